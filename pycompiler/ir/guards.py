@@ -1,0 +1,283 @@
+"""Assumptions that a compiled entry rests on, as data.
+
+In: sources and values seen during capture.  Out: `Guard` records.  The native engine turns them into a guard
+tree (`guards-rs/src/guard/`, one kind a file); `check` and `explain` below are the Python evaluator of the same
+data, the oracle of the native one.
+
+Example: `Guard("type_is", local("x"), torch.Tensor)`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pycompiler.ir.source import Scope, Source, read
+
+
+@dataclass(frozen=True)
+class UserFrame:
+    """A place in the user's program: file, 1-based line, function name and the line's text."""
+
+    filename: str
+    lineno: int
+    function: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.filename}:{self.lineno} in {self.function}"
+        return f"{text}\n    {self.line}" if self.line else text
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """All that a `tensor` guard compares.  A size or stride of None is not compared (dynamic).
+
+    `keys` is `torch._C._dispatch_keys(t).raw_repr()`, which includes device and autograd keys.
+    """
+
+    cls: type
+    keys: int
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    sizes: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+
+    @staticmethod
+    def of(t: torch.Tensor) -> TensorSpec:
+        return TensorSpec(
+            type(t),
+            torch._C._dispatch_keys(t).raw_repr(),
+            t.dtype,
+            t.device,
+            t.requires_grad,
+            tuple(t.size()),
+            tuple(t.stride()) if t.layout is torch.strided else (),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """One assumption: `kind` (a row of GUARD_KINDS) holds of the value at `source`, given `arg`.
+
+    `others` are further sources for relational kinds.  `user` says where the assumption was made.
+    """
+
+    kind: str
+    source: Source
+    arg: Any = None
+    others: tuple[Source, ...] = ()
+    user: tuple[UserFrame, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return GUARD_KINDS[self.kind].show(self)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`holds(value, arg)`; `show(guard)` renders the assumption; `seen(value, arg)` what was found instead."""
+
+    holds: Callable[[Any, Any], bool]
+    show: Callable[[Guard], str]
+    seen: Callable[[Any, Any], str]
+
+
+def same_constant(a: Any, b: Any) -> bool:
+    """Equality of guarded constants: same type, same value, NaN equal to itself, 0.0 not equal to -0.0."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return a.hex() == b.hex()
+    if isinstance(a, complex):
+        return same_constant(a.real, b.real) and same_constant(a.imag, b.imag)
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(same_constant, a, b))
+    if isinstance(a, (frozenset, set)):
+        return bool(a == b) and sorted(map(repr, a)) == sorted(map(repr, b))
+    return bool(a == b)
+
+
+def _tensor_holds(t: Any, spec: TensorSpec) -> bool:
+    if type(t) is not spec.cls or torch._C._dispatch_keys(t).raw_repr() != spec.keys:
+        return False
+    if t.dtype != spec.dtype or t.device != spec.device or t.requires_grad != spec.requires_grad:
+        return False
+    if t.dim() != len(spec.sizes):
+        return False
+    pairs = [*zip(spec.sizes, t.size(), strict=True)]
+    if spec.strides:
+        pairs += zip(spec.strides, t.stride(), strict=True)
+    return all(want is None or want == have for want, have in pairs)
+
+
+def _tensor_seen(t: Any, spec: TensorSpec) -> str:
+    if type(t) is not spec.cls:
+        return f"type {type(t).__name__}, expected {spec.cls.__name__}"
+    now = TensorSpec.of(t)
+    rows = ("dtype", "device", "requires_grad", "sizes", "strides", "keys")
+    return "; ".join(
+        f"{r} {getattr(now, r)}, expected {getattr(spec, r)}" for r in rows if getattr(now, r) != getattr(spec, r)
+    )
+
+
+def _deref(arg: Any) -> Any:
+    return arg() if isinstance(arg, weakref.ref) else arg
+
+
+def _instance_lacks(value: Any, name: str) -> bool:
+    try:
+        return name not in object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return True
+
+
+def _class_lacks(cls: Any, name: str) -> bool:
+    return all(name not in base.__dict__ for base in cls.__mro__)
+
+
+def global_state() -> tuple[Any, ...]:
+    """The torch state that captured code depends on, in the order of GLOBAL_STATE_FIELDS."""
+    dev = torch.get_default_device() if hasattr(torch, "get_default_device") else torch.device("cpu")
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_autocast_dtype("cuda"),
+        torch.is_autocast_cache_enabled(),
+        torch.get_default_dtype(),
+        str(dev),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._is_torch_function_enabled(),
+        torch._C._is_torch_function_all_disabled(),
+    )
+
+
+GLOBAL_STATE_FIELDS = (
+    "grad mode", "inference mode", "cpu autocast", "cuda autocast", "cpu autocast dtype", "cuda autocast dtype",
+    "autocast cache", "default dtype", "default device", "deterministic algorithms", "deterministic warn only",
+    "torch function modes", "torch dispatch modes", "torch function", "torch function all disabled",
+)  # fmt: skip
+
+
+def _state_seen(_: Any, arg: Any) -> str:
+    now = global_state()
+    return "; ".join(
+        f"{n} {h}, expected {w}" for n, h, w in zip(GLOBAL_STATE_FIELDS, now, arg, strict=True) if h != w
+    )
+
+
+def _plain(value: Any, _: Any) -> str:
+    text = repr(value) if isinstance(value, (int, float, str, bool, bytes, type(None), tuple)) else type(value).__name__
+    return text if len(text) < 200 else text[:197] + "..."
+
+
+# One row a kind.  `arg` per kind:
+#   type_is: the class           id_is: the object, or a weakref.ref to it        equals: the constant (see same_constant)
+#   tensor: TensorSpec           length: int (len() of list/tuple/dict/set)       dict_keys: tuple of keys, in order
+#   dict_contains, dict_absent: a key (exact `dict` storage)                      set_equals: frozenset
+#   instance_absent: attribute name missing in the instance dict                  class_absent: name in no class of the mro
+#   global_state: tuple from global_state(); its source is ignored                truth: bool(value) of a known-harmless type
+#   no_alias: value at source and at each of `others` are pairwise distinct objects (used for tensors)
+#   same_object: value at source is the very object at others[0]
+#   cell_empty: the cell has no contents (source: the cell)
+GUARD_KINDS: dict[str, Kind] = {
+    "type_is": Kind(
+        lambda v, a: type(v) is a,
+        lambda g: f"type({g.source}) is {g.arg.__qualname__}",
+        lambda v, a: f"{type(v).__qualname__}",
+    ),
+    "id_is": Kind(
+        lambda v, a: v is _deref(a),
+        lambda g: f"{g.source} is the {type(_deref(g.arg)).__name__} seen at compile time",
+        lambda v, a: f"another {type(v).__name__}",
+    ),
+    "equals": Kind(same_constant, lambda g: f"{g.source} == {g.arg!r}", _plain),
+    "tensor": Kind(
+        _tensor_holds,
+        lambda g: f"{g.source} is {g.arg.cls.__name__}{list(g.arg.sizes)} {g.arg.dtype} {g.arg.device}"
+        f" strides {list(g.arg.strides)} requires_grad={g.arg.requires_grad}",
+        _tensor_seen,
+    ),
+    "length": Kind(lambda v, a: len(v) == a, lambda g: f"len({g.source}) == {g.arg}", lambda v, a: f"{len(v)}"),
+    "dict_keys": Kind(
+        lambda v, a: len(v) == len(a) and all(x is y or same_constant(x, y) for x, y in zip(v, a, strict=True)),
+        lambda g: f"list({g.source}) == {list(g.arg)!r}",
+        lambda v, a: f"{list(v)!r}"[:200],
+    ),
+    "dict_contains": Kind(
+        lambda v, a: dict.__contains__(v, a), lambda g: f"{g.arg!r} in {g.source}", lambda v, a: "missing"
+    ),
+    "dict_absent": Kind(
+        lambda v, a: not dict.__contains__(v, a), lambda g: f"{g.arg!r} not in {g.source}", lambda v, a: "present"
+    ),
+    "set_equals": Kind(
+        lambda v, a: len(v) == len(a) and all(x in v for x in a),
+        lambda g: f"{g.source} == {set(g.arg)!r}",
+        lambda v, a: f"{v!r}"[:200],
+    ),
+    "instance_absent": Kind(
+        _instance_lacks, lambda g: f"{g.arg!r} not in vars({g.source})", lambda v, a: "attribute set on the instance"
+    ),
+    "class_absent": Kind(
+        _class_lacks, lambda g: f"no class of {g.source} defines {g.arg!r}", lambda v, a: "attribute set on a class"
+    ),
+    "truth": Kind(lambda v, a: bool(v) is a, lambda g: f"bool({g.source}) is {g.arg}", lambda v, a: f"{bool(v)}"),
+    "cell_empty": Kind(lambda v, a: v == type(v)(), lambda g: f"{g.source} is empty", _plain),
+    "global_state": Kind(lambda v, a: global_state() == a, lambda g: "global torch state is unchanged", _state_seen),
+    "no_alias": Kind(
+        lambda vs, a: len({id(v) for v in vs}) == len(vs),
+        lambda g: f"distinct objects: {', '.join(s.name for s in (g.source, *g.others))}",
+        lambda vs, a: "the same object twice",
+    ),
+    "same_object": Kind(
+        lambda vs, a: vs[0] is vs[1],
+        lambda g: f"{g.source} is {g.others[0]}",
+        lambda vs, a: "two different objects",
+    ),
+}
+
+RELATIONAL = ("no_alias", "same_object")
+
+
+def holds(guard: Guard, scope: Scope) -> bool:
+    """Whether one guard holds; a path that cannot be read is a failed guard."""
+    kind = GUARD_KINDS[guard.kind]
+    try:
+        if guard.kind == "global_state":
+            return kind.holds(None, guard.arg)
+        if guard.kind in RELATIONAL:
+            return kind.holds([read(s, scope) for s in (guard.source, *guard.others)], guard.arg)
+        return kind.holds(read(guard.source, scope), guard.arg)
+    except Exception:
+        return False
+
+
+def first_failure(guards: Iterable[Guard], scope: Scope) -> int | None:
+    """Index of the first guard that does not hold, or None: the oracle of the native check."""
+    return next((i for i, g in enumerate(guards) if not holds(g, scope)), None)
+
+
+def explain(guard: Guard, scope: Scope) -> str:
+    """Why `guard` fails in `scope`: expected, seen, and the user's line."""
+    kind = GUARD_KINDS[guard.kind]
+    try:
+        if guard.kind in RELATIONAL:
+            seen = kind.seen([read(s, scope) for s in (guard.source, *guard.others)], guard.arg)
+        else:
+            seen = kind.seen(None if guard.kind == "global_state" else read(guard.source, scope), guard.arg)
+    except Exception as e:
+        seen = f"{guard.source} cannot be read ({type(e).__name__}: {e})"
+    where = f"  # {guard.user[-1].filename}:{guard.user[-1].lineno}" if guard.user else ""
+    return f"{guard}: seen {seen}{where}"

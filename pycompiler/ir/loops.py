@@ -1,0 +1,167 @@
+"""The loop IR: what lowering produces, scheduling transforms and code generators print.
+
+In: a functional ATen graph, lowered.  Out: `Program`, an ordered list of nodes over named buffers.  Nothing here
+knows a device's language.  `interpret.py` gives every operation its meaning, `verify.py` says what is legal,
+`printer.py` prints.
+
+A `Loop` computes one value for every point of `ranges`; with `reduction`, it folds over `reduction.ranges` as
+well.  Its body is a list of `Op` in SSA form (a value is the position of the op that makes it):
+
+    loop b2[i0: 2048, i1: 1024] = max over ()            # pointwise: relu(x + 1)
+        0 load in0 [1024*i0 + i1]        f32
+        1 const 1.0                      f32
+        2 add 0 1                        f32
+        3 relu ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from pycompiler.ir.expr import Expr
+
+Size = Expr  # sizes and indices are expressions; a static size is an Expr that is a constant (see expr.py)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Storage of `shape` with `stride` (elements) and `offset` (elements) on `device`."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    device: torch.device
+    offset: Size = field(default_factory=lambda: Expr.of(0))
+
+
+@dataclass(frozen=True)
+class Op:
+    """One SSA operation.  `args` are positions of earlier ops in the body; `dtype` is the result's.
+
+    `attrs` by op: load (buffer name, index Expr into the flat storage, in elements, relative to the buffer's
+    start, its offset included by the lowering only for views: Buffer.offset is applied by the consumer of the
+    pointer); const (number); index (Expr, an integer value); cast () to `dtype`; everything else is (), except the
+    random ops: rand/randn (seed buffer name, offset Expr).  Masked loads: `masked_load` has attrs like load and
+    args (predicate, other): no memory access where the predicate is false.
+    Indirect indexing: a Symbol named `%3` in an index Expr stands for the integer value of op 3 of this body.
+    """
+
+    name: str
+    args: tuple[int, ...]
+    dtype: torch.dtype
+    attrs: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Fold over `vars`/`ranges`.  `kind` is a row of REDUCTIONS."""
+
+    kind: str
+    vars: tuple[str, ...]
+    ranges: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Computes `out` (one buffer; two or more for multi-result reductions such as welford: mean and m2).
+
+    vars/ranges: the output iteration space.  `body` ends in the value(s) `results` (positions in body), one per
+    input of the reduction, or, without a reduction, one per output.  `store_index`: one Expr per output, over
+    `vars`: where in the output's storage a result is written (any bijection onto it; also used for scatters with
+    `store_mode="add"`, whose output must be initialised: `init` names the buffer that it mutates).
+    """
+
+    out: tuple[Buffer, ...]
+    vars: tuple[str, ...]
+    ranges: tuple[Size, ...]
+    body: tuple[Op, ...]
+    results: tuple[int, ...]
+    store_index: tuple[Expr, ...]
+    reduction: Reduction | None = None
+    store_mode: Literal["set", "add"] = "set"
+    init: str | None = None
+    origin: tuple[str, ...] = ()  # names of the ATen nodes that it computes
+
+
+@dataclass(frozen=True)
+class Extern:
+    """A call of an ATen kernel.  `args`/`kwargs` hold plain constants, (nested) lists of them, and `Ref`s.
+
+    `out` are fresh buffers that receive the results (strides as ATen makes them, from the fake trace; None for an
+    unused or undefined result).  `mutates` names argument buffers that it writes.
+    """
+
+    op: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: tuple[Buffer | None, ...]
+    mutates: tuple[str, ...] = ()
+    origin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A tensor argument: buffer seen through shape/stride/offset (elements, relative to the buffer's start)."""
+
+    buffer: str
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    offset: Size
+
+
+Node = Loop | Extern
+
+
+@dataclass
+class Program:
+    """A lowered graph.  `inputs` in call order (None: not a tensor or unused); `outputs` in return order.
+
+    An output is a `Ref` (a view of a buffer, often the whole of it), an input index (`int`: returned as is), a
+    constant in a 1-tuple, or None.  `constants`: tensors baked into the graph, by buffer name.
+    """
+
+    inputs: list[Buffer | None]
+    nodes: list[Node]
+    outputs: list[Ref | int | tuple[Any] | None]
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    name: str = "graph"
+
+
+# name -> (number of inputs, number of outputs).  Accumulators: sum, prod, max, min, any, all, xor_sum as their names;
+# argmax/argmin give the first position (flat over the reduction ranges; NaN wins), int64;
+# welford gives (mean, m2): m2 = sum of squared distances to the mean.
+REDUCTIONS: dict[str, tuple[int, int]] = {
+    "sum": (1, 1), "prod": (1, 1), "max": (1, 1), "min": (1, 1), "any": (1, 1), "all": (1, 1),
+    "argmax": (1, 1), "argmin": (1, 1), "welford": (1, 2),
+}  # fmt: skip
+
+# Pointwise operations: name -> number of value arguments.  Meaning in interpret.py: torch's semantics on the args' dtype.
+# Arithmetic is done in the op's dtype; bf16/f16 values are computed in f32 (lowering casts on load and before store).
+POINTWISE: dict[str, int] = {
+    # arithmetic
+    "add": 2, "sub": 2, "mul": 2, "truediv": 2, "floordiv": 2, "truncdiv": 2, "mod": 2, "fmod": 2, "neg": 1, "abs": 1,
+    "sign": 1, "maximum": 2, "minimum": 2, "fma": 3, "reciprocal": 1, "square": 1,
+    # elementary functions
+    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1, "rsqrt": 1, "pow": 2,
+    "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "atan2": 2, "sinh": 1, "cosh": 1, "tanh": 1,
+    "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "erfc": 1, "erfinv": 1, "lgamma": 1, "digamma": 1, "sigmoid": 1,
+    "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "copysign": 2, "nextafter": 2, "hypot": 2,
+    # comparison, logic, selection
+    "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "isnan": 1, "isinf": 1, "signbit": 1,
+    "and": 2, "or": 2, "xor": 2, "not": 1, "where": 3, "shl": 2, "shr": 2,
+    # conversion
+    "cast": 1, "bitcast": 1,
+    # leaves (see Op)
+    "load": 0, "masked_load": 2, "const": 0, "index": 0, "rand": 0, "randn": 0,
+}  # fmt: skip
+
+
+def map_loads(body: tuple[Op, ...], f: Callable[[Op], Op]) -> tuple[Op, ...]:
+    """`body` with `f` applied to each load and masked_load."""
+    return tuple(f(op) if op.name in ("load", "masked_load") else op for op in body)

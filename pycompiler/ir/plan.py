@@ -1,0 +1,104 @@
+"""The plan: what a compiled graph does on a call, as data.
+
+In: scheduled program and built kernels.  Out: `Plan`, executed by `_native.Plan` (Rust) and, step for step the
+same, by `runtime/plan_python.py` (the oracle; its printed form is `output_code.py`).  Buffers are numbered slots.
+
+Slots 0..n_inputs-1 hold the inputs.  Sizes are ints (static) or `Expr` over input sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pycompiler.ir.expr import Expr
+
+Size = int | Expr
+
+
+@dataclass(frozen=True)
+class Alloc:
+    """slot = empty_strided(shape, stride, dtype, device)."""
+
+    slot: int
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class View:
+    """slot = as_strided(base, shape, stride, base.storage_offset + offset); dtype unchanged unless given."""
+
+    slot: int
+    base: int
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    offset: Size
+    dtype: torch.dtype | None = None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Calls symbol(void* args...): the data pointer of each slot in `slots`, then each of `scalars` as int64.
+
+    CPU signature: `void symbol(void** ptrs, const int64_t* scalars, int32_t threads)`.
+    `work` is the estimated number of element operations (decides whether the GIL is released).
+    """
+
+    symbol: str
+    slots: tuple[int, ...]
+    scalars: tuple[Size, ...] = ()
+    work: int = 0
+
+
+@dataclass(frozen=True)
+class SlotRef:
+    slot: int
+
+
+@dataclass(frozen=True)
+class Aten:
+    """Calls an ATen operator.  args/kwargs: constants, lists of them, `SlotRef`s.  Results go to `out` (None: drop)."""
+
+    op: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Free:
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CopyInto:
+    """target.copy_(source): the epilogue of a mutated input."""
+
+    target: int
+    source: int
+
+
+Step = Alloc | View | Kernel | Aten | Free | CopyInto
+
+
+@dataclass
+class Plan:
+    """`outputs`: per output a slot (int), or a 1-tuple holding a constant (None included).
+
+    `constants`: slot -> tensor, filled before the first step and never freed.
+    `library`: path of the shared library that holds the kernels' symbols, or None when there are none.
+    """
+
+    n_inputs: int
+    n_slots: int
+    steps: list[Step]
+    outputs: list[int | tuple[Any]]
+    constants: dict[int, torch.Tensor] = field(default_factory=dict)
+    library: str | None = None
+    source: str = ""
+    name: str = "graph"

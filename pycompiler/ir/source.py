@@ -1,0 +1,161 @@
+"""Where a captured value came from.
+
+In: nothing.  Out: `Source`, an immutable chain from a root to a value, and `ACCESSORS`, the table that says
+for each link how to read it in Python and how to print it.  The native engine has one accessor per row
+(`guards-rs/src/guard/source.rs`), the frame code generator has one reload rule per row.
+
+Example: `x.w[0]` where `x` is a local is `local('x') .attr('w') .item(0)`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Accessor:
+    """One way to get from a value to another: `read(base, arg)`; `show(base_text, arg)`."""
+
+    read: Callable[[Any, Any], Any]
+    show: Callable[[str, Any], str]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One link of a chain.  `kind` is a row of `ROOTS` or `ACCESSORS`; roots have no `base`.
+
+    Equality is structural; an `arg` that is an arbitrary object compares by identity.
+    """
+
+    kind: str
+    base: Source | None
+    arg: Any
+
+    def _key(self) -> tuple[Any, ...]:
+        arg = self.arg
+        if not isinstance(arg, (str, int, bool, bytes, float, type(None))):
+            arg = ("id", id(arg))
+        return (self.kind, type(arg), arg, self.base)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Source) and (self is other or self._key() == other._key())
+
+    def __hash__(self) -> int:
+        cached = self.__dict__.get("_hash")
+        if cached is None:
+            cached = hash(self._key())
+            object.__setattr__(self, "_hash", cached)
+        return int(cached)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """Readable Python-like text of the chain."""
+        if self.base is None:
+            return ROOTS[self.kind](self.arg)
+        return ACCESSORS[self.kind].show(self.base.name, self.arg)
+
+    def then(self, kind: str, arg: Any = None) -> Source:
+        """The source reached from this one through accessor `kind`."""
+        if kind not in ACCESSORS:
+            raise KeyError(f"unknown accessor {kind!r}; known: {', '.join(sorted(ACCESSORS))}")
+        return Source(kind, self, arg)
+
+    def attr(self, name: str) -> Source:
+        return self.then("attr", name)
+
+    def item(self, index: int) -> Source:
+        return self.then("item", index)
+
+    def dict_item(self, key: Any) -> Source:
+        return self.then("dict_item", key)
+
+    @property
+    def root(self) -> Source:
+        node = self
+        while node.base is not None:
+            node = node.base
+        return node
+
+
+# Roots.  `local`: arg is the local's name (a parameter of the frame, or a cell or free variable: the *cell object*).
+# `globals`: the globals dict of the frame.  `const`: any object the compiler knows and the cache entry may hold
+# (a module, a class, another function's globals dict, the builtins dict).
+ROOTS: dict[str, Callable[[Any], str]] = {
+    "local": lambda arg: f"L[{arg!r}]",
+    "globals": lambda arg: "G",
+    "const": lambda arg: f"<{getattr(arg, '__name__', type(arg).__name__)}>",
+}
+
+
+def local(name: str) -> Source:
+    return Source("local", None, name)
+
+
+GLOBALS = Source("globals", None, None)
+
+
+def const(value: Any) -> Source:
+    return Source("const", None, value)
+
+
+def _instance_dict(obj: Any, _: Any) -> Any:
+    return object.__getattribute__(obj, "__dict__")
+
+
+def _mro_lookup(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    raise AttributeError(name)
+
+
+def _dict_key_at(mapping: dict[Any, Any], index: int) -> Any:
+    return list(mapping)[index]
+
+
+# Accessors.  Reading must have no side effect, except `attr`, which runs the type's own attribute protocol and is
+# used only where that is known to be harmless (tensors, slots, C getset descriptors).
+ACCESSORS: dict[str, Accessor] = {
+    "attr": Accessor(getattr, lambda b, a: f"{b}.{a}"),
+    "instance_dict": Accessor(_instance_dict, lambda b, a: f"vars({b})"),  # the object's own __dict__
+    "type": Accessor(lambda v, _: type(v), lambda b, a: f"type({b})"),
+    "mro_lookup": Accessor(_mro_lookup, lambda b, a: f"{b}.__mro__[{a!r}]"),  # raw class attribute, no descriptor call
+    "item": Accessor(lambda v, i: v[i], lambda b, a: f"{b}[{a}]"),  # list/tuple (or subclass) storage at an index
+    "dict_item": Accessor(lambda v, k: dict.__getitem__(v, k), lambda b, a: f"{b}[{a!r}]"),
+    "dict_key_at": Accessor(_dict_key_at, lambda b, a: f"list({b})[{a}]"),
+    "cell": Accessor(lambda v, _: v.cell_contents, lambda b, a: f"{b}.cell_contents"),
+    "code": Accessor(lambda v, _: v.__code__, lambda b, a: f"{b}.__code__"),
+    "defaults": Accessor(lambda v, _: v.__defaults__, lambda b, a: f"{b}.__defaults__"),
+    "kwdefaults": Accessor(lambda v, _: v.__kwdefaults__, lambda b, a: f"{b}.__kwdefaults__"),
+    "closure": Accessor(lambda v, _: v.__closure__, lambda b, a: f"{b}.__closure__"),
+    "func_globals": Accessor(lambda v, _: v.__globals__, lambda b, a: f"{b}.__globals__"),
+    "method_self": Accessor(lambda v, _: v.__self__, lambda b, a: f"{b}.__self__"),
+    "method_func": Accessor(lambda v, _: v.__func__, lambda b, a: f"{b}.__func__"),
+    "grad": Accessor(lambda v, _: v.grad, lambda b, a: f"{b}.grad"),
+}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What roots are read from: the frame's locals by name (cells as cells) and its globals."""
+
+    locals: dict[str, Any]
+    globals: dict[str, Any]
+
+
+def read(source: Source, scope: Scope) -> Any:
+    """The value at `source`; raises what the accessor raises when the path is gone."""
+    if source.base is None:
+        if source.kind == "local":
+            return scope.locals[source.arg]
+        return scope.globals if source.kind == "globals" else source.arg
+    return ACCESSORS[source.kind].read(read(source.base, scope), source.arg)
+
+
+CODE_TYPES = (types.FunctionType, types.MethodType)
