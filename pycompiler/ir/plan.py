@@ -31,7 +31,10 @@ class Alloc:
 
 @dataclass(frozen=True)
 class View:
-    """slot = as_strided(base, shape, stride, base.storage_offset + offset); dtype unchanged unless given."""
+    """slot = as_strided(base, shape, stride, base.storage_offset + offset); dtype unchanged unless given.
+
+    With a dtype the storage's bytes are seen as that dtype; `offset` then counts items of it, from the base's start.
+    """
 
     slot: int
     base: int
@@ -91,6 +94,7 @@ class Plan:
     """`outputs`: per output a slot (int), or a 1-tuple holding a constant (None included).
 
     `constants`: slot -> tensor, filled before the first step and never freed.
+    `symbols`: name of a size symbol -> (input slot, dimension) that gives its value at a call.
     `library`: path of the shared library that holds the kernels' symbols, or None when there are none.
     """
 
@@ -102,3 +106,4 @@ class Plan:
     library: str | None = None
     source: str = ""
     name: str = "graph"
+    symbols: dict[str, tuple[int, int]] = field(default_factory=dict)

@@ -1,0 +1,263 @@
+//! The Python type `_native.Plan`: called by vectorcall, tracked by the garbage collector, weakly referable.
+//!
+//! `as_plan` and `run` are the way in for the engine: the same plan, without a Python call in between.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::mem::{offset_of, size_of};
+use std::ptr::{addr_of_mut, null_mut};
+use std::sync::OnceLock;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::Object;
+use crate::plan::Plan;
+
+#[repr(C)]
+struct PlanObject {
+    base: ffi::PyObject,
+    vectorcall: Option<ffi::vectorcallfunc>,
+    weakrefs: *mut ffi::PyObject,
+    /// From `Box::into_raw`; null only while `new` has not finished.
+    plan: *mut Plan,
+}
+
+static TYPE: OnceLock<usize> = OnceLock::new();
+
+/// The plan behind a `_native.Plan` object; None for any other object.
+///
+/// # Safety
+/// `object` is a live Python object for `'a`.
+pub unsafe fn as_plan<'a>(object: *mut ffi::PyObject) -> Option<&'a Plan> {
+    // SAFETY: a live object; the exact type is ours, so the layout is `PlanObject` and `plan` is set by `new`.
+    unsafe { (TYPE.get() == Some(&(ffi::Py_TYPE(object) as usize))).then(|| &*(*object.cast::<PlanObject>()).plan) }
+}
+
+/// Runs a plan on borrowed objects; fills `outputs` (one per output of the plan) with new references.
+///
+/// # Safety
+/// The GIL is held; every input is a live object.  On an error the references written so far are released again.
+pub unsafe fn run(py: Python<'_>, plan: &Plan, inputs: &[*mut ffi::PyObject], outputs: &mut [*mut ffi::PyObject]) -> PyResult<()> {
+    let mut n = 0;
+    let result = {
+        // SAFETY: the caller's promise.
+        let inputs = unsafe { Object::slice(inputs) };
+        plan.run(py, inputs, &mut |object| {
+            outputs[n] = object.into_ptr();
+            n += 1;
+        })
+    };
+    if result.is_err() {
+        for object in &mut outputs[..n] {
+            // SAFETY: a new reference that `plan.run` handed over.
+            unsafe { ffi::Py_DECREF(*object) };
+            *object = null_mut();
+        }
+    }
+    result
+}
+
+unsafe extern "C" fn vectorcall(callable: *mut ffi::PyObject, args: *const *mut ffi::PyObject, nargsf: usize, names: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: called by the interpreter with the GIL held.
+    let py = unsafe { Python::assume_gil_acquired() };
+    // SAFETY: `callable` is an instance of this type, alive during the call.
+    let plan = unsafe { &*(*callable.cast::<PlanObject>()).plan };
+    // SAFETY: the vectorcall protocol: `args` holds that many live objects; `names` is null or a tuple.
+    let (given, keywords) = unsafe {
+        let n = ffi::PyVectorcall_NARGS(nargsf) as usize;
+        let given: &[*mut ffi::PyObject] = if n == 0 { &[] } else { std::slice::from_raw_parts(args, n) };
+        (given, if names.is_null() { 0 } else { ffi::PyTuple_Size(names) })
+    };
+    if keywords != 0 {
+        PyTypeError::new_err(format!("graph {} takes no keyword arguments", plan.name)).restore(py);
+        return null_mut();
+    }
+    // SAFETY: live objects, as above.
+    match unsafe { call(py, plan, given) } {
+        Ok(result) => result,
+        Err(error) => {
+            error.restore(py);
+            null_mut()
+        }
+    }
+}
+
+/// # Safety
+/// `given` are live objects and the GIL is held.
+unsafe fn call(py: Python<'_>, plan: &Plan, given: &[*mut ffi::PyObject]) -> PyResult<*mut ffi::PyObject> {
+    // SAFETY: live objects; a list's items stay alive because `kept` owns them during the run.
+    unsafe {
+        if let [only] = given {
+            if ffi::PyList_CheckExact(*only) != 0 {
+                let kept = ffi::PyList_AsTuple(*only);
+                let kept: Py<PyAny> = Py::from_owned_ptr_or_err(py, kept)?;
+                let n = ffi::PyTuple_Size(kept.as_ptr());
+                let items: Vec<_> = (0..n).map(|i| ffi::PyTuple_GetItem(kept.as_ptr(), i)).collect();
+                return tuple_of(py, plan, &items);
+            }
+        }
+        tuple_of(py, plan, given)
+    }
+}
+
+/// # Safety
+/// As `call`.
+unsafe fn tuple_of(py: Python<'_>, plan: &Plan, inputs: &[*mut ffi::PyObject]) -> PyResult<*mut ffi::PyObject> {
+    // SAFETY: live inputs; the tuple is ours until it is returned, and each item is set once.
+    unsafe {
+        let tuple: Py<PyAny> = Py::from_owned_ptr_or_err(py, ffi::PyTuple_New(plan.n_outputs() as isize))?;
+        let mut n = 0;
+        plan.run(py, Object::slice(inputs), &mut |object| {
+            ffi::PyTuple_SetItem(tuple.as_ptr(), n, object.into_ptr());
+            n += 1;
+        })?;
+        Ok(tuple.into_ptr())
+    }
+}
+
+unsafe extern "C" fn new(class: *mut ffi::PyTypeObject, args: *mut ffi::PyObject, kwargs: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: called by the interpreter with the GIL held and a live tuple and null or a dict.
+    unsafe {
+        let py = Python::assume_gil_acquired();
+        let built = (|| {
+            let args = Bound::<PyAny>::from_borrowed_ptr(py, args).downcast_into_unchecked::<PyTuple>();
+            let kwargs = Bound::<PyAny>::from_borrowed_ptr_or_opt(py, kwargs).map(|d| d.downcast_into_unchecked::<PyDict>());
+            if args.len() != 1 || kwargs.is_some_and(|d| !d.is_empty()) {
+                return Err(PyTypeError::new_err("Plan(plan) takes one argument, an ir.plan.Plan"));
+            }
+            Plan::build(&args.get_item(0)?)
+        })();
+        let plan = match built {
+            Ok(plan) => plan,
+            Err(error) => {
+                error.restore(py);
+                return null_mut();
+            }
+        };
+        let Some(alloc) = (*class).tp_alloc else { return null_mut() };
+        let object = alloc(class, 0).cast::<PlanObject>();
+        if !object.is_null() {
+            (*object).vectorcall = Some(vectorcall);
+            (*object).weakrefs = null_mut();
+            (*object).plan = Box::into_raw(Box::new(plan));
+        }
+        object.cast()
+    }
+}
+
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: the last reference is gone; the type is ours; the plan is freed once.
+    unsafe {
+        ffi::PyObject_GC_UnTrack(object.cast());
+        let this = object.cast::<PlanObject>();
+        if !(*this).weakrefs.is_null() {
+            ffi::PyObject_ClearWeakRefs(object);
+        }
+        let plan = std::mem::replace(&mut *addr_of_mut!((*this).plan), null_mut());
+        if !plan.is_null() {
+            drop(Box::from_raw(plan));
+        }
+        let class = ffi::Py_TYPE(object);
+        if let Some(free) = (*class).tp_free {
+            free(object.cast());
+        }
+        ffi::Py_DECREF(class.cast());
+    }
+}
+
+/// Visits the object that the plan was made from, which leads to the constants; other references stay uncounted, which
+/// only makes the collector careful.
+unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
+    // SAFETY: a live instance; `visit` is the collector's.
+    unsafe {
+        let code = visit(ffi::Py_TYPE(object).cast(), arg);
+        let plan = (*object.cast::<PlanObject>()).plan;
+        if code != 0 || plan.is_null() {
+            return code;
+        }
+        visit((*plan).source.as_ptr(), arg)
+    }
+}
+
+const ATTRIBUTES: [&std::ffi::CStr; 6] = [c"name", c"plan", c"n_inputs", c"n_outputs", c"routes", c"arena_bytes"];
+
+unsafe extern "C" fn attribute(object: *mut ffi::PyObject, which: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: called by the interpreter with the GIL held on an instance of this type.
+    let (py, plan) = unsafe { (Python::assume_gil_acquired(), &*(*object.cast::<PlanObject>()).plan) };
+    let value = match which as usize {
+        0 => plan.name.clone().into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
+        1 => Ok(plan.source.bind(py).clone()),
+        2 => plan.n_inputs.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
+        3 => plan.n_outputs().into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
+        4 => plan.routes().into_pyobject(py).map(Bound::into_any),
+        _ => plan.arena_bytes().into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
+    };
+    match value {
+        Ok(value) => value.into_ptr(),
+        Err(error) => {
+            error.restore(py);
+            null_mut()
+        }
+    }
+}
+
+unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: as `attribute`.
+    let (py, plan) = unsafe { (Python::assume_gil_acquired(), &*(*object.cast::<PlanObject>()).plan) };
+    let text = format!("<Plan {}: {} inputs, {} steps, {} outputs>", plan.name, plan.n_inputs, plan.routes().len(), plan.n_outputs());
+    match text.into_pyobject(py) {
+        Ok(text) => text.into_ptr(),
+        Err(_) => null_mut(),
+    }
+}
+
+/// Makes the type.
+pub fn create(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    let member = |name: &'static std::ffi::CStr, offset: usize| ffi::PyMemberDef {
+        name: name.as_ptr(),
+        type_code: ffi::Py_T_PYSSIZET,
+        offset: offset as ffi::Py_ssize_t,
+        flags: ffi::Py_READONLY,
+        doc: std::ptr::null(),
+    };
+    // SAFETY: an all-zero entry ends each table.
+    let (no_member, no_getset): (ffi::PyMemberDef, ffi::PyGetSetDef) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    // the interpreter keeps pointers into these tables: they live as long as the process
+    let members = Box::leak(Box::new([
+        member(c"__vectorcalloffset__", offset_of!(PlanObject, vectorcall)),
+        member(c"__weaklistoffset__", offset_of!(PlanObject, weakrefs)),
+        no_member,
+    ]));
+    let mut getset = [no_getset; ATTRIBUTES.len() + 1];
+    for (i, name) in ATTRIBUTES.iter().enumerate() {
+        getset[i] = ffi::PyGetSetDef { name: name.as_ptr(), get: Some(attribute), set: None, doc: std::ptr::null(), closure: i as *mut c_void };
+    }
+    let getset = Box::leak(Box::new(getset));
+    let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
+    let doc = c"Plan(plan): executes an ir.plan.Plan natively; called with the inputs (or one list of them), returns a tuple.";
+    let slots = Box::leak(Box::new([
+        slot(ffi::Py_tp_new, new as *mut c_void),
+        slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        slot(ffi::Py_tp_traverse, traverse as *mut c_void),
+        slot(ffi::Py_tp_call, ffi::PyVectorcall_Call as *mut c_void),
+        slot(ffi::Py_tp_repr, repr as *mut c_void),
+        slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_getset, getset.as_mut_ptr().cast()),
+        slot(ffi::Py_tp_doc, doc.as_ptr() as *mut c_void),
+        slot(0, null_mut()),
+    ]));
+    let flags: c_long = (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_VECTORCALL | ffi::Py_TPFLAGS_HAVE_GC) as c_long;
+    let mut spec = ffi::PyType_Spec {
+        name: c"pycompiler._native.Plan".as_ptr(),
+        basicsize: size_of::<PlanObject>() as c_int,
+        itemsize: 0,
+        flags: flags as _,
+        slots: slots.as_mut_ptr(),
+    };
+    // SAFETY: the tables are complete, terminated and live for ever; the object layout matches `basicsize`.
+    let class: Py<PyAny> = unsafe { Py::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&mut spec))? };
+    let _ = TYPE.set(class.as_ptr() as usize); // kept alive by the module, which is never unloaded
+    Ok(class)
+}

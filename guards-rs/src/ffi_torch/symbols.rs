@@ -1,0 +1,258 @@
+//! The table of torch's symbols, resolved once, on the first plan.
+
+use std::ffi::{c_char, c_void, CStr, CString};
+use std::sync::OnceLock;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use super::{Failure, Outcome};
+
+type Raw = *mut c_void;
+pub type GetI64 = unsafe extern "C" fn(Raw, *mut i64) -> i32;
+pub type GetI32 = unsafe extern "C" fn(Raw, *mut i32) -> i32;
+type W = usize;
+#[rustfmt::skip]
+pub type ShimFn = unsafe extern "C" fn(
+    W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, f64, f64, f64, f64, f64, f64, f64, f64,
+) -> i32;
+type GuardMake = unsafe extern "C" fn(*mut u64, u64);
+type GuardDrop = unsafe extern "C" fn(*mut u64);
+
+/// Declares `Api`: required symbols are fields of function type, optional ones are `Option`s (None: not exported).
+macro_rules! table {
+    (required { $($r:ident: $rt:ty = $rn:literal,)* } optional { $($o:ident: $ot:ty = $lib:ident $on:literal,)* }) => {
+        pub struct Api {
+            $(pub $r: $rt,)*
+            $(pub $o: Option<$ot>,)*
+            pub libtorch_cpu: Raw,
+            pub exclude_guard: Option<(GuardMake, GuardDrop)>,
+            pub excluded_keys: Option<u64>,
+            pub tensor_offset: Option<usize>,
+            pub abi_version: u64,
+            tensor_base: OnceLock<Py<PyType>>,
+        }
+
+        fn resolve(cpu: Raw, python: Raw) -> Outcome<Api> {
+            Ok(Api {
+                $($r: {
+                    let address = find(cpu, $rn).ok_or_else(|| missing($rn))?;
+                    // SAFETY: the C ABI declares this symbol with this signature in every supported version.
+                    unsafe { std::mem::transmute::<Raw, $rt>(address) }
+                },)*
+                $($o: find($lib!(cpu, python), $on).map(|address| {
+                    // SAFETY: as above; for C++ symbols the mangled name fixes the argument types.
+                    unsafe { std::mem::transmute::<Raw, $ot>(address) }
+                }),)*
+                libtorch_cpu: cpu,
+                exclude_guard: None,
+                excluded_keys: None,
+                tensor_offset: None,
+                abi_version: 0,
+                tensor_base: OnceLock::new(),
+            })
+        }
+    };
+}
+
+macro_rules! cpu {
+    ($cpu:ident, $python:ident) => {
+        $cpu
+    };
+}
+
+macro_rules! python {
+    ($cpu:ident, $python:ident) => {
+        $python
+    };
+}
+
+table! {
+    required {
+        empty_strided: unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Raw) -> i32 = "aoti_torch_empty_strided",
+        reinterpret_tensor: unsafe extern "C" fn(Raw, i64, *const i64, *const i64, i64, *mut Raw) -> i32 = "aoti_torch__reinterpret_tensor",
+        delete_tensor_object: unsafe extern "C" fn(Raw) -> i32 = "aoti_torch_delete_tensor_object",
+        new_tensor_handle: unsafe extern "C" fn(Raw, *mut Raw) -> i32 = "aoti_torch_new_tensor_handle",
+        copy_: unsafe extern "C" fn(Raw, Raw, i32) -> i32 = "aoti_torch_copy_",
+        get_data_ptr: unsafe extern "C" fn(Raw, *mut Raw) -> i32 = "aoti_torch_get_data_ptr",
+        get_size: unsafe extern "C" fn(Raw, i64, *mut i64) -> i32 = "aoti_torch_get_size",
+        get_dim: GetI64 = "aoti_torch_get_dim",
+        get_numel: GetI64 = "aoti_torch_get_numel",
+        get_storage_offset: GetI64 = "aoti_torch_get_storage_offset",
+        get_storage_size: GetI64 = "aoti_torch_get_storage_size",
+        get_dtype: GetI32 = "aoti_torch_get_dtype",
+        get_device_type: GetI32 = "aoti_torch_get_device_type",
+        element_size: unsafe extern "C" fn(i32) -> usize = "aoti_torch_dtype_element_size",
+        grad_mode_is_enabled: unsafe extern "C" fn() -> bool = "aoti_torch_grad_mode_is_enabled",
+        grad_mode_set_enabled: unsafe extern "C" fn(bool) = "aoti_torch_grad_mode_set_enabled",
+    }
+    optional {
+        // 2.13 keeps the message of the last exception; before, the step is run again from Python to see it.
+        exception_what: unsafe extern "C" fn() -> *const c_char = cpu "torch_exception_get_what_without_backtrace",
+        get_num_threads: unsafe extern "C" fn(*mut u32) -> i32 = cpu "torch_get_num_threads",
+        at_get_num_threads: unsafe extern "C" fn() -> i32 = cpu "_ZN2at15get_num_threadsEv",
+        // One of the two calls the dispatcher; without both, operators are called from Python.
+        call_dispatcher_versioned: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64, u64) -> i32 = cpu "torch_call_dispatcher",
+        call_dispatcher: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64) -> i32 = cpu "aoti_torch_call_dispatcher",
+        new_stable_ivalue: unsafe extern "C" fn(*mut *mut u64) -> i32 = cpu "torch_new_stable_ivalue",
+        list_new: unsafe extern "C" fn(usize, *mut Raw) -> i32 = cpu "torch_new_list_reserve_size",
+        list_push: unsafe extern "C" fn(Raw, u64) -> i32 = cpu "torch_list_push_back",
+        list_size: unsafe extern "C" fn(Raw, *mut usize) -> i32 = cpu "torch_list_size",
+        list_get: unsafe extern "C" fn(Raw, usize, *mut u64) -> i32 = cpu "torch_list_get_item",
+        list_delete: unsafe extern "C" fn(Raw) -> i32 = cpu "torch_delete_list",
+        string_new: unsafe extern "C" fn(*const c_char, usize, *mut Raw) -> i32 = cpu "torch_new_string_handle",
+        // Wrapping: THPVariable_Wrap, else the C ABI of 2.14, else torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr.
+        wrap: unsafe extern "C" fn(Raw) -> *mut ffi::PyObject = python "_Z16THPVariable_WrapRKN2at10TensorBaseE",
+        to_pyobject: unsafe extern "C" fn(Raw, Raw, *mut Raw) -> i32 = cpu "torch_tensor_to_pyobject",
+        // Unwrapping: the probed offset, else this (2.14), else torch._C._aoti.unsafe_alloc_void_ptr_from_tensor.
+        from_pyobject: unsafe extern "C" fn(Raw, *mut Raw) -> i32 = cpu "torch_tensor_from_pyobject",
+        get_abi_version: unsafe extern "C" fn() -> u64 = cpu "aoti_torch_abi_version",
+    }
+}
+
+// SAFETY: function addresses and plain numbers; the library handle is only passed to dlsym.
+unsafe impl Send for Api {}
+// SAFETY: as above.
+unsafe impl Sync for Api {}
+
+static API: OnceLock<Result<Api, String>> = OnceLock::new();
+
+/// The table; an error when torch is not loaded or lacks a required symbol.
+#[inline]
+pub fn api() -> Outcome<&'static Api> {
+    match API.get() {
+        Some(Ok(api)) => Ok(api),
+        Some(Err(why)) => Err(Failure(why.clone())),
+        None => Err(Failure("torch's C ABI is not resolved yet: make a Plan first".into())),
+    }
+}
+
+/// Resolves the table; call before anything else here.  Cheap after the first time.
+pub fn initialise(py: Python<'_>) -> PyResult<()> {
+    if API.get().is_none() {
+        let built = build(py)?.map_err(|f| f.0);
+        let _ = API.set(built); // another thread may have been first, with the same table
+    }
+    api().map(drop).map_err(PyErr::from)
+}
+
+fn build(py: Python<'_>) -> PyResult<Outcome<Api>> {
+    let torch = py.import("torch")?;
+    let (Some(cpu), Some(python)) = (loaded("libtorch_cpu.so"), loaded("libtorch_python.so")) else {
+        let version = torch.getattr("__version__")?;
+        return Ok(Err(Failure(format!("libtorch_cpu.so and libtorch_python.so of torch {version} are not loaded"))));
+    };
+    let mut api = match resolve(cpu, python) {
+        Ok(api) => api,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    if let Some(version) = api.get_abi_version {
+        // SAFETY: a function without arguments.
+        api.abi_version = unsafe { version() };
+    }
+    api.exclude_guard = loaded("libc10.so").and_then(exclude_guard);
+    api.excluded_keys = excluded_keys(&torch).ok();
+    api.tensor_offset = probe_offset(&torch)?;
+    Ok(Ok(api))
+}
+
+/// Constructor and destructor of `c10::impl::ExcludeDispatchKeyGuard`.
+fn exclude_guard(c10: Raw) -> Option<(GuardMake, GuardDrop)> {
+    let make = find(c10, "_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE")?;
+    let destroy = find(c10, "_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev")?;
+    // SAFETY: `this` first; a DispatchKeySet is a trivially copyable 64-bit class, passed as an integer.
+    Some(unsafe { (std::mem::transmute::<Raw, GuardMake>(make), std::mem::transmute::<Raw, GuardDrop>(destroy)) })
+}
+
+/// The keys that a plan runs below: autograd (as AutoDispatchBelowAutograd has it) and autocast, whose casts the
+/// captured graph already contains.  ADInplaceOrView stays: it counts the versions of mutated tensors.
+fn excluded_keys(torch: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let c = torch.getattr("_C")?;
+    let (keys, set) = (c.getattr("DispatchKey")?, c.getattr("DispatchKeySet")?);
+    let mut bits = 0u64;
+    for name in ["AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"] {
+        bits |= set.call1((keys.getattr(name)?,))?.call_method0("raw_repr")?.extract::<u64>()?;
+    }
+    for name in ["AutocastCPU", "AutocastCUDA", "AutocastXPU", "AutocastMPS", "AutocastPrivateUse1"] {
+        if let Ok(key) = keys.getattr(name) {
+            bits |= set.call1((key,))?.call_method0("raw_repr")?.extract::<u64>()?;
+        }
+    }
+    Ok(bits)
+}
+
+/// The offset of the `at::Tensor` inside a Python tensor: the word equal to `_cdata`, unanimous over several tensors.
+fn probe_offset(torch: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    let makers = [torch.call_method1("empty", (3,))?, torch.call_method1("empty", (2, 5))?];
+    let parameter = torch.getattr("nn")?.getattr("Parameter")?.call1((&makers[0],))?;
+    let mut found = None;
+    for tensor in [&makers[0], &makers[1], &parameter] {
+        let want = tensor.getattr("_cdata")?.extract::<usize>()?;
+        let size = tensor.get_type().getattr("__basicsize__")?.extract::<usize>()?;
+        let first = (16..size).step_by(8).find(|offset| {
+            // SAFETY: inside the object (its basic size), aligned, and plain words.
+            let word = unsafe { tensor.as_ptr().cast::<u8>().add(*offset).cast::<usize>().read() };
+            word == want
+        });
+        match (first, found) {
+            (None, _) => return Ok(None),
+            (Some(now), Some(before)) if now != before => return Ok(None),
+            (Some(now), _) => found = Some(now),
+        }
+    }
+    Ok(found)
+}
+
+impl Api {
+    /// `torch._C.TensorBase`, whose instances are laid out as probed.
+    pub fn tensor_base(&self, py: Python<'_>) -> PyResult<*mut ffi::PyTypeObject> {
+        if let Some(base) = self.tensor_base.get() {
+            return Ok(base.as_ptr().cast());
+        }
+        let base = py.import("torch")?.getattr("_C")?.getattr("TensorBase")?.downcast_into::<PyType>()?;
+        Ok(self.tensor_base.get_or_init(|| base.unbind()).as_ptr().cast())
+    }
+
+    /// Which way each optional capability goes, for people and tests.
+    pub fn routes(&self) -> Vec<(&'static str, &'static str)> {
+        let pick = |on: bool, fast: &'static str, slow: &'static str| if on { fast } else { slow };
+        vec![
+            ("unwrap", pick(self.tensor_offset.is_some(), "offset", "call")),
+            ("wrap", pick(self.wrap.is_some(), "THPVariable_Wrap", "call")),
+            ("below_autograd", pick(self.exclude_guard.is_some() && self.excluded_keys.is_some(), "guard", "grad mode")),
+            ("dispatcher", pick(self.call_dispatcher.is_some() || self.call_dispatcher_versioned.is_some(), "stable", "python")),
+            ("messages", pick(self.exception_what.is_some(), "kept", "run again")),
+            ("threads", pick(self.get_num_threads.is_some(), "stable", "symbol")),
+        ]
+    }
+}
+
+fn missing(symbol: &str) -> Failure {
+    Failure(format!("the loaded torch does not export {symbol}; supported are torch 2.11 and later on Linux"))
+}
+
+/// A library that is already in the process, by its soname.  Torch's own libraries stay loaded for ever.
+fn loaded(soname: &str) -> Option<Raw> {
+    let name = CString::new(soname).ok()?;
+    // SAFETY: RTLD_NOLOAD only looks the library up.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    (!handle.is_null()).then_some(handle)
+}
+
+pub fn find(library: Raw, symbol: &str) -> Option<Raw> {
+    let name = CString::new(symbol).ok()?;
+    // SAFETY: a library handle from dlopen and a C string.
+    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+pub fn dl_error() -> String {
+    // SAFETY: dlerror returns null or a C string owned by the C library.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "no reason given".into();
+    }
+    // SAFETY: not null, NUL-terminated.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}

@@ -1,0 +1,9 @@
+//! Native engine of pycompiler.
+mod ffi_torch;
+mod plan;
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    plan::register(m)
+}

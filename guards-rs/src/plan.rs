@@ -1,0 +1,399 @@
+//! The native executor of a compiled graph: `_native.Plan`.
+//!
+//! In: an `ir.plan.Plan` (`build.rs` compiles it).  Out: `Plan::run`, which executes the steps through torch's C ABI
+//! and gives the outputs as Python objects; no Python runs, except for operators that the C ABI cannot call.
+//!
+//! Buffers that only kernels see need no tensor: they are offsets into one scratch block a call (`arena.rs`).  The GIL
+//! is released from the first step with much work on, until Python is needed again.  A plan is immutable: any number
+//! of threads may run it at once.
+
+mod arena;
+mod argument;
+mod aten;
+mod build;
+mod shims;
+mod size;
+
+use std::borrow::Cow;
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+
+use crate::ffi_torch::{self, BelowAutograd, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor, Unwrapped};
+use aten::Aten;
+use size::{Dims, Size};
+
+/// Work (elements) from which the GIL is released: below, handing it over costs more than the work.
+const RELEASE_WORK: u64 = 20_000;
+/// Plans up to this many slots keep their frame on the stack.
+const SMALL: usize = 32;
+
+/// One step, ready to run.  `Launch` is where other devices add their kernels.
+enum Step {
+    Alloc { slot: usize, shape: Dims, stride: Dims, dtype: i32, device: Device },
+    /// A buffer without a tensor, at an offset in the scratch block.
+    Place { slot: usize, offset: usize },
+    View { slot: usize, base: usize, shape: Dims, stride: Dims, offset: Size, dtype: Option<Cast> },
+    /// A view that only kernels see: an address.
+    Shift { slot: usize, base: usize, bytes: usize },
+    Kernel { launch: Launch, slots: Box<[usize]>, scalars: Dims, work: u64 },
+    Aten(Box<Aten>),
+    Free(Box<[usize]>),
+    CopyInto { target: usize, source: usize },
+}
+
+enum Launch {
+    Host(KernelFn),
+}
+
+/// Reinterpretation of a storage as another dtype.
+struct Cast {
+    dtype: i32,
+    itemsize: i64,
+    /// Views the flat storage as the dtype.
+    view: ffi_torch::StorageCast,
+}
+
+enum Output {
+    Input(usize),
+    Const(Py<PyAny>),
+    /// A tensor made by the plan; `keep`: a later output returns the same object.
+    Slot { slot: usize, keep: bool },
+    /// The object of an earlier output.
+    Again(usize),
+}
+
+struct Constant {
+    slot: usize,
+    object: Py<PyAny>,
+    tensor: Tensor,
+}
+
+pub struct Plan {
+    pub name: String,
+    pub n_inputs: usize,
+    n_slots: usize,
+    steps: Vec<Step>,
+    /// What each step is, for messages.
+    labels: Vec<String>,
+    outputs: Vec<Output>,
+    constants: Vec<Constant>,
+    symbols: Vec<(usize, i64)>,
+    /// Slots whose address kernels need.
+    wants_ptr: Vec<bool>,
+    arena_bytes: usize,
+    calls_operators: bool,
+    pub source: Py<PyAny>,
+}
+
+/// What a slot holds during a run.
+pub enum Slot {
+    Empty,
+    Borrowed(Handle),
+    Owned(Tensor),
+}
+
+/// The state of one run.
+struct Frame<'a, 'py> {
+    plan: &'a Plan,
+    inputs: &'a [Object<'a>],
+    slots: &'a mut [Slot],
+    ptrs: &'a mut [usize],
+    env: &'a [i64],
+    gil: Gil<'py>,
+    arena: usize,
+    threads: Option<i32>,
+    room: (Vec<i64>, Vec<i64>),
+}
+
+impl Plan {
+    pub fn n_outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    pub fn arena_bytes(&self) -> usize {
+        self.arena_bytes
+    }
+
+    /// One word a step: how it runs.
+    pub fn routes(&self) -> Vec<String> {
+        let route = |step: &Step| match step {
+            Step::Alloc { .. } => "alloc",
+            Step::Place { .. } => "place",
+            Step::View { .. } => "view",
+            Step::Shift { .. } => "shift",
+            Step::Kernel { launch: Launch::Host(_), .. } => "kernel",
+            Step::Aten(call) => call.route(),
+            Step::Free(_) => "free",
+            Step::CopyInto { .. } => "copy",
+        };
+        self.steps.iter().map(|step| route(step).to_owned()).collect()
+    }
+
+    /// Runs the plan; hands the outputs to `sink` in order.
+    pub fn run(&self, py: Python<'_>, inputs: &[Object<'_>], sink: &mut dyn FnMut(Py<PyAny>)) -> PyResult<()> {
+        if inputs.len() != self.n_inputs {
+            let text = format!("graph {}: {} inputs expected, {} given", self.name, self.n_inputs, inputs.len());
+            return Err(PyTypeError::new_err(text));
+        }
+        if self.n_slots <= SMALL {
+            let mut slots = [const { Slot::Empty }; SMALL];
+            let mut ptrs = [0usize; SMALL];
+            return self.run_in(py, inputs, &mut slots[..self.n_slots], &mut ptrs[..self.n_slots], sink);
+        }
+        let mut slots: Vec<Slot> = (0..self.n_slots).map(|_| Slot::Empty).collect();
+        let mut ptrs = vec![0usize; self.n_slots];
+        self.run_in(py, inputs, &mut slots, &mut ptrs, sink)
+    }
+
+    fn run_in(
+        &self,
+        py: Python<'_>,
+        inputs: &[Object<'_>],
+        slots: &mut [Slot],
+        ptrs: &mut [usize],
+        sink: &mut dyn FnMut(Py<PyAny>),
+    ) -> PyResult<()> {
+        self.bind(py, inputs, slots, ptrs)?;
+        let env = self.environment(slots)?;
+        let scratch = if self.arena_bytes > 0 { Some(Scratch::take(self.arena_bytes)?) } else { None };
+        let below = self.calls_operators.then(BelowAutograd::enter);
+        let arena = scratch.as_ref().map_or(0, Scratch::address);
+        let room = (Vec::new(), Vec::new());
+        let mut frame = Frame { plan: self, inputs, slots, ptrs, env: &env, gil: Gil::held(py), arena, threads: None, room };
+        for (i, step) in self.steps.iter().enumerate() {
+            if let Err(error) = frame.step(step) {
+                let py = frame.gil.acquire();
+                return Err(self.explain(py, i, error));
+            }
+        }
+        frame.gil.acquire();
+        drop(below);
+        self.finish(py, &mut frame, sink)
+    }
+
+    /// Puts inputs and constants into their slots.
+    fn bind(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &mut [Slot], ptrs: &mut [usize]) -> PyResult<()> {
+        for (i, input) in inputs.iter().enumerate() {
+            let slot = match input.tensor(py) {
+                Ok(Unwrapped::Borrowed(handle)) => Slot::Borrowed(handle),
+                Ok(Unwrapped::Owned(tensor)) => Slot::Owned(tensor),
+                Err(error) => return Err(PyTypeError::new_err(format!("graph {}, input {i}: {}", self.name, error.value(py)))),
+            };
+            if self.wants_ptr[i] {
+                ptrs[i] = slot.handle()?.data_ptr()?;
+            }
+            slots[i] = slot;
+        }
+        for constant in &self.constants {
+            let handle = constant.tensor.handle();
+            if self.wants_ptr[constant.slot] {
+                ptrs[constant.slot] = handle.data_ptr()?;
+            }
+            slots[constant.slot] = Slot::Borrowed(handle);
+        }
+        Ok(())
+    }
+
+    /// The values of the size symbols, from the inputs' shapes.
+    fn environment(&self, slots: &[Slot]) -> PyResult<Cow<'static, [i64]>> {
+        if self.symbols.is_empty() {
+            return Ok(Cow::Borrowed(&[]));
+        }
+        let mut env = Vec::with_capacity(self.symbols.len());
+        for &(slot, dim) in &self.symbols {
+            let lacks = || PyTypeError::new_err(format!("graph {}: input {slot} has no dimension {dim}", self.name));
+            env.push(slots[slot].handle()?.size(dim).ok_or_else(lacks)?);
+        }
+        Ok(Cow::Owned(env))
+    }
+
+    fn finish(&self, py: Python<'_>, frame: &mut Frame<'_, '_>, sink: &mut dyn FnMut(Py<PyAny>)) -> PyResult<()> {
+        let mut kept: Vec<(usize, Py<PyAny>)> = Vec::new();
+        for (i, output) in self.outputs.iter().enumerate() {
+            let object = match output {
+                Output::Input(slot) => frame.inputs[*slot].to_py(py),
+                Output::Const(object) => object.clone_ref(py),
+                Output::Again(first) => kept.iter().find(|(j, _)| j == first).map(|(_, o)| o.clone_ref(py)).ok_or_else(|| {
+                    PyRuntimeError::new_err(format!("graph {}: output {i} repeats output {first}, which was not kept", self.name))
+                })?,
+                Output::Slot { slot, keep } => {
+                    let Slot::Owned(tensor) = std::mem::replace(&mut frame.slots[*slot], Slot::Empty) else {
+                        return Err(PyRuntimeError::new_err(format!("graph {}: output {i} (slot {slot}) is empty", self.name)));
+                    };
+                    let object = tensor.into_py(py)?;
+                    if *keep {
+                        kept.push((i, object.clone_ref(py)));
+                    }
+                    object
+                }
+            };
+            sink(object);
+        }
+        Ok(())
+    }
+
+    /// Says in which step of which graph an error arose; an operator's exception keeps its type and message.
+    #[cold]
+    fn explain(&self, py: Python<'_>, step: usize, error: StepError) -> PyErr {
+        let place = format!("graph {}, step {step} ({})", self.name, self.labels[step]);
+        match error {
+            StepError::Failure(Failure(text)) => PyRuntimeError::new_err(format!("{place}: {text}")),
+            StepError::Python(error) => {
+                // a note is an extra: an exception that takes none is raised as it is
+                drop(error.value(py).call_method1("add_note", (format!("in the compiled {place}"),)));
+                error
+            }
+        }
+    }
+}
+
+enum StepError {
+    Failure(Failure),
+    Python(PyErr),
+}
+
+impl From<Failure> for StepError {
+    fn from(failure: Failure) -> Self {
+        StepError::Failure(failure)
+    }
+}
+
+impl From<PyErr> for StepError {
+    fn from(error: PyErr) -> Self {
+        StepError::Python(error)
+    }
+}
+
+impl Slot {
+    fn handle(&self) -> Outcome<Handle> {
+        match self {
+            Slot::Borrowed(handle) => Ok(*handle),
+            Slot::Owned(tensor) => Ok(tensor.handle()),
+            Slot::Empty => Err(Failure("a slot is read that holds no tensor".into())),
+        }
+    }
+}
+
+impl Frame<'_, '_> {
+    fn step(&mut self, step: &Step) -> Result<(), StepError> {
+        match step {
+            Step::Alloc { slot, shape, stride, dtype, device } => {
+                let sizes = shape.resolve(self.env, &mut self.room.0)?;
+                let strides = stride.resolve(self.env, &mut self.room.1)?;
+                let tensor = Tensor::empty_strided(sizes, strides, *dtype, *device)?;
+                self.fill(*slot, tensor)?;
+            }
+            Step::Place { slot, offset } => self.ptrs[*slot] = self.arena + offset,
+            Step::Shift { slot, base, bytes } => self.ptrs[*slot] = self.ptrs[*base] + bytes,
+            Step::View { slot, base, shape, stride, offset, dtype } => {
+                let tensor = self.view(*base, shape, stride, offset, dtype.as_ref())?;
+                self.fill(*slot, tensor)?;
+            }
+            Step::Kernel { launch: Launch::Host(kernel), slots, scalars, work } => {
+                self.release_gil_for(*work);
+                self.launch(*kernel, slots, scalars)?;
+            }
+            Step::Aten(call) => call.call(self)?,
+            Step::Free(slots) => {
+                for slot in slots {
+                    self.slots[*slot] = Slot::Empty;
+                }
+            }
+            Step::CopyInto { target, source } => {
+                let (target, source) = (self.handle(*target)?, self.handle(*source)?);
+                self.release_gil_for(target.numel() as u64);
+                target.copy_from(source)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, kernel: KernelFn, slots: &[usize], scalars: &Dims) -> Outcome<()> {
+        let threads = *self.threads.get_or_insert_with(ffi_torch::num_threads);
+        let scalars = scalars.resolve(self.env, &mut self.room.0)?;
+        if slots.len() <= SMALL {
+            let mut ptrs = [0usize; SMALL];
+            for (at, slot) in ptrs.iter_mut().zip(slots) {
+                *at = self.ptrs[*slot];
+            }
+            kernel.call(&ptrs[..slots.len()], scalars, threads);
+        } else {
+            let ptrs: Vec<usize> = slots.iter().map(|slot| self.ptrs[*slot]).collect();
+            kernel.call(&ptrs, scalars, threads);
+        }
+        Ok(())
+    }
+
+    fn view(&mut self, base: usize, shape: &Dims, stride: &Dims, offset: &Size, dtype: Option<&Cast>) -> Outcome<Tensor> {
+        let base = self.handle(base)?;
+        let offset = offset.eval(self.env)?;
+        let sizes = shape.resolve(self.env, &mut self.room.0)?;
+        let strides = stride.resolve(self.env, &mut self.room.1)?;
+        let Some(cast) = dtype else { return base.reinterpret(sizes, strides, offset) };
+        // the whole storage, flat, seen as the dtype; the base's own offset counts in the new items
+        let start = base.storage_offset() * base.itemsize()?;
+        let flat = base.reinterpret(&[base.storage_size() / base.itemsize()?], &[1], -base.storage_offset())?;
+        if start % cast.itemsize != 0 {
+            return Err(Failure(format!("a view starts at byte {start}, which is no multiple of {} bytes", cast.itemsize)));
+        }
+        let flat = cast.view.call(flat.handle(), cast.dtype)?;
+        flat.handle().reinterpret(sizes, strides, start / cast.itemsize + offset)
+    }
+
+    fn handle(&self, slot: usize) -> Outcome<Handle> {
+        self.slots[slot].handle()
+    }
+
+    /// A slot as a Python tensor: the caller's own object where the slot is an input.
+    fn object<'py>(&self, py: Python<'py>, slot: usize) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(input) = self.inputs.get(slot) {
+            return Ok(input.to_py(py).into_bound(py));
+        }
+        if let Some(constant) = self.plan.constants.iter().find(|c| c.slot == slot) {
+            return Ok(constant.object.bind(py).clone());
+        }
+        Ok(self.handle(slot)?.to_owned()?.into_py(py)?.into_bound(py))
+    }
+
+    fn fill(&mut self, slot: usize, tensor: Tensor) -> Outcome<()> {
+        if self.plan.wants_ptr[slot] {
+            self.ptrs[slot] = tensor.handle().data_ptr()?;
+        }
+        self.slots[slot] = Slot::Owned(tensor);
+        Ok(())
+    }
+
+    fn release_gil_for(&mut self, work: u64) {
+        if work >= RELEASE_WORK {
+            self.gil.release();
+        }
+    }
+}
+
+/// `_native.torch_routes()`: which way each capability of the loaded torch is used.
+#[pyfunction]
+fn torch_routes(py: Python<'_>) -> PyResult<std::collections::BTreeMap<&'static str, &'static str>> {
+    ffi_torch::initialise(py)?;
+    Ok(ffi_torch::api()?.routes().into_iter().collect())
+}
+
+/// `_native.force_slow_routes(on)`: tests use the documented fallbacks of wrapping and unwrapping.
+#[pyfunction]
+fn force_slow_routes(on: bool) {
+    ffi_torch::force_slow(on);
+}
+
+/// `_native.shim_schemas()`: the operators that are called without the dispatcher, by schema.
+#[pyfunction]
+fn shim_schemas() -> Vec<&'static str> {
+    shims::schemas()
+}
+
+/// Adds `Plan` and its helpers to the module.
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("Plan", ffi_torch::pytype::create(m.py())?)?;
+    m.add_function(wrap_pyfunction!(torch_routes, m)?)?;
+    m.add_function(wrap_pyfunction!(force_slow_routes, m)?)?;
+    m.add_function(wrap_pyfunction!(shim_schemas, m)?)
+}

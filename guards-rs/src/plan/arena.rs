@@ -1,0 +1,78 @@
+//! Places for buffers that only kernels see, inside one block of memory a call.
+//!
+//! In: per buffer its size and the steps at which it is first and last used.  Out: an offset each, so that buffers
+//! alive at the same time do not overlap, and the size of the block.
+
+pub const ALIGN: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Life {
+    pub bytes: usize,
+    pub first: usize,
+    pub last: usize,
+}
+
+/// Best fit, largest buffers first: each goes into the smallest gap that its neighbours in time leave.
+pub fn place(lives: &[Life]) -> (Vec<usize>, usize) {
+    let mut order: Vec<usize> = (0..lives.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));
+    let mut offsets = vec![0; lives.len()];
+    let mut placed: Vec<usize> = Vec::with_capacity(lives.len());
+    let mut total = 0;
+    for &i in &order {
+        let size = lives[i].bytes.next_multiple_of(ALIGN);
+        let mut taken: Vec<(usize, usize)> = placed
+            .iter()
+            .filter(|&&j| lives[j].first <= lives[i].last && lives[i].first <= lives[j].last)
+            .map(|&j| (offsets[j], offsets[j] + lives[j].bytes.next_multiple_of(ALIGN)))
+            .collect();
+        taken.sort_unstable();
+        offsets[i] = smallest_gap(&taken, size);
+        total = total.max(offsets[i] + size);
+        placed.push(i);
+    }
+    (offsets, total)
+}
+
+fn smallest_gap(taken: &[(usize, usize)], size: usize) -> usize {
+    let mut end = 0;
+    let mut best: Option<(usize, usize)> = None;
+    for &(start, stop) in taken {
+        if start >= end + size && best.is_none_or(|(gap, _)| start - end < gap) {
+            best = Some((start - end, end));
+        }
+        end = end.max(stop);
+    }
+    best.map_or(end, |(_, at)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_in_time_do_not_overlap() {
+        let mut seed = 1u64;
+        let mut next = |n: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % n
+        };
+        let lives: Vec<Life> = (0..200)
+            .map(|_| {
+                let first = next(100) as usize;
+                Life { bytes: next(5000) as usize, first, last: first + next(20) as usize }
+            })
+            .collect();
+        let (offsets, total) = place(&lives);
+        for (i, a) in lives.iter().enumerate() {
+            assert!(offsets[i] % ALIGN == 0 && offsets[i] + a.bytes <= total);
+            for (j, b) in lives.iter().enumerate().skip(i + 1) {
+                let together = a.first <= b.last && b.first <= a.last;
+                let apart = offsets[i] + a.bytes <= offsets[j] || offsets[j] + b.bytes <= offsets[i];
+                assert!(!together || apart || a.bytes == 0 || b.bytes == 0, "{i} {j}");
+            }
+        }
+        let sum: usize = lives.iter().map(|l| l.bytes).sum();
+        assert!(total < sum / 2, "{total} of {sum}");
+    }
+}

@@ -1,0 +1,229 @@
+//! Arguments of an operator call as the plan keeps them.
+//!
+//! In: a schema's argument types and the Python values of `ir.plan.Aten`.  Out: `Param`s: the type and the value, where
+//! tensors are slots and sizes may be symbolic.
+
+use std::ffi::CString;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+
+use super::size::{Size, Symbols};
+use crate::ffi_torch::code_of;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Base {
+    Tensor,
+    Int,
+    Float,
+    Bool,
+    Scalar,
+    Dtype,
+    Layout,
+    Format,
+    Device,
+    Str,
+    /// Generators, streams, dicts: only Python can pass them.
+    Other,
+}
+
+/// `Optional[List[Optional[base]]]`, each layer or not.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Type {
+    pub base: Base,
+    pub optional: bool,
+    pub list: bool,
+    pub optional_items: bool,
+}
+
+impl Type {
+    /// From the text of a `torch.JitType`.
+    pub fn parse(text: &str) -> Type {
+        let (optional, text) = strip(text, "Optional[");
+        let (list, text) = strip(text, "List[");
+        let (inner, text) = if list { strip(text, "Optional[") } else { (false, text) };
+        let base = match text {
+            "Tensor" => Base::Tensor,
+            "int" | "SymInt" => Base::Int,
+            "float" => Base::Float,
+            "bool" => Base::Bool,
+            "number" => Base::Scalar,
+            "ScalarType" => Base::Dtype,
+            "Layout" => Base::Layout,
+            "MemoryFormat" => Base::Format,
+            "Device" => Base::Device,
+            "str" => Base::Str,
+            _ => Base::Other,
+        };
+        Type { base, optional, list, optional_items: inner }
+    }
+}
+
+fn strip<'a>(text: &'a str, layer: &str) -> (bool, &'a str) {
+    match text.strip_prefix(layer).and_then(|rest| rest.strip_suffix(']')) {
+        Some(inner) => (true, inner),
+        None => (false, text),
+    }
+}
+
+#[derive(Debug, Clone)]
+pub enum Value {
+    None,
+    Tensor(usize),
+    Int(Size),
+    Float(f64),
+    Bool(bool),
+    Str(CString),
+    /// The C ABI's number of a dtype, layout or memory format.
+    Code(i32),
+    Device(i32, i32),
+    List(Vec<Value>),
+    /// Not expressible in the C ABI, or not of the declared type: the call is made from Python.
+    Opaque,
+}
+
+#[derive(Debug, Clone)]
+pub struct Param {
+    pub kind: Type,
+    pub value: Value,
+}
+
+impl Param {
+    /// Slots that the value mentions.
+    pub fn slots(&self, out: &mut Vec<usize>) {
+        collect_slots(&self.value, out);
+    }
+}
+
+fn collect_slots(value: &Value, out: &mut Vec<usize>) {
+    match value {
+        Value::Tensor(slot) => out.push(*slot),
+        Value::List(items) => items.iter().for_each(|item| collect_slots(item, out)),
+        _ => {}
+    }
+}
+
+/// Reads Python values; knows the classes that it has to tell apart.
+pub struct Reader<'py> {
+    pub symbols: Symbols,
+    pub slot_ref: Bound<'py, PyAny>,
+    pub expr: Bound<'py, PyAny>,
+    torch: Bound<'py, PyModule>,
+}
+
+impl<'py> Reader<'py> {
+    pub fn new(py: Python<'py>, symbols: Symbols) -> PyResult<Reader<'py>> {
+        Ok(Reader {
+            symbols,
+            slot_ref: py.import("pycompiler.ir.plan")?.getattr("SlotRef")?,
+            expr: py.import("pycompiler.ir.expr")?.getattr("Expr")?,
+            torch: py.import("torch")?,
+        })
+    }
+
+    /// The slot that a `SlotRef` names; None for any other value.
+    pub fn slot(&self, value: &Bound<'py, PyAny>) -> PyResult<Option<usize>> {
+        if !value.is_instance(&self.slot_ref)? {
+            return Ok(None);
+        }
+        Ok(Some(value.getattr("slot")?.extract()?))
+    }
+
+    /// The arguments of a call in schema order, defaults filled in.
+    pub fn params(&self, schema: &Bound<'py, PyAny>, args: &Bound<'py, PyTuple>, kwargs: &Bound<'py, PyDict>) -> PyResult<Vec<Param>> {
+        let mut params = Vec::new();
+        let mut positional = args.iter();
+        let mut keywords = kwargs.len();
+        for argument in schema.getattr("arguments")?.try_iter()? {
+            let argument = argument?;
+            let name = argument.getattr("name")?;
+            let keyword_only = argument.getattr("kwarg_only")?.extract::<bool>()?;
+            let given = if keyword_only { None } else { positional.next() };
+            let value = match given {
+                Some(value) => value,
+                None => match kwargs.get_item(&name)? {
+                    Some(value) => {
+                        keywords -= 1;
+                        value
+                    }
+                    None if argument.call_method0("has_default_value")?.extract::<bool>()? => argument.getattr("default_value")?,
+                    None => return Err(PyTypeError::new_err(format!("{schema}: the argument {name} is missing"))),
+                },
+            };
+            let kind = Type::parse(&argument.getattr("real_type")?.str()?.to_cow()?);
+            params.push(Param { kind, value: self.read(kind, &value)? });
+        }
+        if keywords != 0 || positional.next().is_some() {
+            return Err(PyTypeError::new_err(format!("{schema}: given arguments that it does not have: {args} {kwargs}")));
+        }
+        Ok(params)
+    }
+
+    fn read(&self, kind: Type, value: &Bound<'py, PyAny>) -> PyResult<Value> {
+        if value.is_none() {
+            return Ok(if kind.optional { Value::None } else { Value::Opaque });
+        }
+        if !kind.list {
+            return self.read_item(kind.base, value);
+        }
+        let items: Vec<Bound<'py, PyAny>> = match (value.downcast::<PyList>(), value.downcast::<PyTuple>()) {
+            (Ok(list), _) => list.iter().collect(),
+            (_, Ok(tuple)) => tuple.iter().collect(),
+            _ => return Ok(Value::Opaque),
+        };
+        let mut out = Vec::with_capacity(items.len());
+        for item in items {
+            out.push(match (item.is_none(), kind.optional_items) {
+                (true, true) => Value::None,
+                (true, false) => Value::Opaque,
+                _ => self.read_item(kind.base, &item)?,
+            });
+        }
+        Ok(Value::List(out))
+    }
+
+    fn read_item(&self, base: Base, value: &Bound<'py, PyAny>) -> PyResult<Value> {
+        if let Some(slot) = self.slot(value)? {
+            return Ok(if base == Base::Tensor { Value::Tensor(slot) } else { Value::Opaque });
+        }
+        let is_bool = value.is_instance_of::<PyBool>();
+        let is_int = value.is_instance_of::<PyInt>() || value.is_instance(&self.expr)?;
+        let is_float = value.is_instance_of::<PyFloat>();
+        let read = match base {
+            Base::Bool if is_bool => Some(Value::Bool(value.extract()?)),
+            Base::Int | Base::Scalar if is_int && !is_bool => Some(Value::Int(self.symbols.compile(value)?)),
+            Base::Scalar if is_bool => Some(Value::Bool(value.extract()?)),
+            Base::Float | Base::Scalar if is_float => Some(Value::Float(value.extract()?)),
+            Base::Float if is_int && !is_bool => value.extract::<f64>().ok().map(Value::Float),
+            Base::Str => value.downcast::<PyString>().ok().and_then(|s| CString::new(s.to_string()).ok()).map(Value::Str),
+            Base::Dtype => self.code(value, "dtype", "aoti_torch_dtype_")?,
+            Base::Layout => self.code(value, "layout", "aoti_torch_layout_")?,
+            Base::Format => self.code(value, "memory_format", "aoti_torch_memory_format_")?,
+            Base::Device if value.is_instance(&self.torch.getattr("device")?)? => device_code(value)?.map(|(kind, index)| Value::Device(kind, index)),
+            _ => None,
+        };
+        Ok(read.unwrap_or(Value::Opaque))
+    }
+
+    fn code(&self, value: &Bound<'py, PyAny>, class: &str, prefix: &str) -> PyResult<Option<Value>> {
+        if !value.is_instance(&self.torch.getattr(class)?)? {
+            return Ok(None);
+        }
+        Ok(torch_code(value, prefix)?.map(Value::Code))
+    }
+}
+
+/// The C ABI's number of `torch.float32`, `torch.strided`, ...: the getter is named after the object.
+pub fn torch_code(value: &Bound<'_, PyAny>, prefix: &str) -> PyResult<Option<i32>> {
+    let text = value.str()?;
+    let name = text.to_cow()?;
+    Ok(code_of(&format!("{prefix}{}", name.trim_start_matches("torch."))))
+}
+
+pub fn device_code(device: &Bound<'_, PyAny>) -> PyResult<Option<(i32, i32)>> {
+    let kind = device.getattr("type")?.extract::<String>()?;
+    let index = device.getattr("index")?.extract::<Option<i32>>()?;
+    let index = index.unwrap_or(if kind == "cpu" { 0 } else { -1 });
+    Ok(code_of(&format!("aoti_torch_device_type_{kind}")).map(|code| (code, index)))
+}

@@ -1,0 +1,380 @@
+//! Compiles an `ir.plan.Plan` into a native `Plan`.
+//!
+//! In: the dataclass.  Out: steps ready to run; buffers that only kernels see get a place in the scratch block, views
+//! that only kernels see become addresses.  A plan that reads a slot before it is filled is rejected here.
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::arena::{self, Life};
+use super::argument::{device_code, torch_code, Reader};
+use super::aten::Aten;
+use super::size::{Dims, Size, Symbols};
+use super::{Cast, Constant, Launch, Output, Plan, Step};
+use crate::ffi_torch::{self, Device, Library, Object, StorageCast, Unwrapped};
+
+const NEVER: usize = usize::MAX;
+
+impl Plan {
+    pub fn build(plan: &Bound<'_, PyAny>) -> PyResult<Plan> {
+        let py = plan.py();
+        ffi_torch::initialise(py)?;
+        let name = plan.getattr("name")?.extract::<String>()?;
+        let in_graph = |error: PyErr| PyValueError::new_err(format!("graph {name}: {}", error.value(py)));
+        let reader = Reader::new(py, symbols(plan)?)?;
+        let constants = constants(plan)?;
+        let mut builder = Builder {
+            reader,
+            n_inputs: plan.getattr("n_inputs")?.extract()?,
+            n_slots: plan.getattr("n_slots")?.extract()?,
+            library: library(plan)?,
+            itemsizes: Vec::new(),
+        };
+        builder.itemsizes = vec![None; builder.n_slots];
+        let mut steps = Vec::new();
+        let mut labels = Vec::new();
+        for step in plan.getattr("steps")?.try_iter()? {
+            let step = step?;
+            let (built, label) = builder.step(&step).map_err(|error| {
+                let text = format!("graph {name}, step {} ({step}): {}", steps.len(), error.value(py));
+                if error.is_instance_of::<PyRuntimeError>(py) { PyRuntimeError::new_err(text) } else { PyValueError::new_err(text) }
+            })?;
+            steps.push(built);
+            labels.push(label);
+        }
+        let output_values: Vec<Bound<'_, PyAny>> = plan.getattr("outputs")?.try_iter()?.collect::<PyResult<_>>()?;
+        let uses = Uses::of(&steps, &output_values, builder.n_slots, builder.n_inputs, &constants).map_err(in_graph)?;
+        let outputs = outputs(&output_values, builder.n_inputs, &constants)?;
+        let (wants_ptr, arena_bytes) = lower(&mut steps, uses, &builder.itemsizes);
+        Ok(Plan {
+            n_inputs: builder.n_inputs,
+            n_slots: builder.n_slots,
+            calls_operators: steps.iter().any(|s| matches!(s, Step::Aten(_) | Step::CopyInto { .. } | Step::View { dtype: Some(_), .. })),
+            symbols: builder.reader.symbols.origins.iter().copied().collect(),
+            source: plan.clone().unbind(),
+            name,
+            steps,
+            labels,
+            outputs,
+            constants,
+            wants_ptr,
+            arena_bytes,
+        })
+    }
+}
+
+/// `Plan.symbols`: name -> (input, dimension).
+fn symbols(plan: &Bound<'_, PyAny>) -> PyResult<Symbols> {
+    let mut symbols = Symbols::default();
+    for (name, origin) in plan.getattr("symbols")?.downcast_into::<PyDict>()? {
+        symbols.index.insert(name.extract()?, symbols.origins.len());
+        symbols.origins.push(origin.extract()?);
+    }
+    Ok(symbols)
+}
+
+fn constants(plan: &Bound<'_, PyAny>) -> PyResult<Vec<Constant>> {
+    let mut constants = Vec::new();
+    for (slot, object) in plan.getattr("constants")?.downcast_into::<PyDict>()? {
+        let tensor = match Object::from_bound(&object).tensor(plan.py())? {
+            Unwrapped::Borrowed(handle) => handle.to_owned()?,
+            Unwrapped::Owned(tensor) => tensor,
+        };
+        constants.push(Constant { slot: slot.extract()?, object: object.unbind(), tensor });
+    }
+    Ok(constants)
+}
+
+fn library(plan: &Bound<'_, PyAny>) -> PyResult<Option<Library>> {
+    let path = plan.getattr("library")?.extract::<Option<String>>()?;
+    Ok(path.map(|path| Library::open(&path)).transpose()?)
+}
+
+fn outputs(values: &[Bound<'_, PyAny>], n_inputs: usize, constants: &[Constant]) -> PyResult<Vec<Output>> {
+    let mut first: Vec<(usize, usize)> = Vec::new(); // (slot, output)
+    let mut outputs: Vec<Output> = Vec::new();
+    for (i, value) in values.iter().enumerate() {
+        if let Ok(tuple) = value.downcast::<PyTuple>() {
+            outputs.push(Output::Const(tuple.get_item(0)?.unbind()));
+            continue;
+        }
+        let slot = value.extract::<usize>()?;
+        let constant = constants.iter().find(|c| c.slot == slot);
+        let output = match (constant, first.iter().find(|(s, _)| *s == slot)) {
+            (Some(constant), _) => Output::Const(constant.object.clone_ref(value.py())),
+            _ if slot < n_inputs => Output::Input(slot),
+            (_, Some((_, earlier))) => {
+                if let Output::Slot { keep, .. } = &mut outputs[*earlier] {
+                    *keep = true;
+                }
+                Output::Again(*earlier)
+            }
+            _ => {
+                first.push((slot, i));
+                Output::Slot { slot, keep: false }
+            }
+        };
+        outputs.push(output);
+    }
+    Ok(outputs)
+}
+
+struct Builder<'py> {
+    reader: Reader<'py>,
+    n_inputs: usize,
+    n_slots: usize,
+    library: Option<Library>,
+    /// Bytes an item, of slots whose dtype the plan states.
+    itemsizes: Vec<Option<usize>>,
+}
+
+impl<'py> Builder<'py> {
+    fn step(&mut self, step: &Bound<'py, PyAny>) -> PyResult<(Step, String)> {
+        let class = step.get_type().name()?.to_string();
+        match class.as_str() {
+            "Alloc" => Ok((self.alloc(step)?, format!("alloc slot {}", self.slot(step, "slot")?))),
+            "View" => Ok((self.view(step)?, format!("view of slot {}", self.slot(step, "base")?))),
+            "Kernel" => Ok((self.kernel(step)?, format!("kernel {}", step.getattr("symbol")?))),
+            "Aten" => {
+                let call = Aten::build(&self.reader, step)?;
+                let label = call.name.clone();
+                Ok((Step::Aten(Box::new(call)), label))
+            }
+            "Free" => Ok((Step::Free(self.slots(&step.getattr("slots")?)?.into()), "free".into())),
+            "CopyInto" => {
+                let (target, source) = (self.slot(step, "target")?, self.slot(step, "source")?);
+                Ok((Step::CopyInto { target, source }, format!("copy slot {source} into slot {target}")))
+            }
+            _ => Err(PyValueError::new_err(format!("a step of class {class}, expected one of ir.plan.Step"))),
+        }
+    }
+
+    fn slot(&self, step: &Bound<'py, PyAny>, field: &str) -> PyResult<usize> {
+        self.in_range(step.getattr(field)?.extract()?)
+    }
+
+    fn in_range(&self, slot: usize) -> PyResult<usize> {
+        if slot < self.n_slots {
+            return Ok(slot);
+        }
+        Err(PyValueError::new_err(format!("slot {slot} of {}", self.n_slots)))
+    }
+
+    fn slots(&self, values: &Bound<'py, PyAny>) -> PyResult<Vec<usize>> {
+        values.try_iter()?.map(|v| self.in_range(v?.extract()?)).collect()
+    }
+
+    fn alloc(&mut self, step: &Bound<'py, PyAny>) -> PyResult<Step> {
+        let slot = self.slot(step, "slot")?;
+        let (dtype, itemsize) = dtype_of(&step.getattr("dtype")?)?;
+        self.itemsizes[slot] = Some(itemsize);
+        let device = step.getattr("device")?;
+        let (kind, index) =
+            device_code(&device)?.ok_or_else(|| PyValueError::new_err(format!("the device {device} is unknown to torch's C ABI")))?;
+        let shape = self.reader.symbols.dims(&step.getattr("shape")?)?;
+        let stride = self.reader.symbols.dims(&step.getattr("stride")?)?;
+        Ok(Step::Alloc { slot, shape, stride, dtype, device: Device { kind, index } })
+    }
+
+    fn view(&mut self, step: &Bound<'py, PyAny>) -> PyResult<Step> {
+        let (slot, base) = (self.slot(step, "slot")?, self.slot(step, "base")?);
+        let dtype = step.getattr("dtype")?;
+        self.itemsizes[slot] = self.itemsizes[base];
+        let mut cast = None;
+        if !dtype.is_none() {
+            let (dtype, itemsize) = dtype_of(&dtype)?;
+            self.itemsizes[slot] = Some(itemsize);
+            cast = Some(Cast { dtype, itemsize: itemsize as i64, view: StorageCast::find()? });
+        }
+        let shape = self.reader.symbols.dims(&step.getattr("shape")?)?;
+        let stride = self.reader.symbols.dims(&step.getattr("stride")?)?;
+        let offset = self.reader.symbols.compile(&step.getattr("offset")?)?;
+        Ok(Step::View { slot, base, shape, stride, offset, dtype: cast })
+    }
+
+    fn kernel(&self, step: &Bound<'py, PyAny>) -> PyResult<Step> {
+        let symbol = step.getattr("symbol")?.extract::<String>()?;
+        let lacks = || PyValueError::new_err(format!("kernel {symbol}, but the plan has no library"));
+        let kernel = self.library.as_ref().ok_or_else(lacks)?.kernel(&symbol)?;
+        let scalars = self.reader.symbols.dims(&step.getattr("scalars")?)?;
+        let slots = self.slots(&step.getattr("slots")?)?.into();
+        Ok(Step::Kernel { launch: Launch::Host(kernel), slots, scalars, work: step.getattr("work")?.extract()? })
+    }
+}
+
+fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<(i32, usize)> {
+    let unknown = || PyValueError::new_err(format!("the dtype {dtype} is unknown to torch's C ABI"));
+    let code = torch_code(dtype, "aoti_torch_dtype_")?.ok_or_else(unknown)?;
+    Ok((code, dtype.getattr("itemsize")?.extract()?))
+}
+
+/// How each slot is used over the steps.
+struct Uses {
+    n_inputs: usize,
+    /// Times that a step fills the slot.
+    filled: Vec<usize>,
+    /// First step that fills it, last that reads it, first that frees it.
+    first: Vec<usize>,
+    last: Vec<usize>,
+    freed: Vec<usize>,
+    by_kernel: Vec<bool>,
+    /// Read by an operator, a copy or the caller: it has to be a tensor.
+    by_tensor: Vec<bool>,
+    constant: Vec<bool>,
+}
+
+impl Uses {
+    fn of(steps: &[Step], outputs: &[Bound<'_, PyAny>], n: usize, n_inputs: usize, constants: &[Constant]) -> PyResult<Uses> {
+        if n_inputs > n {
+            return Err(PyValueError::new_err(format!("{n_inputs} inputs in {n} slots")));
+        }
+        let mut uses = Uses {
+            n_inputs,
+            filled: vec![0; n],
+            first: vec![NEVER; n],
+            last: vec![0; n],
+            freed: vec![NEVER; n],
+            by_kernel: vec![false; n],
+            by_tensor: vec![false; n],
+            constant: vec![false; n],
+        };
+        let mut live = vec![false; n];
+        live[..n_inputs].fill(true);
+        for constant in constants {
+            if constant.slot >= n || constant.slot < n_inputs {
+                return Err(PyValueError::new_err(format!("a constant in slot {} of {n}", constant.slot)));
+            }
+            live[constant.slot] = true;
+            uses.constant[constant.slot] = true;
+        }
+        for (i, step) in steps.iter().enumerate() {
+            let (reads, fills) = traffic(step);
+            if let Some(slot) = reads.iter().find(|&&slot| slot >= n || !live[slot]) {
+                return Err(PyValueError::new_err(format!("step {i} reads slot {slot}, which holds nothing then")));
+            }
+            for slot in reads {
+                uses.last[slot] = i;
+                match step {
+                    Step::Kernel { .. } => uses.by_kernel[slot] = true,
+                    Step::Aten(_) | Step::CopyInto { .. } => uses.by_tensor[slot] = true,
+                    _ => {}
+                }
+            }
+            for slot in fills {
+                if slot >= n || slot < n_inputs || uses.constant[slot] {
+                    return Err(PyValueError::new_err(format!("step {i} fills slot {slot}, an input, a constant or none")));
+                }
+                uses.filled[slot] += 1;
+                uses.first[slot] = uses.first[slot].min(i);
+                uses.by_tensor[slot] |= matches!(step, Step::Aten(_));
+                live[slot] = true;
+            }
+            if let Step::Free(slots) = step {
+                for &slot in slots.iter().filter(|&&slot| slot >= n_inputs) {
+                    uses.freed[slot] = uses.freed[slot].min(i);
+                    live[slot] = uses.constant[slot];
+                }
+            }
+        }
+        for (i, output) in outputs.iter().enumerate() {
+            if let Ok(slot) = output.extract::<usize>() {
+                if slot >= n || !live[slot] {
+                    return Err(PyValueError::new_err(format!("output {i} is slot {slot}, which holds nothing at the end")));
+                }
+                uses.by_tensor[slot] = true;
+            }
+        }
+        Ok(uses)
+    }
+
+    /// Filled once, by one step, and not by the caller.
+    fn single(&self, slot: usize) -> bool {
+        self.filled[slot] == 1
+    }
+
+    fn outside(&self, slot: usize) -> bool {
+        slot < self.n_inputs || self.constant[slot]
+    }
+}
+
+/// The slots that a step reads and those that it fills.
+fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
+    match step {
+        Step::Alloc { slot, .. } | Step::Place { slot, .. } => (vec![], vec![*slot]),
+        Step::View { slot, base, .. } | Step::Shift { slot, base, .. } => (vec![*base], vec![*slot]),
+        Step::Kernel { slots, .. } => (slots.to_vec(), vec![]),
+        Step::Aten(call) => (call.reads.clone(), call.out.iter().flatten().copied().collect()),
+        Step::Free(_) => (vec![], vec![]),
+        Step::CopyInto { target, source } => (vec![*target, *source], vec![]),
+    }
+}
+
+/// Turns buffers and views that only kernels see into addresses; gives which slots need one, and the scratch's size.
+fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> (Vec<bool>, usize) {
+    // views last to first, so that a view of a view is decided before its base
+    for i in (0..steps.len()).rev() {
+        let Step::View { slot, base, offset, dtype, .. } = &steps[i] else { continue };
+        let (slot, base) = (*slot, *base);
+        let bytes = match (offset, itemsizes[if dtype.is_some() { slot } else { base }]) {
+            (Size::Const(0), _) => Some(0),
+            (Size::Const(n), Some(itemsize)) if *n > 0 => Some(*n as usize * itemsize),
+            _ => None,
+        };
+        let outlives_base = uses.freed[base] < uses.last[slot] && !uses.outside(base);
+        let stable_base = uses.outside(base) || uses.single(base);
+        match bytes {
+            Some(bytes) if !uses.by_tensor[slot] && uses.single(slot) && stable_base && (!outlives_base || placeable(steps, &uses, base)) => {
+                uses.last[base] = uses.last[base].max(uses.last[slot]);
+                uses.by_kernel[base] = true;
+                steps[i] = Step::Shift { slot, base, bytes };
+            }
+            _ => uses.by_tensor[base] = true,
+        }
+    }
+    let mut lives = Vec::new();
+    let mut owners = Vec::new();
+    for (i, step) in steps.iter().enumerate() {
+        if let Some((slot, bytes)) = place_of(step, &uses, itemsizes) {
+            lives.push(Life { bytes, first: i, last: uses.last[slot].max(i) });
+            owners.push((i, slot));
+        }
+    }
+    let (offsets, total) = arena::place(&lives);
+    for (&(i, slot), offset) in owners.iter().zip(offsets) {
+        steps[i] = Step::Place { slot, offset };
+    }
+    (uses.by_kernel, total)
+}
+
+/// The bytes of an allocation that needs no tensor.
+fn place_of(step: &Step, uses: &Uses, itemsizes: &[Option<usize>]) -> Option<(usize, usize)> {
+    let Step::Alloc { slot, shape, stride, device, .. } = step else { return None };
+    if uses.by_tensor[*slot] || !uses.single(*slot) || !on_cpu(*device) {
+        return None;
+    }
+    Some((*slot, storage_bytes(shape, stride, itemsizes[*slot]?)?))
+}
+
+fn on_cpu(device: Device) -> bool {
+    ffi_torch::code_of("aoti_torch_device_type_cpu") == Some(device.kind)
+}
+
+/// Whether the slot will still be free of tensors: an allocation whose later uses are all by kernels.  Its place then
+/// lasts as long as its views.
+fn placeable(steps: &[Step], uses: &Uses, slot: usize) -> bool {
+    let is_static = |s: &Step| matches!(s, Step::Alloc { slot: at, shape, stride, device, .. }
+        if *at == slot && on_cpu(*device) && shape.as_static().is_some() && stride.as_static().is_some());
+    // an undecided view of it might still ask for a tensor, which its Free would then end too early
+    let views = steps.iter().filter(|s| matches!(s, Step::View { base, .. } if *base == slot)).count();
+    !uses.by_tensor[slot] && uses.single(slot) && views <= 1 && steps.iter().any(is_static)
+}
+
+fn storage_bytes(shape: &Dims, stride: &Dims, itemsize: usize) -> Option<usize> {
+    let (shape, stride) = (shape.as_static()?, stride.as_static()?);
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    let span = shape.iter().zip(stride).try_fold(1i64, |sum, (n, s)| sum.checked_add((n - 1).checked_mul(*s)?))?;
+    usize::try_from(span).ok()?.checked_mul(itemsize)
+}

@@ -1,0 +1,204 @@
+//! Sizes of a plan: integers, or small programs over the sizes of the inputs.
+//!
+//! In: `int | ir.expr.Expr`.  Out: `Size`, evaluated natively.  `Dims` is a shape or a list of strides, which costs
+//! nothing while it is static.
+
+use std::collections::HashMap;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::ffi_torch::{Failure, Outcome};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Token {
+    Push(i64),
+    Symbol(usize),
+    Add,
+    Mul,
+    FloorDiv,
+    Mod,
+    Min,
+    Max,
+}
+
+/// A program in reverse Polish order, or the number that it would give.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Size {
+    Const(i64),
+    Expr(Box<[Token]>),
+}
+
+const DEPTH: usize = 32;
+
+impl Size {
+    pub fn eval(&self, env: &[i64]) -> Outcome<i64> {
+        let tokens = match self {
+            Size::Const(value) => return Ok(*value),
+            Size::Expr(tokens) => tokens,
+        };
+        let mut stack = [0i64; DEPTH];
+        let mut top = 0usize;
+        for token in tokens {
+            let value = match *token {
+                Token::Push(value) => value,
+                Token::Symbol(i) => env[i],
+                operator => {
+                    top -= 2;
+                    apply(operator, stack[top], stack[top + 1])?
+                }
+            };
+            stack[top] = value;
+            top += 1;
+        }
+        Ok(stack[0])
+    }
+
+    pub fn as_const(&self) -> Option<i64> {
+        match self {
+            Size::Const(value) => Some(*value),
+            Size::Expr(_) => None,
+        }
+    }
+}
+
+fn apply(operator: Token, a: i64, b: i64) -> Outcome<i64> {
+    let overflow = || Failure(format!("a size overflows 64 bits: {operator:?} of {a} and {b}"));
+    match operator {
+        Token::Add => a.checked_add(b).ok_or_else(overflow),
+        Token::Mul => a.checked_mul(b).ok_or_else(overflow),
+        Token::Min => Ok(a.min(b)),
+        Token::Max => Ok(a.max(b)),
+        Token::FloorDiv | Token::Mod if b == 0 => Err(Failure("a size divides by zero".into())),
+        Token::FloorDiv => {
+            let q = a.checked_div(b).ok_or_else(overflow)?;
+            Ok(if a % b != 0 && (a < 0) != (b < 0) { q - 1 } else { q })
+        }
+        Token::Mod => {
+            let r = a.checked_rem(b).ok_or_else(overflow)?;
+            Ok(if r != 0 && (r < 0) != (b < 0) { r + b } else { r })
+        }
+        Token::Push(_) | Token::Symbol(_) => unreachable!("leaves are handled by eval"),
+    }
+}
+
+/// Symbols of a plan: name -> position in the environment.
+#[derive(Default)]
+pub struct Symbols {
+    pub index: HashMap<String, usize>,
+    /// For each position: the input slot and the dimension that give its value.
+    pub origins: Vec<(usize, i64)>,
+}
+
+impl Symbols {
+    /// An `int`, a constant `Expr`, or an `Expr` over known symbols.
+    pub fn compile(&self, value: &Bound<'_, PyAny>) -> PyResult<Size> {
+        if let Ok(number) = value.extract::<i64>() {
+            return Ok(Size::Const(number)); // ints, and constant expressions through __index__
+        }
+        let mut tokens = Vec::new();
+        self.emit(value, &mut tokens)?;
+        if stack_depth(&tokens) > DEPTH {
+            return Err(PyValueError::new_err(format!("the size {value} nests deeper than {DEPTH} levels")));
+        }
+        Ok(Size::Expr(tokens.into()))
+    }
+
+    pub fn compile_all(&self, values: &Bound<'_, PyAny>) -> PyResult<Vec<Size>> {
+        values.try_iter()?.map(|value| self.compile(&value?)).collect()
+    }
+
+    pub fn dims(&self, values: &Bound<'_, PyAny>) -> PyResult<Dims> {
+        Ok(Dims::new(self.compile_all(values)?))
+    }
+
+    /// `terms` of an Expr: ((atoms, coefficient), ...); an atom has `kind`, `key` (of a symbol: its name) and `args`.
+    fn emit(&self, expr: &Bound<'_, PyAny>, out: &mut Vec<Token>) -> PyResult<()> {
+        if let Ok(number) = expr.extract::<i64>() {
+            out.push(Token::Push(number));
+            return Ok(());
+        }
+        out.push(Token::Push(0));
+        for term in expr.getattr("terms")?.try_iter()? {
+            let (atoms, coefficient) = term?.extract::<(Bound<'_, PyAny>, i64)>()?;
+            out.push(Token::Push(coefficient));
+            for atom in atoms.try_iter()? {
+                self.emit_atom(&atom?, out)?;
+                out.push(Token::Mul);
+            }
+            out.push(Token::Add);
+        }
+        Ok(())
+    }
+
+    fn emit_atom(&self, atom: &Bound<'_, PyAny>, out: &mut Vec<Token>) -> PyResult<()> {
+        let kind = atom.getattr("kind")?.extract::<String>()?;
+        if kind == "sym" {
+            let name = atom.getattr("key")?.extract::<String>()?;
+            let unknown = || PyValueError::new_err(format!("the size symbol {name} is not in Plan.symbols"));
+            out.push(Token::Symbol(*self.index.get(&name).ok_or_else(unknown)?));
+            return Ok(());
+        }
+        let operator = match kind.as_str() {
+            "//" => Token::FloorDiv,
+            "%" => Token::Mod,
+            "min" => Token::Min,
+            "max" => Token::Max,
+            _ => return Err(PyValueError::new_err(format!("unknown atom {kind:?} in a size"))),
+        };
+        for argument in atom.getattr("args")?.try_iter()? {
+            self.emit(&argument?, out)?;
+        }
+        out.push(operator);
+        Ok(())
+    }
+}
+
+fn stack_depth(tokens: &[Token]) -> usize {
+    let (mut now, mut most) = (0usize, 0usize);
+    for token in tokens {
+        match token {
+            Token::Push(_) | Token::Symbol(_) => now += 1,
+            _ => now -= 1,
+        }
+        most = most.max(now);
+    }
+    most
+}
+
+/// Sizes or strides.
+#[derive(Debug)]
+pub enum Dims {
+    Static(Box<[i64]>),
+    Dynamic(Box<[Size]>),
+}
+
+impl Dims {
+    pub fn new(sizes: Vec<Size>) -> Dims {
+        match sizes.iter().map(Size::as_const).collect::<Option<Vec<i64>>>() {
+            Some(values) => Dims::Static(values.into()),
+            None => Dims::Dynamic(sizes.into()),
+        }
+    }
+
+    pub fn as_static(&self) -> Option<&[i64]> {
+        match self {
+            Dims::Static(values) => Some(values),
+            Dims::Dynamic(_) => None,
+        }
+    }
+
+    /// The numbers, in `room` when they have to be computed.
+    pub fn resolve<'a>(&'a self, env: &[i64], room: &'a mut Vec<i64>) -> Outcome<&'a [i64]> {
+        match self {
+            Dims::Static(values) => Ok(values),
+            Dims::Dynamic(sizes) => {
+                room.clear();
+                for size in sizes {
+                    room.push(size.eval(env)?);
+                }
+                Ok(room)
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+"""The oracle of the native executor: a plan, step for step, in plain Python.
+
+In: an `ir.plan.Plan`.  Out: `PythonPlan`, called like `_native.Plan`: with the inputs (or one list of them), returns a
+tuple.  Kernels are called through cffi in ABI mode.  Slow and obvious; tests compare `_native.Plan` with it, and it runs
+plans where the engine cannot.
+
+    PythonPlan(plan)(x, y)    # (output, ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import cffi
+import torch
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.plan import Alloc, Aten, CopyInto, Free, Kernel, Plan, Size, SlotRef, Step, View
+
+KERNEL_SIGNATURE = "void {symbol}(void** ptrs, const int64_t* scalars, int32_t threads);"
+
+Slots = dict[int, Any]
+Env = dict[str, int]
+
+
+def open_library(path: str, symbols: list[str]) -> tuple[cffi.FFI, Any]:
+    """The built library with its kernels declared."""
+    ffi = cffi.FFI()
+    ffi.cdef("\n".join(KERNEL_SIGNATURE.format(symbol=s) for s in symbols))
+    return ffi, ffi.dlopen(path)
+
+
+def kernel_symbols(plan: Plan) -> list[str]:
+    """The symbols that the plan calls, each once, in order."""
+    return list(dict.fromkeys(step.symbol for step in plan.steps if isinstance(step, Kernel)))
+
+
+@contextmanager
+def below_autograd() -> Iterator[None]:
+    """Operators called here neither record autograd nor cast: what the native executor runs under."""
+    with ExitStack() as stack:
+        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        stack.enter_context(torch._C._DisableAutocast())
+        yield
+
+
+def cast_view(base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int) -> torch.Tensor:
+    """The bytes of `base`'s storage as `dtype`; `offset` in items of it from where `base` starts."""
+    start, rest = divmod(base.storage_offset() * base.dtype.itemsize, dtype.itemsize)
+    if rest:
+        raise RuntimeError(f"a view of {dtype} starts at byte {start * dtype.itemsize + rest} of {base.dtype} storage")
+    empty = torch.empty(0, dtype=dtype, device=base.device)
+    return empty.set_(base.untyped_storage(), start + offset, shape, stride)
+
+
+class PythonPlan:
+    """See the module docstring."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.name = plan.name
+        self.n_inputs = plan.n_inputs
+        symbols = kernel_symbols(plan)
+        if symbols and plan.library is None:
+            raise ValueError(f"graph {plan.name}: kernel {symbols[0]}, but the plan has no library")
+        self._ffi, self._library = open_library(plan.library, symbols) if plan.library and symbols else (None, None)
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        if len(inputs) == 1 and type(inputs[0]) is list:
+            inputs = tuple(inputs[0])
+        if len(inputs) != self.n_inputs:
+            raise TypeError(f"graph {self.name}: {self.n_inputs} inputs expected, {len(inputs)} given")
+        slots: Slots = {**dict(enumerate(inputs)), **self.plan.constants}
+        env = {name: slots[slot].size(dim) for name, (slot, dim) in self.plan.symbols.items()}
+        with below_autograd():
+            for i, step in enumerate(self.plan.steps):
+                try:
+                    STEPS[type(step)](self, step, slots, env)
+                except Exception as error:
+                    error.add_note(f"in the compiled graph {self.name}, step {i} ({step})")
+                    raise
+        return tuple(out[0] if isinstance(out, tuple) else slots[out] for out in self.plan.outputs)
+
+    def _alloc(self, step: Alloc, slots: Slots, env: Env) -> None:
+        shape, stride = numbers(step.shape, env), numbers(step.stride, env)
+        slots[step.slot] = torch.empty_strided(shape, stride, dtype=step.dtype, device=step.device)
+
+    def _view(self, step: View, slots: Slots, env: Env) -> None:
+        base, offset = slots[step.base], number(step.offset, env)
+        shape, stride = numbers(step.shape, env), numbers(step.stride, env)
+        if step.dtype is None:
+            slots[step.slot] = torch.as_strided(base, shape, stride, base.storage_offset() + offset)
+        else:
+            slots[step.slot] = cast_view(base, step.dtype, shape, stride, offset)
+
+    def _kernel(self, step: Kernel, slots: Slots, env: Env) -> None:
+        assert self._ffi is not None
+        pointers = self._ffi.new("void*[]", [self._ffi.cast("void*", slots[s].data_ptr()) for s in step.slots])
+        scalars = self._ffi.new("int64_t[]", numbers(step.scalars, env))
+        getattr(self._library, step.symbol)(pointers, scalars, torch.get_num_threads())
+
+    def _aten(self, step: Aten, slots: Slots, env: Env) -> None:
+        args = [fill(a, slots, env) for a in step.args]
+        kwargs = {k: fill(a, slots, env) for k, a in step.kwargs.items()}
+        results = list(flat(step.op(*args, **kwargs))) if step.op._schema.returns else []
+        if len(results) != len(step.out):
+            raise ValueError(f"{step.op} gave {len(results)} results, the plan names {len(step.out)}")
+        slots.update((slot, value) for slot, value in zip(step.out, results, strict=True) if slot is not None)
+
+    def _free(self, step: Free, slots: Slots, env: Env) -> None:
+        for slot in step.slots:
+            if slot >= self.n_inputs and slot not in self.plan.constants:
+                slots.pop(slot, None)
+
+    def _copy(self, step: CopyInto, slots: Slots, env: Env) -> None:
+        slots[step.target].copy_(slots[step.source])
+
+
+STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
+    Alloc: PythonPlan._alloc,
+    View: PythonPlan._view,
+    Kernel: PythonPlan._kernel,
+    Aten: PythonPlan._aten,
+    Free: PythonPlan._free,
+    CopyInto: PythonPlan._copy,
+}
+
+
+def number(size: Size, env: Env) -> int:
+    return size.eval(env) if isinstance(size, Expr) else size
+
+
+def numbers(sizes: tuple[Size, ...], env: Env) -> list[int]:
+    return [number(s, env) for s in sizes]
+
+
+def fill(value: Any, slots: Slots, env: Env) -> Any:
+    """An argument with its slots and sizes in place."""
+    if isinstance(value, SlotRef):
+        return slots[value.slot]
+    if isinstance(value, Expr):
+        return number(value, env)
+    if isinstance(value, list):
+        return [fill(v, slots, env) for v in value]
+    if type(value) is tuple:
+        return tuple(fill(v, slots, env) for v in value)
+    return value
+
+
+def flat(result: Any) -> Iterator[Any]:
+    """Results in order, lists and tuples opened."""
+    if isinstance(result, (tuple, list)):
+        for item in result:
+            yield from flat(item)
+    else:
+        yield result
