@@ -1,5 +1,5 @@
 //! Native engine of pycompiler.
-mod ffi_torch;
+mod ffi;
 mod plan;
 use pyo3::prelude::*;
 

@@ -18,8 +18,9 @@ use std::borrow::Cow;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
-use crate::ffi_torch::{self, BelowAutograd, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor, Unwrapped};
+use crate::ffi::aten::{self as torch, BelowAutograd, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor, Unwrapped};
 use aten::Aten;
 use size::{Dims, Size};
 
@@ -51,7 +52,7 @@ struct Cast {
     dtype: i32,
     itemsize: i64,
     /// Views the flat storage as the dtype.
-    view: ffi_torch::StorageCast,
+    view: torch::StorageCast,
 }
 
 enum Output {
@@ -265,6 +266,17 @@ impl From<PyErr> for StepError {
     }
 }
 
+/// The exception that a kernel's code stands for: a row of `ir.plan.KERNEL_ERRORS`.
+#[cold]
+fn kernel_error(py: Python<'_>, code: i64) -> PyErr {
+    let row = || -> PyResult<PyErr> {
+        let table = py.import("pycompiler.ir.plan")?.getattr("KERNEL_ERRORS")?;
+        let (class, text) = table.get_item(code)?.extract::<(Bound<'_, PyType>, String)>()?;
+        Ok(PyErr::from_type(class, text))
+    };
+    row().unwrap_or_else(|_| PyRuntimeError::new_err(format!("a kernel returned the unknown error code {code}")))
+}
+
 impl Slot {
     fn handle(&self) -> Outcome<Handle> {
         match self {
@@ -309,20 +321,23 @@ impl Frame<'_, '_> {
         Ok(())
     }
 
-    fn launch(&mut self, kernel: KernelFn, slots: &[usize], scalars: &Dims) -> Outcome<()> {
-        let threads = *self.threads.get_or_insert_with(ffi_torch::num_threads);
+    fn launch(&mut self, kernel: KernelFn, slots: &[usize], scalars: &Dims) -> Result<(), StepError> {
+        let threads = *self.threads.get_or_insert_with(torch::num_threads);
         let scalars = scalars.resolve(self.env, &mut self.room.0)?;
-        if slots.len() <= SMALL {
+        let code = if slots.len() <= SMALL {
             let mut ptrs = [0usize; SMALL];
             for (at, slot) in ptrs.iter_mut().zip(slots) {
                 *at = self.ptrs[*slot];
             }
-            kernel.call(&ptrs[..slots.len()], scalars, threads);
+            kernel.call(&ptrs[..slots.len()], scalars, threads)
         } else {
             let ptrs: Vec<usize> = slots.iter().map(|slot| self.ptrs[*slot]).collect();
-            kernel.call(&ptrs, scalars, threads);
+            kernel.call(&ptrs, scalars, threads)
+        };
+        if code == 0 {
+            return Ok(());
         }
-        Ok(())
+        Err(kernel_error(self.gil.acquire(), code).into())
     }
 
     fn view(&mut self, base: usize, shape: &Dims, stride: &Dims, offset: &Size, dtype: Option<&Cast>) -> Outcome<Tensor> {
@@ -374,14 +389,14 @@ impl Frame<'_, '_> {
 /// `_native.torch_routes()`: which way each capability of the loaded torch is used.
 #[pyfunction]
 fn torch_routes(py: Python<'_>) -> PyResult<std::collections::BTreeMap<&'static str, &'static str>> {
-    ffi_torch::initialise(py)?;
-    Ok(ffi_torch::api()?.routes().into_iter().collect())
+    torch::initialise(py)?;
+    Ok(torch::api()?.routes().into_iter().collect())
 }
 
 /// `_native.force_slow_routes(on)`: tests use the documented fallbacks of wrapping and unwrapping.
 #[pyfunction]
 fn force_slow_routes(on: bool) {
-    ffi_torch::force_slow(on);
+    torch::force_slow(on);
 }
 
 /// `_native.shim_schemas()`: the operators that are called without the dispatcher, by schema.
@@ -392,7 +407,7 @@ fn shim_schemas() -> Vec<&'static str> {
 
 /// Adds `Plan` and its helpers to the module.
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add("Plan", ffi_torch::pytype::create(m.py())?)?;
+    m.add("Plan", torch::pytype::create(m.py())?)?;
     m.add_function(wrap_pyfunction!(torch_routes, m)?)?;
     m.add_function(wrap_pyfunction!(force_slow_routes, m)?)?;
     m.add_function(wrap_pyfunction!(shim_schemas, m)?)

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use super::size::{Size, Symbols};
-use crate::ffi_torch::code_of;
+use crate::ffi::aten::code_of;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Base {

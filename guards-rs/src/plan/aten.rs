@@ -19,7 +19,7 @@ use super::argument::{Base, Param, Reader, Type, Value};
 use super::shims::{self, Form};
 use super::size::Size;
 use super::Frame;
-use crate::ffi_torch::{self, Device, Failure, Handle, Object, Outcome, Shim, Stack, Tensor, Unwrapped};
+use crate::ffi::aten::{self as torch, Device, Failure, Handle, Object, Outcome, Shim, Stack, Tensor, Unwrapped};
 
 pub struct Aten {
     pub name: String,
@@ -291,7 +291,7 @@ impl ShimCall {
             w.push(param, form)?;
         }
         let results = if form == Form::Returns { n_results } else { 0 };
-        if w.cells > CELLS || n_results > RESULTS || w.words.len() + results > ffi_torch::SHIM_WORDS || w.floats.len() > ffi_torch::SHIM_FLOATS {
+        if w.cells > CELLS || n_results > RESULTS || w.words.len() + results > torch::SHIM_WORDS || w.floats.len() > torch::SHIM_FLOATS {
             return None;
         }
         let tensor_params: Vec<Option<usize>> =
@@ -307,7 +307,7 @@ impl ShimCall {
             n_results,
             first_tensor: *slots.first()?,
             tensor_params,
-            cpu: ffi_torch::code_of("aoti_torch_device_type_cpu")?,
+            cpu: torch::code_of("aoti_torch_device_type_cpu")?,
             _kept: w.kept,
         })
     }
@@ -322,7 +322,7 @@ impl ShimCall {
         let base = cells.as_mut_ptr() as usize;
         let mut used = 0;
         let mut results = [0usize; RESULTS];
-        let mut words = [0usize; ffi_torch::SHIM_WORDS];
+        let mut words = [0usize; torch::SHIM_WORDS];
         let mut n = self.words.len();
         words[..n].copy_from_slice(&self.words);
         let mut cell = |value: usize| {
@@ -372,7 +372,7 @@ impl ShimCall {
         }
         self.shim.call(&words[..n], &self.floats)?;
         std::hint::black_box(&mut results); // written through its address
-        Ok(results[..self.n_results].iter().map(|&word| ffi_torch::adopt(word)).collect())
+        Ok(results[..self.n_results].iter().map(|&word| torch::adopt(word)).collect())
     }
 
     /// The tensor that a matrix product is written to; a failure for shapes that the operator would reject.
@@ -412,10 +412,10 @@ impl StackCall {
     fn build(schema: &Bound<'_, PyAny>, params: &[Param], returns: &Returns) -> PyResult<Option<StackCall>> {
         let (list_result, n_results) = match returns {
             Returns::Tensors(n) => (false, *n),
-            Returns::TensorList if ffi_torch::has_lists() => (true, 1),
+            Returns::TensorList if torch::has_lists() => (true, 1),
             _ => return Ok(None),
         };
-        if !ffi_torch::has_dispatcher() || !params.iter().all(|p| encodable(p.kind, &p.value)) {
+        if !torch::has_dispatcher() || !params.iter().all(|p| encodable(p.kind, &p.value)) {
             return Ok(None);
         }
         let name = CString::new(schema.getattr("name")?.extract::<String>()?)?;
@@ -430,9 +430,9 @@ impl StackCall {
         }
         let results = stack.call(&self.name, &self.overload, self.n_results)?;
         if self.list_result {
-            return ffi_torch::decode_tensor_list(results[0]);
+            return torch::decode_tensor_list(results[0]);
         }
-        Ok(results.into_iter().map(|word| ffi_torch::adopt(word as usize)).collect())
+        Ok(results.into_iter().map(|word| torch::adopt(word as usize)).collect())
     }
 }
 
@@ -441,9 +441,9 @@ fn encodable(kind: Type, value: &Value) -> bool {
         Value::None => true,
         Value::List(items) => {
             let item = Type { list: false, optional: kind.optional_items, optional_items: false, ..kind };
-            ffi_torch::has_lists() && items.iter().all(|v| encodable(item, v))
+            torch::has_lists() && items.iter().all(|v| encodable(item, v))
         }
-        Value::Str(_) => ffi_torch::has_strings(),
+        Value::Str(_) => torch::has_strings(),
         Value::Opaque => false,
         _ => kind.base != Base::Scalar,
     }
@@ -453,20 +453,20 @@ fn encode(kind: Type, value: &Value, frame: &Frame<'_, '_>) -> Outcome<u64> {
     if kind.optional {
         return match value {
             Value::None => Ok(0),
-            _ => ffi_torch::encode_some(encode(Type { optional: false, ..kind }, value, frame)?),
+            _ => torch::encode_some(encode(Type { optional: false, ..kind }, value, frame)?),
         };
     }
     match value {
-        Value::Tensor(slot) => ffi_torch::encode_tensor(frame.handle(*slot)?),
+        Value::Tensor(slot) => torch::encode_tensor(frame.handle(*slot)?),
         Value::Int(size) => Ok(size.eval(frame.env)? as u64),
         Value::Float(v) => Ok(v.to_bits()),
         Value::Bool(v) => Ok(u64::from(*v)),
         Value::Code(v) => Ok(*v as u32 as u64),
         Value::Device(kind, index) => Ok((*kind as u32 as u64) << 32 | *index as u32 as u64),
-        Value::Str(text) => ffi_torch::encode_string(text),
+        Value::Str(text) => torch::encode_string(text),
         Value::List(items) => {
             let item = Type { list: false, optional: kind.optional_items, optional_items: false, ..kind };
-            ffi_torch::encode_list(items.iter().map(|v| encode(item, v, frame)))
+            torch::encode_list(items.iter().map(|v| encode(item, v, frame)))
         }
         Value::None | Value::Opaque => Err(Failure("an argument that cannot be encoded".into())),
     }

@@ -12,14 +12,14 @@ use super::argument::{device_code, torch_code, Reader};
 use super::aten::Aten;
 use super::size::{Dims, Size, Symbols};
 use super::{Cast, Constant, Launch, Output, Plan, Step};
-use crate::ffi_torch::{self, Device, Library, Object, StorageCast, Unwrapped};
+use crate::ffi::aten::{self as torch, Device, Library, Object, StorageCast, Unwrapped};
 
 const NEVER: usize = usize::MAX;
 
 impl Plan {
     pub fn build(plan: &Bound<'_, PyAny>) -> PyResult<Plan> {
         let py = plan.py();
-        ffi_torch::initialise(py)?;
+        torch::initialise(py)?;
         let name = plan.getattr("name")?.extract::<String>()?;
         let in_graph = |error: PyErr| PyValueError::new_err(format!("graph {name}: {}", error.value(py)));
         let reader = Reader::new(py, symbols(plan)?)?;
@@ -357,7 +357,7 @@ fn place_of(step: &Step, uses: &Uses, itemsizes: &[Option<usize>]) -> Option<(us
 }
 
 fn on_cpu(device: Device) -> bool {
-    ffi_torch::code_of("aoti_torch_device_type_cpu") == Some(device.kind)
+    torch::code_of("aoti_torch_device_type_cpu") == Some(device.kind)
 }
 
 /// Whether the slot will still be free of tensors: an allocation whose later uses are all by kernels.  Its place then

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::ffi_torch::{Failure, Outcome};
+use crate::ffi::aten::{Failure, Outcome};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Token {

@@ -5,7 +5,6 @@
 //!
 //! A handle is the address of an `at::Tensor`.  Every symbol is found by `dlsym` in the loaded libraries, so one
 //! build serves all supported versions of torch; what a version lacks has the fallback named at the symbol.
-#![allow(unsafe_code)]
 
 pub mod pytype;
 mod scratch;
@@ -358,9 +357,11 @@ pub fn num_threads() -> i32 {
 /// A shared library of generated kernels.  Never unloaded: its OpenMP threads may outlive any object.
 pub struct Library(*mut c_void);
 
-/// `void symbol(void** ptrs, const int64_t* scalars, int32_t threads)`.
+type RawKernel = unsafe extern "C" fn(*const usize, *const i64, i32) -> i64;
+
+/// `int64_t symbol(void** ptrs, const int64_t* scalars, int32_t threads)`; 0, or a key of `ir.plan.KERNEL_ERRORS`.
 #[derive(Clone, Copy)]
-pub struct KernelFn(unsafe extern "C" fn(*const usize, *const i64, i32));
+pub struct KernelFn(RawKernel);
 
 impl Library {
     pub fn open(path: &str) -> Outcome<Library> {
@@ -377,12 +378,12 @@ impl Library {
         let address = symbols::find(self.0, symbol)
             .ok_or_else(|| Failure(format!("the kernel library has no symbol {symbol}: {}", symbols::dl_error())))?;
         // SAFETY: generated code declares every kernel with this signature (the contract of `ir.plan.Kernel`).
-        Ok(KernelFn(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const usize, *const i64, i32)>(address) }))
+        Ok(KernelFn(unsafe { std::mem::transmute::<*mut c_void, RawKernel>(address) }))
     }
 }
 
 impl KernelFn {
-    pub fn call(self, ptrs: &[usize], scalars: &[i64], threads: i32) {
+    pub fn call(self, ptrs: &[usize], scalars: &[i64], threads: i32) -> i64 {
         // SAFETY: the plan passes one pointer a slot and one integer a scalar, as the kernel was generated for.
         unsafe { (self.0)(ptrs.as_ptr(), scalars.as_ptr(), threads) }
     }

@@ -1,0 +1,3 @@
+//! Unsafe code.
+#![allow(unsafe_code)]
+pub mod aten;
