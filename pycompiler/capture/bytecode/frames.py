@@ -133,7 +133,7 @@ def tail_call(
     names = [f"{prefix}{position}" for position in range(len(stack))]
     levels = [name for name, kind in zip(names, stack, strict=True) if kind == "exc"]
     current = f"{prefix}_exc"
-    handled = dict(zip(levels, [*levels[1:], current], strict=True))
+    handled = dict(zip(levels, [*levels[1:], current], strict=False))
     result = [instruction for name in reversed(names) for instruction in build.store_fast(name)]
     if levels:
         result += [*build.call_function(build.load_const(sys.exception)), *build.store_fast(current)]
