@@ -1,9 +1,106 @@
-//! Native engine of pycompiler.
+//! The native engine of pycompiler: everything that happens once per call.
+//!
+//! `compiled.rs` is the life of a call; `signature.rs` binds, `cache.rs` and `guard/` look up, `entry.rs` runs.
+//! All unsafe code is below `ffi/`.
+
+mod cache;
+mod compiled;
+mod entry;
 mod ffi;
+mod guard;
+mod guard_tree;
 mod plan;
+mod signature;
+mod tensor_view;
+
+use ffi::object::{type_error, value_error, Obj, Owned};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+pyo3::create_exception!(
+    pycompiler._native,
+    RecompileError,
+    PyRuntimeError,
+    "A call found no fitting entry while mode 'error' forbids to compile."
+);
+
+/// `callback(compiled_function, reasons)` is called once per code object whose limit is reached; None removes it.
+#[pyfunction]
+fn set_limit_callback(callback: Option<&Bound<'_, PyAny>>) {
+    compiled::set_limit_callback(callback.map(|c| Obj::of(c).own()));
+}
+
+/// set_exceptions(RecompileError=cls): the class raised in mode 'error'.
+#[pyfunction]
+#[pyo3(signature = (**classes))]
+fn set_exceptions(classes: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+    for (name, class) in classes.into_iter().flatten() {
+        if name.extract::<&str>()? != "RecompileError" {
+            return Err(type_error(&format!("set_exceptions: unknown exception {name}; known: RecompileError")).into());
+        }
+        compiled::set_recompile_error(Obj::of(&class).own());
+    }
+    Ok(())
+}
+
+const LEVELS: &[(&str, tensor_view::Level)] =
+    &[("offsets", tensor_view::Level::Offsets), ("c_abi", tensor_view::Level::CAbi), ("slow", tensor_view::Level::Slow)];
+
+/// Caps how tensors are read ("offsets", "c_abi" or "slow"), for guards built from now on; returns the level in force.
+#[pyfunction]
+fn force_tensor_level(level: &str) -> PyResult<&'static str> {
+    let Some((_, wanted)) = LEVELS.iter().find(|(name, _)| *name == level) else {
+        return Err(value_error(&format!("unknown level {level:?}; known: offsets, c_abi, slow")).into());
+    };
+    let got = tensor_view::force(*wanted)?;
+    Ok(LEVELS.iter().find(|(_, l)| *l == got).map_or("", |(name, _)| name))
+}
+
+/// What the probe found: {"level", "handle", "keys", "dtype", "sizes", "state"} (offsets in bytes, None when not found).
+#[pyfunction]
+fn tensor_probe(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let torch = tensor_view::torch()?;
+    let d = PyDict::new(py);
+    d.set_item("level", LEVELS.iter().find(|(_, l)| *l == torch.level).map(|(name, _)| *name))?;
+    d.set_item("handle", torch.handle)?;
+    d.set_item("keys", torch.layout.map(|l| l.keys))?;
+    d.set_item("dtype", torch.layout.map(|l| l.dtype))?;
+    d.set_item("sizes", torch.layout.map(|l| l.sizes))?;
+    d.set_item("state", torch.state.is_some())?;
+    Ok(d)
+}
+
+/// Guard kinds that the engine knows.
+#[pyfunction]
+fn guard_kinds() -> Vec<&'static str> {
+    guard::KIND_NAMES.to_vec()
+}
+
+/// Source accessors that the engine knows.
+#[pyfunction]
+fn accessors() -> Vec<&'static str> {
+    guard::source::accessor_names().collect()
+}
 
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    plan::register(m)
+    let py = m.py();
+    let add = |name: &str, value: Owned| m.add(name, value.to_py(py));
+    add("CompiledFunction", ffi::callable::make_type()?)?;
+    add("TailCall", ffi::tailcall::make_type()?)?;
+    add("tail_call", ffi::callable::tail_call_function()?)?;
+    m.add_class::<entry::Entry>()?;
+    m.add_class::<guard_tree::GuardTree>()?;
+    let error = py.get_type::<RecompileError>();
+    compiled::set_recompile_error(Obj::of(&error).own());
+    m.add("RecompileError", error)?;
+    m.add_function(wrap_pyfunction!(set_limit_callback, m)?)?;
+    m.add_function(wrap_pyfunction!(set_exceptions, m)?)?;
+    m.add_function(wrap_pyfunction!(force_tensor_level, m)?)?;
+    m.add_function(wrap_pyfunction!(tensor_probe, m)?)?;
+    m.add_function(wrap_pyfunction!(guard_kinds, m)?)?;
+    m.add_function(wrap_pyfunction!(accessors, m)?)?;
+    plan::register(m)?;
+    m.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -58,21 +58,23 @@ struct Cast {
 enum Output {
     Input(usize),
     Const(Py<PyAny>),
+    /// The position of a tensor that the plan holds.
+    Constant(usize),
     /// A tensor made by the plan; `keep`: a later output returns the same object.
     Slot { slot: usize, keep: bool },
     /// The object of an earlier output.
     Again(usize),
 }
 
+/// A tensor that the plan holds.  Held as an object only, so that the garbage collector sees all of its references.
 struct Constant {
     slot: usize,
     object: Py<PyAny>,
-    tensor: Tensor,
 }
 
 pub struct Plan {
     pub name: String,
-    pub n_inputs: usize,
+    n_inputs: usize,
     n_slots: usize,
     steps: Vec<Step>,
     /// What each step is, for messages.
@@ -83,8 +85,7 @@ pub struct Plan {
     /// Slots whose address kernels need.
     wants_ptr: Vec<bool>,
     arena_bytes: usize,
-    calls_operators: bool,
-    pub source: Py<PyAny>,
+    source: Py<PyAny>,
 }
 
 /// What a slot holds during a run.
@@ -112,12 +113,20 @@ impl Plan {
         self.outputs.len()
     }
 
-    pub fn arena_bytes(&self) -> usize {
-        self.arena_bytes
+    /// What Python sees, by position in the type's table.
+    pub fn attribute<'py>(&self, py: Python<'py>, which: usize) -> PyResult<Bound<'py, PyAny>> {
+        match which {
+            0 => Ok(self.name.as_str().into_pyobject(py)?.into_any()),
+            1 => Ok(self.source.bind(py).clone()),
+            2 => Ok(self.n_inputs.into_pyobject(py)?.into_any()),
+            3 => Ok(self.n_outputs().into_pyobject(py)?.into_any()),
+            4 => self.routes().into_pyobject(py),
+            _ => Ok(self.arena_bytes.into_pyobject(py)?.into_any()),
+        }
     }
 
     /// One word a step: how it runs.
-    pub fn routes(&self) -> Vec<String> {
+    fn routes(&self) -> Vec<String> {
         let route = |step: &Step| match step {
             Step::Alloc { .. } => "alloc",
             Step::Place { .. } => "place",
@@ -131,8 +140,13 @@ impl Plan {
         self.steps.iter().map(|step| route(step).to_owned()).collect()
     }
 
+    /// The objects that may be part of a reference cycle.
+    pub fn held(&self) -> impl Iterator<Item = &Py<PyAny>> {
+        self.constants.iter().map(|c| &c.object).chain(std::iter::once(&self.source))
+    }
+
     /// Runs the plan; hands the outputs to `sink` in order.
-    pub fn run(&self, py: Python<'_>, inputs: &[Object<'_>], sink: &mut dyn FnMut(Py<PyAny>)) -> PyResult<()> {
+    pub fn run<'py>(&self, py: Python<'py>, inputs: &[Object<'_>], sink: &mut dyn FnMut(Bound<'py, PyAny>)) -> PyResult<()> {
         if inputs.len() != self.n_inputs {
             let text = format!("graph {}: {} inputs expected, {} given", self.name, self.n_inputs, inputs.len());
             return Err(PyTypeError::new_err(text));
@@ -147,18 +161,17 @@ impl Plan {
         self.run_in(py, inputs, &mut slots, &mut ptrs, sink)
     }
 
-    fn run_in(
+    fn run_in<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         inputs: &[Object<'_>],
         slots: &mut [Slot],
         ptrs: &mut [usize],
-        sink: &mut dyn FnMut(Py<PyAny>),
+        sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
         self.bind(py, inputs, slots, ptrs)?;
         let env = self.environment(slots)?;
         let scratch = if self.arena_bytes > 0 { Some(Scratch::take(self.arena_bytes)?) } else { None };
-        let below = self.calls_operators.then(BelowAutograd::enter);
         let arena = scratch.as_ref().map_or(0, Scratch::address);
         let room = (Vec::new(), Vec::new());
         let mut frame = Frame { plan: self, inputs, slots, ptrs, env: &env, gil: Gil::held(py), arena, threads: None, room };
@@ -169,7 +182,6 @@ impl Plan {
             }
         }
         frame.gil.acquire();
-        drop(below);
         self.finish(py, &mut frame, sink)
     }
 
@@ -177,8 +189,7 @@ impl Plan {
     fn bind(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &mut [Slot], ptrs: &mut [usize]) -> PyResult<()> {
         for (i, input) in inputs.iter().enumerate() {
             let slot = match input.tensor(py) {
-                Ok(Unwrapped::Borrowed(handle)) => Slot::Borrowed(handle),
-                Ok(Unwrapped::Owned(tensor)) => Slot::Owned(tensor),
+                Ok(tensor) => Slot::of(tensor),
                 Err(error) => return Err(PyTypeError::new_err(format!("graph {}, input {i}: {}", self.name, error.value(py)))),
             };
             if self.wants_ptr[i] {
@@ -187,11 +198,11 @@ impl Plan {
             slots[i] = slot;
         }
         for constant in &self.constants {
-            let handle = constant.tensor.handle();
+            let slot = Slot::of(Object::from_bound(constant.object.bind(py)).tensor(py)?);
             if self.wants_ptr[constant.slot] {
-                ptrs[constant.slot] = handle.data_ptr()?;
+                ptrs[constant.slot] = slot.handle()?.data_ptr()?;
             }
-            slots[constant.slot] = Slot::Borrowed(handle);
+            slots[constant.slot] = slot;
         }
         Ok(())
     }
@@ -209,22 +220,21 @@ impl Plan {
         Ok(Cow::Owned(env))
     }
 
-    fn finish(&self, py: Python<'_>, frame: &mut Frame<'_, '_>, sink: &mut dyn FnMut(Py<PyAny>)) -> PyResult<()> {
-        let mut kept: Vec<(usize, Py<PyAny>)> = Vec::new();
+    fn finish<'py>(&self, py: Python<'py>, frame: &mut Frame<'_, '_>, sink: &mut dyn FnMut(Bound<'py, PyAny>)) -> PyResult<()> {
+        let mut kept: Vec<(usize, Bound<'py, PyAny>)> = Vec::new();
         for (i, output) in self.outputs.iter().enumerate() {
             let object = match output {
-                Output::Input(slot) => frame.inputs[*slot].to_py(py),
-                Output::Const(object) => object.clone_ref(py),
-                Output::Again(first) => kept.iter().find(|(j, _)| j == first).map(|(_, o)| o.clone_ref(py)).ok_or_else(|| {
-                    PyRuntimeError::new_err(format!("graph {}: output {i} repeats output {first}, which was not kept", self.name))
-                })?,
+                Output::Input(slot) => frame.inputs[*slot].to_bound(py),
+                Output::Const(object) => object.bind(py).clone(),
+                Output::Constant(at) => self.constants[*at].object.bind(py).clone(),
+                Output::Again(first) => kept.iter().find(|(j, _)| j == first).map(|(_, o)| o.clone()).ok_or_else(|| self.empty(i))?,
                 Output::Slot { slot, keep } => {
                     let Slot::Owned(tensor) = std::mem::replace(&mut frame.slots[*slot], Slot::Empty) else {
-                        return Err(PyRuntimeError::new_err(format!("graph {}: output {i} (slot {slot}) is empty", self.name)));
+                        return Err(self.empty(i));
                     };
                     let object = tensor.into_py(py)?;
                     if *keep {
-                        kept.push((i, object.clone_ref(py)));
+                        kept.push((i, object.clone()));
                     }
                     object
                 }
@@ -232,6 +242,11 @@ impl Plan {
             sink(object);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn empty(&self, output: usize) -> PyErr {
+        PyRuntimeError::new_err(format!("graph {}: output {output} holds nothing at the end", self.name))
     }
 
     /// Says in which step of which graph an error arose; an operator's exception keeps its type and message.
@@ -246,6 +261,13 @@ impl Plan {
                 error
             }
         }
+    }
+}
+
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (inputs, steps, outputs) = (self.n_inputs, self.steps.len(), self.outputs.len());
+        write!(f, "<Plan {}: {inputs} inputs, {steps} steps, {outputs} outputs>", self.name)
     }
 }
 
@@ -278,6 +300,13 @@ fn kernel_error(py: Python<'_>, code: i64) -> PyErr {
 }
 
 impl Slot {
+    fn of(tensor: Unwrapped) -> Slot {
+        match tensor {
+            Unwrapped::Borrowed(handle) => Slot::Borrowed(handle),
+            Unwrapped::Owned(tensor) => Slot::Owned(tensor),
+        }
+    }
+
     fn handle(&self) -> Outcome<Handle> {
         match self {
             Slot::Borrowed(handle) => Ok(*handle),
@@ -315,6 +344,7 @@ impl Frame<'_, '_> {
             Step::CopyInto { target, source } => {
                 let (target, source) = (self.handle(*target)?, self.handle(*source)?);
                 self.release_gil_for(target.numel() as u64);
+                let _below = BelowAutograd::enter(true);
                 target.copy_from(source)?;
             }
         }
@@ -352,6 +382,7 @@ impl Frame<'_, '_> {
         if start % cast.itemsize != 0 {
             return Err(Failure(format!("a view starts at byte {start}, which is no multiple of {} bytes", cast.itemsize)));
         }
+        let _below = BelowAutograd::enter(false);
         let flat = cast.view.call(flat.handle(), cast.dtype)?;
         flat.handle().reinterpret(sizes, strides, start / cast.itemsize + offset)
     }
@@ -363,12 +394,12 @@ impl Frame<'_, '_> {
     /// A slot as a Python tensor: the caller's own object where the slot is an input.
     fn object<'py>(&self, py: Python<'py>, slot: usize) -> PyResult<Bound<'py, PyAny>> {
         if let Some(input) = self.inputs.get(slot) {
-            return Ok(input.to_py(py).into_bound(py));
+            return Ok(input.to_bound(py));
         }
         if let Some(constant) = self.plan.constants.iter().find(|c| c.slot == slot) {
             return Ok(constant.object.bind(py).clone());
         }
-        Ok(self.handle(slot)?.to_owned()?.into_py(py)?.into_bound(py))
+        self.handle(slot)?.to_owned()?.into_py(py)
     }
 
     fn fill(&mut self, slot: usize, tensor: Tensor) -> Outcome<()> {

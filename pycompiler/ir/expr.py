@@ -183,11 +183,9 @@ class Expr:
                 return NotImplemented
             other = Expr.of(other)
         if self.const is not None:
-            self, other = other, self
+            return other * self if other.const is None else Expr.of(self.const * other.const)
         if other.const is not None:
             k = other.const
-            if self.const is not None:
-                return Expr.of(self.const * k)
             if k == 1:
                 return self
             return _make(tuple((m, c * k) for m, c in self.terms), None) if k else ZERO

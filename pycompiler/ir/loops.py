@@ -70,10 +70,17 @@ class Reduction:
 class Loop:
     """Computes `out` (one buffer; two or more for multi-result reductions such as welford: mean and m2).
 
-    vars/ranges: the output iteration space.  `body` ends in the value(s) `results` (positions in body), one per
+    vars/ranges: the output iteration space (no range is 1; outermost first, in order of falling output strides).
+    dtypes: without a reduction `out[k].dtype` is the dtype of `results[k]`; sum, prod, max, min and welford accumulate
+    in and give the dtype of their input (a bf16 sum is: cast to f32, sum into an f32 buffer, then a Loop that casts);
+    argmax/argmin give int64, any/all bool.  A load has its buffer's dtype.
+    Several Loops may write parts of one buffer (cat): the first has `init` None and creates it, the later ones have
+    `init` == out[0].name: they write (store_mode "set": a part that no other writes) or add into it.  All writers of a
+    buffer precede its readers in `Program.nodes`; a reader depends on every writer.
+    `body` ends in the value(s) `results` (positions in body), one per
     input of the reduction, or, without a reduction, one per output.  `store_index`: one Expr per output, over
-    `vars`: where in the output's storage a result is written (any bijection onto it; also used for scatters with
-    `store_mode="add"`, whose output must be initialised: `init` names the buffer that it mutates).
+    `vars` (and `%n` for scatters): where in the output's storage a result is written (one-to-one, unless `store_mode`
+    is "add", a scatter, whose output must be initialised, so has `init`).
     """
 
     out: tuple[Buffer, ...]

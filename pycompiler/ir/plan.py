@@ -48,7 +48,8 @@ class View:
 class Kernel:
     """Calls symbol(void* args...): the data pointer of each slot in `slots`, then each of `scalars` as int64.
 
-    CPU signature: `void symbol(void** ptrs, const int64_t* scalars, int32_t threads)`.
+    CPU signature: `int64_t symbol(void** ptrs, const int64_t* scalars, int32_t threads)`.  It returns 0, or a key of
+    KERNEL_ERRORS, which the executor raises (outputs are then undefined, but nothing was read out of bounds).
     `work` is the estimated number of element operations (decides whether the GIL is released).
     """
 
@@ -56,6 +57,13 @@ class Kernel:
     slots: tuple[int, ...]
     scalars: tuple[Size, ...] = ()
     work: int = 0
+
+
+# What a kernel's non-zero return value means: exception type and message, as eager raises them.
+KERNEL_ERRORS: dict[int, tuple[type[Exception], str]] = {
+    1: (IndexError, "index out of range in self"),
+    2: (RuntimeError, "ZeroDivisionError"),
+}
 
 
 @dataclass(frozen=True)

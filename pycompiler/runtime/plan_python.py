@@ -17,9 +17,9 @@ import cffi
 import torch
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.plan import Alloc, Aten, CopyInto, Free, Kernel, Plan, Size, SlotRef, Step, View
+from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CopyInto, Free, Kernel, Plan, Size, SlotRef, Step, View
 
-KERNEL_SIGNATURE = "void {symbol}(void** ptrs, const int64_t* scalars, int32_t threads);"
+KERNEL_SIGNATURE = "int64_t {symbol}(void** ptrs, const int64_t* scalars, int32_t threads);"
 
 Slots = dict[int, Any]
 Env = dict[str, int]
@@ -37,13 +37,33 @@ def kernel_symbols(plan: Plan) -> list[str]:
     return list(dict.fromkeys(step.symbol for step in plan.steps if isinstance(step, Kernel)))
 
 
+_IN_PLACE_OR_VIEW = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
+
 @contextmanager
-def below_autograd() -> Iterator[None]:
-    """Operators called here neither record autograd nor cast: what the native executor runs under."""
+def below_autograd(mutates: bool) -> Iterator[None]:
+    """Operators called here record nothing, cast nothing and make plain aliases, as under the native executor.
+
+    One that mutates an argument keeps the layer that counts the versions of tensors.
+    """
     with ExitStack() as stack:
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         stack.enter_context(torch._C._DisableAutocast())
+        if not mutates:
+            stack.enter_context(torch._C._ExcludeDispatchKeyGuard(_IN_PLACE_OR_VIEW))
         yield
+
+
+def mutates(step: Step) -> bool:
+    """Whether the step writes to a tensor that it did not make."""
+    return isinstance(step, CopyInto) or (isinstance(step, Aten) and step.op._schema.is_mutable)
+
+
+def label(step: Step) -> str:
+    """What the step does, in a few words."""
+    if isinstance(step, Kernel):
+        return f"kernel {step.symbol}"
+    return str(step.op) if isinstance(step, Aten) else type(step).__name__.lower()
 
 
 def cast_view(base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int) -> torch.Tensor:
@@ -74,13 +94,13 @@ class PythonPlan:
             raise TypeError(f"graph {self.name}: {self.n_inputs} inputs expected, {len(inputs)} given")
         slots: Slots = {**dict(enumerate(inputs)), **self.plan.constants}
         env = {name: slots[slot].size(dim) for name, (slot, dim) in self.plan.symbols.items()}
-        with below_autograd():
-            for i, step in enumerate(self.plan.steps):
-                try:
+        for i, step in enumerate(self.plan.steps):
+            try:
+                with below_autograd(mutates(step)):
                     STEPS[type(step)](self, step, slots, env)
-                except Exception as error:
-                    error.add_note(f"in the compiled graph {self.name}, step {i} ({step})")
-                    raise
+            except Exception as error:
+                error.add_note(f"in the compiled graph {self.name}, step {i} ({label(step)})")
+                raise
         return tuple(out[0] if isinstance(out, tuple) else slots[out] for out in self.plan.outputs)
 
     def _alloc(self, step: Alloc, slots: Slots, env: Env) -> None:
@@ -99,7 +119,10 @@ class PythonPlan:
         assert self._ffi is not None
         pointers = self._ffi.new("void*[]", [self._ffi.cast("void*", slots[s].data_ptr()) for s in step.slots])
         scalars = self._ffi.new("int64_t[]", numbers(step.scalars, env))
-        getattr(self._library, step.symbol)(pointers, scalars, torch.get_num_threads())
+        code = getattr(self._library, step.symbol)(pointers, scalars, torch.get_num_threads())
+        if code:
+            error, text = KERNEL_ERRORS[code]
+            raise error(text)
 
     def _aten(self, step: Aten, slots: Slots, env: Env) -> None:
         args = [fill(a, slots, env) for a in step.args]

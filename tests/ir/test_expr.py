@@ -23,7 +23,7 @@ def trees(negative: bool = True):
     """Nested (op, left, right) over symbols and constants; divisors are positive constants."""
     leaf = st.sampled_from(list(RANGES)) | st.integers(-9 if negative else 0, 30)
     ops = ["+", "*", "min", "max"] + (["-"] if negative else [])
-    grow = lambda t: st.tuples(st.sampled_from(ops), t, t) | st.tuples(  # noqa: E731
+    grow = lambda t: st.tuples(st.sampled_from(ops), t, t) | st.tuples(
         st.sampled_from(["//", "%"]), t, st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24])
     )
     return st.recursive(leaf, grow, max_leaves=8)

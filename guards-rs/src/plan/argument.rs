@@ -167,7 +167,7 @@ impl<'py> Reader<'py> {
         if !kind.list {
             return self.read_item(kind.base, value);
         }
-        let items: Vec<Bound<'py, PyAny>> = match (value.downcast::<PyList>(), value.downcast::<PyTuple>()) {
+        let items: Vec<Bound<'py, PyAny>> = match (value.cast::<PyList>(), value.cast::<PyTuple>()) {
             (Ok(list), _) => list.iter().collect(),
             (_, Ok(tuple)) => tuple.iter().collect(),
             _ => return Ok(Value::Opaque),
@@ -196,7 +196,7 @@ impl<'py> Reader<'py> {
             Base::Scalar if is_bool => Some(Value::Bool(value.extract()?)),
             Base::Float | Base::Scalar if is_float => Some(Value::Float(value.extract()?)),
             Base::Float if is_int && !is_bool => value.extract::<f64>().ok().map(Value::Float),
-            Base::Str => value.downcast::<PyString>().ok().and_then(|s| CString::new(s.to_string()).ok()).map(Value::Str),
+            Base::Str => value.cast::<PyString>().ok().and_then(|s| CString::new(s.to_string()).ok()).map(Value::Str),
             Base::Dtype => self.code(value, "dtype", "aoti_torch_dtype_")?,
             Base::Layout => self.code(value, "layout", "aoti_torch_layout_")?,
             Base::Format => self.code(value, "memory_format", "aoti_torch_memory_format_")?,

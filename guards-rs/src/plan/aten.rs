@@ -19,7 +19,7 @@ use super::argument::{Base, Param, Reader, Type, Value};
 use super::shims::{self, Form};
 use super::size::Size;
 use super::Frame;
-use crate::ffi::aten::{self as torch, Device, Failure, Handle, Object, Outcome, Shim, Stack, Tensor, Unwrapped};
+use crate::ffi::aten::{self as torch, BelowAutograd, Device, Failure, Handle, Object, Outcome, Shim, Stack, Tensor, Unwrapped};
 
 pub struct Aten {
     pub name: String,
@@ -29,6 +29,7 @@ pub struct Aten {
     stack: Option<StackCall>,
     python: PyCall,
     only_python: AtomicBool,
+    mutates: bool,
     /// Slots of tensor arguments.
     pub reads: Vec<usize>,
 }
@@ -38,8 +39,8 @@ type Results = Vec<Option<Tensor>>;
 impl Aten {
     pub fn build(reader: &Reader<'_>, step: &Bound<'_, PyAny>) -> PyResult<Aten> {
         let op = step.getattr("op")?;
-        let args = step.getattr("args")?.downcast_into::<PyTuple>()?;
-        let kwargs = step.getattr("kwargs")?.downcast_into::<PyDict>()?;
+        let args = step.getattr("args")?.cast_into::<PyTuple>()?;
+        let kwargs = step.getattr("kwargs")?.cast_into::<PyDict>()?;
         let schema = op.getattr("_schema")?;
         let params = reader.params(&schema, &args, &kwargs)?;
         let out: Vec<Option<usize>> = step.getattr("out")?.extract()?;
@@ -53,7 +54,8 @@ impl Aten {
             return Err(PyValueError::new_err(format!("{schema}: the plan names {} results", out.len())));
         }
         let only_python = AtomicBool::new(false);
-        Ok(Aten { name: op.str()?.to_string(), params, out, shim, stack, python, only_python, reads })
+        let mutates = schema.getattr("is_mutable")?.extract()?;
+        Ok(Aten { name: op.str()?.to_string(), mutates, params, out, shim, stack, python, only_python, reads })
     }
 
     pub fn route(&self) -> &'static str {
@@ -66,6 +68,7 @@ impl Aten {
 
     /// Calls the operator.  The GIL is released when there is much to read, and held again for Python.
     pub fn call(&self, frame: &mut Frame<'_, '_>) -> PyResult<()> {
+        let _below = BelowAutograd::enter(self.mutates);
         if !self.only_python.load(Ordering::Relaxed) {
             match self.native(frame) {
                 Some(Ok(results)) => return self.store(frame, results),
@@ -73,8 +76,14 @@ impl Aten {
                 None => {}
             }
         }
-        let py = frame.gil.acquire();
-        let results = self.python.call(py, frame)?;
+        self.call_python(frame)
+    }
+
+    /// Registered with PyO3 for the time of the call: errors and objects may be dropped in it.
+    fn call_python(&self, frame: &mut Frame<'_, '_>) -> PyResult<()> {
+        frame.gil.acquire();
+        let ending = || Failure("the interpreter is shutting down".into());
+        let results = Python::try_attach(|py| self.python.call(py, frame)).ok_or_else(ending)??;
         self.store(frame, results)
     }
 
@@ -94,13 +103,13 @@ impl Aten {
 
     #[cold]
     fn again(&self, frame: &mut Frame<'_, '_>) -> PyResult<()> {
-        let py = frame.gil.acquire();
-        let results = self.python.call(py, frame)?;
+        self.call_python(frame)?;
         self.only_python.store(true, Ordering::Relaxed);
         let text = format!("{}: the native call failed, the call from Python did not; it stays with Python", self.name);
+        let py = frame.gil.acquire();
         let log = py.import("logging")?.call_method1("getLogger", ("pycompiler.plan",))?;
         log.call_method1("warning", (text,))?;
-        self.store(frame, results)
+        Ok(())
     }
 
     fn store(&self, frame: &mut Frame<'_, '_>, results: Results) -> PyResult<()> {
@@ -539,10 +548,10 @@ impl Template {
         if value.is_instance(&reader.expr)? {
             return Ok(Template::Size(reader.symbols.compile(value)?));
         }
-        if let Ok(list) = value.downcast::<PyList>() {
+        if let Ok(list) = value.cast::<PyList>() {
             return Ok(Template::List(list.iter().map(|v| Template::build(reader, &v)).collect::<PyResult<_>>()?));
         }
-        if let Ok(tuple) = value.downcast_exact::<PyTuple>() {
+        if let Ok(tuple) = value.cast_exact::<PyTuple>() {
             return Ok(Template::Tuple(tuple.iter().map(|v| Template::build(reader, &v)).collect::<PyResult<_>>()?));
         }
         Ok(Template::Const(value.clone().unbind()))

@@ -12,7 +12,7 @@ use super::argument::{device_code, torch_code, Reader};
 use super::aten::Aten;
 use super::size::{Dims, Size, Symbols};
 use super::{Cast, Constant, Launch, Output, Plan, Step};
-use crate::ffi::aten::{self as torch, Device, Library, Object, StorageCast, Unwrapped};
+use crate::ffi::aten::{self as torch, Device, Library, Object, StorageCast};
 
 const NEVER: usize = usize::MAX;
 
@@ -50,7 +50,6 @@ impl Plan {
         Ok(Plan {
             n_inputs: builder.n_inputs,
             n_slots: builder.n_slots,
-            calls_operators: steps.iter().any(|s| matches!(s, Step::Aten(_) | Step::CopyInto { .. } | Step::View { dtype: Some(_), .. })),
             symbols: builder.reader.symbols.origins.iter().copied().collect(),
             source: plan.clone().unbind(),
             name,
@@ -67,7 +66,7 @@ impl Plan {
 /// `Plan.symbols`: name -> (input, dimension).
 fn symbols(plan: &Bound<'_, PyAny>) -> PyResult<Symbols> {
     let mut symbols = Symbols::default();
-    for (name, origin) in plan.getattr("symbols")?.downcast_into::<PyDict>()? {
+    for (name, origin) in plan.getattr("symbols")?.cast_into::<PyDict>()? {
         symbols.index.insert(name.extract()?, symbols.origins.len());
         symbols.origins.push(origin.extract()?);
     }
@@ -76,12 +75,9 @@ fn symbols(plan: &Bound<'_, PyAny>) -> PyResult<Symbols> {
 
 fn constants(plan: &Bound<'_, PyAny>) -> PyResult<Vec<Constant>> {
     let mut constants = Vec::new();
-    for (slot, object) in plan.getattr("constants")?.downcast_into::<PyDict>()? {
-        let tensor = match Object::from_bound(&object).tensor(plan.py())? {
-            Unwrapped::Borrowed(handle) => handle.to_owned()?,
-            Unwrapped::Owned(tensor) => tensor,
-        };
-        constants.push(Constant { slot: slot.extract()?, object: object.unbind(), tensor });
+    for (slot, object) in plan.getattr("constants")?.cast_into::<PyDict>()? {
+        Object::from_bound(&object).tensor(plan.py())?; // rejects what is no tensor
+        constants.push(Constant { slot: slot.extract()?, object: object.unbind() });
     }
     Ok(constants)
 }
@@ -95,14 +91,14 @@ fn outputs(values: &[Bound<'_, PyAny>], n_inputs: usize, constants: &[Constant])
     let mut first: Vec<(usize, usize)> = Vec::new(); // (slot, output)
     let mut outputs: Vec<Output> = Vec::new();
     for (i, value) in values.iter().enumerate() {
-        if let Ok(tuple) = value.downcast::<PyTuple>() {
+        if let Ok(tuple) = value.cast::<PyTuple>() {
             outputs.push(Output::Const(tuple.get_item(0)?.unbind()));
             continue;
         }
         let slot = value.extract::<usize>()?;
-        let constant = constants.iter().find(|c| c.slot == slot);
+        let constant = constants.iter().position(|c| c.slot == slot);
         let output = match (constant, first.iter().find(|(s, _)| *s == slot)) {
-            (Some(constant), _) => Output::Const(constant.object.clone_ref(value.py())),
+            (Some(constant), _) => Output::Constant(constant),
             _ if slot < n_inputs => Output::Input(slot),
             (_, Some((_, earlier))) => {
                 if let Output::Slot { keep, .. } = &mut outputs[*earlier] {

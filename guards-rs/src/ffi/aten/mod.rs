@@ -122,13 +122,13 @@ impl Tensor {
     }
 
     /// The result as Python's `torch.Tensor` (a new reference); consumes the handle.  Needs the GIL.
-    pub fn into_py(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    pub fn into_py(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         let api = api()?;
         if let (Some(wrap), false) = (api.wrap, slow()) {
             // SAFETY: `wrap` takes a reference to a TensorBase, which is what the handle's address is; GIL held (`py`).
             let object = unsafe { wrap(self.0) };
             // SAFETY: a new reference, or null with the exception set.
-            return unsafe { Py::from_owned_ptr_or_err(py, object) };
+            return unsafe { Bound::from_owned_ptr_or_err(py, object) };
         }
         if let (Some(wrap), false) = (api.to_pyobject, slow()) {
             let mut object = std::ptr::null_mut();
@@ -136,7 +136,7 @@ impl Tensor {
             let code = unsafe { wrap(self.0, std::ptr::null_mut(), &mut object) };
             checked(code, "torch_tensor_to_pyobject")?;
             // SAFETY: a new reference on success.
-            return unsafe { Py::from_owned_ptr_or_err(py, object.cast()) };
+            return unsafe { Bound::from_owned_ptr_or_err(py, object.cast()) };
         }
         let steal = py.import("torch")?.getattr("_C")?.getattr("_aoti")?.getattr("alloc_tensor_by_stealing_from_void_ptr")?;
         // SAFETY: the pointer is not null; the capsule has no destructor, the callee takes the handle over.
@@ -144,7 +144,7 @@ impl Tensor {
             let capsule = ffi::PyCapsule_New(self.into_raw(), std::ptr::null(), None);
             Bound::from_owned_ptr_or_err(py, capsule)?
         };
-        Ok(steal.call1((capsule,))?.unbind())
+        steal.call1((capsule,))
     }
 }
 
@@ -273,9 +273,9 @@ impl<'a> Object<'a> {
         unsafe { std::slice::from_raw_parts(raw.as_ptr().cast(), raw.len()) }
     }
 
-    pub fn to_py(self, py: Python<'_>) -> Py<PyAny> {
+    pub fn to_bound(self, py: Python<'_>) -> Bound<'_, PyAny> {
         // SAFETY: a live object (see `slice`).
-        unsafe { Py::from_borrowed_ptr(py, self.0) }
+        unsafe { Bound::from_borrowed_ptr(py, self.0) }
     }
 
     pub fn from_bound(object: &'a Bound<'_, PyAny>) -> Object<'a> {
@@ -316,8 +316,8 @@ impl<'a> Object<'a> {
             return Ok(Tensor(out));
         }
         let aoti = py.import("torch")?.getattr("_C")?.getattr("_aoti")?;
-        let capsule = aoti.call_method1("unsafe_alloc_void_ptr_from_tensor", (self.to_py(py),))?;
-        let capsule = capsule.downcast_into::<PyCapsule>().map_err(PyErr::from)?;
+        let capsule = aoti.call_method1("unsafe_alloc_void_ptr_from_tensor", (self.to_bound(py),))?;
+        let capsule = capsule.cast_into::<PyCapsule>().map_err(PyErr::from)?;
         // SAFETY: a capsule made by torch around a new at::Tensor, nameless.
         let raw = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()) };
         if raw.is_null() {
@@ -416,7 +416,7 @@ impl<'py> Gil<'py> {
             unsafe { ffi::PyEval_RestoreThread(state) };
         }
         // SAFETY: the GIL is held now, for as long as this value does not release it; callers use the token at once.
-        unsafe { Python::assume_gil_acquired() }
+        unsafe { Python::assume_attached() }
     }
 }
 
@@ -434,9 +434,11 @@ pub struct BelowAutograd {
 }
 
 impl BelowAutograd {
-    pub fn enter() -> BelowAutograd {
+    /// `mutates`: the operator writes to an argument, whose version has to be counted.
+    pub fn enter(mutates: bool) -> BelowAutograd {
         let Ok(api) = api() else { return BelowAutograd { guard: None, grad_was_on: false } };
-        if let (Some((make, _)), Some(keys)) = (api.exclude_guard, api.excluded_keys) {
+        if let (Some((make, _)), Some((mutating, other))) = (api.exclude_guard, api.excluded_keys) {
+            let keys = if mutates { mutating } else { other };
             let mut guard = [0u64; 4];
             // SAFETY: the C++ object is two words; four are given.  A DispatchKeySet is one word, passed in a register.
             unsafe { make(guard.as_mut_ptr(), keys) };

@@ -1,5 +1,8 @@
 //! The Python type `_native.Plan`: called by vectorcall, tracked by the garbage collector, weakly referable.
 //!
+//! A call does not register with PyO3 (that costs as much as a small kernel), so nothing in it may drop a `Py`: PyO3 would
+//! keep the reference until some later registration.  `Bound`s are dropped at once.
+//!
 //! `as_plan` and `run` are the way in for the engine: the same plan, without a Python call in between.
 
 use std::ffi::{c_int, c_long, c_void};
@@ -10,7 +13,6 @@ use std::sync::OnceLock;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
 
 use super::Object;
 use crate::plan::Plan;
@@ -61,7 +63,7 @@ pub unsafe fn run(py: Python<'_>, plan: &Plan, inputs: &[*mut ffi::PyObject], ou
 
 unsafe extern "C" fn vectorcall(callable: *mut ffi::PyObject, args: *const *mut ffi::PyObject, nargsf: usize, names: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: called by the interpreter with the GIL held.
-    let py = unsafe { Python::assume_gil_acquired() };
+    let py = unsafe { Python::assume_attached() };
     // SAFETY: `callable` is an instance of this type, alive during the call.
     let plan = unsafe { &*(*callable.cast::<PlanObject>()).plan };
     // SAFETY: the vectorcall protocol: `args` holds that many live objects; `names` is null or a tuple.
@@ -92,7 +94,7 @@ unsafe fn call(py: Python<'_>, plan: &Plan, given: &[*mut ffi::PyObject]) -> PyR
         if let [only] = given {
             if ffi::PyList_CheckExact(*only) != 0 {
                 let kept = ffi::PyList_AsTuple(*only);
-                let kept: Py<PyAny> = Py::from_owned_ptr_or_err(py, kept)?;
+                let kept: Bound<'_, PyAny> = Bound::from_owned_ptr_or_err(py, kept)?;
                 let n = ffi::PyTuple_Size(kept.as_ptr());
                 let items: Vec<_> = (0..n).map(|i| ffi::PyTuple_GetItem(kept.as_ptr(), i)).collect();
                 return tuple_of(py, plan, &items);
@@ -107,7 +109,7 @@ unsafe fn call(py: Python<'_>, plan: &Plan, given: &[*mut ffi::PyObject]) -> PyR
 unsafe fn tuple_of(py: Python<'_>, plan: &Plan, inputs: &[*mut ffi::PyObject]) -> PyResult<*mut ffi::PyObject> {
     // SAFETY: live inputs; the tuple is ours until it is returned, and each item is set once.
     unsafe {
-        let tuple: Py<PyAny> = Py::from_owned_ptr_or_err(py, ffi::PyTuple_New(plan.n_outputs() as isize))?;
+        let tuple: Bound<'_, PyAny> = Bound::from_owned_ptr_or_err(py, ffi::PyTuple_New(plan.n_outputs() as isize))?;
         let mut n = 0;
         plan.run(py, Object::slice(inputs), &mut |object| {
             ffi::PyTuple_SetItem(tuple.as_ptr(), n, object.into_ptr());
@@ -117,34 +119,46 @@ unsafe fn tuple_of(py: Python<'_>, plan: &Plan, inputs: &[*mut ffi::PyObject]) -
     }
 }
 
+/// Runs a slot's body registered with PyO3; while the interpreter ends that is refused, and the slot raises.
+fn registered(body: impl FnOnce(Python<'_>) -> *mut ffi::PyObject) -> *mut ffi::PyObject {
+    Python::try_attach(body).unwrap_or_else(|| {
+        // SAFETY: the interpreter called the slot, so the GIL is held.
+        unsafe { ffi::PyErr_SetString(ffi::PyExc_RuntimeError, c"the interpreter is shutting down".as_ptr()) };
+        null_mut()
+    })
+}
+
 unsafe extern "C" fn new(class: *mut ffi::PyTypeObject, args: *mut ffi::PyObject, kwargs: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: called by the interpreter with the GIL held and a live tuple and null or a dict.
-    unsafe {
-        let py = Python::assume_gil_acquired();
-        let built = (|| {
-            let args = Bound::<PyAny>::from_borrowed_ptr(py, args).downcast_into_unchecked::<PyTuple>();
-            let kwargs = Bound::<PyAny>::from_borrowed_ptr_or_opt(py, kwargs).map(|d| d.downcast_into_unchecked::<PyDict>());
-            if args.len() != 1 || kwargs.is_some_and(|d| !d.is_empty()) {
-                return Err(PyTypeError::new_err("Plan(plan) takes one argument, an ir.plan.Plan"));
-            }
-            Plan::build(&args.get_item(0)?)
-        })();
-        let plan = match built {
+    registered(|py| {
+        // SAFETY: called by the interpreter with a live tuple and null or a dict.
+        let (args, kwargs) = unsafe { (Bound::from_borrowed_ptr(py, args), Bound::from_borrowed_ptr_or_opt(py, kwargs)) };
+        let plan = match build(&args, kwargs.as_ref()) {
             Ok(plan) => plan,
             Err(error) => {
                 error.restore(py);
                 return null_mut();
             }
         };
-        let Some(alloc) = (*class).tp_alloc else { return null_mut() };
-        let object = alloc(class, 0).cast::<PlanObject>();
-        if !object.is_null() {
-            (*object).vectorcall = Some(vectorcall);
-            (*object).weakrefs = null_mut();
-            (*object).plan = Box::into_raw(Box::new(plan));
+        // SAFETY: `class` is this type or a subclass: its allocator gives a zeroed `PlanObject`, or null.
+        unsafe {
+            let Some(alloc) = (*class).tp_alloc else { return null_mut() };
+            let object = alloc(class, 0).cast::<PlanObject>();
+            if !object.is_null() {
+                (*object).vectorcall = Some(vectorcall);
+                (*object).weakrefs = null_mut();
+                (*object).plan = Box::into_raw(Box::new(plan));
+            }
+            object.cast()
         }
-        object.cast()
+    })
+}
+
+fn build(args: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyAny>>) -> PyResult<Plan> {
+    let keywords = kwargs.map_or(Ok(0), |d| d.len())?;
+    if args.len()? != 1 || keywords != 0 {
+        return Err(PyTypeError::new_err("Plan(plan) takes one argument, an ir.plan.Plan"));
     }
+    Plan::build(&args.get_item(0)?)
 }
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
@@ -157,7 +171,11 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         }
         let plan = std::mem::replace(&mut *addr_of_mut!((*this).plan), null_mut());
         if !plan.is_null() {
-            drop(Box::from_raw(plan));
+            // registered, so that its references are dropped at once; while the interpreter ends, they need not be
+            let mut plan = Some(Box::from_raw(plan));
+            if Python::try_attach(|_| plan = None).is_none() {
+                std::mem::forget(plan);
+            }
         }
         let class = ffi::Py_TYPE(object);
         if let Some(free) = (*class).tp_free {
@@ -167,8 +185,8 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     }
 }
 
-/// Visits the object that the plan was made from, which leads to the constants; other references stay uncounted, which
-/// only makes the collector careful.
+/// Visits what may lead back here; the other references of a plan (operators, plain constants) stay uncounted, which only
+/// makes the collector careful.
 unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
     // SAFETY: a live instance; `visit` is the collector's.
     unsafe {
@@ -177,40 +195,32 @@ unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc,
         if code != 0 || plan.is_null() {
             return code;
         }
-        visit((*plan).source.as_ptr(), arg)
+        (*plan).held().map(|held| visit(held.as_ptr(), arg)).find(|code| *code != 0).unwrap_or(0)
     }
 }
 
+/// In the order of `Plan::attribute`.
 const ATTRIBUTES: [&std::ffi::CStr; 6] = [c"name", c"plan", c"n_inputs", c"n_outputs", c"routes", c"arena_bytes"];
 
 unsafe extern "C" fn attribute(object: *mut ffi::PyObject, which: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: called by the interpreter with the GIL held on an instance of this type.
-    let (py, plan) = unsafe { (Python::assume_gil_acquired(), &*(*object.cast::<PlanObject>()).plan) };
-    let value = match which as usize {
-        0 => plan.name.clone().into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
-        1 => Ok(plan.source.bind(py).clone()),
-        2 => plan.n_inputs.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
-        3 => plan.n_outputs().into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
-        4 => plan.routes().into_pyobject(py).map(Bound::into_any),
-        _ => plan.arena_bytes().into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
-    };
-    match value {
+    // SAFETY: called by the interpreter on a live instance of this type.
+    let plan = unsafe { &*(*object.cast::<PlanObject>()).plan };
+    registered(|py| match plan.attribute(py, which as usize) {
         Ok(value) => value.into_ptr(),
         Err(error) => {
             error.restore(py);
             null_mut()
         }
-    }
+    })
 }
 
 unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: as `attribute`.
-    let (py, plan) = unsafe { (Python::assume_gil_acquired(), &*(*object.cast::<PlanObject>()).plan) };
-    let text = format!("<Plan {}: {} inputs, {} steps, {} outputs>", plan.name, plan.n_inputs, plan.routes().len(), plan.n_outputs());
-    match text.into_pyobject(py) {
+    let plan = unsafe { &*(*object.cast::<PlanObject>()).plan };
+    registered(|py| match plan.to_string().into_pyobject(py) {
         Ok(text) => text.into_ptr(),
         Err(_) => null_mut(),
-    }
+    })
 }
 
 /// Makes the type.

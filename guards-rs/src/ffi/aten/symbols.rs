@@ -28,7 +28,8 @@ macro_rules! table {
             $(pub $o: Option<$ot>,)*
             pub libtorch_cpu: Raw,
             pub exclude_guard: Option<(GuardMake, GuardDrop)>,
-            pub excluded_keys: Option<u64>,
+            /// Keys to run below: for operators that mutate an argument, and for all others.
+            pub excluded_keys: Option<(u64, u64)>,
             pub tensor_offset: Option<usize>,
             pub abi_version: u64,
             tensor_base: OnceLock<Py<PyType>>,
@@ -165,21 +166,21 @@ fn exclude_guard(c10: Raw) -> Option<(GuardMake, GuardDrop)> {
     Some(unsafe { (std::mem::transmute::<Raw, GuardMake>(make), std::mem::transmute::<Raw, GuardDrop>(destroy)) })
 }
 
-/// The keys that a plan runs below: autograd (as AutoDispatchBelowAutograd has it) and autocast, whose casts the
-/// captured graph already contains.  ADInplaceOrView stays: it counts the versions of mutated tensors.
-fn excluded_keys(torch: &Bound<'_, PyAny>) -> PyResult<u64> {
+/// The keys that operators run below: autograd (as AutoDispatchBelowAutograd has it), autocast, whose casts the captured
+/// graph already contains, and ADInplaceOrView, which would make views differentiable; but an operator that mutates
+/// keeps that one, for it counts the versions of mutated tensors.
+fn excluded_keys(torch: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
     let c = torch.getattr("_C")?;
     let (keys, set) = (c.getattr("DispatchKey")?, c.getattr("DispatchKeySet")?);
-    let mut bits = 0u64;
+    let bits = |name: &str| -> PyResult<u64> { set.call1((keys.getattr(name)?,))?.call_method0("raw_repr")?.extract::<u64>() };
+    let mut all = 0u64;
     for name in ["AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"] {
-        bits |= set.call1((keys.getattr(name)?,))?.call_method0("raw_repr")?.extract::<u64>()?;
+        all |= bits(name)?;
     }
     for name in ["AutocastCPU", "AutocastCUDA", "AutocastXPU", "AutocastMPS", "AutocastPrivateUse1"] {
-        if let Ok(key) = keys.getattr(name) {
-            bits |= set.call1((key,))?.call_method0("raw_repr")?.extract::<u64>()?;
-        }
+        all |= bits(name).unwrap_or(0); // a torch without the key has nothing to exclude
     }
-    Ok(bits)
+    Ok((all, all | bits("ADInplaceOrView")?))
 }
 
 /// The offset of the `at::Tensor` inside a Python tensor: the word equal to `_cdata`, unanimous over several tensors.
@@ -210,7 +211,7 @@ impl Api {
         if let Some(base) = self.tensor_base.get() {
             return Ok(base.as_ptr().cast());
         }
-        let base = py.import("torch")?.getattr("_C")?.getattr("TensorBase")?.downcast_into::<PyType>()?;
+        let base = py.import("torch")?.getattr("_C")?.getattr("TensorBase")?.cast_into::<PyType>()?;
         Ok(self.tensor_base.get_or_init(|| base.unbind()).as_ptr().cast())
     }
 

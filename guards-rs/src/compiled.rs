@@ -1,0 +1,509 @@
+//! The life of a call: bind, look up, run; on a miss decide, compile, store.
+//!
+//! In: a call of a CompiledFunction (or a frame caught by the hook).  Out: its result.  `ffi::callable` makes the Python
+//! type; the functions below `Compiled` are its methods.
+
+use crate::cache::{CodeCache, Counters, Reasons};
+use crate::entry::{Contents, Entry, EntryRef, Kind};
+use crate::ffi::object::{raise, runtime_error, type_error, value_error};
+use crate::ffi::sync::{Acquired, CompileLock, GilCell};
+use crate::ffi::{callable, tailcall, Obj, Owned, Raised, Res};
+use crate::guard::Walk;
+use crate::signature::{Locals, Mismatch};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Compile on a miss.
+    Compile,
+    /// Use what is compiled, otherwise run eagerly (frozen).
+    Run,
+    /// Run the original function.
+    Eager,
+    /// Raise on a miss.
+    Error,
+}
+
+const MODES: &[(&str, Mode)] = &[("compile", Mode::Compile), ("run", Mode::Run), ("eager", Mode::Eager), ("error", Mode::Error)];
+
+/// All that a CompiledFunction holds; None once the collector cleared it.
+pub struct Compiled(RefCell<Option<Rc<Inner>>>);
+
+struct Inner {
+    function: Owned,
+    compile: Owned,
+    name: Owned,
+    positional: bool,
+    recompile_limit: Cell<usize>,
+    accumulated_limit: Cell<usize>,
+    mode: Cell<Mode>,
+    /// The code object used last comes first.
+    codes: RefCell<Vec<Rc<CodeCache>>>,
+    counters: Counters,
+    lock: CompileLock,
+    /// Compilations since the last reset.
+    accumulated: Cell<usize>,
+    /// Counts resets: a compilation that began before one is not stored.
+    generation: Cell<u64>,
+}
+
+/// The answer of one step: a value (maybe a TailCall), or "run the original".
+pub enum Outcome {
+    Value(Owned),
+    Eager,
+}
+
+/// What a step needs of the frame that it stands for.
+struct Frame<'a> {
+    this: Obj,
+    cache: &'a Rc<CodeCache>,
+    globals: Obj,
+    closure: Option<Obj>,
+}
+
+thread_local! {
+    /// Number of compilations that this thread is in.
+    static COMPILING: Cell<u32> = const { Cell::new(0) };
+}
+
+static LIMIT_CALLBACK: GilCell<Option<Owned>> = GilCell::new(None);
+static RECOMPILE_ERROR: GilCell<Option<Owned>> = GilCell::new(None);
+
+pub fn set_limit_callback(callback: Option<Owned>) {
+    drop(LIMIT_CALLBACK.replace(callback));
+}
+
+pub fn set_recompile_error(class: Owned) {
+    drop(RECOMPILE_ERROR.replace(Some(class)));
+}
+
+/// Releases the compile lock and leaves the compilation, on every way out.
+struct Compiling<'a>(&'a CompileLock);
+
+impl<'a> Compiling<'a> {
+    fn enter(lock: &'a CompileLock) -> Self {
+        COMPILING.with(|n| n.set(n.get() + 1));
+        Compiling(lock)
+    }
+}
+
+impl Drop for Compiling<'_> {
+    fn drop(&mut self) {
+        COMPILING.with(|n| n.set(n.get() - 1));
+        self.0.release();
+    }
+}
+
+impl Compiled {
+    #[inline]
+    fn inner(&self) -> Res<Rc<Inner>> {
+        self.0.borrow().clone().ok_or_else(|| runtime_error("this CompiledFunction was cleared by the garbage collector"))
+    }
+
+    /// For the cycle collector.
+    pub fn visit(&self, f: &mut dyn FnMut(Obj)) {
+        if let Ok(guard) = self.0.try_borrow() {
+            if let Some(inner) = guard.as_ref() {
+                inner.visit(f);
+            }
+        }
+    }
+
+    pub fn clear(&self) {
+        let old = self.0.replace(None);
+        drop(old);
+    }
+}
+
+impl Inner {
+    fn visit(&self, f: &mut dyn FnMut(Obj)) {
+        [&self.function, &self.compile, &self.name].into_iter().for_each(|o| f(o.get()));
+        let codes = self.codes.try_borrow();
+        if let Ok(codes) = &codes {
+            codes.iter().for_each(|c| c.visit(f));
+        }
+    }
+
+    /// The cache of a code object, moved to the front.
+    #[inline]
+    fn cache(&self, code: Obj) -> Res<Rc<CodeCache>> {
+        if let Some(first) = self.codes.borrow().first() {
+            if first.code.get() == code {
+                return Ok(first.clone());
+            }
+        }
+        self.cache_slow(code)
+    }
+
+    #[inline(never)]
+    fn cache_slow(&self, code: Obj) -> Res<Rc<CodeCache>> {
+        let known = self.codes.borrow().iter().position(|c| c.code.get() == code);
+        if let Some(i) = known {
+            let mut codes = self.codes.borrow_mut();
+            codes[..=i].rotate_right(1);
+            return Ok(codes[0].clone());
+        }
+        let made = CodeCache::new(code)?;
+        self.codes.borrow_mut().insert(0, made.clone());
+        Ok(made)
+    }
+
+    fn eager(&self, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+        self.counters.eager_calls.add();
+        self.function.call(args, kwnames)
+    }
+
+    /// One step of a call.
+    #[inline]
+    fn step(&self, this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+        if self.mode.get() == Mode::Eager {
+            return self.eager(args, kwnames);
+        }
+        let cache = self.cache(self.function.func_code())?;
+        if cache.skip.get() {
+            return self.eager(args, kwnames);
+        }
+        if self.positional && (kwnames.is_some() || args.len() != cache.signature.argcount()) {
+            return Err(self.wrong_count(&cache, args.len()));
+        }
+        let mut locals = Locals::default();
+        match cache.signature.bind(self.function.get(), args, kwnames, &mut locals) {
+            Ok(()) => {}
+            Err(Mismatch::Arguments) => return self.function.call(args, kwnames), // raises CPython's own TypeError
+            Err(Mismatch::Raised) => return Err(Raised),
+        }
+        let frame = Frame {
+            this,
+            cache: &cache,
+            globals: self.function.func_globals(),
+            closure: self.function.func_closure(),
+        };
+        match self.dispatch(&frame, &mut locals)? {
+            Outcome::Value(value) => Ok(value),
+            Outcome::Eager => self.eager(args, kwnames),
+        }
+    }
+
+    fn wrong_count(&self, cache: &CodeCache, given: usize) -> Raised {
+        let want = cache.signature.argcount();
+        type_error(&format!("{} takes exactly {want} positional arguments ({given} given)", self.name.as_str().unwrap_or("resume function")))
+    }
+
+    /// Looks up, and runs the entry or handles the miss.
+    #[inline]
+    fn dispatch(&self, frame: &Frame<'_>, locals: &mut Locals) -> Res<Outcome> {
+        let (mut walk, mut reasons) = (Walk::default(), Reasons::new());
+        match frame.cache.find(&locals.slots, frame.globals, &mut walk, &self.counters, &mut reasons) {
+            Some(contents) => {
+                self.counters.hits.add();
+                run_entry(&contents, frame, locals, &walk)
+            }
+            None => self.miss(frame, locals, &mut walk, reasons),
+        }
+    }
+
+    #[inline(never)]
+    fn miss(&self, frame: &Frame<'_>, locals: &mut Locals, walk: &mut Walk, mut reasons: Reasons) -> Res<Outcome> {
+        self.counters.misses.add();
+        locals.hold_all();
+        match self.mode.get() {
+            Mode::Run | Mode::Eager => return Ok(Outcome::Eager),
+            Mode::Error => return Err(self.refuse(frame, locals, &reasons)),
+            Mode::Compile => {}
+        }
+        if self.limit_reached(frame, &reasons)? {
+            return Ok(Outcome::Eager);
+        }
+        // A thread inside a compilation never waits for another's: two could wait for each other.
+        let may_wait = COMPILING.with(|n| n.get() == 0);
+        let acquired = self.lock.acquire(may_wait)?;
+        if acquired == Acquired::Refused {
+            return Ok(Outcome::Eager);
+        }
+        let compiling = Compiling::enter(&self.lock);
+        if acquired == Acquired::Waited {
+            reasons.clear();
+            if let Some(contents) = frame.cache.find(&locals.slots, frame.globals, walk, &self.counters, &mut reasons) {
+                drop(compiling);
+                self.counters.hits.add();
+                return run_entry(&contents, frame, locals, walk);
+            }
+            if frame.cache.skip.get() || self.mode.get() != Mode::Compile || self.limit_reached(frame, &reasons)? {
+                return Ok(Outcome::Eager);
+            }
+        }
+        let Some(entry) = self.compile(frame, locals, &reasons)? else { return Ok(Outcome::Eager) };
+        drop(compiling);
+        self.run_fresh(&entry, frame, locals, walk)
+    }
+
+    /// Asks the compiler and stores its entry.
+    fn compile(&self, frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Res<Option<EntryRef>> {
+        let generation = self.generation.get();
+        let dict = frame.cache.signature.locals_dict(locals)?;
+        let result = self.compile.call(&[frame.this, *dict, *reasons_list(reasons)?], None)?;
+        if result.is_none() {
+            frame.cache.skip.set(true);
+            return Ok(None);
+        }
+        let entry = EntryRef::downcast(result.get()).ok_or_else(|| {
+            type_error(&format!("compile() of {} must return an Entry or None, not {}", self.name.repr(), result.repr()))
+        })?;
+        let signature = &frame.cache.signature;
+        entry.bind(&signature.names, signature.freevars.get(), signature.n_params())?;
+        self.counters.compiles.add();
+        if generation == self.generation.get() {
+            self.accumulated.set(self.accumulated.get() + 1);
+            frame.cache.push_front(entry.clone());
+        }
+        Ok(Some(entry))
+    }
+
+    /// The call that caused a compilation.  Its guards must hold; if one does not, the original runs: never a wrong result.
+    fn run_fresh(&self, entry: &Entry, frame: &Frame<'_>, locals: &Locals, walk: &mut Walk) -> Res<Outcome> {
+        walk.reset();
+        let Some(contents) = entry.contents() else { return Ok(Outcome::Eager) };
+        if contents.check(&locals.slots, frame.globals, walk).is_err() {
+            self.counters.fresh_failures.add();
+            return Ok(Outcome::Eager);
+        }
+        run_entry(&contents, frame, locals, walk)
+    }
+
+    /// Counts and reports a reached limit.
+    fn limit_reached(&self, frame: &Frame<'_>, reasons: &Reasons) -> Res<bool> {
+        let over = frame.cache.len() >= self.recompile_limit.get() || self.accumulated.get() >= self.accumulated_limit.get();
+        if !over {
+            return Ok(false);
+        }
+        self.counters.limit_hits.add();
+        if !frame.cache.limit_reported.replace(true) {
+            if let Some(callback) = LIMIT_CALLBACK.read(|c| c.clone()) {
+                callback.call(&[frame.this, *reasons_list(reasons)?], None)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn refuse(&self, frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Raised {
+        let Some(class) = RECOMPILE_ERROR.read(|c| c.clone()) else { return Raised };
+        let text = match explain(frame, locals, reasons) {
+            Ok(rows) => rows.into_iter().map(|(entry, _, text)| format!("\n  entry {entry}: {text}")).collect::<String>(),
+            Err(raised) => return raised,
+        };
+        let what = if reasons.is_empty() { "nothing is compiled yet" } else { "no entry fits this call" };
+        raise(class.get(), &format!("{}: {what}, and mode 'error' forbids to compile{text}", self.name.as_str().unwrap_or("?")))
+    }
+}
+
+#[inline]
+fn run_entry(contents: &Contents, frame: &Frame<'_>, locals: &Locals, walk: &Walk) -> Res<Outcome> {
+    if contents.kind() == Kind::Eager {
+        return Ok(Outcome::Eager);
+    }
+    contents.run(locals, frame.closure, walk).map(Outcome::Value)
+}
+
+fn reasons_list(reasons: &Reasons) -> Res<Owned> {
+    let pairs = reasons.iter().map(|(entry, guard)| {
+        Owned::tuple_from(vec![Owned::int(*entry as i64)?, Owned::int(i64::from(*guard))?])
+    });
+    Owned::list_from(pairs.collect::<Res<Vec<_>>>()?)
+}
+
+/// Text for each reason, by `ir.guards.explain`.
+fn explain(frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Res<Vec<(usize, u32, String)>> {
+    let render = crate::guard::fallback::oracle(c"explain")?;
+    let scope = crate::ffi::object::import(c"pycompiler.ir.source")?
+        .attr(c"Scope")?
+        .call(&[*frame.cache.signature.locals_dict(locals)?, frame.globals], None)?;
+    let entries = frame.cache.snapshot();
+    let mut rows = Vec::new();
+    for (entry, guard) in reasons {
+        let Some(contents) = entries.get(*entry).and_then(|e| e.contents()) else { continue };
+        let guards = contents.guards();
+        let text = if (*guard as usize) < guards.tuple_len() {
+            render.call(&[guards.tuple_item(*guard as usize), *scope], None)?.as_str()?.to_owned()
+        } else {
+            "the source of an input cannot be read".to_owned()
+        };
+        rows.push((*entry, *guard, text));
+    }
+    Ok(rows)
+}
+
+// ---- the Python type's slots, methods and properties ----
+
+fn compiled(this: &Obj) -> Res<Rc<Inner>> {
+    callable::state(this).ok_or_else(|| type_error("not a CompiledFunction"))?.inner()
+}
+
+/// A call, and the tail calls that it returns: the engine, not the Python stack, goes from one to the next.
+#[inline]
+pub fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+    let inner = compiled(&this)?;
+    let mut result = inner.step(this, args, kwnames)?;
+    while let Some((next, args)) = tailcall::view(&result) {
+        inner.counters.tail_calls.add();
+        let value = match callable::state(&next) {
+            Some(state) => state.inner()?.step(next, args, None)?,
+            None => next.call(args, None)?,
+        };
+        result = value;
+    }
+    Ok(result)
+}
+
+fn limit(value: Obj, what: &str) -> Res<usize> {
+    usize::try_from(value.as_i64()?).map_err(|_| value_error(&format!("{what} must not be negative")))
+}
+
+/// Parses `CompiledFunction(fn, compile, *, positional, recompile_limit, accumulated_limit, name)`.
+pub fn new(args: Obj, kwargs: Option<Obj>) -> Res<Compiled> {
+    if args.tuple_len() != 2 {
+        return Err(type_error("CompiledFunction(fn, compile, *, ...) takes exactly two positional arguments"));
+    }
+    let (function, compile) = (args.tuple_item(0), args.tuple_item(1));
+    if !function.is_function() {
+        return Err(type_error(&format!("CompiledFunction needs a Python function, not {}", function.repr())));
+    }
+    if !compile.is_callable() {
+        return Err(type_error(&format!("compile must be callable, not {}", compile.repr())));
+    }
+    let inner = Inner {
+        name: function.attr(c"__qualname__")?,
+        function: function.own(),
+        compile: compile.own(),
+        positional: false,
+        recompile_limit: Cell::new(8),
+        accumulated_limit: Cell::new(256),
+        mode: Cell::new(Mode::Compile),
+        codes: RefCell::default(),
+        counters: Counters::default(),
+        lock: CompileLock::default(),
+        accumulated: Cell::new(0),
+        generation: Cell::new(0),
+    };
+    let inner = options(inner, kwargs)?;
+    inner.cache(function.func_code())?;
+    Ok(Compiled(RefCell::new(Some(Rc::new(inner)))))
+}
+
+fn options(mut inner: Inner, kwargs: Option<Obj>) -> Res<Inner> {
+    let mut pos = 0;
+    while let Some((key, value)) = kwargs.and_then(|k| k.dict_next(&mut pos)) {
+        match key.as_str()? {
+            "positional" => inner.positional = value.is_true()?,
+            "recompile_limit" => inner.recompile_limit.set(limit(value, "recompile_limit")?),
+            "accumulated_limit" => inner.accumulated_limit.set(limit(value, "accumulated_limit")?),
+            "name" if value.is_none() => {}
+            "name" => inner.name = value.own(),
+            other => return Err(type_error(&format!("CompiledFunction() got an unexpected keyword argument '{other}'"))),
+        }
+    }
+    Ok(inner)
+}
+
+pub fn repr(this: Obj) -> Res<Owned> {
+    let inner = compiled(&this)?;
+    Owned::str(&format!("<CompiledFunction {}>", inner.name.as_str().unwrap_or("?")))
+}
+
+fn no_arguments(args: &[Obj], name: &str) -> Res<()> {
+    if args.is_empty() { Ok(()) } else { Err(type_error(&format!("{name}() takes no arguments ({} given)", args.len()))) }
+}
+
+pub fn counters(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+    no_arguments(args, "counters")?;
+    let dict = Owned::dict()?;
+    for (name, value) in compiled(&this)?.counters.rows() {
+        dict.dict_set(*Owned::interned(name)?, *Owned::int(value as i64)?)?;
+    }
+    Ok(dict)
+}
+
+pub fn reset(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+    no_arguments(args, "reset")?;
+    let inner = compiled(&this)?;
+    inner.generation.set(inner.generation.get() + 1);
+    inner.accumulated.set(0);
+    inner.counters.reset();
+    // Entries that are running keep themselves alive; dropped outside of any borrow, for destructors run Python code.
+    let dropped: Vec<_> = inner.codes.borrow_mut().drain(..).map(|c| (c.take(), c)).collect();
+    drop(dropped);
+    Ok(Owned::none())
+}
+
+pub fn set_mode(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+    let [name] = args else { return Err(type_error("set_mode(mode) takes exactly one argument")) };
+    let name = name.as_str()?;
+    match MODES.iter().find(|(known, _)| *known == name) {
+        Some((_, mode)) => compiled(&this)?.mode.set(*mode),
+        None => return Err(value_error(&format!("unknown mode {name:?}; known: compile, run, eager, error"))),
+    }
+    Ok(Owned::none())
+}
+
+pub fn mode(this: Obj) -> Res<Owned> {
+    let mode = compiled(&this)?.mode.get();
+    Owned::str(MODES.iter().find(|(_, m)| *m == mode).map_or("", |(name, _)| name))
+}
+
+pub fn original(this: Obj) -> Res<Owned> {
+    Ok(compiled(&this)?.function.clone())
+}
+
+pub fn name(this: Obj) -> Res<Owned> {
+    Ok(compiled(&this)?.name.clone())
+}
+
+pub fn recompile_limit(this: Obj) -> Res<Owned> {
+    Owned::int(compiled(&this)?.recompile_limit.get() as i64)
+}
+
+pub fn set_recompile_limit(this: Obj, value: Obj) -> Res<()> {
+    compiled(&this)?.recompile_limit.set(limit(value, "recompile_limit")?);
+    Ok(())
+}
+
+pub fn accumulated_limit(this: Obj) -> Res<Owned> {
+    Owned::int(compiled(&this)?.accumulated_limit.get() as i64)
+}
+
+pub fn set_accumulated_limit(this: Obj, value: Obj) -> Res<()> {
+    compiled(&this)?.accumulated_limit.set(limit(value, "accumulated_limit")?);
+    Ok(())
+}
+
+pub fn entries(this: Obj) -> Res<Owned> {
+    let inner = compiled(&this)?;
+    let all: Vec<Owned> = inner.codes.borrow().iter().flat_map(|c| c.snapshot()).map(|e| e.obj().own()).collect();
+    Owned::list_from(all)
+}
+
+pub fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+    let inner = compiled(&this)?;
+    let cache = inner.cache(inner.function.func_code())?;
+    let mut locals = Locals::default();
+    match cache.signature.bind(inner.function.get(), args, kwnames, &mut locals) {
+        Ok(()) => {}
+        Err(Mismatch::Raised) => return Err(Raised),
+        Err(Mismatch::Arguments) => {
+            return Err(type_error(&format!("explain_miss: these arguments do not fit the signature of {}", inner.name.repr())))
+        }
+    }
+    let frame = Frame { this, cache: &cache, globals: inner.function.func_globals(), closure: None };
+    let mut reasons = Reasons::new();
+    for (i, entry) in cache.snapshot().iter().enumerate() {
+        let Some(contents) = entry.contents() else { continue };
+        match contents.check(&locals.slots, frame.globals, &mut Walk::default()) {
+            Ok(()) => return Owned::list_from(vec![]),
+            Err(guard) => reasons.push((i, guard)),
+        }
+    }
+    let rows = explain(&frame, &locals, &reasons)?.into_iter().map(|(entry, guard, text)| {
+        Owned::tuple_from(vec![Owned::int(entry as i64)?, Owned::int(i64::from(guard))?, Owned::str(&text)?])
+    });
+    Owned::list_from(rows.collect::<Res<Vec<_>>>()?)
+}

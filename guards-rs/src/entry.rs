@@ -1,0 +1,371 @@
+//! `Entry`: guards and what to run when they hold.
+//!
+//! In: `Entry(guards, target, kind, inputs=..., outputs=...)` from the compiler.  Out: a check and a run, both native.
+//! The tree is built when a CompiledFunction stores the entry, because slots are positions in its locals.
+
+use crate::ffi::object::{runtime_error, type_error, value_error, Handle};
+use crate::ffi::sync::GilCell;
+use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
+use crate::guard::tree::Tree;
+use crate::guard::Walk;
+use crate::signature::Locals;
+use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
+use smallvec::SmallVec;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A generated Python function over the locals.
+    Function,
+    /// A native plan (or a callable on the graph's inputs) and a template of the result.
+    Plan,
+    /// The original function, under these guards.
+    Eager,
+}
+
+const KINDS: &[(&str, Kind)] = &[("function", Kind::Function), ("plan", Kind::Plan), ("eager", Kind::Eager)];
+
+/// How to build the result from a plan's outputs.
+enum Template {
+    Graph(usize),
+    Const(Obj),
+    /// The value at a source, read by the check before the plan ran.
+    Source(u16),
+    Tuple(Vec<Template>),
+    List(Vec<Template>),
+    Dict(Vec<(Obj, Template)>),
+}
+
+/// What binding to a locals layout adds.
+pub struct Bound {
+    tree: Tree,
+    names: Vec<Owned>,
+    n_inputs: usize,
+    template: Option<Template>,
+    keep: Vec<Owned>,
+    /// The target takes the closure's cells as its own free variables, not as arguments.
+    takes_closure: bool,
+}
+
+pub struct Contents {
+    guards: Owned,
+    target: Owned,
+    inputs: Owned,
+    outputs: Owned,
+    kind: Kind,
+    bound: OnceCell<Bound>,
+    /// Last closure and the function made of the target's code with it.
+    with_closure: RefCell<Option<(Owned, Owned)>>,
+    hits: Cell<u64>,
+}
+
+/// Guards and target of one compilation.  `kind` is "function", "plan" or "eager"; see ARCHITECTURE.md.
+#[pyclass(frozen, weakref, module = "pycompiler._native")]
+pub struct Entry {
+    /// None after the collector cleared it.
+    contents: GilCell<Option<Rc<Contents>>>,
+}
+
+pub type EntryRef = Handle<Entry>;
+
+#[pymethods]
+impl Entry {
+    #[new]
+    #[pyo3(signature = (guards, target, kind, outputs=None, inputs=None))]
+    fn new(
+        guards: &Bound_, target: &Bound_, kind: &str, outputs: Option<&Bound_>, inputs: Option<&Bound_>,
+    ) -> PyResult<Self> {
+        let Some((_, kind)) = KINDS.iter().find(|(name, _)| *name == kind) else {
+            return Err(value_error(&format!("unknown entry kind {kind:?}; known: function, plan, eager")).into());
+        };
+        let target = Obj::of(target);
+        if *kind == Kind::Function && !target.is_function() {
+            return Err(type_error(&format!("an entry of kind 'function' needs a Python function, not {}", target.repr())).into());
+        }
+        if *kind == Kind::Plan && !target.is_callable() {
+            return Err(type_error(&format!("an entry of kind 'plan' needs a callable, not {}", target.repr())).into());
+        }
+        let inputs = match inputs {
+            Some(inputs) => Obj::of(inputs).to_tuple()?,
+            None => Owned::tuple(&[])?,
+        };
+        let contents = Contents {
+            guards: Obj::of(guards).to_tuple()?,
+            target: target.own(),
+            inputs,
+            outputs: outputs.map_or_else(Owned::none, |o| Obj::of(o).own()),
+            kind: *kind,
+            bound: OnceCell::new(),
+            with_closure: RefCell::new(None),
+            hits: Cell::new(0),
+        };
+        Ok(Entry { contents: GilCell::new(Some(Rc::new(contents))) })
+    }
+
+    #[getter]
+    fn guards(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.live()?.guards.clone().to_py(py))
+    }
+    #[getter]
+    fn target(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.live()?.target.clone().to_py(py))
+    }
+    #[getter]
+    fn inputs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.live()?.inputs.clone().to_py(py))
+    }
+    #[getter]
+    fn outputs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.live()?.outputs.clone().to_py(py))
+    }
+    #[getter]
+    fn kind(&self) -> PyResult<&'static str> {
+        let kind = self.live()?.kind;
+        Ok(KINDS.iter().find(|(_, k)| *k == kind).map_or("", |(name, _)| name))
+    }
+    /// Number of calls that this entry answered.
+    #[getter]
+    fn hits(&self) -> PyResult<u64> {
+        Ok(self.live()?.hits.get())
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let contents = self.live()?;
+        Ok(format!("<Entry kind={} guards={} hits={}>", self.kind()?, contents.guards.tuple_len(), contents.hits.get()))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.contents.try_read(|c| c.as_ref().map_or(Ok(()), |c| c.traverse(&visit))).unwrap_or(Ok(()))
+    }
+
+    fn __clear__(&self) {
+        drop(self.contents.replace(None));
+    }
+}
+
+type Bound_<'py> = pyo3::Bound<'py, PyAny>;
+
+impl Entry {
+    /// The contents, kept alive by the result whatever happens to the entry meanwhile.
+    #[inline]
+    pub fn contents(&self) -> Option<Rc<Contents>> {
+        self.contents.read(|c| c.clone())
+    }
+
+    fn live(&self) -> Res<Rc<Contents>> {
+        self.contents().ok_or_else(|| runtime_error("this Entry was cleared by the garbage collector"))
+    }
+
+    /// Builds the tree for locals with these names; again for the same names does nothing.
+    pub fn bind(&self, names: &[Owned], freevars: Obj, n_params: usize) -> Res<()> {
+        let contents = self.live()?;
+        if let Some(bound) = contents.bound.get() {
+            let same = bound.names.len() == names.len() && bound.names.iter().zip(names).all(|(a, b)| a == b);
+            return if same { Ok(()) } else { Err(value_error("this Entry is in use by a function with other locals")) };
+        }
+        let bound = contents.build(names, freevars, n_params)?;
+        // Building runs Python code; had it bound the entry meanwhile, that result stands.
+        drop(contents.bound.set(bound));
+        Ok(())
+    }
+}
+
+impl Contents {
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        for o in [&self.guards, &self.target, &self.inputs, &self.outputs] {
+            visit_obj(visit, o.get())?;
+        }
+        if let Some(bound) = self.bound.get() {
+            for o in bound.keep.iter().chain(&bound.tree.keep).chain(&bound.names) {
+                visit_obj(visit, o.get())?;
+            }
+        }
+        if let Ok(cached) = self.with_closure.try_borrow() {
+            if let Some((closure, function)) = &*cached {
+                visit_obj(visit, closure.get())?;
+                visit_obj(visit, function.get())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn build(&self, names: &[Owned], freevars: Obj, n_params: usize) -> Res<Bound> {
+        let mut sources: Vec<Obj> = self.inputs.tuple_items().collect();
+        let n_inputs = sources.len();
+        let mut keep = Vec::new();
+        let template = match self.outputs.is_none() {
+            true => None,
+            false => Some(Template::parse(self.outputs.get(), &mut sources, &mut keep)?),
+        };
+        let tree = Tree::build(self.guards.get(), &sources, names)?;
+        let template = template.map(|t| t.resolve(&tree.inputs));
+        let takes_closure = self.kind == Kind::Function && freevars.tuple_len() > 0 && {
+            let own = self.target.func_code().attr(c"co_freevars")?;
+            own.equals(freevars)?
+        };
+        if self.kind == Kind::Function {
+            let code = self.target.func_code();
+            let want = if takes_closure { n_params } else { names.len() };
+            let have = code.attr(c"co_argcount")?.as_i64()? as usize;
+            if have != want {
+                return Err(value_error(&format!(
+                    "the target {} takes {have} positional parameters, but the frame has {want} locals to pass",
+                    self.target.repr()
+                )));
+            }
+        }
+        Ok(Bound { tree, names: names.to_vec(), n_inputs, template, keep, takes_closure })
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub fn guards(&self) -> Obj {
+        self.guards.get()
+    }
+
+    pub fn hit(&self) {
+        self.hits.set(self.hits.get() + 1);
+    }
+
+    /// Ok, or the index of a guard that fails; an entry that is not bound fails as a whole.
+    #[inline]
+    pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
+        match self.bound.get() {
+            Some(bound) => bound.tree.check(locals, globals, walk),
+            None => Err(u32::MAX),
+        }
+    }
+
+    /// Runs a checked entry of kind function or plan.  The result may be a TailCall.
+    #[inline]
+    pub fn run(&self, locals: &Locals, closure: Option<Obj>, walk: &Walk) -> Res<Owned> {
+        let bound = self.bound.get().ok_or_else(|| runtime_error("an Entry ran before it was bound"))?;
+        match self.kind {
+            Kind::Function => self.run_function(bound, locals, closure),
+            _ => self.run_plan(bound, walk),
+        }
+    }
+
+    fn run_function(&self, bound: &Bound, locals: &Locals, closure: Option<Obj>) -> Res<Owned> {
+        let args: SmallVec<[Obj; 16]> = locals.slots.iter().flatten().copied().collect();
+        let Some(closure) = closure.filter(|_| bound.takes_closure) else {
+            return self.target.call(&args, None);
+        };
+        let function = self.function_with(closure)?;
+        function.call(&args[..args.len() - closure.tuple_len()], None)
+    }
+
+    fn function_with(&self, closure: Obj) -> Res<Owned> {
+        if let Some((known, function)) = &*self.with_closure.borrow() {
+            if known.get() == closure {
+                return Ok(function.clone());
+            }
+        }
+        let made = Owned::function(self.target.func_code(), self.target.func_globals(), closure)?;
+        let old = self.with_closure.replace(Some((closure.own(), made.clone())));
+        drop(old);
+        Ok(made)
+    }
+
+    fn run_plan(&self, bound: &Bound, walk: &Walk) -> Res<Owned> {
+        let inputs: SmallVec<[Obj; 16]> =
+            bound.tree.inputs[..bound.n_inputs].iter().filter_map(|r| walk.records[*r as usize]).collect();
+        let graph = call_plan(self.target.get(), &inputs)?;
+        match &bound.template {
+            None => Ok(graph),
+            Some(template) => {
+                let outputs = if graph.is_tuple() { graph } else { graph.to_tuple()? };
+                template.build(outputs.get(), walk)
+            }
+        }
+    }
+}
+
+/// A native plan takes its inputs positionally, any other callable takes one list.
+fn call_plan(target: Obj, inputs: &[Obj]) -> Res<Owned> {
+    target.call(&[Owned::list(inputs)?.get()], None)
+}
+
+impl Template {
+    fn parse(spec: Obj, sources: &mut Vec<Obj>, keep: &mut Vec<Owned>) -> Res<Template> {
+        let bad = || value_error(&format!("bad output template {}: expected (kind, value)", spec.repr()));
+        if !spec.is_tuple() || spec.tuple_len() != 2 {
+            return Err(bad());
+        }
+        let (kind, value) = (spec.tuple_item(0), spec.tuple_item(1));
+        keep.push(value.own());
+        let kind = kind.as_str()?;
+        let mut parts = |value: Obj, keep: &mut Vec<Owned>| -> Res<Vec<Template>> {
+            let items = value.to_tuple()?;
+            keep.push(items.clone());
+            items.tuple_items().map(|item| Template::parse(item, sources, keep)).collect()
+        };
+        match kind {
+            "tuple" => parts(value, keep).map(Template::Tuple),
+            "list" => parts(value, keep).map(Template::List),
+            "dict" => {
+                let items = value.to_tuple()?;
+                keep.push(items.clone());
+                let mut out = Vec::new();
+                for pair in items.tuple_items() {
+                    let pair = pair.to_tuple()?;
+                    if pair.tuple_len() != 2 {
+                        return Err(bad());
+                    }
+                    keep.push(pair.clone());
+                    out.push((pair.tuple_item(0), Template::parse(pair.tuple_item(1), sources, keep)?));
+                }
+                Ok(Template::Dict(out))
+            }
+            "graph" => Ok(Template::Graph(value.as_i64()? as usize)),
+            "const" => Ok(Template::Const(value)),
+            "source" => {
+                let at = u16::try_from(sources.len()).map_err(|_| bad())?;
+                sources.push(value);
+                Ok(Template::Source(at))
+            }
+            _ => Err(value_error(&format!("unknown output kind {kind:?}; known: tuple, list, dict, graph, const, source"))),
+        }
+    }
+
+    /// Replaces positions among the sources by the records that hold their values.
+    fn resolve(self, records: &[u16]) -> Template {
+        let all = |parts: Vec<Template>| parts.into_iter().map(|t| t.resolve(records)).collect();
+        match self {
+            Template::Source(i) => Template::Source(records[i as usize]),
+            Template::Tuple(parts) => Template::Tuple(all(parts)),
+            Template::List(parts) => Template::List(all(parts)),
+            Template::Dict(parts) => Template::Dict(parts.into_iter().map(|(k, t)| (k, t.resolve(records))).collect()),
+            leaf => leaf,
+        }
+    }
+
+    fn build(&self, graph: Obj, walk: &Walk) -> Res<Owned> {
+        let all = |parts: &[Template]| parts.iter().map(|t| t.build(graph, walk)).collect::<Res<Vec<Owned>>>();
+        match self {
+            Template::Graph(i) if *i < graph.tuple_len() => Ok(graph.tuple_item(*i).own()),
+            Template::Graph(i) => Err(too_few(*i, graph.tuple_len())),
+            Template::Const(value) => Ok(value.own()),
+            Template::Source(record) => {
+                walk.records[*record as usize].map(|v| v.own()).ok_or_else(|| runtime_error("an output's source has no value"))
+            }
+            Template::Tuple(parts) => Owned::tuple_from(all(parts)?),
+            Template::List(parts) => Owned::list_from(all(parts)?),
+            Template::Dict(parts) => {
+                let dict = Owned::dict()?;
+                for (key, part) in parts {
+                    dict.dict_set(*key, part.build(graph, walk)?.get())?;
+                }
+                Ok(dict)
+            }
+        }
+    }
+}
+
+fn too_few(i: usize, n: usize) -> Raised {
+    runtime_error(&format!("the output template asks for graph output {i}, but the graph returned {n} values"))
+}

@@ -1,0 +1,115 @@
+//! State shared by the GIL, and the lock of one function's compilations.
+
+use super::object::{check_signals, Res};
+use pyo3::ffi::{PyEval_RestoreThread, PyEval_SaveThread};
+use std::cell::RefCell;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A RefCell in a static or a PyO3 class: only the holder of the GIL borrows it, and no borrow spans Python code.
+#[derive(Default)]
+pub struct GilCell<T>(RefCell<T>);
+
+// SAFETY: rule *gil*: borrows are made and dropped while the GIL is held, hence by one thread at a time.
+unsafe impl<T> Sync for GilCell<T> {}
+// SAFETY: as for Sync.
+unsafe impl<T> Send for GilCell<T> {}
+
+impl<T> GilCell<T> {
+    pub const fn new(value: T) -> Self {
+        GilCell(RefCell::new(value))
+    }
+
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        f(&mut self.0.borrow_mut())
+    }
+
+    #[inline]
+    pub fn read<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+        f(&self.0.borrow())
+    }
+
+    /// As `read`, but None while somebody has it for writing (the cycle collector may come at any time).
+    pub fn try_read<R>(&self, f: impl FnOnce(&T) -> R) -> Option<R> {
+        self.0.try_borrow().ok().map(|v| f(&v))
+    }
+
+    pub fn replace(&self, value: T) -> T {
+        self.0.replace(value)
+    }
+}
+
+extern "C" {
+    fn PyThread_get_thread_ident() -> std::ffi::c_ulong;
+}
+
+pub fn thread_id() -> u64 {
+    // SAFETY: has no preconditions.
+    unsafe { PyThread_get_thread_ident() as u64 }
+}
+
+/// Runs `f` without the GIL.  `f` must touch no Python object.
+pub fn without_gil<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: *gil* on entry; restored before return (f does not unwind: callers pass waits and kernels).
+    let saved = unsafe { PyEval_SaveThread() };
+    let result = f();
+    // SAFETY: `saved` is this thread's own state, saved above.
+    unsafe { PyEval_RestoreThread(saved) };
+    result
+}
+
+/// Who compiles a function now.
+#[derive(Default)]
+pub struct CompileLock {
+    owner: Mutex<Option<u64>>,
+    free: Condvar,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acquired {
+    /// Got it at once.
+    Now,
+    /// Got it after another thread's compilation: its entry may fit.
+    Waited,
+    /// This thread already compiles the function, or it compiles another one and may not wait.
+    Refused,
+}
+
+impl CompileLock {
+    fn owner(&self) -> MutexGuard<'_, Option<u64>> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `may_wait` is false for a thread that holds another such lock: it must not wait, or two could wait for each other.
+    pub fn acquire(&self, may_wait: bool) -> Res<Acquired> {
+        let me = thread_id();
+        let mut waited = false;
+        loop {
+            {
+                let mut owner = self.owner();
+                match *owner {
+                    None => {
+                        *owner = Some(me);
+                        return Ok(if waited { Acquired::Waited } else { Acquired::Now });
+                    }
+                    Some(other) if other == me || !may_wait => return Ok(Acquired::Refused),
+                    Some(_) => {}
+                }
+            }
+            waited = true;
+            without_gil(|| {
+                let owner = self.owner();
+                if owner.is_some() {
+                    drop(self.free.wait_timeout(owner, Duration::from_millis(50)));
+                }
+            });
+            check_signals()?;
+        }
+    }
+
+    pub fn release(&self) {
+        *self.owner() = None;
+        self.free.notify_all();
+    }
+}

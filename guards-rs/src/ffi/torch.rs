@@ -1,0 +1,249 @@
+//! torch's exported symbols, found with dlsym in the libraries that `import torch` has loaded, and raw reads of tensors.
+
+use super::object::Obj;
+use std::ffi::{c_char, c_void, CStr};
+
+/// Address of an exported symbol of the loaded torch, or None.
+pub fn symbol(name: &CStr) -> Option<usize> {
+    const LIBRARIES: [&CStr; 4] = [c"libtorch_cpu.so", c"libtorch_python.so", c"libc10.so", c"libtorch_cuda.so"];
+    LIBRARIES.iter().find_map(|library| {
+        // SAFETY: NOLOAD only looks a loaded library up by name; handles are never closed.
+        unsafe {
+            let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if handle.is_null() {
+                return None;
+            }
+            let p = libc::dlsym(handle, name.as_ptr());
+            (!p.is_null()).then_some(p as usize)
+        }
+    })
+}
+
+/// The word at `address`; None if the kernel says that it is not mapped.
+///
+/// Used by the probe, which looks at a few words of a live object beyond what it knows to be there.
+pub fn probe_bytes(address: usize, out: &mut [u8]) -> bool {
+    let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
+    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: out.len() };
+    // SAFETY: process_vm_readv validates the remote range itself and writes into `out` only.
+    let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    if n == out.len() as isize {
+        return true;
+    }
+    // Sandboxes may refuse the system call; a live heap object is readable for its first words.
+    // SAFETY: `address` is the start of a live object of at least `out.len()` bytes (see tensor_view: at most 200).
+    unsafe { std::ptr::copy_nonoverlapping(address as *const u8, out.as_mut_ptr(), out.len()) };
+    true
+}
+
+#[inline]
+fn load<T: Copy>(address: usize) -> T {
+    // SAFETY: private to this file: callers pass addresses that the probe has verified for live tensors.
+    unsafe { std::ptr::read_unaligned(address as *const T) }
+}
+
+/// Where things are in a tensor, all verified by the probe on several tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The `at::Tensor` inside the Python object.
+    pub handle: usize,
+    /// In the TensorImpl: dispatch key set, data type (u16), and `SizesAndStrides`.
+    pub keys: usize,
+    pub dtype: usize,
+    pub sizes: usize,
+}
+
+/// A tensor seen through a verified layout; live as long as the Python object is.
+#[derive(Clone, Copy)]
+pub struct RawTensor {
+    imp: usize,
+    layout: Layout,
+}
+
+const INLINE_DIMS: usize = 5;
+
+impl RawTensor {
+    /// `t` must be a tensor (its class was compared with that of a tensor seen before).
+    #[inline]
+    pub fn of(t: Obj, layout: Layout) -> RawTensor {
+        RawTensor { imp: load(t.id() + layout.handle), layout }
+    }
+
+    #[inline]
+    pub fn is_defined(self) -> bool {
+        self.imp != 0
+    }
+    #[inline]
+    pub fn keys(self) -> u64 {
+        load(self.imp + self.layout.keys)
+    }
+    #[inline]
+    pub fn dtype(self) -> i32 {
+        i32::from(load::<u16>(self.imp + self.layout.dtype))
+    }
+    #[inline]
+    pub fn dim(self) -> usize {
+        load(self.imp + self.layout.sizes)
+    }
+    #[inline]
+    pub fn sizes_strides(&self) -> (&[i64], &[i64]) {
+        let (n, base) = (self.dim(), self.imp + self.layout.sizes + 8);
+        let (sizes, strides) = if n <= INLINE_DIMS {
+            (base, base + 8 * INLINE_DIMS)
+        } else {
+            let heap: usize = load(base);
+            (heap, heap + 8 * n)
+        };
+        // SAFETY: the layout was verified: `n` words follow at both places while the tensor lives.
+        unsafe { (std::slice::from_raw_parts(sizes as *const i64, n), std::slice::from_raw_parts(strides as *const i64, n)) }
+    }
+
+    /// `TensorImpl::requires_grad()`, by its exported symbol.
+    #[inline]
+    pub fn requires_grad(self, f: RequiresGrad) -> bool {
+        // SAFETY: the symbol is `bool TensorImpl::requires_grad() const`, called on a live TensorImpl.
+        unsafe { (f.0)(self.imp as *const c_void) }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct RequiresGrad(unsafe extern "C" fn(*const c_void) -> bool);
+
+impl RequiresGrad {
+    pub fn find() -> Option<Self> {
+        // SAFETY: the mangled name fixes the signature.
+        symbol(c"_ZNK3c1010TensorImpl13requires_gradEv").map(|p| RequiresGrad(unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*const c_void) -> bool>(p) }))
+    }
+}
+
+type GetI64 = unsafe extern "C" fn(usize, *mut i64) -> i32;
+type GetI32 = unsafe extern "C" fn(usize, *mut i32) -> i32;
+type GetPtr = unsafe extern "C" fn(usize, *mut *const i64) -> i32;
+
+/// The stable C ABI, by handle (address of an `at::Tensor`).  Every getter is None when torch reports an error.
+#[derive(Clone, Copy)]
+pub struct CAbi {
+    dim: GetI64,
+    dtype: GetI32,
+    device_index: GetI32,
+    sizes: GetPtr,
+    strides: GetPtr,
+}
+
+macro_rules! resolve {
+    ($name:literal as $ty:ty) => {
+        // SAFETY: torch keeps the C signatures of these functions stable (torch/csrc/inductor/aoti_torch/c/shim.h).
+        unsafe { std::mem::transmute::<usize, $ty>(symbol($name)?) }
+    };
+}
+
+impl CAbi {
+    pub fn find() -> Option<Self> {
+        Some(CAbi {
+            dim: resolve!(c"aoti_torch_get_dim" as GetI64),
+            dtype: resolve!(c"aoti_torch_get_dtype" as GetI32),
+            device_index: resolve!(c"aoti_torch_get_device_index" as GetI32),
+            sizes: resolve!(c"aoti_torch_get_sizes" as GetPtr),
+            strides: resolve!(c"aoti_torch_get_strides" as GetPtr),
+        })
+    }
+
+    pub fn dtype(&self, handle: usize) -> Option<i32> {
+        let mut v = 0;
+        // SAFETY: a handle of a live tensor; the result goes to a local.
+        (unsafe { (self.dtype)(handle, &mut v) } == 0).then_some(v)
+    }
+    pub fn device_index(&self, handle: usize) -> Option<i32> {
+        let mut v = 0;
+        // SAFETY: as in dtype.
+        (unsafe { (self.device_index)(handle, &mut v) } == 0).then_some(v)
+    }
+    pub fn dim(&self, handle: usize) -> Option<usize> {
+        let mut v = 0;
+        // SAFETY: as in dtype.
+        (unsafe { (self.dim)(handle, &mut v) } == 0).then_some(v as usize)
+    }
+    fn words(&self, f: GetPtr, handle: usize) -> Option<&[i64]> {
+        let (n, mut p) = (self.dim(handle)?, std::ptr::null());
+        // SAFETY: as in dtype; on success `p` has one word per dimension (it may be null when there are none).
+        unsafe {
+            if f(handle, &mut p) != 0 {
+                return None;
+            }
+            Some(if n == 0 { &[] } else { std::slice::from_raw_parts(p, n) })
+        }
+    }
+    pub fn sizes(&self, handle: usize) -> Option<&[i64]> {
+        self.words(self.sizes, handle)
+    }
+    pub fn strides(&self, handle: usize) -> Option<&[i64]> {
+        self.words(self.strides, handle)
+    }
+}
+
+/// torch's thread-local and global state, by exported C++ symbols.
+#[derive(Clone, Copy)]
+pub struct StateSymbols {
+    grad_mode: unsafe extern "C" fn() -> bool,
+    inference_mode: unsafe extern "C" fn() -> bool,
+    autocast_enabled: unsafe extern "C" fn(i8) -> bool,
+    autocast_dtype: unsafe extern "C" fn(i8) -> c_char,
+    autocast_cache: unsafe extern "C" fn() -> bool,
+    default_dtype: unsafe extern "C" fn() -> c_char,
+    context: usize,
+    deterministic: unsafe extern "C" fn(usize) -> bool,
+    warn_only: unsafe extern "C" fn(usize) -> bool,
+    function_modes: unsafe extern "C" fn() -> i64,
+    dispatch_modes: unsafe extern "C" fn() -> i64,
+    function_disabled: unsafe extern "C" fn() -> c_char,
+}
+
+impl StateSymbols {
+    pub fn find() -> Option<Self> {
+        type Flag = unsafe extern "C" fn() -> bool;
+        type Byte = unsafe extern "C" fn() -> c_char;
+        type Count = unsafe extern "C" fn() -> i64;
+        type OfContext = unsafe extern "C" fn(usize) -> bool;
+        let context = resolve!(c"_ZN2at13globalContextEv" as unsafe extern "C" fn() -> usize);
+        Some(StateSymbols {
+            grad_mode: resolve!(c"_ZN3c108GradMode10is_enabledEv" as Flag),
+            inference_mode: resolve!(c"_ZN3c1013InferenceMode10is_enabledEv" as Flag),
+            autocast_enabled: resolve!(c"_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE" as unsafe extern "C" fn(i8) -> bool),
+            autocast_dtype: resolve!(c"_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE" as unsafe extern "C" fn(i8) -> c_char),
+            autocast_cache: resolve!(c"_ZN2at8autocast25is_autocast_cache_enabledEv" as Flag),
+            default_dtype: resolve!(c"_ZN3c1031get_default_dtype_as_scalartypeEv" as Byte),
+            // SAFETY: `at::Context& globalContext()` has no preconditions; the context is a static.
+            context: unsafe { context() },
+            deterministic: resolve!(c"_ZNK2at7Context23deterministicAlgorithmsEv" as OfContext),
+            warn_only: resolve!(c"_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv" as OfContext),
+            function_modes: resolve!(c"_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv" as Count),
+            dispatch_modes: resolve!(c"_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv" as Count),
+            function_disabled: resolve!(c"_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv" as Byte),
+        })
+    }
+
+    /// The state packed into three words: flags, dtypes, and lengths of the mode stacks.
+    #[inline]
+    pub fn read(&self) -> [u64; 3] {
+        const CPU: i8 = 0;
+        const CUDA: i8 = 1;
+        // SAFETY: getters of thread-local or static state without preconditions; mangled names fix the signatures.
+        unsafe {
+            let flags = [
+                (self.grad_mode)(),
+                (self.inference_mode)(),
+                (self.autocast_enabled)(CPU),
+                (self.autocast_enabled)(CUDA),
+                (self.autocast_cache)(),
+                (self.deterministic)(self.context),
+                (self.warn_only)(self.context),
+            ];
+            let bytes = [(self.autocast_dtype)(CPU), (self.autocast_dtype)(CUDA), (self.default_dtype)(), (self.function_disabled)()];
+            [
+                flags.iter().fold(0, |w, f| w << 1 | u64::from(*f)),
+                bytes.iter().fold(0, |w, b| w << 8 | u64::from(*b as u8)),
+                ((self.function_modes)() as u64) << 32 | (self.dispatch_modes)() as u64,
+            ]
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `same_constant(value, arg)`: same type and value, NaN equal to itself, 0.0 not equal to -0.0.
+
+use super::fallback::{ask, or_false, oracle};
+use super::{Build, Kind, Walk};
+use crate::ffi::{Obj, Res};
+
+pub struct Equals {
+    constant: Obj,
+    /// `same_constant` itself, for constants that are more than plain numbers, strings and tuples of them.
+    oracle: Option<Obj>,
+}
+
+/// Floats as `float.hex` tells them apart.
+fn same_f64(a: f64, b: f64) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+fn is_native(constant: Obj) -> bool {
+    constant.is_plain_constant() || (constant.is_tuple_exact() && constant.tuple_items().all(is_native))
+}
+
+/// `same_constant` for constants that `is_native` accepts.
+pub fn same_native(a: Obj, b: Obj) -> bool {
+    if a == b {
+        return true;
+    }
+    if a.class() != b.class() {
+        return false;
+    }
+    if b.is_float_exact() {
+        return same_f64(a.as_f64(), b.as_f64());
+    }
+    if b.is_complex_exact() {
+        let ((ar, ai), (br, bi)) = (a.as_complex(), b.as_complex());
+        return same_f64(ar, br) && same_f64(ai, bi);
+    }
+    if b.is_tuple_exact() {
+        return a.tuple_len() == b.tuple_len() && a.tuple_items().zip(b.tuple_items()).all(|(x, y)| same_native(x, y));
+    }
+    or_false(a.equals(b))
+}
+
+impl Kind for Equals {
+    const COST: u8 = 1;
+    fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
+        let constant = cx.keep(arg);
+        let oracle = if is_native(constant) { None } else { Some(cx.adopt(oracle(c"same_constant")?)) };
+        Ok(Equals { constant, oracle })
+    }
+    #[inline]
+    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
+        match self.oracle {
+            _ if value == self.constant => true,
+            None => same_native(value, self.constant),
+            Some(oracle) => value.class() == self.constant.class() && ask(oracle, value, self.constant, walk),
+        }
+    }
+}

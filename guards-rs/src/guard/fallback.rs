@@ -1,0 +1,28 @@
+//! Checks that are left to the Python evaluator, `pycompiler.ir.guards`: rare types, and forced slow paths.
+
+use super::Walk;
+use crate::ffi::object::{clear_error, import};
+use crate::ffi::{Obj, Owned, Res};
+
+/// A function of `pycompiler.ir.guards`.
+pub fn oracle(name: &std::ffi::CStr) -> Res<Owned> {
+    import(c"pycompiler.ir.guards")?.attr(name)
+}
+
+/// Whether `function(a, b)` is true; an exception counts as false, as it does in the oracle.
+pub fn ask(function: Obj, a: Obj, b: Obj, walk: &mut Walk) -> bool {
+    walk.hold();
+    let a = walk.keep(a.own());
+    or_false(function.call(&[a, b], None).and_then(|r| r.is_true()))
+}
+
+pub fn or_false(result: Res<bool>) -> bool {
+    result.unwrap_or_else(|_| {
+        clear_error();
+        false
+    })
+}
+
+pub fn or_none<T>(result: Res<T>) -> Option<T> {
+    result.map_err(|_| clear_error()).ok()
+}

@@ -1,0 +1,24 @@
+//! `value is arg`; with a weak reference as arg, its target, and a dead target fails for ever.
+
+use super::{Build, Kind, Walk};
+use crate::ffi::{Obj, Res};
+
+pub enum IdIs {
+    Strong(Obj),
+    Weak(Obj),
+}
+
+impl Kind for IdIs {
+    const COST: u8 = 0;
+    fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
+        let arg = cx.keep(arg);
+        Ok(if arg.is_weakref() { IdIs::Weak(arg) } else { IdIs::Strong(arg) })
+    }
+    #[inline]
+    fn holds(&self, value: Obj, _: &mut Walk) -> bool {
+        match self {
+            IdIs::Strong(arg) => value == *arg,
+            IdIs::Weak(arg) => arg.weakref_target() == Some(value),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! `len(value) == arg`.
+
+use super::fallback::or_none;
+use super::{Build, Kind, Walk};
+use crate::ffi::{Obj, Res};
+
+pub struct Length(usize);
+
+/// Length of builtin storage, without running code.
+#[inline]
+pub fn builtin_length(value: Obj) -> Option<usize> {
+    if value.is_dict_exact() || value.is_ordered_dict_exact() {
+        Some(value.dict_len())
+    } else if value.is_list_exact() {
+        Some(value.list_len())
+    } else if value.is_tuple_exact() {
+        Some(value.tuple_len())
+    } else {
+        None
+    }
+}
+
+impl Kind for Length {
+    const COST: u8 = 0;
+    fn build(arg: Obj, _: &mut Build) -> Res<Self> {
+        Ok(Length(arg.as_i64()? as usize))
+    }
+    #[inline]
+    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
+        match builtin_length(value) {
+            Some(n) => n == self.0,
+            None => {
+                walk.hold();
+                or_none(value.len()) == Some(self.0)
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Guards: one kind a file, `source.rs` for the ways to reach values, `tree.rs` for the check of a whole list.
+//!
+//! In: `ir.guards.Guard` records.  Out: `Tree::check`, which says which guard fails, by its position in the list.
+//! A kind is a row of `kinds!` below: it makes the enum, the builder by name and the dispatch.
+
+mod class_absent;
+mod cell_empty;
+mod dict_absent;
+mod dict_contains;
+mod dict_keys;
+mod equals;
+pub mod fallback;
+mod global_state;
+mod id_is;
+mod instance_absent;
+mod length;
+mod no_alias;
+mod same_object;
+mod set_equals;
+pub mod source;
+mod tensor;
+pub mod tree;
+mod truth;
+mod type_is;
+
+use crate::ffi::object::{value_error, Raised};
+use crate::ffi::{Obj, Owned, Res};
+use smallvec::SmallVec;
+
+/// A check of one value.  `holds` never leaves an exception set.
+pub trait Kind: Sized {
+    /// Cheap kinds run first at a node.
+    const COST: u8;
+    fn build(arg: Obj, cx: &mut Build) -> Res<Self>;
+    fn holds(&self, value: Obj, walk: &mut Walk) -> bool;
+}
+
+/// A check over several recorded values.
+pub trait Relation: Sized {
+    fn build(arg: Obj) -> Res<Self>;
+    fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool;
+}
+
+/// Objects that the checks compare with; the owner of the tree keeps them alive and shows them to the collector.
+#[derive(Default)]
+pub struct Build {
+    pub keep: Vec<Owned>,
+}
+
+impl Build {
+    pub fn keep(&mut self, value: Obj) -> Obj {
+        self.keep.push(value.own());
+        value
+    }
+
+    pub fn adopt(&mut self, value: Owned) -> Obj {
+        let borrowed = value.get();
+        self.keep.push(value);
+        borrowed
+    }
+}
+
+/// The state of one check: values on the path from the root, and recorded ones.
+///
+/// Values are borrowed from their containers.  A step that may run Python code calls `hold` first, so that what the
+/// rest of the check (or the plan that runs after it) still uses outlives any change that the code makes.
+#[derive(Default)]
+pub struct Walk {
+    pub stack: SmallVec<[Option<Obj>; 24]>,
+    pub depth: usize,
+    pub records: SmallVec<[Option<Obj>; 16]>,
+    held: SmallVec<[Owned; 4]>,
+}
+
+impl Walk {
+    pub fn hold(&mut self) {
+        let path = self.stack.iter().take(self.depth + 1);
+        self.held.extend(path.chain(&self.records).flatten().map(|o| o.own()));
+    }
+
+    /// Ready for another check; drops what was held.
+    pub fn reset(&mut self) {
+        self.records.clear();
+        let held = std::mem::take(&mut self.held);
+        drop(held);
+    }
+
+    /// Keeps a new reference until the walk's end.
+    pub fn keep(&mut self, value: Owned) -> Obj {
+        let borrowed = value.get();
+        self.held.push(value);
+        borrowed
+    }
+}
+
+macro_rules! kinds {
+    (values: $($name:literal $variant:ident $path:path;)* relations: $($rname:literal $rvariant:ident $rpath:path;)*) => {
+        pub enum Check { $($variant($path)),* }
+
+        impl Check {
+            pub fn build(kind: &str, arg: Obj, cx: &mut Build) -> Res<Check> {
+                match kind {
+                    $($name => <$path as Kind>::build(arg, cx).map(Check::$variant),)*
+                    _ => Err(unknown(kind)),
+                }
+            }
+
+            pub fn cost(&self) -> u8 {
+                match self { $(Check::$variant(_) => <$path as Kind>::COST),* }
+            }
+
+            #[inline]
+            pub fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
+                match self { $(Check::$variant(check) => check.holds(value, walk)),* }
+            }
+        }
+
+        pub enum Relational { $($rvariant($rpath)),* }
+
+        impl Relational {
+            pub fn build(kind: &str, arg: Obj) -> Option<Res<Relational>> {
+                match kind {
+                    $($rname => Some(<$rpath as Relation>::build(arg).map(Relational::$rvariant)),)*
+                    _ => None,
+                }
+            }
+
+            pub fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
+                match self { $(Relational::$rvariant(check) => check.holds(values)),* }
+            }
+        }
+
+        /// The names of all kinds, to compare with `ir.guards.GUARD_KINDS`.
+        pub const KIND_NAMES: &[&str] = &[$($name,)* $($rname,)*];
+    };
+}
+
+kinds! {
+values:
+    "type_is" TypeIs type_is::TypeIs;
+    "id_is" IdIs id_is::IdIs;
+    "equals" Equals equals::Equals;
+    "tensor" Tensor tensor::Tensor;
+    "length" Length length::Length;
+    "dict_keys" DictKeys dict_keys::DictKeys;
+    "dict_contains" DictContains dict_contains::DictContains;
+    "dict_absent" DictAbsent dict_absent::DictAbsent;
+    "set_equals" SetEquals set_equals::SetEquals;
+    "instance_absent" InstanceAbsent instance_absent::InstanceAbsent;
+    "class_absent" ClassAbsent class_absent::ClassAbsent;
+    "truth" Truth truth::Truth;
+    "cell_empty" CellEmpty cell_empty::CellEmpty;
+    "global_state" GlobalState global_state::GlobalState;
+relations:
+    "no_alias" NoAlias no_alias::NoAlias;
+    "same_object" SameObject same_object::SameObject;
+}
+
+fn unknown(kind: &str) -> Raised {
+    value_error(&format!("unknown guard kind {kind:?}; known: {}", KIND_NAMES.join(", ")))
+}

@@ -1,0 +1,29 @@
+//! The values are pairwise distinct objects.
+
+use super::Relation;
+use crate::ffi::sync::GilCell;
+use crate::ffi::{Obj, Res};
+
+/// Remembers the addresses that were last found distinct: the same sequence needs no sorting again.
+pub struct NoAlias(GilCell<Vec<usize>>);
+
+impl Relation for NoAlias {
+    fn build(_: Obj) -> Res<Self> {
+        Ok(NoAlias(GilCell::default()))
+    }
+    fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
+        self.0.with(|known| {
+            let now: smallvec::SmallVec<[usize; 32]> = values.map(Obj::id).collect();
+            if now.as_slice() == known.as_slice() && !known.is_empty() {
+                return true;
+            }
+            let mut sorted = now.clone();
+            sorted.sort_unstable();
+            let distinct = sorted.windows(2).all(|w| w[0] != w[1]);
+            if distinct {
+                *known = now.to_vec();
+            }
+            distinct
+        })
+    }
+}

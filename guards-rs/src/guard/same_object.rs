@@ -1,0 +1,16 @@
+//! The two values are one object.
+
+use super::Relation;
+use crate::ffi::{Obj, Res};
+
+pub struct SameObject;
+
+impl Relation for SameObject {
+    fn build(_: Obj) -> Res<Self> {
+        Ok(SameObject)
+    }
+    fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
+        let first = values.next();
+        first.is_some() && first == values.next()
+    }
+}

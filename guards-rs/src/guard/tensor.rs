@@ -1,0 +1,142 @@
+//! Class, dispatch keys, dtype, device, requires_grad, sizes and strides of a tensor against a `TensorSpec`.
+
+use super::fallback::{ask, oracle};
+use super::{Build, Kind, Walk};
+use crate::ffi::torch::RawTensor;
+use crate::ffi::{Obj, Res};
+use crate::tensor_view::{dtype_code, torch, Level, Torch};
+
+/// Stands for a size or stride that is not compared.
+const ANY: i64 = i64::MIN;
+
+pub struct Tensor(Box<Spec>);
+
+struct Spec {
+    class: Obj,
+    keys: u64,
+    dtype: i32,
+    /// Compared where one device type has several devices.
+    device_index: Option<i32>,
+    requires_grad: bool,
+    sizes: Vec<i64>,
+    /// Empty for layouts without strides.
+    strides: Vec<i64>,
+    has_strides: bool,
+    torch: Torch,
+    level: Level,
+    /// The TensorSpec, `_tensor_holds`, and the name `requires_grad`, for the slower levels.
+    spec: Obj,
+    oracle: Obj,
+    requires_grad_name: Obj,
+}
+
+fn dims(seq: Obj) -> Res<Vec<i64>> {
+    let t = seq.to_tuple()?;
+    t.tuple_items().map(|o| if o.is_none() { Ok(ANY) } else { o.as_i64() }).collect()
+}
+
+fn same(want: &[i64], have: &[i64]) -> bool {
+    want.len() == have.len() && want.iter().zip(have).all(|(w, h)| w == h || *w == ANY)
+}
+
+impl Kind for Tensor {
+    const COST: u8 = 3;
+
+    fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
+        let torch = torch()?;
+        let spec = cx.keep(arg);
+        let keys = spec.attr(c"keys")?.as_u64()?;
+        let code = dtype_code(*spec.attr(c"dtype")?)?;
+        let device = spec.attr(c"device")?;
+        let single = matches!(device.attr(c"type")?.as_str()?, "cpu" | "meta");
+        let index = device.attr(c"index")?;
+        let mut level = torch.level;
+        if keys & torch.python_keys != 0 {
+            level = level.min(Level::CAbi);
+        }
+        if code.is_none() {
+            level = Level::Slow;
+        }
+        let strides = dims(*spec.attr(c"strides")?)?;
+        Ok(Tensor(Box::new(Spec {
+            class: cx.adopt(spec.attr(c"cls")?),
+            keys,
+            dtype: code.unwrap_or(-1),
+            device_index: if single || index.is_none() { None } else { Some(index.as_i64()? as i32) },
+            requires_grad: spec.attr(c"requires_grad")?.is_true()?,
+            sizes: dims(*spec.attr(c"sizes")?)?,
+            has_strides: !strides.is_empty(),
+            strides,
+            torch,
+            level,
+            spec,
+            oracle: cx.adopt(oracle(c"_tensor_holds")?),
+            requires_grad_name: cx.adopt(crate::ffi::Owned::interned("requires_grad")?),
+        })))
+    }
+
+    #[inline]
+    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
+        let s = &*self.0;
+        if value.class() != s.class {
+            return false;
+        }
+        match (s.level, s.torch.layout, s.torch.requires_grad) {
+            (Level::Offsets, Some(layout), Some(requires_grad)) => {
+                let t = RawTensor::of(value, layout);
+                t.is_defined() && t.keys() == s.keys && t.dtype() == s.dtype && s.same_shape(&t)
+                    && t.requires_grad(requires_grad) == s.requires_grad
+                    && (s.device_index.is_none() || s.same_device(value))
+            }
+            (Level::CAbi | Level::Offsets, _, _) => s.holds_by_abi(value, walk),
+            (Level::Slow, _, _) => ask(s.oracle, value, s.spec, walk),
+        }
+    }
+}
+
+impl Spec {
+    #[inline]
+    fn same_shape(&self, t: &RawTensor) -> bool {
+        if t.dim() != self.sizes.len() {
+            return false;
+        }
+        let (sizes, strides) = t.sizes_strides();
+        same(&self.sizes, sizes) && (!self.has_strides || same(&self.strides, strides))
+    }
+
+    fn same_device(&self, value: Obj) -> bool {
+        let (Some(offset), Some(abi)) = (self.torch.handle, self.torch.abi) else { return false };
+        abi.device_index(value.id() + offset) == self.device_index
+    }
+
+    /// Metadata through the C ABI; the key set, which it does not give, and anything it cannot answer through Python.
+    fn holds_by_abi(&self, value: Obj, walk: &mut Walk) -> bool {
+        let (Some(offset), Some(abi)) = (self.torch.handle, self.torch.abi) else {
+            return ask(self.oracle, value, self.spec, walk);
+        };
+        let handle = value.id() + offset;
+        let (Some(dtype), Some(sizes)) = (abi.dtype(handle), abi.sizes(handle)) else {
+            return ask(self.oracle, value, self.spec, walk);
+        };
+        if dtype != self.dtype || !same(&self.sizes, sizes) {
+            return false;
+        }
+        let Some(layout) = self.torch.layout else {
+            return ask(self.oracle, value, self.spec, walk);
+        };
+        if RawTensor::of(value, layout).keys() != self.keys {
+            return false;
+        }
+        match (self.has_strides, abi.strides(handle)) {
+            (false, _) => {}
+            (true, Some(strides)) if same(&self.strides, strides) => {}
+            (true, Some(_)) => return false,
+            (true, None) => return ask(self.oracle, value, self.spec, walk),
+        }
+        walk.hold();
+        let requires_grad = super::fallback::or_false(
+            value.getattr(self.requires_grad_name).and_then(|v| v.is_true()).map(|v| v == self.requires_grad),
+        );
+        requires_grad && (self.device_index.is_none() || self.same_device(value))
+    }
+}

@@ -1,0 +1,257 @@
+//! The check of a whole guard list: sources with common prefixes are read once.
+//!
+//! In: `Guard` records, the sources of a plan's inputs, and the names of the frame's locals in slot order.
+//! Out: `Tree`, a linear program (the tree in depth-first order).  Each step reads a value into the stack position of
+//! its depth, checks the value there, or records it; the first step that fails ends the check.  The source of an input
+//! that no guard mentions and that cannot be read fails as the number of guards.
+//!
+//! Example: guards on `L['x'].a` and `L['x'].b` become: read x; read x.a; check; read x.b; check.
+
+use super::source::Read;
+use super::{Build, Check, Relational, Walk};
+use crate::ffi::object::value_error;
+use crate::ffi::{Obj, Owned, Res};
+use std::collections::HashMap;
+
+/// A step.  `fail` is the guard to blame when a path cannot be read: the first below it.
+enum Op {
+    Local { slot: usize, fail: u32 },
+    Globals,
+    Const(Obj),
+    Read { read: Read, depth: u16, fail: u32 },
+    Check { check: Check, depth: u16, index: u32 },
+    Record { depth: u16, record: u16 },
+}
+
+struct Relate {
+    relation: Relational,
+    records: Vec<u16>,
+    index: u32,
+}
+
+pub struct Tree {
+    ops: Vec<Op>,
+    relations: Vec<Relate>,
+    max_depth: usize,
+    n_records: usize,
+    /// Record of each input source.
+    pub inputs: Vec<u16>,
+    /// Objects that the steps borrow.
+    pub keep: Vec<Owned>,
+}
+
+enum NodeKind {
+    Local(usize),
+    Globals,
+    Const(Obj),
+    Read(Read),
+}
+
+struct Node {
+    kind: NodeKind,
+    checks: Vec<(Check, u32)>,
+    children: Vec<usize>,
+    record: Option<u16>,
+    fail: u32,
+}
+
+/// Identity of a link: its parent, kind and argument (plain values by type and text, others by address).
+#[derive(PartialEq, Eq, Hash)]
+struct Key(Option<usize>, String, usize, String);
+
+struct Builder<'a> {
+    names: &'a [Owned],
+    nodes: Vec<Node>,
+    roots: Vec<usize>,
+    by_key: HashMap<Key, usize>,
+    by_source: HashMap<usize, usize>,
+    /// Node of each record.
+    recorded: Vec<usize>,
+    cx: Build,
+}
+
+impl Builder<'_> {
+    fn node(&mut self, source: Obj) -> Res<usize> {
+        if let Some(known) = self.by_source.get(&source.id()) {
+            return Ok(*known);
+        }
+        let (kind, base, arg) = (source.attr(c"kind")?, source.attr(c"base")?, source.attr(c"arg")?);
+        let parent = if base.is_none() { None } else { Some(self.node(*base)?) };
+        let kind = kind.as_str()?.to_owned();
+        let text = if arg.is_plain_key() { (arg.class().id(), arg.repr()) } else { (arg.id(), String::new()) };
+        let key = Key(parent, kind, text.0, text.1);
+        let index = match self.by_key.get(&key) {
+            Some(known) => *known,
+            None => self.add(parent, key, *arg)?,
+        };
+        self.cx.keep(source);
+        self.by_source.insert(source.id(), index);
+        Ok(index)
+    }
+
+    fn add(&mut self, parent: Option<usize>, key: Key, arg: Obj) -> Res<usize> {
+        let kind = match (parent, key.1.as_str()) {
+            (None, "local") => NodeKind::Local(self.slot(arg)?),
+            (None, "globals") => NodeKind::Globals,
+            (None, "const") => NodeKind::Const(self.cx.keep(arg)),
+            (None, other) => return Err(value_error(&format!("unknown root {other:?}; known: local, globals, const"))),
+            (Some(_), other) => NodeKind::Read(Read::build(other, arg, &mut self.cx)?),
+        };
+        self.cx.keep(arg); // its address is a key
+        let index = self.nodes.len();
+        self.nodes.push(Node { kind, checks: vec![], children: vec![], record: None, fail: u32::MAX });
+        match parent {
+            Some(p) => self.nodes[p].children.push(index),
+            None => self.roots.push(index),
+        }
+        self.by_key.insert(key, index);
+        Ok(index)
+    }
+
+    fn slot(&self, name: Obj) -> Res<usize> {
+        for (i, known) in self.names.iter().enumerate() {
+            if known.get() == name || known.equals(name)? {
+                return Ok(i);
+            }
+        }
+        let names: Vec<_> = self.names.iter().map(|n| n.repr()).collect();
+        Err(value_error(&format!("a guard names the local {}, but the frame has {}", name.repr(), names.join(", "))))
+    }
+
+    fn record(&mut self, source: Obj) -> Res<u16> {
+        let node = self.node(source)?;
+        if let Some(record) = self.nodes[node].record {
+            return Ok(record);
+        }
+        let record = u16::try_from(self.recorded.len()).map_err(|_| value_error("more than 65536 recorded sources"))?;
+        self.recorded.push(node);
+        self.nodes[node].record = Some(record);
+        Ok(record)
+    }
+
+    /// `fail` of every node: the smallest guard index below it, or `none`.
+    fn settle(&mut self, none: u32) {
+        for i in (0..self.nodes.len()).rev() {
+            // Children come after their parents.
+            let own = self.nodes[i].checks.iter().map(|c| c.1).min().unwrap_or(u32::MAX);
+            let below = self.nodes[i].children.iter().map(|c| self.nodes[*c].fail).min().unwrap_or(u32::MAX);
+            let fail = self.nodes[i].fail.min(own).min(below);
+            self.nodes[i].fail = fail;
+        }
+        for node in &mut self.nodes {
+            node.fail = node.fail.min(none);
+            node.checks.sort_by_key(|(check, index)| (check.cost(), *index));
+        }
+    }
+}
+
+/// Depth-first order of `nodes`, as steps.
+fn flatten(nodes: Vec<Node>, roots: Vec<usize>) -> (Vec<Op>, usize) {
+    let mut nodes: Vec<Option<Node>> = nodes.into_iter().map(Some).collect();
+    let (mut ops, mut max_depth) = (Vec::new(), 0);
+    let mut pending: Vec<(usize, u16)> = roots.into_iter().rev().map(|r| (r, 0)).collect();
+    while let Some((index, depth)) = pending.pop() {
+        let Some(node) = nodes[index].take() else { continue };
+        max_depth = max_depth.max(depth as usize);
+        ops.push(match node.kind {
+            NodeKind::Local(slot) => Op::Local { slot, fail: node.fail },
+            NodeKind::Globals => Op::Globals,
+            NodeKind::Const(value) => Op::Const(value),
+            NodeKind::Read(read) => Op::Read { read, depth, fail: node.fail },
+        });
+        if let Some(record) = node.record {
+            ops.push(Op::Record { depth, record });
+        }
+        ops.extend(node.checks.into_iter().map(|(check, index)| Op::Check { check, depth, index }));
+        pending.extend(node.children.into_iter().rev().map(|c| (c, depth + 1)));
+    }
+    (ops, max_depth)
+}
+
+impl Tree {
+    /// `guards` and `inputs` are tuples of Guard and Source records.
+    pub fn build(guards: Obj, inputs: &[Obj], names: &[Owned]) -> Res<Tree> {
+        let mut b = Builder {
+            names, nodes: vec![], roots: vec![], by_key: HashMap::new(), by_source: HashMap::new(), recorded: vec![],
+            cx: Build::default(),
+        };
+        let mut relations = Vec::new();
+        let mut states = Vec::new();
+        for (index, guard) in guards.tuple_items().enumerate() {
+            let index = index as u32;
+            let (kind, source, arg) = (guard.attr(c"kind")?, guard.attr(c"source")?, guard.attr(c"arg")?);
+            let kind = kind.as_str()?;
+            if let Some(relation) = Relational::build(kind, *arg) {
+                let mut records = vec![b.record(*source)?];
+                for other in guard.attr(c"others")?.to_tuple()?.tuple_items() {
+                    records.push(b.record(other)?);
+                }
+                for record in &records {
+                    let node = b.recorded[*record as usize];
+                    b.nodes[node].fail = b.nodes[node].fail.min(index);
+                }
+                relations.push(Relate { relation: relation?, records, index });
+            } else if kind == "global_state" {
+                states.push((Check::build(kind, *arg, &mut b.cx)?, index));
+            } else {
+                let node = b.node(*source)?;
+                let check = Check::build(kind, *arg, &mut b.cx)?;
+                b.nodes[node].checks.push((check, index));
+            }
+        }
+        let inputs = inputs.iter().map(|source| b.record(*source)).collect::<Res<Vec<u16>>>()?;
+        let n = guards.tuple_len() as u32;
+        b.settle(n);
+        let Builder { nodes, roots, recorded, cx, .. } = b;
+        let (body, max_depth) = flatten(nodes, roots);
+        let mut ops = Vec::with_capacity(body.len() + states.len() + 1);
+        if !states.is_empty() {
+            ops.push(Op::Const(Obj::none()));
+        }
+        ops.extend(states.into_iter().map(|(check, index)| Op::Check { check, depth: 0, index }));
+        ops.extend(body);
+        Ok(Tree { ops, relations, max_depth, n_records: recorded.len(), inputs, keep: cx.keep })
+    }
+
+    /// Ok, or the index of a guard that does not hold.  Recorded values stay in `walk`.
+    #[inline]
+    pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
+        walk.stack.resize(self.max_depth + 1, None);
+        walk.records.resize(self.n_records, None);
+        for op in &self.ops {
+            match op {
+                Op::Check { check, depth, index } => {
+                    walk.depth = *depth as usize;
+                    let Some(value) = walk.stack[*depth as usize] else { return Err(*index) };
+                    if !check.holds(value, walk) {
+                        return Err(*index);
+                    }
+                }
+                Op::Read { read, depth, fail } => {
+                    walk.depth = *depth as usize - 1;
+                    let Some(value) = walk.stack[*depth as usize - 1] else { return Err(*fail) };
+                    let Some(next) = read.read(value, walk) else { return Err(*fail) };
+                    walk.stack[*depth as usize] = Some(next);
+                }
+                Op::Local { slot, fail } => match locals.get(*slot).copied().flatten() {
+                    Some(value) => walk.stack[0] = Some(value),
+                    None => return Err(*fail),
+                },
+                Op::Record { depth, record } => walk.records[*record as usize] = walk.stack[*depth as usize],
+                Op::Globals => walk.stack[0] = Some(globals),
+                Op::Const(value) => walk.stack[0] = Some(*value),
+            }
+        }
+        for relate in &self.relations {
+            let mut values = relate.records.iter().filter_map(|r| walk.records[*r as usize]);
+            if !relate.relation.holds(&mut values) {
+                return Err(relate.index);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+}

@@ -1,0 +1,17 @@
+//! `type(value) is arg`.
+
+use super::{Build, Kind, Walk};
+use crate::ffi::{Obj, Res};
+
+pub struct TypeIs(Obj);
+
+impl Kind for TypeIs {
+    const COST: u8 = 0;
+    fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
+        Ok(TypeIs(cx.keep(arg)))
+    }
+    #[inline]
+    fn holds(&self, value: Obj, _: &mut Walk) -> bool {
+        value.class() == self.0
+    }
+}

@@ -1,0 +1,67 @@
+//! `GuardTree`: the native check of a guard list by itself, for tests and tools.
+
+use crate::ffi::object::type_error;
+use crate::ffi::sync::GilCell;
+use crate::ffi::{visit_obj, Obj, Owned, Res};
+use crate::guard::tree::Tree;
+use crate::guard::Walk;
+use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
+use std::rc::Rc;
+
+struct Contents {
+    tree: Tree,
+    names: Vec<Owned>,
+    guards: Owned,
+}
+
+/// GuardTree(guards, param_names): the check that an Entry makes, over a dict of locals.
+#[pyclass(frozen, module = "pycompiler._native")]
+pub struct GuardTree(GilCell<Option<Rc<Contents>>>);
+
+#[pymethods]
+impl GuardTree {
+    #[new]
+    fn new(guards: &Bound<'_, PyAny>, param_names: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let guards = Obj::of(guards).to_tuple()?;
+        let names: Vec<Owned> = Obj::of(param_names).to_tuple()?.tuple_items().map(|n| n.own()).collect();
+        let tree = Tree::build(guards.get(), &[], &names)?;
+        Ok(GuardTree(GilCell::new(Some(Rc::new(Contents { tree, names, guards })))))
+    }
+
+    /// None, or the index of a guard that does not hold.
+    fn check(&self, locals: &Bound<'_, PyAny>, globals: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+        let Some(contents) = self.0.read(|c| c.clone()) else { return Ok(None) };
+        let locals = Obj::of(locals);
+        if !locals.is_dict() {
+            return Err(type_error("GuardTree.check(locals, globals): locals must be a dict").into());
+        }
+        let slots: Vec<Option<Owned>> =
+            contents.names.iter().map(|n| Ok(locals.dict_get(n.get())?.map(|v| v.own()))).collect::<Res<_>>()?;
+        let borrowed: Vec<Option<Obj>> = slots.iter().map(|s| s.as_ref().map(|o| o.get())).collect();
+        Ok(contents.tree.check(&borrowed, Obj::of(globals), &mut Walk::default()).err())
+    }
+
+    /// Number of steps of the check (shared prefixes count once).
+    fn __len__(&self) -> usize {
+        self.0.read(|c| c.as_ref().map_or(0, |c| c.tree.len()))
+    }
+
+    #[getter]
+    fn guards(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.0.read(|c| c.clone()).map(|c| c.guards.clone().to_py(py))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.0
+            .try_read(|c| {
+                let Some(c) = c else { return Ok(()) };
+                c.tree.keep.iter().chain(&c.names).chain([&c.guards]).try_for_each(|o| visit_obj(&visit, o.get()))
+            })
+            .unwrap_or(Ok(()))
+    }
+
+    fn __clear__(&self) {
+        drop(self.0.replace(None));
+    }
+}

@@ -1,0 +1,182 @@
+//! Reading tensors without Python: where the C++ object is and what its metadata are.
+//!
+//! Three levels, the fastest that the probe allows: `Offsets` (words at probed offsets of the TensorImpl, used only when
+//! several tensors agree), `CAbi` (torch's stable C functions), `Slow` (Python attribute access).  `force` picks one.
+
+use crate::ffi::object::{clear_error, import};
+use crate::ffi::sync::GilCell;
+use crate::ffi::torch::{probe_bytes, CAbi, Layout, RawTensor, RequiresGrad, StateSymbols};
+use crate::ffi::{Obj, Owned, Raised, Res};
+use std::collections::HashMap;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    Slow,
+    CAbi,
+    Offsets,
+}
+
+/// What is known about the loaded torch.
+#[derive(Clone, Copy)]
+pub struct Torch {
+    pub level: Level,
+    /// Offset of the `at::Tensor` in the Python object: the handle of the C ABI is the object's address plus this.
+    pub handle: Option<usize>,
+    pub layout: Option<Layout>,
+    pub abi: Option<CAbi>,
+    pub requires_grad: Option<RequiresGrad>,
+    pub state: Option<StateSymbols>,
+    /// Key sets with one of these bits may answer sizes from Python or C++ overrides.
+    pub python_keys: u64,
+}
+
+static TORCH: GilCell<Option<Torch>> = GilCell::new(None);
+static DTYPES: GilCell<Option<HashMap<usize, i32>>> = GilCell::new(None);
+
+/// The probe's result; the first call imports torch.
+pub fn torch() -> Res<Torch> {
+    if let Some(known) = TORCH.read(|t| *t) {
+        return Ok(known);
+    }
+    let found = probe()?;
+    TORCH.with(|t| *t = Some(found));
+    Ok(found)
+}
+
+/// Caps the level, for tests of the slower paths; guards built afterwards use it.  Returns the level in force.
+pub fn force(level: Level) -> Res<Level> {
+    TORCH.with(|t| *t = None);
+    let mut found = torch()?;
+    found.level = found.level.min(level);
+    if level == Level::Slow {
+        found.state = None;
+    }
+    TORCH.with(|t| *t = Some(found));
+    Ok(found.level)
+}
+
+/// The number that torch's C++ side gives a `torch.dtype`; None for a dtype of which no tensor can be made.
+pub fn dtype_code(dtype: Obj) -> Res<Option<i32>> {
+    if let Some(code) = DTYPES.read(|d| d.as_ref().and_then(|m| m.get(&dtype.id()).copied())) {
+        return Ok(Some(code));
+    }
+    let torch = torch()?;
+    let (Some(offset), Some(abi)) = (torch.handle, torch.abi) else { return Ok(None) };
+    let names = Owned::tuple(&[*Owned::interned("dtype")?])?;
+    let made = import(c"torch")?.attr(c"empty")?.call(&[*Owned::int(0)?, dtype], Some(*names));
+    let Ok(tensor) = made else {
+        clear_error();
+        return Ok(None);
+    };
+    let code = abi.dtype(tensor.id() + offset);
+    if let Some(code) = code {
+        // dtypes are immortal singletons, so their addresses are good keys.
+        DTYPES.with(|d| d.get_or_insert_with(HashMap::new).insert(dtype.id(), code));
+    }
+    Ok(code)
+}
+
+/// What the probe knows of one tensor from Python.
+struct Sample {
+    tensor: Owned,
+    imp: usize,
+    keys: u64,
+    sizes: Vec<i64>,
+    strides: Vec<i64>,
+    requires_grad: bool,
+}
+
+// Tensors that differ in everything the probe looks for.
+const SAMPLES: &std::ffi::CStr = c"(lambda torch: [
+    torch.empty(2, 3, 5), torch.empty((), dtype=torch.float64), torch.empty(7, dtype=torch.int64, device='meta'),
+    torch.empty(2, 3, 4, 5, 6, dtype=torch.bool).transpose(1, 3), torch.empty(1, 2, 3, 4, 5, 6, 7, dtype=torch.bfloat16),
+    torch.empty(3, 4, dtype=torch.complex64).conj(), torch.empty(0, 9, dtype=torch.uint8),
+    torch.empty(11, 13, requires_grad=True), torch.nn.Parameter(torch.empty(4, 6, dtype=torch.float16)),
+])(__import__('torch'))";
+
+fn ints(seq: Obj) -> Res<Vec<i64>> {
+    let t = seq.to_tuple()?;
+    t.tuple_items().map(Obj::as_i64).collect()
+}
+
+fn samples() -> Res<Vec<Sample>> {
+    let made = pyo3::Python::attach(|py| py.eval(SAMPLES, None, None).map(|v| Owned::of_py(v.unbind())))?;
+    let keys_of = import(c"torch")?.attr(c"_C")?.attr(c"_dispatch_keys")?;
+    let mut out = Vec::new();
+    for t in made.to_tuple()?.tuple_items() {
+        out.push(Sample {
+            imp: t.attr(c"_cdata")?.as_u64()? as usize,
+            keys: keys_of.call(&[t], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
+            sizes: ints(*t.attr(c"shape")?)?,
+            strides: ints(*t.attr(c"stride")?.call(&[], None)?)?,
+            requires_grad: t.attr(c"requires_grad")?.is_true()?,
+            tensor: t.own(),
+        });
+    }
+    Ok(out)
+}
+
+/// The only offset below `limit`, in steps of `step`, at which every sample passes `test`.
+fn unanimous(limit: usize, step: usize, samples: &[Sample], test: impl Fn(&Sample, usize) -> bool) -> Option<usize> {
+    let mut fits = (0..limit).step_by(step).filter(|&o| samples.iter().all(|s| test(s, o)));
+    let first = fits.next()?;
+    fits.next().is_none().then_some(first)
+}
+
+fn word<const N: usize>(address: usize) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    probe_bytes(address, &mut bytes).then_some(bytes)
+}
+
+const OBJECT_BYTES: usize = 72;
+const IMPL_BYTES: usize = 200;
+
+fn probe_layout(samples: &[Sample], handle: usize, abi: &CAbi) -> Option<Layout> {
+    let word_is = |at: usize, want: u64| word::<8>(at).is_some_and(|b| u64::from_ne_bytes(b) == want);
+    let keys = unanimous(IMPL_BYTES, 8, samples, |s, o| word_is(s.imp + o, s.keys))?;
+    let dtype = unanimous(IMPL_BYTES, 2, samples, |s, o| {
+        let want = abi.dtype(s.tensor.id() + handle);
+        word::<2>(s.imp + o).is_some_and(|b| Some(i32::from(u16::from_ne_bytes(b))) == want)
+    })?;
+    let sizes = unanimous(IMPL_BYTES - 88, 8, samples, |s, o| {
+        let n = s.sizes.len();
+        let inline = word::<8>(s.imp + o + 8).map_or(0, usize::from_ne_bytes);
+        let (a, b) = if n <= 5 { (s.imp + o + 8, s.imp + o + 48) } else { (inline, inline + 8 * n) };
+        word_is(s.imp + o, n as u64)
+            && (n <= 5 || inline > 1 << 16)
+            && s.sizes.iter().enumerate().all(|(i, v)| word_is(a + 8 * i, *v as u64))
+            && s.strides.iter().enumerate().all(|(i, v)| word_is(b + 8 * i, *v as u64))
+    })?;
+    Some(Layout { handle, keys, dtype, sizes })
+}
+
+fn probe() -> Res<Torch> {
+    let samples = samples()?;
+    let handle = unanimous(OBJECT_BYTES, 8, &samples, |s, o| {
+        o >= 16 && word::<8>(s.tensor.id() + o).is_some_and(|b| usize::from_ne_bytes(b) == s.imp)
+    });
+    let abi = CAbi::find();
+    let layout = handle.zip(abi).and_then(|(h, abi)| probe_layout(&samples, h, &abi));
+    let requires_grad = RequiresGrad::find()
+        .filter(|f| layout.is_some_and(|l| samples.iter().all(|s| RawTensor::of(*s.tensor, l).requires_grad(*f) == s.requires_grad)));
+    let level = match (handle, abi, layout, requires_grad) {
+        (Some(_), Some(_), Some(_), Some(_)) => Level::Offsets,
+        (Some(_), Some(_), _, _) => Level::CAbi,
+        _ => Level::Slow,
+    };
+    Ok(Torch { level, handle, layout, abi, requires_grad, state: StateSymbols::find(), python_keys: python_keys().unwrap_or(u64::MAX) })
+}
+
+/// Bits of the functionality keys behind which sizes may be answered by an override.
+fn python_keys() -> Result<u64, Raised> {
+    let c = import(c"torch")?.attr(c"_C")?;
+    let (set, key) = (c.attr(c"DispatchKeySet")?, c.attr(c"DispatchKey")?);
+    let mut bits = 0;
+    for name in [c"Python", c"PythonTLSSnapshot", c"FuncTorchBatched", c"FuncTorchGradWrapper", c"Functionalize"] {
+        match key.attr(name) {
+            Ok(k) => bits |= set.call(&[*k], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
+            Err(Raised) => clear_error(),
+        }
+    }
+    Ok(bits)
+}

@@ -1,0 +1,112 @@
+"""The native engine (guards-rs/).  Contracts: ARCHITECTURE.md, "The engine"."""
+
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
+from typing import Any, Literal, final, overload
+
+from pycompiler.ir.guards import Guard
+from pycompiler.ir.source import Source
+
+__version__: str
+
+Mode = Literal["compile", "run", "eager", "error"]
+EntryKind = Literal["function", "plan", "eager"]
+Level = Literal["offsets", "c_abi", "slow"]
+# (position of the entry in `CompiledFunction.entries`, index of a guard that fails; the number of guards stands for an
+# input source that cannot be read)
+Reason = tuple[int, int]
+
+class CompiledFunction:
+    """A compiled Python function: entries under guards, compiled on demand by `compile(self, locals, reasons)`."""
+
+    def __init__(
+        self,
+        fn: FunctionType | Callable[..., Any],
+        compile: Callable[[Any, dict[str, Any], list[Reason]], Entry | None],
+        *,
+        positional: bool = False,
+        recompile_limit: int = 8,
+        accumulated_limit: int = 256,
+        name: str | None = None,
+    ) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> CompiledFunction: ...
+    @overload
+    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]: ...
+    def counters(self) -> dict[str, int]:
+        """hits, misses, compiles, eager_calls, limit_hits, guard_checks, fresh_failures, tail_calls."""
+    def reset(self) -> None:
+        """Drops all entries and counters; entries that run now finish."""
+    def set_mode(self, mode: Mode, /) -> None: ...
+    def explain_miss(self, *args: Any, **kwargs: Any) -> list[tuple[int, int, str]]:
+        """(entry, guard, text) per entry that does not fit these arguments; empty when one fits."""
+    @property
+    def entries(self) -> list[Entry]: ...
+    @property
+    def mode(self) -> Mode: ...
+    @property
+    def fn(self) -> FunctionType: ...
+    @property
+    def name(self) -> str: ...
+    recompile_limit: int
+    accumulated_limit: int
+
+@final
+class Entry:
+    """Guards, and what runs when they hold."""
+
+    def __new__(
+        cls,
+        guards: Iterable[Guard],
+        target: Callable[..., Any],
+        kind: EntryKind,
+        outputs: tuple[str, Any] | None = None,
+        inputs: Iterable[Source] | None = None,
+    ) -> Entry: ...
+    @property
+    def guards(self) -> tuple[Guard, ...]: ...
+    @property
+    def target(self) -> Callable[..., Any]: ...
+    @property
+    def kind(self) -> EntryKind: ...
+    @property
+    def inputs(self) -> tuple[Source, ...]: ...
+    @property
+    def outputs(self) -> tuple[str, Any] | None: ...
+    @property
+    def hits(self) -> int: ...
+
+@final
+class GuardTree:
+    """The native check of a guard list by itself."""
+
+    def __new__(cls, guards: Iterable[Guard], param_names: Sequence[str]) -> GuardTree: ...
+    def check(self, locals: dict[str, Any], globals: dict[str, Any]) -> int | None:
+        """None, or the index of a guard that does not hold."""
+    def __len__(self) -> int: ...
+    @property
+    def guards(self) -> tuple[Guard, ...] | None: ...
+
+@final
+class TailCall:
+    """What `tail_call` makes."""
+
+class RecompileError(RuntimeError):
+    """A call found no fitting entry while mode 'error' forbids to compile."""
+
+def tail_call(f: Callable[..., Any], /, *args: Any) -> TailCall:
+    """Returned by generated frame code: the engine continues with f(*args)."""
+
+def set_limit_callback(callback: Callable[[CompiledFunction, list[Reason]], object] | None) -> None:
+    """`callback` is called once per code object whose limit is reached."""
+
+def set_exceptions(**classes: type[BaseException]) -> None:
+    """RecompileError=cls: the class raised in mode 'error'."""
+
+def force_tensor_level(level: Level) -> Level:
+    """Caps how tensors are read, for guards built from now on; returns the level in force."""
+
+def tensor_probe() -> dict[str, Any]: ...
+def guard_kinds() -> list[str]: ...
+def accessors() -> list[str]: ...

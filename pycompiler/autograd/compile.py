@@ -1,0 +1,117 @@
+"""Compile a torch-level graph with its gradients: trace, partition, hand both graphs to compilers, wrap.
+
+In: an ``fx.GraphModule`` (placeholders are tensors and numbers), example inputs, three compilers.
+Out: a callable of the graph's inputs that returns a tuple and behaves as eager does: gradients, mutation, aliasing.
+Example: ``compile_joint(gm, fakes, fw_compiler=c, bw_compiler=c)(*inputs)``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from pycompiler.autograd import runtime
+from pycompiler.autograd.decompositions import default_decompositions
+from pycompiler.autograd.joint import Joint, trace_joint
+from pycompiler.autograd.partition import graph_module, partition as cut_joint
+from pycompiler.autograd.recorder import Decomposition
+
+Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
+
+
+def compile_joint(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    fw_compiler: Compiler,
+    bw_compiler: Compiler,
+    inference_compiler: Compiler | None = None,
+    partition: str = "min_cut",
+    decompositions: Mapping[OpOverload, Decomposition] | None = None,
+    activation_memory_budget: float = 1.0,
+    name: str = "graph",
+) -> Callable[..., Sequence[Any]]:
+    """Compile `gm`; see the module docstring.
+
+    Compilers get a functional ATen graph (``meta["val"]`` on every node) and its FakeTensors, and return a callable of
+    positional tensors that returns the graph's outputs with the strides of their ``meta["val"]``.
+    Raises `AutogradUnsupported` for graphs that must run eagerly; an error that eager would raise comes as it is.
+    """
+    mode = detect_fake_mode(tuple(example_inputs)) or FakeTensorMode(allow_non_fake_inputs=True)
+    gm, lifted = lift_attributes(gm)
+    fakes = [fakeify(t, mode) for t in (*lifted, *example_inputs)]
+    table = default_decompositions() if decompositions is None else decompositions
+    joint = trace_joint(gm, fakes, mode, table)
+    ambient_autocast = torch._C._is_any_autocast_enabled()
+    if joint.needs_backward:
+        inner = _compile_pair(joint, fw_compiler, bw_compiler, partition, activation_memory_budget, ambient_autocast, name)
+    else:
+        inner = _compile_inference(joint, inference_compiler or fw_compiler)
+        if ambient_autocast:
+            inner = runtime.autocast_free(inner)
+    run = runtime.epilogue(joint, inner, name=name)
+    return functools.partial(run, *lifted) if lifted else run
+
+
+def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+    """`compile_joint` with compilers that run the ATen graphs as they are."""
+
+    def run_graph(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Sequence[Any]]:
+        return module.forward  # type: ignore[no-any-return]
+
+    return compile_joint(gm, example_inputs, fw_compiler=run_graph, bw_compiler=run_graph)
+
+
+def _compile_pair(
+    joint: Joint, fw_compiler: Compiler, bw_compiler: Compiler, how: str, budget: float, ambient_autocast: bool, name: str
+) -> Callable[..., Sequence[Any]]:
+    part = cut_joint(joint, how, budget)
+    forward = fw_compiler(part.forward, _example_values(part.forward))
+    if ambient_autocast:
+        forward = runtime.autocast_free(forward)
+    backward = runtime.LazyBackward(part.backward, bw_compiler)
+    return runtime.differentiable(joint, part, forward, backward, name)
+
+
+def _compile_inference(joint: Joint, compiler: Compiler) -> Callable[..., Sequence[Any]]:
+    module = graph_module(joint.graph, joint.constants)
+    return compiler(module, _example_values(module))
+
+
+def _example_values(module: fx.GraphModule) -> list[Any]:
+    return [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+
+
+def fakeify(value: Any, mode: FakeTensorMode) -> Any:
+    """`value` as a FakeTensor of `mode` with static sizes; numbers stay as they are."""
+    if isinstance(value, FakeTensor) or not isinstance(value, torch.Tensor):
+        return value
+    return mode.from_tensor(value, static_shapes=True)
+
+
+def lift_attributes(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    """`gm` with tensors that it holds as attributes turned into leading placeholders, and those tensors.
+
+    The given module is not changed: without tensor attributes it is returned itself.
+    """
+    attributes = [n for n in gm.graph.nodes if n.op == "get_attr" and isinstance(_fetch(gm, n.target), torch.Tensor)]
+    if not attributes:
+        return gm, []
+    values: dict[str, torch.Tensor] = {n.target: _fetch(gm, n.target) for n in attributes}
+    graph = fx.Graph()
+    env = {}
+    lifted = {target: graph.placeholder(f"lifted_{i}") for i, target in enumerate(values)}
+    for node in gm.graph.nodes:
+        env[node] = lifted[node.target] if node.op == "get_attr" and node.target in lifted else graph.node_copy(node, env.__getitem__)
+    return fx.GraphModule(gm, graph), list(values.values())
+
+
+def _fetch(gm: fx.GraphModule, target: Any) -> Any:
+    return functools.reduce(getattr, target.split("."), gm)

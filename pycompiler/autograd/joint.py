@@ -1,0 +1,384 @@
+"""Trace a torch-level graph once into a functional ATen graph: forward, and gradients when somebody needs them.
+
+In: an ``fx.GraphModule`` whose placeholders are tensors (or numbers) and FakeTensors for them.
+Out: a `Joint`: one graph whose placeholders are the inputs then the tangents, whose outputs are the new values of mutated
+inputs, the fresh outputs, then the gradients; plus data that says how the caller's outputs are made of all that.
+
+Example: ``y = x @ w; y.relu_(); return y, y[0]`` has the fresh output ``relu(x @ w)``; the second output is a view of it that
+the runtime makes again, so that it aliases the first as in eager.
+
+How: inputs become functional wrappers (C++ functionalisation, below autograd); the graph runs on them under `Recorder`, then
+``torch.autograd.grad`` runs under it too. So one pass sees mutation, aliasing, gradients and the operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, is_random, plain
+from pycompiler.autograd.unsupported import AutogradUnsupported
+from pycompiler.autograd.views import Step, strided_step, view_root, view_steps
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Input `index` holds the value of fresh output `fresh` after the call.
+
+    how: "grad" (recorded by autograd), "no_grad" (bumps the version only), "hidden" (through ``.data``: not even that).
+    """
+
+    index: int
+    fresh: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Output:
+    """How one output of the caller is made.
+
+    kind: "fresh" (fresh output `index`), "input" (input `index` itself), "view" (of the input or fresh output `index`, by
+    `steps`), "constant" (`value`), "same" (the very object of output `index`).
+    """
+
+    kind: str
+    index: int = -1
+    of_input: bool = False
+    steps: tuple[Step, ...] = ()
+    no_grad: bool = False
+    value: Any = None
+
+
+@dataclass
+class Joint:
+    """See the module docstring. `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs."""
+
+    graph: fx.Graph
+    constants: dict[str, torch.Tensor]
+    inputs: list[fx.Node]
+    tangents: list[fx.Node] = field(default_factory=list)
+    fresh: list[fx.Node] = field(default_factory=list)
+    differentiable: list[bool] = field(default_factory=list)
+    mutations: list[Mutation] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    grads: list[fx.Node | None] = field(default_factory=list)
+
+    @property
+    def needs_backward(self) -> bool:
+        """True when a gradient reaches some input."""
+        return any(g is not None for g in self.grads)
+
+    @property
+    def tangent_of(self) -> list[int]:
+        """For each tangent, the fresh output it belongs to."""
+        return [i for i, d in enumerate(self.differentiable) if d] if self.tangents else []
+
+
+def trace_joint(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    fake_mode: FakeTensorMode,
+    decompositions: Mapping[OpOverload, Decomposition],
+) -> Joint:
+    """Trace `gm`; raises `AutogradUnsupported` for what cannot be expressed functionally."""
+    recorder = Recorder(fake_mode, decompositions)
+    trace = _Trace(gm, inputs, recorder)
+    grad_mode, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # the cache would keep wrappers of this trace for the user's next region
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(grad_mode), functional(), recorder:
+            trace.run()
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+    return trace.joint
+
+
+def _storage(t: torch.Tensor) -> int:
+    return t.untyped_storage()._cdata
+
+
+class _Input:
+    """A traced input: `leaf` is what gradients are taken of, `seen` the object that the graph gets and may mutate."""
+
+    def __init__(self, example: torch.Tensor, recorder: Recorder, name: str) -> None:
+        self.example = example
+        self.fake = _fresh_fake(example, recorder.fake_mode)
+        self.node = recorder.placeholder(name, self.fake)
+        self.node.meta["requires_grad"] = example.requires_grad
+        self.leaf = torch._to_functional_tensor(self.fake)
+        self.requires_grad = example.requires_grad and torch.is_grad_enabled()
+        if example.requires_grad:
+            self.leaf.requires_grad_()
+        self.seen = self.leaf
+        if self.requires_grad and not example.is_leaf:
+            # A result of other work may be mutated in place, a leaf may not; the recorder merges the clone away.
+            self.seen = self.leaf.clone()
+        self.layout = _layout(self.seen)
+        self.grad_fn = self.seen.grad_fn
+        self.seen_requires_grad = self.seen.requires_grad
+
+    def value(self) -> torch.Tensor:
+        return _inner(self.seen)
+
+
+def _layout(t: torch.Tensor) -> tuple[Any, ...]:
+    return (t.shape, t.stride(), t.storage_offset(), t.dtype)
+
+
+def _fresh_fake(example: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
+    if not isinstance(example, FakeTensor):
+        raise TypeError(f"expected a FakeTensor as example input, got {type(example).__name__}")
+    with plain(mode):
+        if example.is_inference():  # its detached alias would be an inference tensor too
+            return torch.empty_strided(example.shape, example.stride(), dtype=example.dtype, device=example.device)  # type: ignore[return-value]
+        return example.detach()  # type: ignore[return-value]
+
+
+def _inner(t: torch.Tensor) -> torch.Tensor:
+    if not torch._is_functional_tensor(t):
+        return t
+    torch._sync(t)
+    return torch._from_functional_tensor(t)
+
+
+class _Trace:
+    """State of one `trace_joint`: `run` fills `joint`."""
+
+    def __init__(self, gm: fx.GraphModule, examples: Sequence[Any], recorder: Recorder) -> None:
+        self.gm = gm
+        self.examples = examples
+        self.recorder = recorder
+        self.joint = Joint(recorder.graph, recorder.constants, [])
+        self.inputs: list[_Input | None] = []
+        self.input_of_storage: dict[int, int] = {}
+        self.fresh_tensors: list[torch.Tensor] = []
+
+    def run(self) -> None:
+        grad_mode = torch.is_grad_enabled()
+        self._make_inputs()
+        results = self._run_forward()
+        torch._C._set_grad_enabled(grad_mode)
+        self._find_mutations()
+        self._find_outputs(results)
+        self._own_storage()
+        if torch.is_grad_enabled():
+            self._differentiate()
+        nodes = [*self.joint.fresh, *self.joint.grads]
+        self.recorder.graph.output(tuple(nodes))
+        drop_dead(self.recorder.graph)
+
+    # -- forward ----------------------------------------------------------------------------------------------------
+
+    def _make_inputs(self) -> None:
+        names = [n.name for n in self.gm.graph.nodes if n.op == "placeholder"]
+        for i, (name, example) in enumerate(zip(names, self.examples, strict=True)):
+            if not isinstance(example, torch.Tensor):
+                self.inputs.append(None)
+                self.joint.inputs.append(self.recorder.placeholder(name, example))
+                continue
+            item = _Input(example, self.recorder, name)
+            if item.seen is not item.leaf:
+                self.recorder.alias(_inner(item.seen), item.node)
+            self.inputs.append(item)
+            self.joint.inputs.append(item.node)
+            self.input_of_storage[_storage(item.seen)] = i
+
+    def _run_forward(self) -> tuple[Any, ...]:
+        values = iter([example if item is None else item.seen for item, example in zip(self.inputs, self.examples)])
+        env: dict[fx.Node, Any] = {}
+        last_use = _last_uses(self.gm.graph)
+        for node in self.gm.graph.nodes:
+            self.recorder.source = node
+            if node.op == "placeholder":
+                env[node] = next(values)
+            elif node.op == "output":
+                self.recorder.source = None
+                out = fx.node.map_arg(node.args[0], env.__getitem__)
+                return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+            else:
+                env[node] = self._run_node(node, env)
+            for dead in last_use.get(node, ()):
+                del env[dead]
+        raise AutogradUnsupported("graph without an output node", str(self.gm.graph), "end the graph with an output")
+
+    def _run_node(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        args = fx.node.map_arg(node.args, env.__getitem__)
+        kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+        if node.op == "call_function":
+            if node.target in _NEEDS_PYTHON_DISPATCHER:
+                with torch._C._EnablePythonDispatcher():
+                    return node.target(*args, **kwargs)  # type: ignore[operator]
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.op == "call_method":
+            assert isinstance(node.target, str)
+            return getattr(args[0], node.target)(*args[1:], **kwargs)
+        raise AutogradUnsupported(f"{node.op} in the graph", str(node.target), "lift modules and attributes to inputs")
+
+    # -- what happened ----------------------------------------------------------------------------------------------
+
+    def _find_mutations(self) -> None:
+        for i, item in enumerate(self.inputs):
+            if item is None:
+                continue
+            if _layout(item.seen) != item.layout or torch._functionalize_was_storage_changed(item.seen):
+                raise AutogradUnsupported(
+                    "metadata of an input is mutated",
+                    f"{item.node.name}: {item.layout} became {_layout(item.seen)}",
+                    "use the functional form of the view or resize",
+                )
+            value = item.value()
+            if self.recorder.node(value) is item.node:
+                if item.seen.requires_grad != item.seen_requires_grad:
+                    raise AutogradUnsupported("requires_grad of an input changes", item.node.name, "change it outside")
+                continue
+            self._refuse_shared_storage(i)
+            how = _mutation_kind(item)
+            self.joint.mutations.append(Mutation(i, self._fresh(item.seen, how == "grad"), how))
+
+    def _refuse_shared_storage(self, index: int) -> None:
+        storage = _storage(self.examples[index])
+        for j, other in enumerate(self.examples):
+            if j != index and isinstance(other, torch.Tensor) and _storage(other) == storage:
+                names = f"{self.joint.inputs[index].name} is mutated and shares memory with {self.joint.inputs[j].name}"
+                raise AutogradUnsupported("mutation of aliasing inputs", names, "pass one of them, or a clone")
+
+    def _fresh(self, t: torch.Tensor, differentiable: bool = True) -> int:
+        """Index of the graph output that holds `t`; gradients flow into it when `t` requires them."""
+        self.joint.fresh.append(self.recorder.node(_inner(t)))
+        self.joint.differentiable.append(differentiable and t.requires_grad)
+        self.fresh_tensors.append(t)
+        return len(self.joint.fresh) - 1
+
+    def _find_outputs(self, results: tuple[Any, ...]) -> None:
+        objects: dict[int, int] = {}
+        seen_inputs = {id(item.seen): i for i, item in enumerate(self.inputs) if item is not None}
+        groups: dict[int, list[int]] = {}
+        outputs: list[Output | None] = []
+        for k, t in enumerate(results):
+            if not isinstance(t, torch.Tensor):
+                outputs.append(Output("constant", value=t))
+            elif id(t) in objects:
+                outputs.append(Output("same", objects[id(t)]))
+            elif id(t) in seen_inputs:
+                outputs.append(Output("input", seen_inputs[id(t)], of_input=True))
+            else:
+                objects[id(t)] = k
+                groups.setdefault(_storage(t), []).append(k)
+                outputs.append(None)
+        for storage, members in groups.items():
+            tensors = [results[k] for k in members]
+            for k, out in zip(members, self._group(storage, tensors), strict=True):
+                outputs[k] = out
+        self.joint.outputs = [o for o in outputs if o is not None]
+
+    def _group(self, storage: int, tensors: list[torch.Tensor]) -> list[Output]:
+        """Outputs that share one storage: views of an input, or of one fresh output."""
+        for t in tensors:
+            if t.requires_grad and t.is_leaf:
+                raise AutogradUnsupported("a leaf is made in the graph", "requires_grad_() on an intermediate", "make it outside")
+        i = self.input_of_storage.get(storage)
+        if i is not None:
+            item = self.inputs[i]
+            assert item is not None
+            return [self._view(t, item.seen, i, of_input=True) for t in tensors]
+        if len(tensors) == 1:
+            return [Output("fresh", self._fresh(tensors[0]))]
+        base = next((t for t in tensors if not t._is_view()), None)
+        if base is None:
+            base = next((t._base for t in tensors if t._base is not None), tensors[0])
+        index = self._fresh(base)
+        return [Output("fresh", index) if t is base else self._view(t, base, index, of_input=False) for t in tensors]
+
+    def _view(self, t: torch.Tensor, base: torch.Tensor, index: int, *, of_input: bool) -> Output:
+        value, base_value = _inner(t), _inner(base)
+        steps = view_steps(self.recorder.node(value), self.recorder.node(base_value))
+        if steps is None:
+            step = strided_step(value, base_value)
+            if step is None:
+                raise AutogradUnsupported("an output aliases another value in another dtype", str(t.dtype), "clone it")
+            steps = [step]
+        no_grad = base.requires_grad and not t.requires_grad
+        return Output("view", index, of_input=of_input, steps=tuple(steps), no_grad=no_grad)
+
+    def _own_storage(self) -> None:
+        """Fresh outputs own their memory: one that is (a view of) an input, a constant or another output is cloned."""
+        taken: set[fx.Node] = set()
+        graph = self.recorder.graph
+        for k, node in enumerate(self.joint.fresh):
+            root = view_root(node)
+            is_new_value = k < len(self.joint.mutations)
+            if (root.op in ("placeholder", "get_attr") and not is_new_value) or root in taken:
+                clone = graph.call_function(aten.clone.default, (node,), {})
+                clone.meta.update(node.meta, val=_clone_of(node.meta["val"], self.recorder.fake_mode))
+                self.joint.fresh[k] = root = clone
+            taken.add(root)
+
+    # -- backward ---------------------------------------------------------------------------------------------------
+
+    def _differentiate(self) -> None:
+        wanted = [item.leaf for item in self.inputs if item is not None and item.requires_grad]
+        outputs = [t for t, d in zip(self.fresh_tensors, self.joint.differentiable) if d]
+        if not wanted or not outputs:
+            self.joint.differentiable = [False] * len(self.joint.fresh)
+            return
+        tangents = [self._tangent(k) for k, d in enumerate(self.joint.differentiable) if d]
+        with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
+            found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
+            nodes = iter([None if g is None else self.recorder.node(_inner(g)) for g in found])
+        self.joint.grads = [next(nodes) if item is not None and item.requires_grad else None for item in self.inputs]
+
+    def _tangent(self, k: int) -> torch.Tensor:
+        value = self.joint.fresh[k].meta["val"]
+        with plain(self.recorder.fake_mode):
+            if is_dense(value):
+                fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            else:
+                fake = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+        self.joint.tangents.append(self.recorder.placeholder(f"tangent_{k}", fake))
+        return torch._to_functional_tensor(fake)
+
+
+def _mutation_kind(item: _Input) -> str:
+    if torch._functionalize_are_all_mutations_hidden_from_autograd(item.seen):
+        return "hidden"
+    return "no_grad" if item.seen.grad_fn is item.grad_fn and item.seen_requires_grad == item.seen.requires_grad else "grad"
+
+
+def _clone_of(value: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    with plain(mode):
+        return value.clone()
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """Node → the nodes whose last reader it is (a node nobody reads dies at once)."""
+    last: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        last[node] = node
+        for read in node.all_input_nodes:
+            last[read] = node
+    dead: dict[fx.Node, list[fx.Node]] = {}
+    for node, reader in last.items():
+        if node.op != "output":
+            dead.setdefault(reader, []).append(node)
+    return dead
+
+
+def drop_dead(graph: fx.Graph) -> None:
+    """Erase nodes without users; random operators stay, for eager would draw their numbers too."""
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output") and not is_random(node.target):
+            graph.erase_node(node)
+
+
+_NEEDS_PYTHON_DISPATCHER = frozenset(
+    # Their C++ composite kernels mutate running statistics through operators whose schemas do not say so.
+    (torch.batch_norm, torch.nn.functional.batch_norm, torch.instance_norm, torch.nn.functional.instance_norm)
+)

@@ -1,0 +1,265 @@
+"""Split a joint graph into a forward and a backward graph.
+
+In: a `Joint`. Out: a `Partition`: two graph modules and the list of values that travel between them.
+Example: for ``y = relu(x @ w)`` the backward reads ``x``, ``w`` and ``y``; the forward returns ``y`` once, as output and as saved value.
+
+A *cut* is a set of forward values from which every gradient can be computed. `default_cut` takes what the backward reads;
+`min_cut` takes the set of fewest bytes, computing cheap operators again (pointwise, views, casts) and never dear ones.
+Values that depend on tangents are the backward; everything else can be computed in either graph. A cut never saves a tuple:
+its elements are saved one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+
+from pycompiler.autograd.joint import Joint
+from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
+from pycompiler.autograd.recompute import is_cheap, recompute_cost, size_bytes
+from pycompiler.autograd.recorder import is_random
+from pycompiler.autograd.views import view_root
+
+aten = torch.ops.aten
+
+
+@dataclass
+class Partition:
+    """`forward` returns fresh outputs then `saved_outputs` new ones; `backward` takes the saved values then the tangents.
+
+    saved: for each value that travels, ``("input", i)`` (input i of the forward) or ``("output", i)`` (its output i).
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    saved: list[tuple[str, int]]
+    saved_nodes: list[fx.Node]
+
+
+def partition(joint: Joint, how: str = "min_cut", budget: float = 1.0) -> Partition:
+    """Cut `joint` in two. `how` is "min_cut" or "default"; `budget` in [0, 1] is the share of activation memory to keep."""
+    if how not in ("min_cut", "default"):
+        raise ValueError(f"partition must be 'min_cut' or 'default', not {how!r}")
+    if not 0.0 <= budget <= 1.0:
+        raise ValueError(f"activation_memory_budget must be within [0, 1], not {budget!r}")
+    region = Region(joint)
+    cut = region.default_cut() if how == "default" else region.budget_cut(budget)
+    return _extract(joint, region, _tidy(joint, region, cut))
+
+
+class Region:
+    """Which nodes are backward (depend on a tangent), and cuts through the rest."""
+
+    def __init__(self, joint: Joint) -> None:
+        self.joint = joint
+        self.grads = [g for g in joint.grads if g is not None]
+        self.backward: set[fx.Node] = set(joint.tangents)
+        for node in joint.graph.nodes:
+            if node.op == "call_function" and any(a in self.backward for a in node.all_input_nodes):
+                self.backward.add(node)
+        self.outputs = set(joint.fresh)
+        self.inputs = set(joint.inputs)
+        live = _ancestors(self.grads)
+        # What the backward reads of the forward: the sinks of every cut.
+        reads = {a: None for n in joint.graph.nodes if n in live and n in self.backward for a in n.all_input_nodes}
+        reads.update({g: None for g in self.grads})
+        self.reads = [n for n in reads if n not in self.backward]
+        self.live = _ancestors(self.reads)
+
+    def default_cut(self) -> list[fx.Node]:
+        """What the backward reads, without views of what can be read itself."""
+        return [n for n in self.reads if n.op != "get_attr"]
+
+    def budget_cut(self, budget: float) -> list[fx.Node]:
+        """The smallest cut for a share of the activation memory that a plain min-cut keeps.
+
+        1 keeps dear operators' results; 0 computes again whatever is not random; between them the operators that are
+        cheapest to compute again per byte saved are released until the bytes fit. More budget never saves fewer bytes.
+        """
+        dear = [n for n in self.joint.graph.nodes if n in self.live and self._is_dear(n)]
+        cut = self.min_cut(set(dear))
+        if budget >= 1.0:
+            return cut
+        releasable = sorted((n for n in dear if not is_random(n.target)), key=recompute_cost)
+        keep = {n for n in dear if is_random(n.target)}
+        most, least = self._bytes(cut), self._bytes(self.min_cut(keep))
+        target = least + budget * (most - least)
+        low, high = 0, len(releasable)
+        while low < high:
+            middle = (low + high) // 2
+            if self._bytes(self.min_cut(keep | set(releasable[middle:]))) <= target:
+                high = middle
+            else:
+                low = middle + 1
+        return self.min_cut(keep | set(releasable[low:]))
+
+    def min_cut(self, dear: set[fx.Node]) -> list[fx.Node]:
+        """The cut of fewest bytes that computes no node of `dear` again; of several, the one nearest to the backward."""
+        nodes = [n for n in self.joint.graph.nodes if n in self.live]
+        index = {n: i for i, n in enumerate(nodes)}
+        network = FlowNetwork(2 * len(nodes) + 2)
+        source, sink = 2 * len(nodes), 2 * len(nodes) + 1
+        for n, i in index.items():
+            if n in dear or n in self.inputs:
+                network.edge(source, 2 * i + 1, self._save_cost(n))  # must be saved, if the backward needs it at all
+                continue
+            network.edge(2 * i, 2 * i + 1, self._save_cost(n))
+            for a in n.all_input_nodes:
+                network.edge(2 * index[a] + 1, 2 * i, INFINITE)
+        for n in self.reads:
+            network.edge(2 * index[n] + 1, sink, INFINITE)
+        reaching = network.min_cut_sink_side(source, sink)
+        forced = dear | self.inputs
+        return [n for n, i in index.items() if 2 * i + 1 in reaching and (n in forced or 2 * i not in reaching)]
+
+    def _is_dear(self, n: fx.Node) -> bool:
+        return n.op == "call_function" and not is_cheap(n)
+
+    def _save_cost(self, n: fx.Node) -> int:
+        value = n.meta.get("val")
+        if n.op == "get_attr":
+            return 0
+        if n in self.inputs:
+            return 1  # alive anyway
+        if not isinstance(value, torch.Tensor):
+            return INFINITE  # a tuple: its elements are what can be saved
+        return 2 * size_bytes(n) + 2
+
+    def _bytes(self, cut: Iterable[fx.Node]) -> int:
+        return sum(size_bytes(n) for n in cut if n not in self.inputs)
+
+
+def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    stack = list(nodes)
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack.extend(n.all_input_nodes)
+    return found
+
+
+def _tidy(joint: Joint, region: Region, cut: Iterable[fx.Node]) -> list[fx.Node]:
+    """Save the owner of the storage instead of a view of it, when that costs nothing."""
+    chosen = dict.fromkeys(cut)
+    result: dict[fx.Node, None] = {}
+    for n in chosen:
+        root = view_root(n)
+        free = root in chosen or root in region.inputs or root in region.outputs or size_bytes(root) <= size_bytes(n)
+        result[root if free else n] = None
+    return [n for n in result if n.op != "get_attr"]
+
+
+# -- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
+    """Forward: what the outputs and the cut need. Backward: what the gradients need, back to the cut."""
+    mutated = {joint.inputs[m.index] for m in joint.mutations}
+    input_index = {n: i for i, n in enumerate(joint.inputs)}
+    output_index = {n: i for i, n in enumerate(joint.fresh)}
+    owner_of = {view_root(n): n for n in joint.fresh}
+    fw, bw = _Builder(joint), _Builder(joint)
+    for n in joint.inputs:
+        fw.placeholder(n)
+    random = [n for n in joint.graph.nodes if n not in region.backward and is_random(n.target)]
+    fw.emit(_ancestors([*joint.fresh, *cut, *random]))
+    outputs = [fw.env[n] for n in joint.fresh]
+    saved: dict[fx.Node, tuple[str, int]] = {}
+    rebuilt: list[tuple[fx.Node, fx.Node]] = []
+    for n in sorted(cut, key=lambda n: input_index.get(n, len(input_index))):
+        owner = owner_of.get(view_root(n))
+        if n in input_index and n not in mutated:
+            saved[n] = ("input", input_index[n])
+        elif n in output_index:
+            saved[n] = ("output", output_index[n])
+        elif owner is not None and _same_elements(owner, n):
+            # The caller may write to the output; only when that very tensor is saved does its version tell.
+            saved[owner] = ("output", output_index[owner])
+            rebuilt.append((n, owner))
+        else:
+            outputs.append(fw.clone(n) if owner is not None or n in mutated else fw.env[n])
+            saved[n] = ("output", len(outputs) - 1)
+    for n in (*saved, *joint.tangents):
+        bw.placeholder(n)
+    for n, owner in rebuilt:
+        bw.rebuild(n, owner)
+    bw.emit_with_needs([n for n in joint.graph.nodes if n in region.backward], region.grads)
+    grads = [None if g is None else bw.env[g] for g in joint.grads]
+    return Partition(fw.finish(outputs), bw.finish(grads), list(saved.values()), list(saved))
+
+
+def _same_elements(owner: fx.Node, n: fx.Node) -> bool:
+    a, b = owner.meta["val"], n.meta["val"]
+    return bool(a.numel() == b.numel() and a.dtype == b.dtype and a.is_contiguous() and b.is_contiguous())
+
+
+class _Builder:
+    """A graph made of copies of a joint graph's nodes; `env` maps joint nodes to copies."""
+
+    def __init__(self, joint: Joint) -> None:
+        self.joint = joint
+        self.graph = fx.Graph()
+        self.env: dict[fx.Node, fx.Node] = {}
+
+    def placeholder(self, n: fx.Node) -> None:
+        copy = self.graph.placeholder(n.name)
+        copy.meta["val"] = n.meta["val"]
+        self.env[n] = copy
+
+    def emit(self, wanted: set[fx.Node]) -> None:
+        """Copy `wanted` in the order of the joint graph."""
+        for n in self.joint.graph.nodes:
+            if n in wanted and n not in self.env:
+                self._copy(n)
+
+    def emit_with_needs(self, nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> None:
+        """Copy those of `nodes` that `results` need, in order, each after what has to be computed again for it."""
+        live = _ancestors(results)
+        for n in (*nodes, *results):
+            if n not in live or n in self.env:
+                continue
+            stack = [n]
+            while stack:
+                top = stack[-1]
+                missing = [a for a in top.all_input_nodes if a not in self.env]
+                if missing:
+                    stack.extend(reversed(missing))
+                    continue
+                stack.pop()
+                if top not in self.env:
+                    self._copy(top)
+
+    def clone(self, n: fx.Node) -> fx.Node:
+        copy = self.graph.call_function(aten.clone.default, (self.env[n],), {})
+        copy.meta["val"] = n.meta["val"]
+        return copy
+
+    def rebuild(self, n: fx.Node, owner: fx.Node) -> None:
+        copy = self.graph.call_function(aten.view.default, (self.env[owner], list(n.meta["val"].shape)), {})
+        copy.meta["val"] = n.meta["val"]
+        self.env[n] = copy
+
+    def finish(self, outputs: Sequence[fx.Node | None]) -> fx.GraphModule:
+        self.graph.output(tuple(outputs))
+        return graph_module(self.graph, self.joint.constants)
+
+    def _copy(self, n: fx.Node) -> None:
+        if n.op == "placeholder":
+            raise AssertionError(f"the cut does not separate {n.name} from the gradients")
+        self.env[n] = self.graph.node_copy(n, self.env.__getitem__)
+
+
+def graph_module(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> fx.GraphModule:
+    """A graph module that prints its code only when somebody calls or reads it."""
+    used = {n.target for n in graph.nodes if n.op == "get_attr"}
+    root = {name: value for name, value in constants.items() if name in used}
+    with _use_lazy_graph_module(True):
+        gm = _make_graph_module(root, graph)
+    gm.graph.lint()
+    return gm

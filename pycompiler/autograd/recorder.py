@@ -1,0 +1,291 @@
+"""Record the ATen operators that run below autograd and functionalisation.
+
+In: operators that reach the dispatch mode `Recorder` with FakeTensor arguments. Out: nodes of `Recorder.graph`, each with
+``meta["val"]`` (the FakeTensor, or the tuple of them, that the operator returned).
+Example: ``with Recorder(fake_mode, table) as r: torch.add(a, b)`` leaves one ``aten.add.Tensor`` node in ``r.graph``.
+
+Invariants: a FakeTensor that was seen once keeps its node for ever (nothing below functionalisation mutates), and is kept
+alive by that node's meta, so ``id`` is a sound key. Equal pure calls give one node (value numbering).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+aten = torch.ops.aten
+prim = torch.ops.prim
+
+Decomposition = Callable[..., Any]
+
+_MISSING = object()
+_SMALL_CONSTANT = 1
+
+
+class _NotFunctional(Exception):
+    """A decomposition wanted to mutate; the operator is recorded whole instead."""
+
+
+def is_random(target: object) -> bool:
+    """True for operators that draw from a generator: never merged, never recomputed, never dropped."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def tensors_in(args: Any) -> Iterator[torch.Tensor]:
+    """Tensors in nested tuples, lists and dict values, in order."""
+    if isinstance(args, torch.Tensor):
+        yield args
+    elif isinstance(args, (tuple, list)):
+        for a in args:
+            yield from tensors_in(a)
+    elif isinstance(args, dict):
+        for a in args.values():
+            yield from tensors_in(a)
+
+
+def is_dense(t: torch.Tensor) -> bool:
+    """True when the strides of `t` are a permutation of contiguous ones (no overlap, no holes)."""
+    expected = 1
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return t.numel() == 0
+        expected *= size
+    return True
+
+
+@contextlib.contextmanager
+def functional() -> Iterator[None]:
+    """C++ functionalisation on: what is made inside is a functional wrapper, views stay views."""
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+@contextlib.contextmanager
+def plain(mode: FakeTensorMode) -> Iterator[None]:
+    """Inside a trace: make FakeTensors of `mode` that are not recorded."""
+    torch._disable_functionalization()
+    try:
+        with _disable_current_modes(), torch.no_grad(), mode:
+            yield
+    finally:
+        torch._enable_functionalization(reapply_views=True)
+
+
+class Recorder(TorchDispatchMode):
+    """Dispatch mode that appends what it sees to an fx graph; see the module docstring."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would wrap every call of the mode in torch._dynamo.disable, which costs, and imports it
+
+    def __init__(self, fake_mode: FakeTensorMode, decompositions: Mapping[OpOverload, Decomposition]) -> None:
+        super().__init__()
+        self.fake_mode = fake_mode
+        self.decompositions = decompositions
+        self.graph = fx.Graph()
+        self.constants: dict[str, torch.Tensor] = {}
+        self.source: fx.Node | None = None
+        self._node_of: dict[int, fx.Node] = {}
+        self._constant_of: dict[int, FakeTensor] = {}
+        self._seen: dict[Any, Any] = {}
+        self._depth = 0
+        self._last_placeholder: fx.Node | None = None
+
+    # -- tensors and nodes ------------------------------------------------------------------------------------------
+
+    def placeholder(self, name: str, value: Any) -> fx.Node:
+        """A graph input after the inputs made so far, whatever was recorded meanwhile."""
+        if self._last_placeholder is None:
+            at = self.graph._root
+        else:
+            at = self._last_placeholder
+        with self.graph.inserting_after(at):
+            node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        self._last_placeholder = node
+        if isinstance(value, torch.Tensor):
+            self._node_of[id(value)] = node
+        return node
+
+    def node(self, value: torch.Tensor) -> fx.Node:
+        """The node that computes `value`; a KeyError means that the tensor did not come from this trace."""
+        return self._node_of[id(value)]
+
+    def alias(self, value: torch.Tensor, node: fx.Node) -> None:
+        """From now on `value` is what `node` computes (`node.meta` keeps it alive)."""
+        self._node_of[id(value)] = node
+        node.meta.setdefault("aliases", []).append(value)
+
+    def constant(self, value: torch.Tensor) -> FakeTensor:
+        """The FakeTensor that stands for a real tensor baked into the graph."""
+        fake = self._constant_of.get(id(value))
+        if fake is None:
+            fake = self.fake_mode.from_tensor(value.detach(), static_shapes=True)
+            self._bake(value, fake)
+        return fake
+
+    def _bake(self, value: torch.Tensor, fake: FakeTensor) -> fx.Node:
+        if value.numel() == _SMALL_CONSTANT and value.layout is torch.strided:
+            # A one-element constant is a fill, which a backend folds into its users.
+            args = (list(value.shape), value.item())
+            node = self.graph.call_function(
+                aten.full.default, args, {"dtype": value.dtype, "device": value.device, "pin_memory": False}
+            )
+        else:
+            name = f"_tensor_constant{len(self.constants)}"
+            self.constants[name] = value
+            node = fx.Node(self.graph, name, "get_attr", name, (), {})
+            self.graph._insert(node)
+        node.meta["val"] = fake
+        node.meta["constant"] = value
+        self._node_of[id(fake)] = node
+        self._constant_of[id(value)] = fake
+        return node
+
+    # -- the mode ---------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is prim.device.default:
+            return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
+        kwargs = kwargs or {}
+        pure = not is_random(func)
+        key: Any = None
+        if pure:
+            try:
+                key = (func, self._key(args), self._key(tuple(kwargs.items())) if kwargs else ())
+                known = self._seen.get(key, _MISSING)
+                if known is not _MISSING:
+                    return known
+            except TypeError:
+                pure = False
+        decompose = self.decompositions.get(func)
+        if decompose is None and func not in self.decompositions and _is_composite(func):
+            decompose = func.decompose
+        out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
+        if out is NotImplemented:
+            out = self._record(func, types, args, kwargs)
+        if pure:
+            self._seen[key] = out
+        return out
+
+    def _key(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            return self._node_of[id(value)]
+        if kind is tuple or kind is list:
+            return tuple([self._key(v) for v in value])
+        if kind is float and value == 0.0:
+            return (float, str(value))  # 0.0 and -0.0 compare equal
+        if isinstance(value, torch.Tensor):
+            raise TypeError("a tensor that is not fake has no key")
+        return (kind, value)
+
+    def _decomposed(self, func: OpOverload, decompose: Decomposition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        mark = self.graph._root.prev
+        self._depth += 1
+        try:
+            with self:
+                return decompose(*args, **kwargs)
+        except _NotFunctional:
+            if self._depth > 1:
+                raise
+            while self.graph._root.prev is not mark:
+                self.graph.erase_node(self.graph._root.prev)
+            self._seen.clear()  # it may name erased nodes
+            return NotImplemented
+        finally:
+            self._depth -= 1
+
+    def _record(self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func._schema.is_mutable:
+            if self._depth:
+                raise _NotFunctional(str(func))
+            raise NotImplementedError(f"{func} mutates its arguments and functionalisation does not know it")
+        if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
+            return self._lift(func, types, args[0])
+        real = [t for t in tensors_in((args, kwargs)) if not isinstance(t, FakeTensor)]
+        if real:
+            fakes = {id(t): self.constant(t) for t in real}
+            args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: fakes.get(id(a), a))  # type: ignore[assignment]
+        out = self.fake_mode.__torch_dispatch__(func, types, args, kwargs)
+        if not any(True for _ in tensors_in(out)):
+            return out
+        if isinstance(out, torch.Tensor) and id(out) in self._node_of:
+            return out
+        node = self.graph.create_node("call_function", func, self._arg(args), self._arg(kwargs))
+        self._attach(node, out)
+        return out
+
+    def _lift(self, func: OpOverload, types: Sequence[type], value: torch.Tensor) -> torch.Tensor:
+        if isinstance(value, FakeTensor):
+            return value
+        if id(value) not in self._constant_of:
+            self._bake(value, self.fake_mode.__torch_dispatch__(func, types, (value,), {}))
+        return self._constant_of[id(value)]
+
+    def _arg(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            return self._node_of[id(value)]
+        if kind is tuple:
+            return tuple([self._arg(v) for v in value])
+        if kind is list:
+            return [self._arg(v) for v in value]
+        if kind is dict:
+            return {k: self._arg(v) for k, v in value.items()}
+        if isinstance(value, torch.Size):
+            return [self._arg(v) for v in value]
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self._symbol(value)
+        return value
+
+    def _symbol(self, value: Any) -> Any:
+        node = value.node
+        if node.constant is not None:
+            return node.constant
+        if node.expr.is_number:
+            return node.expr.__int__() if isinstance(value, torch.SymInt) else node.expr.__float__()
+        raise NotImplementedError(f"symbolic size {value} in an ahead-of-time trace; sizes are static here")
+
+    def _attach(self, node: fx.Node, out: Any) -> None:
+        node.meta["val"] = out
+        if self.source is not None:
+            node.meta["source"] = self.source.name
+            trace = self.source.meta.get("stack_trace")
+            if trace is not None:
+                node.meta["stack_trace"] = trace
+        if isinstance(out, torch.Tensor):
+            self._node_of[id(out)] = node
+            return
+        for i, item in enumerate(out):
+            if isinstance(item, torch.Tensor):
+                self._attach(self.graph.create_node("call_function", operator.getitem, (node, i)), item)
+
+
+_composite: dict[OpOverload, bool] = {}
+
+
+def _is_composite(func: OpOverload) -> bool:
+    known = _composite.get(func)
+    if known is None:
+        known = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd) and not any(
+            func.has_kernel_for_dispatch_key(k)
+            for k in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA, torch._C.DispatchKey.Meta)
+        )
+        _composite[func] = known
+    return known

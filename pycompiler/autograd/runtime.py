@@ -1,0 +1,257 @@
+"""The code that runs on every call around compiled graphs.
+
+In: a `Joint`, its `Partition` and the compiled callables. Out: one callable of the graph's inputs.
+Example: a graph without mutation, aliasing and gradients needs nothing: the compiler's callable is returned as it is.
+
+Each wrapper is printed as straight Python for this one graph (indices are literals, no loops, no kwargs) and compiled once;
+`source_of` gives the text back. Shapes, devices, ``requires_grad`` and grad mode are guarded by the caller.
+"""
+
+from __future__ import annotations
+
+import linecache
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler.autograd.joint import Joint, Mutation, Output
+from pycompiler.autograd.partition import Partition
+
+Compiled = Callable[..., Sequence[Any]]
+
+_FOREACH_FROM = 4  # this many buffers are copied by one call
+
+
+def source_of(fn: Any) -> str:
+    """The printed source of a wrapper made here ('' for anything else)."""
+    return getattr(fn, "__pycompiler_source__", "")
+
+
+def _build(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Any:
+    text = "\n".join(lines) + "\n"
+    filename = f"<pycompiler.autograd {name} {id(scope):x}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), scope)
+    fn = scope[name]
+    fn.__pycompiler_source__ = text
+    return fn
+
+
+def autocast_free(compiled: Compiled) -> Compiled:
+    """`compiled` with autocast off: its graph contains the casts already."""
+
+    def without_autocast(*args: Any) -> Sequence[Any]:
+        with torch._C._DisableAutocast():
+            return compiled(*args)
+
+    return without_autocast
+
+
+# -- the differentiable pair ------------------------------------------------------------------------------------------
+
+
+class LazyBackward:
+    """A backward graph that is compiled when it is first needed; afterwards `call` is the compiled callable."""
+
+    def __init__(self, module: fx.GraphModule, compiler: Callable[[fx.GraphModule, list[Any]], Compiled]) -> None:
+        self._lock = threading.Lock()
+        self._pending: tuple[fx.GraphModule, Callable[[fx.GraphModule, list[Any]], Compiled]] | None = (module, compiler)
+        self.call: Compiled = self._first
+
+    def _first(self, *args: Any) -> Sequence[Any]:
+        return self.compile()(*args)
+
+    def compile(self) -> Compiled:
+        """Compile now, once, whatever thread asks; returns the compiled callable."""
+        with self._lock:
+            if self._pending is not None:
+                module, compiler = self._pending
+                inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+                with torch.no_grad(), torch._C._DisableAutocast():
+                    self.call = compiler(module, inputs)
+                self._pending = None
+        return self.call
+
+
+class _NoDoubleBackward(torch.autograd.Function):
+    """Identity on gradients whose own gradient is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, *grads: Any) -> tuple[Any, ...]:
+        ctx.name = name
+        return tuple(g.view_as(g) if isinstance(g, torch.Tensor) else g for g in grads)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise RuntimeError(
+            f"double backward through the compiled graph {ctx.name!r}: its backward was compiled ahead of time and has no "
+            "gradient of its own. Run this function without pycompiler (pycompiler.disable) to differentiate it twice."
+        )
+
+
+def _first_order(backward: Callable[..., tuple[Any, ...]], name: str, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`backward` under ``create_graph=True``: the gradients are right, differentiating them again raises."""
+    with torch.no_grad():
+        grads = backward(ctx, *tangents)
+    anchor = torch.zeros((), requires_grad=True)
+    found = [g for g in grads if g is not None]
+    with torch.no_grad():
+        found = [g.detach() for g in found]
+    guarded = iter(_NoDoubleBackward.apply(name, *[g.requires_grad_() for g in found], anchor)[:-1])
+    return tuple(None if g is None else next(guarded) for g in grads)
+
+
+def _coerce(tangent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`tangent` with the strides that the backward was compiled for."""
+    if tangent.is_contiguous() and like.is_contiguous():
+        return tangent.as_strided(like.shape, like.stride())  # they differ in dimensions of size 1 only
+    out = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    return out.copy_(tangent)
+
+
+class _Like:
+    """Shape, strides, dtype and device of a tangent, without its memory."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.shape, self.dtype, self.device = tuple(value.shape), value.dtype, value.device
+        self._stride = value.stride()
+        self._contiguous = value.is_contiguous()
+
+    def stride(self) -> tuple[int, ...]:
+        return self._stride
+
+    def is_contiguous(self) -> bool:
+        return self._contiguous
+
+    def zeros(self) -> torch.Tensor:
+        return torch.empty_strided(self.shape, self._stride, dtype=self.dtype, device=self.device).zero_()
+
+
+def differentiable(joint: Joint, part: Partition, forward: Compiled, backward: LazyBackward, name: str) -> Compiled:
+    """The pair behind one autograd Function: takes the graph inputs, returns the fresh outputs."""
+    scope: dict[str, Any] = {"forward_graph": forward, "lazy": backward, "coerce": _coerce, "torch": torch}
+    scope.update({"grad_mode": torch.is_grad_enabled, "first_order": _first_order, "NAME": name})
+    members = {
+        "forward": staticmethod(_build("forward", _forward_lines(joint, part), scope)),
+        "backward": staticmethod(_build("backward", _backward_lines(joint, part, scope), scope)),
+    }
+    function = type(f"Compiled_{name}", (torch.autograd.Function,), members)
+    # Not Function.apply: its checks for functorch are the caller's guards on dispatch keys.
+    return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return]
+
+
+def _forward_lines(joint: Joint, part: Partition) -> list[str]:
+    fresh = len(joint.fresh)
+    saved = [f"args[{i}]" if kind == "input" else f"outs[{i}]" for kind, i in part.saved]
+    is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
+    tensors = [s for s, t in zip(saved, is_tensor, strict=True) if t]
+    others = [s for s, t in zip(saved, is_tensor, strict=True) if not t]
+    fixed = [f"outs[{i}]" for i, d in enumerate(joint.differentiable) if not d]
+    lines = ["def forward(ctx, *args):", "    outs = forward_graph(*args)"]
+    if tensors:
+        lines.append(f"    ctx.save_for_backward({', '.join(tensors)})")
+    if others:
+        lines.append(f"    ctx.numbers = ({', '.join(others)},)")
+    if fixed:
+        lines.append(f"    ctx.mark_non_differentiable({', '.join(fixed)})")
+    lines.append("    ctx.set_materialize_grads(False)")
+    count = len(part.forward.graph.output_node().args[0])  # type: ignore[arg-type]
+    lines.append("    return tuple(outs)" if count == fresh else f"    return tuple(outs[:{fresh}])")
+    return lines
+
+
+def _backward_lines(joint: Joint, part: Partition, scope: dict[str, Any]) -> list[str]:
+    names = [f"g{i}" for i in range(len(joint.fresh))]
+    lines = [f"def backward(ctx, {', '.join(names)}):", "    if grad_mode():"]
+    lines.append(f"        return first_order(backward, NAME, ctx, ({', '.join(names)},))")
+    for k, node in zip(joint.tangent_of, joint.tangents, strict=True):
+        like = _Like(node.meta["val"])
+        scope[f"like{k}"], scope[f"strides{k}"] = like, like.stride()
+        lines += [f"    if g{k} is None:", f"        g{k} = like{k}.zeros()"]
+        lines += [f"    elif g{k}.stride() != strides{k}:", f"        g{k} = coerce(g{k}, like{k})"]
+    is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
+    tangents = "".join(f", g{k}" for k in joint.tangent_of)
+    if all(is_tensor):
+        lines.append(f"    grads = lazy.call(*ctx.saved_tensors{tangents})")
+    else:
+        lines.append("    tensors, numbers = iter(ctx.saved_tensors), iter(ctx.numbers)" if any(is_tensor) else "    numbers = iter(ctx.numbers)")
+        order = ", ".join("next(tensors)" if t else "next(numbers)" for t in is_tensor)
+        lines.append(f"    grads = lazy.call({order}{tangents})")
+    result = [f"grads[{i}]" if g is not None else "None" for i, g in enumerate(joint.grads)]
+    if all(g is not None for g in joint.grads):
+        lines.append("    return tuple(grads)")
+    else:
+        lines.append(f"    return ({', '.join(result)},)")
+    return lines
+
+
+# -- mutation and aliasing --------------------------------------------------------------------------------------------
+
+
+def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
+    """`inner` (inputs → fresh outputs) with mutations applied and the caller's outputs rebuilt."""
+    plain = [Output("fresh", i) for i in range(len(joint.fresh))]
+    if not joint.mutations and joint.outputs == plain:
+        return inner
+    scope: dict[str, Any] = {"inner": inner, "set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled}
+    scope["foreach_copy"] = torch._foreach_copy_
+    lines = ["def run(*args):", "    outs = inner(*args)"]
+    lines += _mutation_lines(joint)
+    for k, output in enumerate(joint.outputs):
+        lines += _output_lines(k, output, scope)
+    lines.append(f"    return ({' '.join(f'r{k},' for k in range(len(joint.outputs)))})")
+    run = _build("run", lines, scope)
+    run.__name__ = run.__qualname__ = f"run_{name}"
+    return run  # type: ignore[no-any-return]
+
+
+def _mutation_lines(joint: Joint) -> list[str]:
+    lines: list[str] = []
+    quiet: list[Mutation] = []
+    for m in joint.mutations:
+        target = f"args[{m.index}]"
+        if m.how == "hidden":
+            lines.append(f"    {target}.data.copy_(outs[{m.fresh}])")
+        elif m.how == "no_grad" and joint.inputs[m.index].meta.get("requires_grad"):
+            quiet.append(m)
+        else:
+            lines.append(f"    {target}.copy_(outs[{m.fresh}])")
+    if len(lines) >= _FOREACH_FROM and all(m.how == "no_grad" for m in joint.mutations) and not quiet:
+        targets = ", ".join(f"args[{m.index}]" for m in joint.mutations)
+        values = ", ".join(f"outs[{m.fresh}]" for m in joint.mutations)
+        return [f"    foreach_copy([{targets}], [{values}])"]
+    if quiet:
+        lines += ["    before = grad_mode()", "    set_grad(False)", "    try:"]
+        lines += [f"        args[{m.index}].copy_(outs[{m.fresh}])" for m in quiet]
+        lines += ["    finally:", "        set_grad(before)"]
+    return lines
+
+
+def _output_lines(k: int, output: Output, scope: dict[str, Any]) -> list[str]:
+    if output.kind == "constant":
+        scope[f"constant{k}"] = output.value
+        return [f"    r{k} = constant{k}"]
+    if output.kind == "same":
+        return [f"    r{k} = r{output.index}"]
+    base = f"{'args' if output.of_input else 'outs'}[{output.index}]"
+    if output.kind != "view":
+        return [f"    r{k} = {base}"]
+    lines = [f"    r{k} = {base}"]
+    for j, step in enumerate(output.steps):
+        scope[f"op{k}_{j}"] = step.target
+        kwargs = dict(step.kwargs)
+        offset = kwargs.pop("offset", None)
+        scope[f"args{k}_{j}"], scope[f"kwargs{k}_{j}"] = step.args, kwargs
+        arguments = f"*args{k}_{j}" + (f", **kwargs{k}_{j}" if kwargs else "")
+        if offset is not None:
+            arguments += f", r{k}.storage_offset() + {offset}"
+        item = "" if step.item is None else f"[{step.item}]"
+        lines.append(f"    r{k} = op{k}_{j}(r{k}, {arguments}){item}" if step.args or kwargs or offset is not None else f"    r{k} = op{k}_{j}(r{k}){item}")
+    if output.no_grad:
+        inside = [f"    {line}" for line in lines[1:]]
+        lines = [lines[0], "    before = grad_mode()", "    set_grad(False)", "    try:", *inside]
+        lines += ["    finally:", "        set_grad(before)"]
+    return lines

@@ -1,0 +1,17 @@
+"""What ahead-of-time autograd refuses, and how it says so.
+
+In: a reason and the place it was seen. Out: `AutogradUnsupported`, which the pipeline catches to run the graph eagerly.
+Example: ``raise AutogradUnsupported("metadata mutation", "input 0 was resized", "use a functional view")``.
+"""
+
+from __future__ import annotations
+
+
+class AutogradUnsupported(RuntimeError):
+    """A graph that is legal PyTorch but cannot be compiled ahead of time; the caller runs it eagerly and logs this."""
+
+    def __init__(self, reason: str, seen: str, hint: str) -> None:
+        super().__init__(f"{reason}: {seen}; {hint}")
+        self.reason = reason
+        self.seen = seen
+        self.hint = hint

@@ -1,0 +1,86 @@
+"""Views in a functional graph: where a value's storage comes from, and how to make the view again.
+
+In: a node of the recorded graph. Out: its root (the node that owns the storage) and the view operators between them.
+Example: for ``y = x.t()[0]`` the root of ``y`` is ``x`` and the steps are ``permute`` and ``select``.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+
+@lru_cache(maxsize=None)
+def is_view_op(target: object) -> bool:
+    """True for operators whose result shares the storage of their first argument (and for getitem of such a list)."""
+    if not isinstance(target, OpOverload) or target._schema.is_mutable:
+        return False
+    arguments = target._schema.arguments
+    returns = target._schema.returns
+    return bool(arguments and returns and arguments[0].alias_info is not None and returns[0].alias_info is not None)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One view operator: ``target(base, *args, **kwargs)``, then element `item` when it returns several."""
+
+    target: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    item: int | None = None
+
+    def __call__(self, base: torch.Tensor) -> torch.Tensor:
+        out = self.target(base, *self.args, **self.kwargs)
+        return out if self.item is None else out[self.item]  # type: ignore[no-any-return]
+
+
+def view_parent(node: fx.Node) -> tuple[fx.Node, Step] | None:
+    """The node that `node` views directly and the step between them, or None when it owns its storage."""
+    item = None
+    if node.target is operator.getitem:
+        item, node = node.args[1], node.args[0]  # type: ignore[assignment]
+    if node.op != "call_function" or not is_view_op(node.target):
+        return None
+    base, *rest = node.args
+    assert isinstance(base, fx.Node) and (item is None or isinstance(item, int))
+    return base, Step(node.target, tuple(rest), dict(node.kwargs), item)  # type: ignore[arg-type]
+
+
+def view_root(node: fx.Node) -> fx.Node:
+    """The node that owns the storage of `node`'s value."""
+    while (parent := view_parent(node)) is not None:
+        node = parent[0]
+    return node
+
+
+def view_steps(node: fx.Node, base: fx.Node) -> list[Step] | None:
+    """The steps that lead from `base` to `node`, or None when `node` is no view of `base` with constant arguments."""
+    steps: list[Step] = []
+    while node is not base:
+        parent = view_parent(node)
+        if parent is None:
+            return None
+        node, step = parent
+        if any(isinstance(a, fx.Node) for a in (*step.args, *step.kwargs.values())):
+            return None
+        steps.append(step)
+    return steps[::-1]
+
+
+def strided_step(value: torch.Tensor, base: torch.Tensor) -> Step | None:
+    """`value` as one `as_strided` of `base` (both from one trace), or None when the element types differ.
+
+    The offset is relative to the base, whose own offset at run time may be another: `runtime` adds it.
+    """
+    if value.dtype != base.dtype:
+        return None
+    offset = value.storage_offset() - base.storage_offset()
+    return Step(aten.as_strided.default, (list(value.shape), list(value.stride())), {"offset": offset})

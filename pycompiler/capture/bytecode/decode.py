@@ -1,0 +1,165 @@
+"""A code object → a list of plain instructions.
+
+In: any code object. Out: fresh `Instruction`s in order, jumps and handlers as references, superinstructions split.
+
+Example: ``[i.opname for i in decode(f.__code__)]``.
+"""
+
+from __future__ import annotations
+
+from types import CodeType
+
+from pycompiler.capture.bytecode.instruction import Handler, Instruction, Positions
+from pycompiler.capture.bytecode.locations import decode_exception_table
+from pycompiler.capture.bytecode.tables import (
+    BINARY_OPERATORS,
+    CACHES,
+    CELL,
+    CONST,
+    FAST,
+    HAS_ARG,
+    INTRINSICS,
+    JUMP,
+    NAME,
+    NAME_SHIFT,
+    OPMAP,
+    OPNAME,
+    SUPERINSTRUCTIONS,
+    decode_compare,
+)
+
+_INSPECTS_FRAME = frozenset(["locals", "vars", "dir", "eval", "exec"])
+"""Builtins that read all variables of the calling frame."""
+LOCAL_SUFFIX = "#local"
+
+
+def slot_names(code: CodeType) -> list[str]:
+    """The name of every variable slot (locals, then cells that are not locals, then free variables), all different."""
+    own = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames)]
+    free = set(code.co_freevars)
+    return [name + LOCAL_SUFFIX if name in free else name for name in own] + list(code.co_freevars)
+
+
+def cell_names(code: CodeType) -> tuple[str, ...]:
+    """The names of the slots that hold cells: own cells, then free variables."""
+    free = set(code.co_freevars)
+    return (*(name + LOCAL_SUFFIX if name in free else name for name in code.co_cellvars), *code.co_freevars)
+
+
+def preamble_cells(code: CodeType, body: list[Instruction]) -> tuple[str, ...]:
+    """The names of the slots that hold cells from the start. Not so the cells of an inlined comprehension (3.12)."""
+    end = next((position for position, instruction in enumerate(body) if instruction.opname == "RESUME"), len(body))
+    made = {instruction.argval for instruction in body[:end] if instruction.opname == "MAKE_CELL"}
+    return tuple(name for name in cell_names(code) if name in made or name in code.co_freevars)
+
+
+def decode(code: CodeType) -> list[Instruction]:
+    """The instructions of `code`, new objects at every call."""
+    slots = slot_names(code)
+    cells = frozenset(cell_names(code))
+    positions: list[Positions] = list(code.co_positions())
+    instructions: list[Instruction] = []
+    starts: dict[int, Instruction] = {}
+    jumps: list[tuple[Instruction, int]] = []
+    raw = code.co_code
+    offset = extended = 0
+    start = 0
+    while offset < len(raw):
+        opname, arg = OPNAME[raw[offset]], extended | raw[offset + 1]
+        if opname == "EXTENDED_ARG":
+            extended, offset = arg << 8, offset + 2
+            continue
+        following = offset + 2 + 2 * CACHES[opname]
+        for half, (name, value) in enumerate(_plain(opname, arg)):
+            instruction = _instruction(name, value, code, slots, cells)
+            instruction.offset = offset + half
+            instruction.positions = positions[offset // 2]
+            instruction.lineno = instruction.positions[0]
+            instructions.append(instruction)
+            starts.setdefault(start, instruction)
+        if opname in JUMP:
+            jumps.append((instructions[-1], following + 2 * (-arg if "BACKWARD" in opname else arg)))
+        offset = start = following
+        extended = 0
+    for instruction, goal in jumps:
+        instruction.target = starts[goal]
+    _attach_handlers(code, instructions, starts)
+    _mark_hidden_reads(code, instructions, slots)
+    return instructions
+
+
+def _plain(opname: str, arg: int) -> list[tuple[str, int]]:
+    if opname in SUPERINSTRUCTIONS:
+        first, second = SUPERINSTRUCTIONS[opname]
+        return [(first, arg >> 4), (second, arg & 15)]
+    return [(opname, arg)]
+
+
+def _instruction(opname: str, arg: int, code: CodeType, slots: list[str], cells: frozenset[str]) -> Instruction:
+    if opname not in HAS_ARG:
+        return Instruction(opname)
+    result = Instruction(opname, arg, arg)
+    if opname in CONST:
+        result.argval = code.co_consts[arg]
+    elif opname in NAME:
+        shift = NAME_SHIFT.get(opname, 0)
+        result.argval, result.flag = code.co_names[arg >> shift], arg & (1 << shift) - 1
+    elif opname in FAST or opname in CELL:
+        result.argval = slots[arg]
+        if opname == "LOAD_FAST" and result.argval in cells and "LOAD_CLOSURE" not in OPMAP:
+            # 3.13 has no LOAD_CLOSURE any more: it loads the cell slot raw.
+            result.opname = "LOAD_CLOSURE"
+    elif opname == "COMPARE_OP":
+        result.argval, result.flag = decode_compare(arg)
+    elif opname == "BINARY_OP":
+        result.argval = BINARY_OPERATORS[arg]
+    elif opname in INTRINSICS:
+        result.argval = INTRINSICS[opname][arg]
+    elif opname in JUMP:
+        result.argval = None
+    return result
+
+
+def _attach_handlers(code: CodeType, instructions: list[Instruction], starts: dict[int, Instruction]) -> None:
+    rows = decode_exception_table(code.co_exceptiontable)
+    row = 0
+    handler: Handler | None = None
+    for instruction in instructions:
+        assert instruction.offset is not None
+        unit = instruction.offset // 2
+        while row < len(rows) and rows[row][0] + rows[row][1] <= unit:
+            row, handler = row + 1, None
+        if row < len(rows) and rows[row][0] <= unit:
+            _, _, target, depth, lasti = rows[row]
+            handler = handler or Handler(starts[2 * target], depth, lasti)
+            instruction.handler = handler
+
+
+def _mark_hidden_reads(code: CodeType, instructions: list[Instruction], slots: list[str]) -> None:
+    for instruction, following in zip(instructions, instructions[1:], strict=False):
+        if instruction.opname not in ("LOAD_GLOBAL", "LOAD_NAME"):
+            continue
+        if instruction.argval in _INSPECTS_FRAME:
+            instruction.reads = tuple(slots)
+        elif is_zero_argument_super(code, instruction, following):
+            instruction.reads = ("__class__", slots[0])
+
+
+def is_zero_argument_super(code: CodeType, load: Instruction, following: Instruction) -> bool:
+    """Whether `load` and the call after it are `super()`, which finds `__class__` and the first argument by itself."""
+    return (
+        load.opname == "LOAD_GLOBAL"
+        and load.argval == "super"
+        and bool(load.flag)
+        and following.opname in ("PRECALL", "CALL")
+        and following.arg == 0
+        and "__class__" in code.co_freevars
+        and code.co_argcount > 0
+    )
+
+
+def opcode_number(opname: str) -> int:
+    """The number of a real opcode; an error that names the version's gap otherwise."""
+    if opname not in OPMAP:
+        raise ValueError(f"opcode {opname!r} does not exist in this Python; expected one of dis.opmap")
+    return OPMAP[opname]

@@ -1,0 +1,168 @@
+"""Generated frame code: a head, then one original instruction run natively, then tails that call resume functions.
+
+In: a root code object, the head's instructions and what to do afterwards. Out: a code object of an ordinary function whose
+parameters are the frame's parameters, all positional, in locals-array order; free variables stay free variables.
+
+Example, a break at the call at offset 30 of `code` with one local alive::
+
+    after = exits(code, 30)["next"]
+    rest = resume(code, after.offset, locals=("x",), stack=("value",))
+    tail = tail_call(native_tail_call, function_of(rest), ("x",), resume_info(rest).stack)
+    frame = continuation(code, head, 30, {"next": tail})
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+
+from pycompiler.capture.bytecode import build
+from pycompiler.capture.bytecode.analysis import reachable
+from pycompiler.capture.bytecode.assemble import assemble
+from pycompiler.capture.bytecode.decode import decode, preamble_cells, slot_names
+from pycompiler.capture.bytecode.instruction import Instruction
+from pycompiler.capture.bytecode.resume import ResumeInfo, origin_of, original_offset, restore_cells, resume, resume_info
+from pycompiler.capture.bytecode.shapes import Exit, check_function, exits, group, group_exits, skip_landing, stack_kinds
+
+Tail = Sequence[Instruction] | Callable[[], Sequence[Instruction]]
+_COUNTED = 0x04, 0x08
+"""CO_VARARGS, CO_VARKEYWORDS: each adds one parameter."""
+
+
+@dataclass(frozen=True)
+class FrameLayout:
+    """What the engine's locals array holds for a root code object."""
+
+    params: tuple[str, ...]
+    """Positional, keyword-only, `*args`, `**kwargs`: as in `co_varnames`."""
+    freevars: tuple[str, ...]
+    cells: tuple[str, ...]
+    """Names whose slot holds a cell object once the preamble has run: own cells, then free variables."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All slots of the locals array in order."""
+        return self.params + self.freevars
+
+    @staticmethod
+    def of(code: CodeType) -> FrameLayout:
+        """The layout of a code object."""
+        count = code.co_argcount + code.co_kwonlyargcount + sum(bool(code.co_flags & flag) for flag in _COUNTED)
+        return FrameLayout(tuple(slot_names(code)[:count]), code.co_freevars, preamble_cells(code, decode(code)))
+
+
+def preamble(code: CodeType, body: Sequence[Instruction]) -> list[Instruction]:
+    """The original's first instructions up to RESUME; in a resume function also those that put the cells back."""
+    end = next(position for position, instruction in enumerate(body) if instruction.opname == "RESUME") + 1
+    info = resume_info(code)
+    restored = () if info is None else info.restored
+    return [*(instruction.copy() for instruction in body[:end]), *restore_cells(restored)]
+
+
+def continuation(
+    code: CodeType,
+    head: Sequence[Instruction],
+    resume_at: int,
+    tails: Mapping[str, Tail],
+    *,
+    name: str | None = None,
+) -> CodeType:
+    """A function that runs `head`, then the original instruction at `resume_at`, then a tail.
+
+    `head` runs after the preamble (every cell slot holds its cell) and leaves the original's stack before `resume_at`.
+    `tails` has an entry for each key of `exits(code, resume_at)`; a tail ends in a return. An exception raised by the
+    instruction goes to the original's handlers, which run the original code; so does a loop that comes back to it.
+    """
+    check_function(code)
+    body = decode(code)
+    part = group(body, resume_at)
+    native = [instruction.copy() for instruction in body[part]]
+    wanted = group_exits(body, part)
+    if missing := wanted.keys() - tails.keys():
+        raise ValueError(f"{native[-1]!r} needs tails {sorted(wanted)}; missing {sorted(missing)}")
+    after = _tail(tails["next"]) if "next" in wanted else []
+    if "jump" in wanted:
+        # FOR_ITER jumps over the instructions at its target, so they must stand there.
+        landing = body.index(native[-1].target or native[-1])
+        jumped = [i.copy() for i in body[landing : skip_landing(body, landing)]] + _tail(tails["jump"])
+        native[-1].target = jumped[0]
+        after += jumped
+    own = [*head, *native, *after]
+    _fill_positions([*head, *after], native[0])
+    instructions = [*preamble(code, body), *own, *body]
+    kept = reachable(instructions, instructions[:1])
+    return _assemble([i for i in instructions if i in kept], code, name)
+
+
+def whole(code: CodeType, head: Sequence[Instruction], *, name: str | None = None) -> CodeType:
+    """A function that runs `head` alone, which ends in a return; nothing of the original is kept but the preamble."""
+    check_function(code)
+    body = decode(code)
+    first = next((instruction for instruction in body if instruction.opname == "RESUME"), body[0])
+    _fill_positions(head, first)
+    return _assemble([*preamble(code, body), *head], code, name)
+
+
+def _assemble(instructions: list[Instruction], code: CodeType, name: str | None) -> CodeType:
+    layout = FrameLayout.of(code)
+    locals_ = tuple(slot_names(code)[: code.co_nlocals])
+    return assemble(instructions, code, argnames=layout.params, varnames=locals_, name=name)
+
+
+def _tail(tail: Tail) -> list[Instruction]:
+    return list(tail() if callable(tail) else tail)
+
+
+def _fill_positions(built: Sequence[Instruction], native: Instruction) -> None:
+    """Instructions of ours count as part of the line they serve, so that a traceback never shows a foreign one."""
+    for instruction in built:
+        if instruction.offset is None and instruction.lineno is None:
+            instruction.positions, instruction.lineno = native.positions, native.lineno
+
+
+def tail_call(
+    call: object, resume_fn: object, locals: Sequence[str], stack: Sequence[str], *, prefix: str = "__tail"
+) -> list[Instruction]:
+    """Return ``call(resume_fn, *locals, *stack items)``, cells as cell objects.
+
+    `stack` is the `ResumeInfo.stack` of the resume function; the items are on the stack when the tail begins. Where it says
+    "exc", the tail leaves the handler and passes on the exception handled there.
+    """
+    names = [f"{prefix}{position}" for position in range(len(stack))]
+    levels = [name for name, kind in zip(names, stack, strict=True) if kind == "exc"]
+    current = f"{prefix}_exc"
+    handled = dict(zip(levels, [*levels[1:], current], strict=False))
+    result = [instruction for name in reversed(names) for instruction in build.store_fast(name)]
+    if levels:
+        result += [*build.call_function(build.load_const(sys.exception)), *build.store_fast(current)]
+    for name in reversed(levels):
+        result += [*build.load_fast(name), *build.op("POP_EXCEPT")]
+    arguments = [build.load_raw(name) for name in locals]
+    arguments += [
+        build.load_fast(handled.get(name, name)) for name, kind in zip(names, stack, strict=True) if kind != "null"
+    ]
+    result += build.call_function(build.load_const(call), build.load_const(resume_fn), *arguments)
+    if levels:
+        # An exception holds this frame by its traceback: a local that held the exception would close a cycle.
+        passed = [name for name, kind in zip(names, stack, strict=True) if kind != "null"]
+        result += [instruction for name in (*passed, current) for instruction in build.delete_fast(name)]
+    return [*result, *build.return_value()]
+
+
+__all__ = [
+    "Exit",
+    "FrameLayout",
+    "ResumeInfo",
+    "continuation",
+    "exits",
+    "origin_of",
+    "original_offset",
+    "preamble",
+    "resume",
+    "resume_info",
+    "stack_kinds",
+    "tail_call",
+    "whole",
+]

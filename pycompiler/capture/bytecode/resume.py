@@ -1,0 +1,211 @@
+"""Resume functions: the original code, entered in the middle.
+
+In: a code object, the offset to go on at, the live variables and the stack layout. Out: a code object whose parameters are
+those variables (cells as raw cell objects) followed by the stack items that are not NULL.
+
+Example: for ``resume(code, 20, locals=("x",), stack=("value", "null"))`` the function made of the result is called as
+``fn(x, item)``; it pushes `item` and a NULL and goes on at offset 20.
+
+The stack may hold two things that are not ordinary values (see `shapes.stack_kinds`). At an ``"exc"`` item the parameter is
+the exception *being handled at that level*: the resume function enters its handler anew, and the tail that calls it has left
+it (`frames.tail_call` does both ends). At a ``"lasti"`` item the parameter is ignored.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import CodeType
+
+from pycompiler.capture.bytecode import build
+from pycompiler.capture.bytecode.analysis import reachable, variables_used
+from pycompiler.capture.bytecode.assemble import UnitOf, assemble_with_offsets
+from pycompiler.capture.bytecode.decode import cell_names, decode, preamble_cells, slot_names
+from pycompiler.capture.bytecode.instruction import Instruction
+from pycompiler.capture.bytecode.shapes import check_function, find, group, stack_kinds
+
+
+@dataclass(eq=False)
+class ResumeInfo:
+    """What a resume function's code object knows of its origin; it is the last constant of that code object."""
+
+    original: CodeType
+    at: int
+    """Where it goes on, as an offset in `original`."""
+    locals: tuple[str, ...]
+    stack: tuple[str, ...]
+    """Kind of every stack item from the bottom: "value", "null", "exc" or "lasti"."""
+    parameters: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    """The cells among `locals`, in the order in which the preamble puts them back."""
+    offsets: dict[int, int] = field(default_factory=dict)
+    """Offset in the resume function's code → offset in `original`."""
+
+    def offset_of(self, original_offset: int) -> int:
+        """The inverse of `offsets`: where the instruction at an offset of `original` is in the resume function."""
+        return next(new for new, old in self.offsets.items() if old == original_offset)
+
+
+_Key = tuple[int, int, tuple[str, ...], tuple[str, ...]]
+_shared: weakref.WeakValueDictionary[_Key, CodeType] = weakref.WeakValueDictionary()
+"""Resume code by (id of the original, offset, locals, stack). A live entry keeps its original alive, so ids stay unique."""
+
+
+def resume_info(code: CodeType) -> ResumeInfo | None:
+    """The `ResumeInfo` of a resume function's code object, None for any other."""
+    last = code.co_consts[-1] if code.co_consts else None
+    return last if isinstance(last, ResumeInfo) else None
+
+
+def origin_of(code: CodeType) -> tuple[CodeType, dict[int, int] | None]:
+    """The user's code object behind `code` and the map to its offsets; (`code`, None) when `code` is the user's own."""
+    info = resume_info(code)
+    return (code, None) if info is None else (info.original, info.offsets)
+
+
+def original_offset(code: CodeType, offset: int) -> tuple[CodeType, int]:
+    """The user's code object and the offset there of the instruction at `offset` of `code`."""
+    original, offsets = origin_of(code)
+    if offsets is None:
+        return original, offset
+    if offset not in offsets:
+        raise ValueError(f"offset {offset} of {code.co_qualname} belongs to its head; expected an instruction of the user")
+    return original, offsets[offset]
+
+
+def resume(
+    code: CodeType, at: int, *, locals: tuple[str, ...], stack: tuple[str, ...], name: str | None = None
+) -> CodeType:
+    """The code object of a resume function, shared between calls with the same origin, variables and stack.
+
+    `code` may itself be a resume function's; `at` is an offset in `code`. `stack` says "value" or "null" for every item from
+    the bottom; items that `shapes.stack_kinds` knows better are corrected, see `resume_info(result).stack`.
+    """
+    original, at = original_offset(code, at)
+    check_function(original)
+    body = decode(original)
+    at = body[group(body, at).start].offset or 0
+    stack = _checked_stack(original, body, at, stack)
+    key = (id(original), at, locals, stack)
+    result = _shared.get(key)
+    if result is None:
+        result = _shared[key] = _build(original, body, at, locals, stack, name)
+    return result
+
+
+def _checked_stack(code: CodeType, body: Sequence[Instruction], at: int, stack: tuple[str, ...]) -> tuple[str, ...]:
+    entry = body[find(body, at)]
+    kinds = stack_kinds(body).get(entry)
+    if kinds is None:
+        raise ValueError(f"{entry!r} of {code.co_qualname} cannot be reached, so nothing can be resumed there")
+    if len(kinds) != len(stack):
+        raise ValueError(f"{entry!r} of {code.co_qualname} expects {len(kinds)} stack items, the layout has {stack}")
+    return tuple("null" if given == "null" else kind for given, kind in zip(stack, kinds, strict=True))
+
+
+def _build(
+    code: CodeType, body: list[Instruction], at: int, locals: tuple[str, ...], stack: tuple[str, ...], name: str | None
+) -> CodeType:
+    known = slot_names(code)
+    if unknown := [name for name in locals if name not in known]:
+        raise ValueError(f"{unknown} are no variables of {code.co_qualname}; expected some of {known}")
+    entry = body[find(body, at)]
+    info = ResumeInfo(code, at, locals, stack)
+    items = {position: _stack_name(position, known) for position, kind in enumerate(stack) if kind != "null"}
+    info.parameters = (*locals, *items.values())
+    first = known[0] if known else ""
+    preamble = preamble_cells(code, body)
+    body, entry = _with_explicit_super(body, entry, first, first in cell_names(code))
+    kept = reachable(body, [entry])
+    body = [instruction for instruction in body if instruction in kept]
+    used = variables_used(body)
+    cells = tuple(cell for cell in cell_names(code) if cell in locals or cell in used)
+    made = tuple(cell for cell in preamble if cell in cells)
+    info.restored = tuple(cell for cell in made if cell in locals)
+    instructions = [
+        *(instruction for cell in made for instruction in build.make_cell(cell)),
+        *build.op("RESUME", 0),
+        *restore_cells(info.restored),
+        *_push_stack(stack, items, entry),
+        *build.jump(entry),
+    ]
+    for instruction in instructions:
+        instruction.positions, instruction.lineno = entry.positions, entry.lineno
+    line = entry.lineno or code.co_firstlineno
+    plain = code.co_name if name is None else name
+    assembly = assemble_with_offsets(
+        [*instructions, *body],
+        code,
+        argnames=info.parameters,
+        cellvars=cells,
+        freevars=(),
+        name=f"resume_in_{plain}_at_{line}",
+        qualname=f"{code.co_qualname.rpartition('.')[0]}.resume_in_{plain}_at_{line}".lstrip("."),
+        keep=(info,),
+    )
+    places = assembly.offsets
+    info.offsets = {places[i]: i.offset for i in body if i.offset is not None}
+    return assembly.code
+
+
+def _stack_name(position: int, known: Sequence[str]) -> str:
+    name = f"__stack{position}"
+    while name in known:
+        name = f"_{name}"
+    return name
+
+
+def restore_cells(cells: Sequence[str]) -> list[Instruction]:
+    """After MAKE_CELL has wrapped a parameter that is a cell already: put the parameter itself into the slot."""
+    return [instruction for cell in cells for instruction in (*build.load_deref(cell), *build.store_raw(cell))]
+
+
+def _push_stack(stack: Sequence[str], items: dict[int, str], entry: Instruction) -> list[Instruction]:
+    """Push the stack bottom up. Parameters are moved, not copied: an item lives as long as the original's would."""
+    result: list[Instruction] = []
+    for position, kind in enumerate(stack):
+        if kind == "null":
+            result += build.push_null()
+            continue
+        load = [*build.load_fast(items[position]), *build.delete_fast(items[position])]
+        if kind == "exc":
+            load = build.enter_handler(load)
+        elif kind == "lasti":
+            load = [*load, *build.pop_top(), *build.load_const(UnitOf(entry))]
+        result += load
+    return result
+
+
+def _with_explicit_super(
+    body: list[Instruction], entry: Instruction, first: str, first_is_cell: bool
+) -> tuple[list[Instruction], Instruction]:
+    """`super()` with both arguments written out, because it looks for `__class__` among free variables, which are gone.
+
+    An entry at the call itself moves to the first instruction inserted, where the stack is the original's.
+    """
+    result: list[Instruction] = []
+    pending = iter(body)
+    for instruction in pending:
+        result.append(instruction)
+        if instruction.opname == "LOAD_SUPER_ATTR":
+            instruction.flag |= 2
+        elif instruction.opname == "LOAD_GLOBAL" and instruction.argval == "super" and instruction.reads:
+            inserted = [
+                *build.load_deref("__class__"),
+                *(build.load_deref(first) if first_is_cell else build.load_fast(first)),
+            ]
+            call = [next(pending)]
+            if call[0].opname == "PRECALL":
+                call.append(next(pending))
+            entry = inserted[0] if entry is call[0] else entry
+            inserted[0].offset = call[0].offset
+            for part in call:
+                part.arg = part.argval = 2
+                part.offset = None
+            for part in inserted:
+                part.positions, part.lineno, part.handler = call[0].positions, call[0].lineno, call[0].handler
+            result += [*inserted, *call]
+    return result, entry
+
+

@@ -1,0 +1,102 @@
+"""What differs between CPython 3.11, 3.12 and 3.13, as tables over opcode names.
+
+In: the running interpreter's `opcode` module. Out: families of opcodes, cache sizes, encodings of packed arguments.
+
+Example: ``CACHES["LOAD_GLOBAL"]`` is 5 on 3.11 and 4 on 3.12.
+"""
+
+from __future__ import annotations
+
+import opcode
+import sys
+from typing import Any, Final
+
+VERSION: Final = sys.version_info[:2]
+_opcode: Any = opcode
+
+OPMAP: Final[dict[str, int]] = {
+    name: code for name, code in opcode.opmap.items() if code < 256 and not name.startswith("INSTRUMENTED_")
+}
+OPNAME: Final[dict[int, str]] = {code: name for name, code in OPMAP.items()}
+
+
+def _names(numbers: list[int]) -> frozenset[str]:
+    return frozenset(OPNAME[number] for number in numbers if number in OPNAME)
+
+
+def _caches() -> dict[str, int]:
+    entries = _opcode._inline_cache_entries
+    if isinstance(entries, dict):
+        return {name: entries.get(name, 0) for name in OPMAP}
+    return {name: entries[number] for name, number in OPMAP.items()}
+
+
+CACHES: Final[dict[str, int]] = _caches()
+"""Code units of inline cache that follow the instruction."""
+
+HAS_ARG: Final = (
+    _names(_opcode.hasarg)
+    if hasattr(opcode, "hasarg")
+    else frozenset(name for name, number in OPMAP.items() if number >= opcode.HAVE_ARGUMENT)
+)
+SUPERINSTRUCTIONS: Final[dict[str, tuple[str, str]]] = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+"""3.13: the first half's variable is in the argument's high four bits, the second half's in the low four."""
+
+CONST: Final = _names(opcode.hasconst)
+NAME: Final = _names(opcode.hasname)
+CELL: Final = _names(opcode.hasfree) | {"LOAD_CLOSURE"}
+"""Opcodes that use a slot as a cell."""
+FAST: Final = _names(opcode.haslocal) - frozenset(SUPERINSTRUCTIONS)
+"""Opcodes that use a slot raw."""
+VARIABLE: Final = FAST | CELL
+JUMP_UNCONDITIONAL: Final = frozenset(
+    ["JUMP", "JUMP_NO_INTERRUPT", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"]
+)
+POP_JUMP_KINDS: Final = ("IF_TRUE", "IF_FALSE", "IF_NONE", "IF_NOT_NONE")
+JUMP: Final = (
+    _names(opcode.hasjrel) | JUMP_UNCONDITIONAL | {f"POP_JUMP_{kind}" for kind in POP_JUMP_KINDS}
+)
+"""Every jump, the version-independent spellings JUMP, JUMP_NO_INTERRUPT and POP_JUMP_IF_* included."""
+STOPS: Final = JUMP_UNCONDITIONAL | {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
+"""Opcodes after which the next instruction does not run."""
+
+NAME_SHIFT: Final[dict[str, int]] = {
+    "LOAD_GLOBAL": 1,
+    "LOAD_ATTR": 1 if VERSION >= (3, 12) else 0,
+    "LOAD_SUPER_ATTR": 2,
+}
+"""How many low bits of a name opcode's argument are flags."""
+
+BINARY_OPERATORS: Final[tuple[str, ...]] = tuple(text for _, text in _opcode._nb_ops)
+COMPARE_OPERATORS: Final[tuple[str, ...]] = tuple(opcode.cmp_op)
+COMPARE_SHIFT: Final = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
+COMPARE_MASKS: Final = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
+"""3.12+: COMPARE_OP's low bits say which outcomes mean true (unordered 1, less 2, greater 4, equal 8); the specialised
+forms of the instruction read nothing else, see Include/internal/pycore_code.h."""
+INTRINSICS: Final[dict[str, tuple[str, ...]]] = {
+    "CALL_INTRINSIC_1": tuple(getattr(opcode, "_intrinsic_1_descs", ())),
+    "CALL_INTRINSIC_2": tuple(getattr(opcode, "_intrinsic_2_descs", ())),
+}
+
+FOR_ITER_LANDING: Final[tuple[str, ...]] = {
+    (3, 11): (),
+    (3, 12): ("END_FOR",),
+}.get(VERSION, ("END_FOR", "POP_TOP"))
+"""What must stand at the target of FOR_ITER: an exhausted FOR_ITER pops the iterator itself and jumps *over* them."""
+
+
+def encode_compare(operator: str, flag: int) -> int:
+    """The argument of COMPARE_OP for an operator's text; `flag` is 3.13's cast to bool."""
+    index = COMPARE_OPERATORS.index(operator) << COMPARE_SHIFT
+    if VERSION == (3, 11):
+        return index
+    return index | COMPARE_MASKS[operator] | (16 if flag and VERSION >= (3, 13) else 0)
+
+
+def decode_compare(arg: int) -> tuple[str, int]:
+    """The operator's text and 3.13's flag of a COMPARE_OP argument."""
+    return COMPARE_OPERATORS[arg >> COMPARE_SHIFT], (arg >> 4) & 1 if VERSION >= (3, 13) else 0

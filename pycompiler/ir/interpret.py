@@ -1,0 +1,271 @@
+"""The loop IR's meaning: runs a `Program` with torch tensors on the CPU.  Exact, not fast.
+
+In: a program and its inputs.  Out: the outputs, as tensors.  Every loop is computed on its whole iteration space at
+once: a value is a tensor that broadcasts to (ranges + reduction ranges).
+
+    interpret(lower(gm), [x, y])
+
+Checks what a kernel would silently do: an access outside a buffer, two writes of one element, an Extern whose result
+is not laid out as declared.  Storage that nobody wrote holds NaN (or -77).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.loops import Buffer, Extern, Loop, Op, Program, Ref
+
+
+class InterpretError(Exception):
+    """The program does something illegal."""
+
+
+# name -> torch function on tensors of the args' dtypes; the result is cast to the op's dtype
+POINTWISE_MEANING: dict[str, Callable[..., Tensor]] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "truediv": torch.true_divide,
+    "floordiv": torch.floor_divide, "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "mod": torch.remainder, "fmod": torch.fmod, "neg": torch.neg, "abs": torch.abs, "sign": torch.sign,
+    "maximum": torch.maximum, "minimum": torch.minimum, "fma": lambda a, b, c: a * b + c,
+    "reciprocal": torch.reciprocal, "square": lambda a: a * a,
+    "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log, "log2": torch.log2,
+    "log10": torch.log10, "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "pow": torch.pow,
+    "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
+    "atan2": torch.atan2, "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh, "asinh": torch.asinh,
+    "acosh": torch.acosh, "atanh": torch.atanh, "erf": torch.erf, "erfc": torch.erfc, "erfinv": torch.erfinv,
+    "lgamma": torch.lgamma, "digamma": torch.digamma, "sigmoid": torch.sigmoid,
+    "floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc,
+    "copysign": torch.copysign, "nextafter": torch.nextafter, "hypot": torch.hypot,
+    "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
+    "isnan": torch.isnan, "isinf": torch.isinf, "signbit": torch.signbit,
+    "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor, "not": torch.bitwise_not,
+    "where": torch.where, "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift,
+}  # fmt: skip
+
+
+def _arg(f: Callable[..., Tensor]) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    return lambda x: (f(x.to(torch.uint8) if x.dtype == torch.bool else x, dim=-1),)
+
+
+def _welford(x: Tensor) -> tuple[Tensor, ...]:
+    mean = x.mean(-1)
+    return mean, (x - mean.unsqueeze(-1)).square().sum(-1)
+
+
+# kind -> function of the values with all reduction dimensions flattened into the last
+REDUCTION_MEANING: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
+    "sum": lambda x: (x.sum(-1, dtype=x.dtype),), "prod": lambda x: (x.prod(-1, dtype=x.dtype),),
+    "max": lambda x: (x.amax(-1),), "min": lambda x: (x.amin(-1),),
+    "any": lambda x: (x.any(-1),), "all": lambda x: (x.all(-1),),
+    "argmax": _arg(torch.argmax), "argmin": _arg(torch.argmin), "welford": _welford,
+}  # fmt: skip
+
+
+@dataclass
+class _Machine:
+    """`storage`: buffer name -> flat tensor; `sizes`: symbol -> value."""
+
+    sizes: dict[str, int]
+    storage: dict[str, Tensor] = field(default_factory=dict)
+
+    def ints(self, exprs: Sequence[Expr]) -> list[int]:
+        return [e.eval(self.sizes) for e in exprs]
+
+    def allocate(self, buffer: Buffer) -> Tensor:
+        extent = storage_extent(self.ints(buffer.shape), self.ints(buffer.stride))
+        filler = float("nan") if buffer.dtype.is_floating_point else 1 if buffer.dtype == torch.bool else 77
+        self.storage[buffer.name] = torch.full((extent,), filler, dtype=buffer.dtype)
+        return self.storage[buffer.name]
+
+    def tensor(self, ref: Ref) -> Tensor:
+        return self.storage[ref.buffer].as_strided(self.ints(ref.shape), self.ints(ref.stride), ref.offset.eval(self.sizes))
+
+
+def storage_extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements from the first to the last, both included; 0 for an empty tensor."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
+def _flat(t: Tensor) -> Tensor:
+    return t.detach().as_strided((storage_extent(t.shape, t.stride()),), (1,), t.storage_offset())
+
+
+def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of `program` on `inputs`.  Mutated inputs are written in place, as a plan would."""
+    m = _Machine({})
+    for buffer, value in zip(program.inputs, inputs, strict=True):
+        if buffer is not None:
+            m.storage[buffer.name] = _flat(value)
+            for size, n in zip((*buffer.shape, *buffer.stride), (*value.shape, *value.stride()), strict=True):
+                if not size.is_const and size == Expr.sym(repr(size)):
+                    m.sizes[repr(size)] = n
+    for name, constant in program.constants.items():
+        m.storage[name] = _flat(constant)
+    for node in program.nodes:
+        if isinstance(node, Loop):
+            _run_loop(m, node)
+        else:
+            _run_extern(m, node)
+    return [_output(m, o, inputs) for o in program.outputs]
+
+
+def _output(m: _Machine, output: Ref | int | tuple[Any] | None, inputs: Sequence[Any]) -> Any:
+    if isinstance(output, Ref):
+        return m.tensor(output)
+    if isinstance(output, tuple):
+        return output[0]
+    return None if output is None else inputs[output]
+
+
+@dataclass
+class _Grid:
+    """The iteration space of one loop: `index[v]` is var v's values, shaped to broadcast to `shape`."""
+
+    shape: tuple[int, ...]
+    index: dict[str, Tensor | int]
+
+    def eval(self, e: Expr, values: Sequence[Tensor]) -> Tensor:
+        return torch.as_tensor(self._eval(e, values), dtype=torch.int64)
+
+    def _eval(self, e: Expr, values: Sequence[Tensor]) -> Any:
+        total: Any = 0
+        for mono, c in e.terms:
+            product: Any = c
+            for atom in mono:
+                if atom.kind == "sym":
+                    name = atom.key
+                    product = product * (values[int(name[1:])].to(torch.int64) if name[0] == "%" else self.index[name])
+                    continue
+                a, b = (torch.as_tensor(self._eval(x, values)) for x in atom.args)
+                product = product * _INTEGER[atom.kind](a, b)
+            total = total + product
+        return total
+
+
+_INTEGER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "//": torch.floor_divide, "%": torch.remainder, "min": torch.minimum, "max": torch.maximum,
+}  # fmt: skip
+
+
+def _run_loop(m: _Machine, node: Loop) -> None:
+    red = node.reduction
+    names = node.vars + (red.vars if red else ())
+    shape = tuple(m.ints(node.ranges + (red.ranges if red else ())))
+    index: dict[str, Tensor | int] = dict(m.sizes)
+    for d, (name, n) in enumerate(zip(names, shape, strict=True)):
+        index[name] = torch.arange(n).reshape([n if k == d else 1 for k in range(len(shape))])
+    grid = _Grid(shape, index)
+    values: list[Tensor] = []
+    for op in node.body:
+        values.append(_run_op(m, grid, op, values))
+    results = tuple(values[r] for r in node.results)
+    outer = shape[: len(node.ranges)]
+    if red is not None:
+        results = _reduce(red.kind, results[0].expand(shape), len(outer))
+    for buffer, result, where in zip(node.out, results, node.store_index, strict=True):
+        target = m.storage[buffer.name] if node.init else m.allocate(buffer)
+        if 0 in outer:
+            continue
+        at = grid.eval(where, values)
+        if red is not None:
+            at = at.reshape(at.shape[: len(outer)])
+        _store(node, target, at.expand(outer).reshape(-1), result.expand(outer).reshape(-1))
+
+
+def _reduce(kind: str, value: Tensor, outer: int) -> tuple[Tensor, ...]:
+    inner = value.shape[outer:]
+    if 0 in inner and kind not in ("sum", "prod", "any", "all"):
+        raise InterpretError(f"{kind} over an empty range has no value")
+    return REDUCTION_MEANING[kind](value.reshape(*value.shape[:outer], math.prod(inner)))
+
+
+def _store(node: Loop, target: Tensor, at: Tensor, value: Tensor) -> None:
+    _check_range(f"{node.out[0].name}: store", at, target)
+    if value.dtype != target.dtype:
+        raise InterpretError(f"{node.out[0].name}: a {value.dtype} is stored into {target.dtype}")
+    if node.store_mode == "add":
+        target.index_put_((at,), value, accumulate=True)
+        return
+    if at.unique().numel() != at.numel():
+        raise InterpretError(f"{node.out[0].name}: two points of the loop write one element")
+    target[at] = value
+
+
+def _check_range(what: str, at: Tensor, target: Tensor) -> None:
+    if at.numel() and (int(at.min()) < 0 or int(at.max()) >= target.numel()):
+        raise InterpretError(
+            f"{what}: index {int(at.min())}..{int(at.max())} outside a storage of {target.numel()} elements"
+        )
+
+
+def _run_op(m: _Machine, grid: _Grid, op: Op, values: list[Tensor]) -> Tensor:
+    args = [values[a] for a in op.args]
+    match op.name:
+        case "load":
+            source = m.storage[op.attrs[0]]
+            at = grid.eval(op.attrs[1], values)
+            if 0 in grid.shape:
+                return source.new_zeros(at.shape).to(op.dtype)
+            _check_range(f"load {op.attrs[0]}", at, source)
+            return source[at]
+        case "masked_load":
+            source, (mask, other) = m.storage[op.attrs[0]], args
+            at, mask, other = torch.broadcast_tensors(grid.eval(op.attrs[1], values), mask, other)
+            result = other.clone()
+            if bool(mask.any()):
+                _check_range(f"masked_load {op.attrs[0]}", at[mask], source)
+                result[mask] = source[at[mask]]
+            return result
+        case "const":
+            return torch.tensor(op.attrs[0], dtype=op.dtype)
+        case "index":
+            return grid.eval(op.attrs[0], values).to(op.dtype)
+        case "cast":
+            return args[0].to(op.dtype)
+        case "bitcast":
+            return args[0].contiguous().view(op.dtype)
+        case "rand" | "randn":
+            raise InterpretError(f"{op.name} has no reference value: random numbers come from ATen kernels")
+    return POINTWISE_MEANING[op.name](*args).to(op.dtype)
+
+
+def _run_extern(m: _Machine, node: Extern) -> None:
+    def real(x: Any) -> Any:
+        if isinstance(x, Ref):
+            return m.tensor(x)
+        if isinstance(x, Expr):
+            return x.eval(m.sizes)
+        if isinstance(x, list | tuple):
+            return type(x)(real(v) for v in x)
+        return x
+
+    with torch.no_grad():
+        result = node.op(*[real(a) for a in node.args], **{k: real(v) for k, v in node.kwargs.items()})
+    flat = flatten_results(result)
+    if len(flat) < len(node.out):
+        raise InterpretError(f"{node.op} gave {len(flat)} results, {len(node.out)} were declared")
+    for buffer, value in zip(node.out, flat, strict=False):
+        if buffer is None:
+            continue
+        shape, stride = m.ints(buffer.shape), m.ints(buffer.stride)
+        differs = [s for s, n, t in zip(stride, shape, value.stride(), strict=True) if n > 1 and s != t]
+        if list(value.shape) != shape or value.dtype != buffer.dtype or (differs and 0 not in shape):
+            raise InterpretError(
+                f"{node.op} gave {value.dtype}{list(value.shape)} strides {value.stride()}; "
+                f"{buffer.name} was declared {buffer.dtype}{shape} strides {stride}"
+            )
+        target = m.allocate(buffer)
+        target.as_strided(shape, stride).copy_(value)
+
+
+def flatten_results(result: Any) -> list[Any]:
+    """An operator's results as a flat list of tensors (a list result is spliced in)."""
+    if isinstance(result, list | tuple):
+        return [t for r in result for t in flatten_results(r)]
+    return [result]

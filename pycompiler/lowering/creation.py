@@ -1,0 +1,126 @@
+"""Tensors made of nothing: constants and ranges.  They are values without memory until somebody needs it.
+
+In: sizes and dtype, from the fake result.  Out: a value whose elements are emitted where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pycompiler.ir.expr import Expr
+from pycompiler.lowering.body import Body, Number, Val
+from pycompiler.lowering.graph import Lowering
+from pycompiler.lowering.registry import lowering
+from pycompiler.lowering.values import Value, to_exprs
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+
+def filled(low: Lowering, number: Any) -> Any:
+    if not isinstance(number, int | float):
+        return NotImplemented
+    fake = low.fake
+    return Value.constant(number, to_exprs(fake.shape), fake.dtype, fake.device)
+
+
+@lowering(aten.full.default)
+def full(low: Lowering, size: Any, value: Any, **options: Any) -> Any:
+    return filled(low, value)
+
+
+@lowering(aten.full_like.default)
+def full_like(low: Lowering, x: Value, value: Any, **options: Any) -> Any:
+    return filled(low, value)
+
+
+@lowering(aten.new_full.default)
+def new_full(low: Lowering, x: Value, size: Any, value: Any, **options: Any) -> Any:
+    return filled(low, value)
+
+
+@lowering(aten.scalar_tensor.default)
+def scalar_tensor(low: Lowering, value: Any, **options: Any) -> Any:
+    return filled(low, value)
+
+
+@lowering(aten.fill.Scalar)
+def fill(low: Lowering, x: Value, value: Any) -> Any:
+    return filled(low, value)
+
+
+@lowering(aten.fill.Tensor)
+def fill_tensor(low: Lowering, x: Value, value: Value) -> Any:
+    return low.pointwise(lambda b, i: value.load(b, []), low.buffer_for(low.fake))
+
+
+def _constant_row(number: Number) -> Any:
+    return lambda low, *args, **options: filled(low, number)
+
+
+for _number, _ops in {
+    0: [aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.empty.memory_format,
+        aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default, aten.new_empty_strided.default,
+        aten.empty_permuted.default, aten.zero.default],
+    1: [aten.ones.default, aten.ones_like.default, aten.new_ones.default],
+}.items():  # fmt: skip
+    lowering(*_ops)(_constant_row(_number))
+
+
+def ramp(fake: torch.Tensor, start: Number, step: Number) -> Value:
+    """start + i*step, in int64 for integers, else in the dtype in which ATen computes it."""
+    exact = isinstance(start, int) and isinstance(step, int)
+
+    def emit(body: Body, index: Sequence[Expr]) -> Val:
+        if exact:
+            return body.index(index[0] * int(step) + int(start)).to(fake.dtype)
+        wide = torch.float64 if fake.dtype in (torch.float64, torch.float32) else torch.float32
+        position = body.index(index[0]).to(wide)
+        return (position * float(step) + float(start)).to(fake.dtype)
+
+    return Value(to_exprs(fake.shape), fake.dtype, fake.device, emit=emit)
+
+
+@lowering(aten.arange.default)
+def arange(low: Lowering, end: Any, **options: Any) -> Any:
+    return ramp(low.fake, 0, 1) if isinstance(end, int) else NotImplemented
+
+
+@lowering(aten.arange.start)
+def arange_start(low: Lowering, start: Any, end: Any, **options: Any) -> Any:
+    return ramp(low.fake, start, 1) if isinstance(start, int) else NotImplemented
+
+
+@lowering(aten.arange.start_step)
+def arange_step(low: Lowering, start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
+    return ramp(low.fake, start, step) if isinstance(start, int) and isinstance(step, int) else NotImplemented
+
+
+@lowering(prims.iota.default)
+def iota(low: Lowering, length: Any, *, start: int, step: int, **options: Any) -> Value:
+    return ramp(low.fake, start, step)
+
+
+@lowering(aten.eye)
+def eye(low: Lowering, *args: Any, **options: Any) -> Value:
+    fake = low.fake
+    return Value(to_exprs(fake.shape), fake.dtype, fake.device,
+                 emit=lambda b, i: b.index(i[0]).eq(b.index(i[1])).to(fake.dtype))  # fmt: skip
+
+
+def _triangle(lower: bool) -> Any:
+    def handler(low: Lowering, x: Value, diagonal: int = 0) -> Value:
+        def emit(body: Body, index: list[Expr]) -> Val:
+            row, column = body.index(index[-2] + diagonal), body.index(index[-1])
+            kept = column <= row if lower else column >= row
+            return kept.where(x.load(body, index), 0)
+
+        return low.pointwise(emit, low.buffer_for(low.fake))
+
+    return handler
+
+
+lowering(aten.tril.default)(_triangle(lower=True))
+lowering(aten.triu.default)(_triangle(lower=False))

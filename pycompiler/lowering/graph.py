@@ -1,0 +1,374 @@
+"""Lowers a functional ATen graph to the loop IR.
+
+In: a GraphModule whose nodes call ATen operators and carry `meta["val"]` (FakeTensors).  Out: `Program`.
+
+    gm = make_fx(f, tracing_mode="fake")(x)
+    program = lower(gm)
+
+Each operator becomes values without code (views, constants), Loops that fill one fresh buffer each, or an Extern call
+of its ATen kernel.  Buffers have the strides of the fake tensors, so an Extern's operands are laid out as in the trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler.ir.expr import ZERO, Expr
+from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Ref, Reduction
+from pycompiler.ir.verify import reads_of, refs_of
+from pycompiler.lowering.body import Body, Val
+from pycompiler.lowering.registry import ANY_DTYPE, LOWERINGS
+from pycompiler.lowering.values import Exprs, Value, contiguous_strides, expand, mapped, restrided, select, to_expr, to_exprs
+
+perf_hints = logging.getLogger("pycompiler.perf_hints")
+
+
+class LoweringError(Exception):
+    """The graph holds something that can become neither loops nor an ATen call."""
+
+
+class Lowering:
+    """State of one lowering: the program so far, and what each fx node became.  `fake`: the current node's result."""
+
+    def __init__(self, gm: fx.GraphModule, name: str) -> None:
+        self.gm = gm
+        self.program = Program([], [], [], name=name)
+        self.env: dict[fx.Node, Any] = {}
+        self.node: fx.Node
+        self._placed: dict[fx.Node, Value] = {}  # what Externs were given for a node
+
+    @property
+    def fake(self) -> Any:
+        return self.node.meta["val"]
+
+    # -- buffers --------------------------------------------------------------------------------------------------
+
+    def declare(self, name: str, dtype: torch.dtype, shape: Exprs, stride: Exprs, device: torch.device) -> Buffer:
+        buffer = Buffer(name, dtype, shape, stride, device)
+        self.program.buffers[name] = buffer
+        return buffer
+
+    def fresh(self, dtype: torch.dtype, shape: Exprs, stride: Exprs, device: torch.device) -> Buffer:
+        return self.declare(f"b{len(self.program.buffers)}", dtype, shape, stride, device)
+
+    def buffer_for(self, fake: torch.Tensor, dtype: torch.dtype | None = None) -> Buffer:
+        shape = to_exprs(fake.shape)
+        stride = to_exprs(fake.stride())
+        if not is_dense(shape, stride):
+            stride = dense_like(shape, stride)
+        return self.fresh(dtype or fake.dtype, shape, stride, fake.device)
+
+    def value_of(self, buffer: Buffer) -> Value:
+        return Value.strided(buffer.name, buffer.shape, buffer.stride, buffer.dtype, buffer.device)
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def pointwise(self, emit: Callable[[Body, list[Expr]], Val], buffer: Buffer) -> Value:
+        """A Loop that fills `buffer` with emit(body, index)."""
+        index, names, ranges = loop_space(buffer.shape, buffer.stride)
+        body = Body(dict(zip(names, ranges, strict=True)))
+        result = emit(body, index).to(buffer.dtype)
+        self.add(Loop((buffer,), names, ranges, tuple(body.ops), (result.at,), (_at(index, buffer.stride),),
+                      origin=(self.node.name,)))  # fmt: skip
+        return self.value_of(buffer)
+
+    def reduce(self, kind: str, v: Value, dims: Sequence[int], emit: Callable[[Val], Val], outs: Sequence[Buffer],
+               keepdim: bool = False) -> tuple[Value, ...]:  # fmt: skip
+        """Folds emit(element of v) over `dims`; each of `outs` has v's shape without them (or 1 there)."""
+        out = outs[0]
+        index, names, ranges = loop_space(out.shape, out.stride)
+        kept = iter(index if not keepdim else [i for d, i in enumerate(index) if d not in dims])
+        full: list[Expr] = []
+        inner: list[tuple[str, Expr]] = []
+        for d, n in enumerate(v.shape):
+            if d not in dims:
+                full.append(next(kept))
+            elif n == 1:
+                full.append(ZERO)
+            else:
+                inner.append((f"r{len(inner)}", n))
+                full.append(Expr.sym(inner[-1][0]))
+        body = Body({**dict(zip(names, ranges, strict=True)), **dict(inner)})
+        result = emit(v.load(body, full))
+        fold = Reduction(kind, tuple(r for r, _ in inner), tuple(n for _, n in inner))
+        self.add(Loop(tuple(outs), names, ranges, tuple(body.ops), (result.at,),
+                      tuple(_at(index, b.stride) for b in outs), fold, origin=(self.node.name,)))  # fmt: skip
+        return tuple(self.value_of(b) for b in outs)
+
+    def add(self, node: Loop | Extern) -> None:
+        self.program.nodes.append(node)
+
+    def copy(self, v: Value, stride: Exprs | None = None) -> Value:
+        """v in fresh memory; broadcast dimensions of `stride` (0) stay broadcast."""
+        stride = contiguous_strides(v.shape) if stride is None else stride
+        wide = [n != 1 and s == 0 for n, s in zip(v.shape, stride, strict=True)]
+        base = v
+        for d, broadcast in enumerate(wide):
+            if broadcast:
+                base = narrowed(base, d)
+        if not is_dense(base.shape, stride):
+            stride = dense_like(base.shape, stride)
+        filled = self.pointwise(base.load, self.fresh(v.dtype, base.shape, stride, v.device))
+        return expand(filled, v.shape) if any(wide) else filled
+
+    def realised(self, v: Value, stride: Exprs | None = None) -> Value:
+        """v as strided memory: itself, or a copy (with `stride`, when given, which v's own must equal)."""
+        if v.buffer is not None and (stride is None or same_strides(v.shape, v.stride, stride)):
+            return v
+        return self.copy(v, stride)
+
+    def on_device(self, v: Value, device: torch.device) -> Value:
+        """v where a loop on `device` can read it; a rank-0 CPU tensor may meet tensors of another device."""
+        if v.number is not None or v.device == device or v.emit is not None:
+            return v
+        buffer = self.fresh(v.dtype, v.shape, contiguous_strides(v.shape), device)
+        op = torch.ops.aten._to_copy.default
+        self.add(Extern(op, (v.ref(),), {"device": device}, (buffer,), origin=(self.node.name,)))
+        return self.value_of(buffer)
+
+    # -- the ATen kernel ------------------------------------------------------------------------------------------
+
+    def placed(self, node: fx.Node) -> Value:
+        """A tensor argument of an Extern, laid out as in the trace."""
+        v = self.env[node]
+        if node not in self._placed:
+            self._placed[node] = self.realised(v, to_exprs(node.meta["val"].stride()))
+        return self._placed[node]
+
+    def call(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fake: Any, mutates: tuple[str, ...] = ()) -> Any:
+        """An Extern of `op` on refs and constants, whose results are as `fake`."""
+        outs: list[Buffer | None] = []
+
+        def make(f: Any) -> Any:
+            if isinstance(f, torch.Tensor):
+                shape = to_exprs(f.shape)
+                outs.append(self.fresh(f.dtype, shape, to_exprs(f.stride()), f.device))
+                return self.value_of(outs[-1])  # type: ignore[arg-type]
+            if isinstance(f, list | tuple):
+                return tuple(make(x) for x in f)
+            outs.append(None)
+            return f
+
+        result = make(fake)
+        self.add(Extern(op, tuple(args), dict(kwargs), tuple(outs), mutates, (self.node.name,)))
+        return result
+
+    def extern(self, op: Any = None) -> Any:
+        """The current node as an Extern (of another overload with the same arguments, when given)."""
+        node, op = self.node, op or _fresh_results(self.node.target)
+        refs = fx.map_arg((node.args, node.kwargs), self._argument)
+        mutated: list[str] = []
+        target: Value | None = None
+        for i, a in enumerate(op._schema.arguments):
+            if a.alias_info is not None and a.alias_info.is_write:
+                given = node.args[i] if i < len(node.args) else node.kwargs.get(a.name)
+                for n in given if isinstance(given, list | tuple) else [given]:
+                    if isinstance(n, fx.Node):
+                        mutated.append(self._written(n))
+                        target = target or self.env[n]
+        returned = op._schema.returns
+        if mutated and returned and all(r.alias_info is not None and r.alias_info.is_write for r in returned):
+            self.add(Extern(op, tuple(refs[0]), dict(refs[1]), (None,) * len(returned), tuple(mutated), (node.name,)))
+            return target
+        return self.call(op, refs[0], refs[1], node.meta.get("val"), tuple(mutated))
+
+    def _argument(self, node: fx.Node) -> Any:
+        return self.placed(node).ref() if isinstance(self.env[node], Value) else self.env[node]
+
+    def _written(self, node: fx.Node) -> str:
+        v = self.env[node]
+        if v.buffer is None or self.placed(node) is not v:
+            raise LoweringError(f"{self.node.format_node()} writes into {node}, which has no memory of its own here")
+        name: str = v.buffer
+        return name
+
+
+# -- strides ---------------------------------------------------------------------------------------------------------
+
+
+def stride_order(shape: Sequence[Expr], stride: Sequence[Expr]) -> list[int]:
+    """Dimensions from the largest stride to the smallest; dimensions of unknown order stay as they are."""
+    if not all(s.is_const for s in stride):
+        return list(range(len(shape)))
+    return sorted(range(len(shape)), key=lambda d: -stride[d].as_int())
+
+
+def loop_space(shape: Exprs, stride: Exprs) -> tuple[list[Expr], tuple[str, ...], Exprs]:
+    """(index per dimension, variables, ranges) of the loops over a buffer, largest stride outermost."""
+    index = [ZERO] * len(shape)
+    order = [d for d in stride_order(shape, stride) if shape[d] != 1]
+    for k, d in enumerate(order):
+        index[d] = Expr.sym(f"i{k}")
+    return index, tuple(f"i{k}" for k in range(len(order))), tuple(shape[d] for d in order)
+
+
+def _at(index: Sequence[Expr], stride: Sequence[Expr]) -> Expr:
+    return sum((i * s for i, s in zip(index, stride, strict=True)), ZERO)
+
+
+def same_strides(shape: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+    if any(n == 0 for n in shape):
+        return True
+    return all(n == 1 or s == t for n, s, t in zip(shape, a, b, strict=True))
+
+
+def is_dense(shape: Exprs, stride: Exprs) -> bool:
+    """Whether the strides cover memory without gaps or overlaps."""
+    step = Expr.of(1)
+    for d in reversed(stride_order(shape, stride)):
+        if shape[d] == 1:
+            continue
+        if stride[d] != step:
+            return any(n == 0 for n in shape)
+        step = step * shape[d]
+    return True
+
+
+def dense_like(shape: Exprs, stride: Exprs) -> Exprs:
+    """Dense strides in the same order of dimensions."""
+    result = [Expr.of(1)] * len(shape)
+    step = Expr.of(1)
+    for d in reversed(stride_order(shape, stride)):
+        result[d] = step
+        step = step * (shape[d] if shape[d] != 0 else 1)
+    return tuple(result)
+
+
+def narrowed(v: Value, dim: int) -> Value:
+    """The first position along `dim`, kept as a dimension of size 1."""
+    first = select(v, dim, ZERO)
+    shape = (*v.shape[:dim], Expr.of(1), *v.shape[dim + 1 :])
+    if first.buffer is not None:
+        return restrided(v, shape, v.stride, v.offset)
+    return mapped(first, shape, lambda i: [*i[:dim], *i[dim + 1 :]])
+
+
+# -- the graph -------------------------------------------------------------------------------------------------------
+
+_SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    operator.add: operator.add, operator.sub: operator.sub, operator.mul: operator.mul, operator.mod: operator.mod,
+    operator.floordiv: operator.floordiv, operator.neg: operator.neg,
+}  # fmt: skip
+
+
+def lower(gm: fx.GraphModule, *, name: str = "graph") -> Program:
+    """The program of a functional ATen graph.  Operators without a lowering become Externs, with a perf hint."""
+    low = Lowering(gm, name)
+    for node in gm.graph.nodes:
+        low.node = node
+        if node.op == "placeholder":
+            low.env[node] = _placeholder(low, node)
+        elif node.op == "get_attr":
+            low.env[node] = _attribute(low, node)
+        elif node.op == "call_function":
+            low.env[node] = _call(low, node)
+        elif node.op == "output":
+            low.program.outputs = [_output(low, a) for a in node.args[0]] if isinstance(
+                node.args[0], list | tuple) else [_output(low, node.args[0])]  # fmt: skip
+        else:
+            raise LoweringError(f"unexpected node in an ATen graph: {node.format_node()}")
+    _drop_dead(low.program)
+    return low.program
+
+
+def _placeholder(low: Lowering, node: fx.Node) -> Any:
+    fake = node.meta.get("val")
+    k = len(low.program.inputs)
+    if not isinstance(fake, torch.Tensor):
+        low.program.inputs.append(None)
+        return to_expr(fake) if isinstance(fake, int | torch.SymInt) and not isinstance(fake, bool) else fake
+    buffer = low.declare(f"in{k}", fake.dtype, to_exprs(fake.shape), to_exprs(fake.stride()), fake.device)
+    low.program.inputs.append(buffer)
+    return low.value_of(buffer)
+
+
+def _attribute(low: Lowering, node: fx.Node) -> Any:
+    value: Any = low.gm
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.numel() == 1 and value.device.type == "cpu" and not value.dtype.is_complex and not value.is_quantized:
+        shape = to_exprs(value.shape)
+        return Value.constant(value.item(), shape, value.dtype, value.device)
+    for name, known in low.program.constants.items():
+        if known is value:
+            return low.value_of(low.program.buffers[name])
+    buffer = low.declare(f"c{len(low.program.constants)}", value.dtype, to_exprs(value.shape), to_exprs(value.stride()),
+                         value.device)  # fmt: skip
+    low.program.constants[buffer.name] = value.detach()
+    return low.value_of(buffer)
+
+
+def _call(low: Lowering, node: fx.Node) -> Any:
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: low.env[n])
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    if node.target in _SCALAR_FUNCTIONS:
+        return _SCALAR_FUNCTIONS[node.target](*args)
+    if not isinstance(node.target, torch._ops.OpOverload):
+        raise LoweringError(f"{node.format_node()}: the target is no ATen operator")
+    handler = LOWERINGS.get(node.target)
+    if handler is not None and (node.target in ANY_DTYPE or not _foreign_dtypes(node)):
+        result = handler(low, *args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    else:
+        perf_hints.info("%s has no lowering: it runs as ATen's kernel (node %s)", node.target, node.name)
+    return low.extern()
+
+
+def _fresh_results(op: Any) -> Any:
+    """The operator itself, or for one that returns views of its arguments its copying variant."""
+    if not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
+        return op
+    namespace, _, name = op._schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), f"{name}_copy", None)
+    if packet is None or op._overloadname not in packet.overloads():
+        raise LoweringError(f"{op} returns views of its arguments and has neither a lowering nor a copying variant")
+    return getattr(packet, op._overloadname)
+
+
+_COMPUTABLE = {
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+}  # fmt: skip
+
+
+def _foreign_dtypes(node: fx.Node) -> bool:
+    """Complex, quantised, sparse and other tensors are left to ATen."""
+    tensors = [n.meta.get("val") for n in (*node.all_input_nodes, node)]
+    return any(isinstance(t, torch.Tensor) and (t.dtype not in _COMPUTABLE or t.layout != torch.strided) for t in tensors)
+
+
+def _output(low: Lowering, a: Any) -> Ref | int | tuple[Any] | None:
+    if not isinstance(a, fx.Node):
+        return None if a is None else (a,)
+    value = low.env[a]
+    if a.op == "placeholder":
+        return [n for n in low.gm.graph.nodes if n.op == "placeholder"].index(a)
+    if isinstance(value, Value):
+        return low.realised(value, to_exprs(a.meta["val"].stride())).ref()
+    if isinstance(value, Expr):
+        return (value.as_int() if value.is_const else value,)
+    return None if value is None else (value,)
+
+
+def _drop_dead(program: Program) -> None:
+    """Removes loops whose results nobody reads."""
+    needed = {r.buffer for r in refs_of(program.outputs)}
+    kept: list[Loop | Extern] = []
+    for node in reversed(program.nodes):
+        if isinstance(node, Extern) or any(b.name in needed for b in node.out):
+            kept.append(node)
+            needed |= set(reads_of(node))
+    program.nodes = kept[::-1]
+    used = needed | {b.name for n in kept for b in n.out if b is not None} | {b.name for b in program.inputs if b}
+    program.constants = {k: v for k, v in program.constants.items() if k in needed}
+    program.buffers = {k: v for k, v in program.buffers.items() if k in used}

@@ -1,0 +1,299 @@
+"""Pointwise arithmetic, elementary functions, comparisons and logic.  Activations are in activations.py.
+
+A row of a table: ATen operator -> tree over the operands in the computation dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pycompiler.lowering.body import Val
+from pycompiler.lowering.elementwise import Kind, elementwise, mixed
+from pycompiler.lowering.graph import Lowering
+from pycompiler.lowering.promotion import promoted
+from pycompiler.lowering.registry import lowering, register
+from pycompiler.lowering.values import Value
+
+aten, prims = torch.ops.aten, torch.ops.prims
+Tree = Callable[..., Val]
+
+
+def op(name: str) -> Tree:
+    return lambda x, *others: x.op(name, *others)
+
+
+def is_float(x: Val) -> bool:
+    return x.dtype.is_floating_point
+
+
+def unless_integer(name: str) -> Tree:
+    """Rounding: integers stay as they are."""
+    return lambda x: x.op(name) if is_float(x) else x
+
+
+def add(x: Val, y: Val) -> Val:
+    return x | y if x.dtype == torch.bool else x + y
+
+
+def mul(x: Val, y: Val) -> Val:
+    return x & y if x.dtype == torch.bool else x * y
+
+
+def maximum(x: Val, y: Val) -> Val:
+    return x | y if x.dtype == torch.bool else x.op("maximum", y)
+
+
+def minimum(x: Val, y: Val) -> Val:
+    return x & y if x.dtype == torch.bool else x.op("minimum", y)
+
+
+def fmax(name: str) -> Tree:
+    """maximum/minimum that prefer the operand that is no NaN."""
+    pick = maximum if name == "maximum" else minimum
+    return lambda x, y: y.test("isnan").where(x, x.test("isnan").where(y, pick(x, y))) if is_float(x) else pick(x, y)
+
+
+def absolute(x: Val) -> Val:
+    return x if x.dtype in (torch.bool, torch.uint8) else x.op("abs")
+
+
+def sign(x: Val) -> Val:
+    return x if x.dtype == torch.bool else x.op("sign")
+
+
+def power(x: Val, y: Val) -> Val:
+    """x ** y; the exponents that torch's own kernel treats specially are multiplications and roots."""
+    n = y.constant
+    if n is not None and is_float(x):
+        special: dict[float, Tree] = {
+            0.0: lambda x: x.like(1), 1.0: lambda x: x, 2.0: lambda x: x * x, 3.0: lambda x: x * x * x,
+            0.5: lambda x: x.op("sqrt"), -0.5: lambda x: x.op("rsqrt"), -1.0: lambda x: x.op("reciprocal"),
+            -2.0: lambda x: (x * x).op("reciprocal"),
+        }  # fmt: skip
+        if float(n) in special:
+            return special[float(n)](x)
+    if n is not None and not is_float(x) and x.dtype != torch.bool and 0 <= n <= 4:
+        result = x.like(1)
+        for _ in range(int(n)):
+            result = result * x
+        return result
+    return x.op("pow", y)
+
+
+def same_bool(name: str) -> Tree:
+    """A comparison: operands in the promoted dtype, result bool."""
+    return lambda x, y: x.test(name, y)
+
+
+def logical(name: str) -> Tree:
+    return lambda x, *others: x.to(torch.bool).op(name, *(o.to(torch.bool) for o in others))
+
+
+def isfinite(x: Val) -> Val:
+    return x.op("abs") < math.inf if is_float(x) else x.body.const(True, torch.bool)
+
+
+def float_test(tree: Callable[[Val], Val]) -> Tree:
+    """A test that no integer passes."""
+    return lambda x: tree(x) if is_float(x) else x.body.const(False, torch.bool)
+
+
+def xlogy(x: Val, y: Val) -> Val:
+    zero = x.eq(0).where(x.like(0), x * y.op("log"))
+    return y.test("isnan").where(y.like(math.nan), zero)
+
+
+def xlog1py(x: Val, y: Val) -> Val:
+    zero = x.eq(0).where(x.like(0), x * y.op("log1p"))
+    return y.test("isnan").where(y.like(math.nan), zero)
+
+
+def logaddexp(x: Val, y: Val) -> Val:
+    top = x.op("maximum", y)
+    apart = (x - y).op("abs")
+    same = x.op("abs").eq(math.inf) & x.eq(y)
+    return same.where(x, top + (-apart).op("exp").op("log1p"))
+
+
+def sinc(x: Val) -> Val:
+    y = x * math.pi
+    return x.eq(0).where(x.like(1), y.op("sin") / y)
+
+
+def logit(x: Val, eps: Val | None = None) -> Val:
+    if eps is not None:
+        x = (x < eps).where(eps, (x > 1 - eps).where(1 - eps, x))
+    return (x / (1 - x)).op("log")
+
+
+FLOAT_UNARY = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "erf erfc erfinv lgamma digamma sigmoid reciprocal"
+).split()
+
+# operands are promoted together and computed in that dtype
+DEFAULT: dict[Any, Tree] = {
+    aten.mul: mul, aten.maximum: maximum, aten.minimum: minimum, aten.fmax: fmax("maximum"), aten.fmin: fmax("minimum"),
+    aten.neg: op("neg"), aten.abs: absolute, aten.sign: sign, aten.sgn: sign, aten.square: lambda x: x * x,
+    aten.floor: unless_integer("floor"), aten.ceil: unless_integer("ceil"), aten.trunc: unless_integer("trunc"),
+    aten.fix: unless_integer("trunc"), aten.round.default: unless_integer("round"),
+    aten.frac: lambda x: x - x.op("trunc"), aten.fmod: op("fmod"), aten.remainder: op("mod"),
+    aten.floor_divide: op("floordiv"), aten.pow: power, aten.nextafter: op("nextafter"), aten.hypot: op("hypot"),
+    aten.bitwise_and: op("and"), aten.bitwise_or: op("or"), aten.bitwise_xor: op("xor"), aten.bitwise_not: op("not"),
+    aten.bitwise_left_shift: op("shl"), aten.bitwise_right_shift: op("shr"), aten.__lshift__: op("shl"),
+    aten.__rshift__: op("shr"), aten.__and__: op("and"), aten.__or__: op("or"), aten.__xor__: op("xor"),
+    aten.heaviside: lambda x, y: x.eq(0).where(y, (x > 0).where(x.like(1), x.like(0))),
+    aten.logaddexp: logaddexp, aten.relu: lambda x: maximum(x, x.like(0)),
+}  # fmt: skip
+
+# as DEFAULT, integers become floats first
+FLOAT: dict[Any, Tree] = {
+    **{getattr(aten, name): op(name) for name in FLOAT_UNARY},
+    aten.atan2: op("atan2"), aten.copysign: op("copysign"), aten.xlogy: xlogy, aten.special_xlog1py: xlog1py,
+    aten.sinc: sinc, aten.deg2rad: lambda x: x * (math.pi / 180), aten.rad2deg: lambda x: x * (180 / math.pi),
+    aten.logit: logit, aten.special_ndtr: lambda x: (x * -math.sqrt(0.5)).op("erfc") * 0.5,
+}  # fmt: skip
+
+# as DEFAULT, the result is bool
+TEST: dict[Any, Tree] = {
+    **{getattr(aten, name): same_bool(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    aten.isnan: float_test(lambda x: x.test("isnan")), aten.isinf: float_test(lambda x: x.test("isinf")),
+    aten.isfinite: isfinite, aten.isposinf: float_test(lambda x: x.eq(math.inf)),
+    aten.isneginf: float_test(lambda x: x.eq(-math.inf)),
+    aten.signbit: lambda x: x.test("signbit") if is_float(x) else x < 0 if x.dtype != torch.bool else x.like(0),
+}  # fmt: skip
+
+# operands are converted to bool one by one
+LOGIC: dict[Any, Tree] = {
+    aten.logical_and: logical("and"), aten.logical_or: logical("or"), aten.logical_xor: logical("xor"),
+    aten.logical_not: logical("not"),
+}  # fmt: skip
+
+
+def _row(tree: Tree, kind: Kind) -> Callable[..., Any]:
+    return lambda low, *args: elementwise(low, tree, args, kind)
+
+
+for _table, _kind in ((DEFAULT, Kind.DEFAULT), (FLOAT, Kind.FLOAT), (TEST, Kind.DEFAULT)):
+    for _op, _tree in _table.items():
+        register(_op, _row(_tree, _kind))
+for _op, _tree in LOGIC.items():
+    register(_op, (lambda tree: lambda low, *values: mixed(low, tree, values))(_tree))
+
+
+@lowering(aten.add, aten.sub)
+def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Value:
+    plus = low.node.target._overloadpacket is aten.add
+
+    def tree(x: Val, y: Val) -> Val:
+        scaled = mul(y, y.like(alpha)) if alpha != 1 else y
+        return add(x, scaled) if plus else x - scaled
+
+    return elementwise(low, tree, (x, y))
+
+
+@lowering(aten.rsub)
+def rsub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Value:
+    return elementwise(low, lambda x, y: y - x * alpha, (x, y))
+
+
+@lowering(aten.div, aten.divide, aten.true_divide)
+def div(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
+    if rounding_mode is None:
+        return elementwise(low, lambda x, y: x / y, (x, y), Kind.FLOAT)
+    name = {"trunc": "truncdiv", "floor": "floordiv"}[rounding_mode]
+    return elementwise(low, op(name), (x, y))
+
+
+@lowering(aten.round.decimals)
+def round_decimals(low: Lowering, x: Value, decimals: int = 0) -> Any:
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    ten = 10.0 ** abs(decimals)
+    if decimals >= 0:
+        return elementwise(low, lambda x: (x * ten).op("round") / ten, (x,))
+    return elementwise(low, lambda x: (x / ten).op("round") * ten, (x,))
+
+
+@lowering(aten.clamp, aten.clip)
+def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A002 (ATen's names)
+    def tree(x: Val, low_end: Val | None, high: Val | None) -> Val:
+        x = x if low_end is None else maximum(x, low_end)
+        return x if high is None else minimum(x, high)
+
+    return elementwise(low, tree, (x, min, max))
+
+
+@lowering(aten.clamp_min)
+def clamp_min(low: Lowering, x: Value, bound: Any) -> Value:
+    return elementwise(low, maximum, (x, bound))
+
+
+@lowering(aten.clamp_max)
+def clamp_max(low: Lowering, x: Value, bound: Any) -> Value:
+    return elementwise(low, minimum, (x, bound))
+
+
+@lowering(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def where(low: Lowering, condition: Value, x: Any, y: Any) -> Value:
+    dtype = promoted((x, y))
+
+    def tree(c: Val, *branches: Val) -> Val:
+        given = iter(branches)
+        yes, no = (next(given).to(dtype) if isinstance(v, Value) else c.body.const(v, dtype) for v in (x, y))
+        return c.to(torch.bool).where(yes, no)
+
+    return mixed(low, tree, [condition, *(v for v in (x, y) if isinstance(v, Value))])
+
+
+@lowering(aten.masked_fill)
+def masked_fill(low: Lowering, x: Value, mask: Value, value: Any) -> Value:
+    if isinstance(value, Value):
+        return mixed(low, lambda x, m, v: m.where(v.to(x.dtype), x), (x, mask, value))
+    return mixed(low, lambda x, m: m.where(value, x), (x, mask))
+
+
+@lowering(aten.addcmul)
+def addcmul(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
+    return elementwise(low, lambda x, a, b: x + a * value * b, (x, a, b))
+
+
+@lowering(aten.addcdiv)
+def addcdiv(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
+    return elementwise(low, lambda x, a, b: x + a * value / b, (x, a, b))
+
+
+@lowering(aten.lerp)
+def lerp(low: Lowering, x: Value, end: Value, weight: Any) -> Value:
+    def tree(x: Val, y: Val, w: Val) -> Val:
+        return (w.op("abs") < 0.5).where(x + w * (y - x), y - (y - x) * (1 - w))
+
+    return elementwise(low, tree, (x, end, weight))
+
+
+@lowering(aten.nan_to_num)
+def nan_to_num(low: Lowering, x: Value, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Value:
+    if not x.dtype.is_floating_point:
+        return mixed(low, lambda x: x, (x,))
+    info = torch.finfo(x.dtype)
+    top = info.max if posinf is None else posinf
+    bottom = info.min if neginf is None else neginf
+
+    def tree(x: Val) -> Val:
+        known = x.test("isnan").where(0.0 if nan is None else nan, x)
+        return x.eq(math.inf).where(top, x.eq(-math.inf).where(bottom, known))
+
+    return elementwise(low, tree, (x,))
+
+
+@lowering(aten.special_entr)
+def entr(low: Lowering, x: Value) -> Value:
+    def tree(x: Val) -> Val:
+        below = x.eq(0).where(0.0, x.like(-math.inf))
+        return x.test("isnan").where(x, (x > 0).where(-x * x.op("log"), below))
+
+    return elementwise(low, tree, (x,), Kind.FLOAT)

@@ -1,0 +1,279 @@
+"""Reductions: a folding Loop, then a Loop that finishes (cast, division, root) where there is something to finish.
+
+In: a value and dimensions.  Out: values over fresh buffers.  bf16/f16 are folded in f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.loops import Buffer
+from pycompiler.lowering.body import Body, Val, compute_dtype
+from pycompiler.lowering.graph import Lowering
+from pycompiler.lowering.promotion import as_float
+from pycompiler.lowering.registry import lowering
+from pycompiler.lowering.values import Value, normal_dim, product
+
+aten, prims = torch.ops.aten, torch.ops.prims
+Finish = Callable[[Val], Val]
+
+
+def dims_of(v: Value, dim: Any) -> tuple[int, ...]:
+    """Normalised dimensions; None or an empty list means all."""
+    if dim is None or (isinstance(dim, Sequence) and not dim):
+        return tuple(range(v.rank))
+    given = dim if isinstance(dim, Sequence) else [dim]
+    return tuple(sorted({normal_dim(d, v.rank) for d in given})) if v.rank else ()
+
+
+def finished(low: Lowering, v: Value, fake: torch.Tensor, finish: Finish) -> Value:
+    return low.pointwise(lambda b, i: finish(v.load(b, i)), low.buffer_for(fake))
+
+
+def fold(low: Lowering, kind: str, x: Value, dims: Sequence[int], keepdim: bool, *, compute: torch.dtype,
+         prepare: Finish = lambda v: v, finish: Finish | None = None, fake: torch.Tensor | None = None) -> Value:  # fmt: skip
+    """kind over prepare(x in `compute`), finished into the fake result's dtype."""
+    fake = low.fake if fake is None else fake
+    accumulator = {"argmax": torch.int64, "argmin": torch.int64, "any": torch.bool, "all": torch.bool}.get(kind, compute)
+    if any(x.shape[d] == 0 for d in dims) and kind not in ("sum", "prod", "any", "all"):
+        return NotImplemented  # ATen raises, or has a value of its own
+    direct = finish is None and accumulator == fake.dtype
+    buffer = low.buffer_for(fake, accumulator)
+    (result,) = low.reduce(kind, x, dims, lambda v: prepare(v.to(compute)), [buffer], keepdim)
+    if direct:
+        return result
+    return finished(low, result, fake, finish or (lambda v: v))
+
+
+def accumulate_dtype(low: Lowering, x: Value) -> torch.dtype:
+    return compute_dtype(low.fake.dtype)
+
+
+@lowering(aten.sum)
+def sum_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return fold(low, "sum", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x))
+
+
+@lowering(aten.nansum)
+def nansum(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    if not low.fake.dtype.is_floating_point:
+        return NotImplemented
+    clean: Finish = lambda v: v.test("isnan").where(0.0, v)  # noqa: E731
+    return fold(low, "sum", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x), prepare=clean)
+
+
+@lowering(aten.mean)
+def mean(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    dims = dims_of(x, dim)
+    count = divided_by(product([x.shape[d] for d in dims]))
+    return fold(low, "sum", x, dims, keepdim, compute=accumulate_dtype(low, x), finish=count)
+
+
+def divided_by(n: Expr) -> Finish:
+    if n.const is not None:
+        return lambda v: v / n.as_int()
+    return lambda v: v / v.body.index(n).to(v.dtype)
+
+
+@lowering(aten.prod)
+def prod(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return fold(low, "prod", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x))
+
+
+@lowering(aten.amax, aten.max.default)
+def amax(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return extreme(low, "max", x, dims_of(x, dim), keepdim)
+
+
+@lowering(aten.amin, aten.min.default)
+def amin(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return extreme(low, "min", x, dims_of(x, dim), keepdim)
+
+
+def extreme(low: Lowering, kind: str, x: Value, dims: Sequence[int], keepdim: bool, fake: Any = None) -> Value:
+    if x.dtype == torch.bool:
+        return fold(low, "any" if kind == "max" else "all", x, dims, keepdim, compute=torch.bool, fake=fake)
+    return fold(low, kind, x, dims, keepdim, compute=compute_dtype(x.dtype), fake=fake)
+
+
+def _with_indices(kind: str) -> Callable[..., Any]:
+    def handler(low: Lowering, x: Value, dim: int, keepdim: bool = False) -> Any:
+        values, indices = low.fake
+        dims = dims_of(x, dim)
+        if any(x.shape[d] == 0 for d in dims):
+            return NotImplemented
+        best = extreme(low, kind, x, dims, keepdim, values)
+        return best, arg_fold(low, f"arg{kind}", x, dims, keepdim, indices)
+
+    return handler
+
+
+def arg_fold(low: Lowering, kind: str, x: Value, dims: Sequence[int], keepdim: bool, fake: Any) -> Value:
+    compute = torch.uint8 if x.dtype == torch.bool else compute_dtype(x.dtype)
+    return fold(low, kind, x, dims, keepdim, compute=compute, fake=fake)
+
+
+lowering(aten.max.dim)(_with_indices("max"))
+lowering(aten.min.dim)(_with_indices("min"))
+
+
+def _arg(kind: str) -> Callable[..., Any]:
+    def handler(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
+        return arg_fold(low, kind, x, dims_of(x, dim), keepdim, low.fake)
+
+    return handler
+
+
+lowering(aten.argmax.default)(_arg("argmax"))
+lowering(aten.argmin.default)(_arg("argmin"))
+
+
+@lowering(aten.any)
+def any_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return fold(low, "any", x, dims_of(x, dim), keepdim, compute=torch.bool)
+
+
+@lowering(aten.all)
+def all_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return fold(low, "all", x, dims_of(x, dim), keepdim, compute=torch.bool)
+
+
+@lowering(aten.count_nonzero)
+def count_nonzero(low: Lowering, x: Value, dim: Any = None) -> Value:
+    counted: Finish = lambda v: v.to(torch.bool).to(torch.int64)  # noqa: E731
+    (result,) = low.reduce("sum", x, dims_of(x, dim), counted, [low.buffer_for(low.fake)])
+    return result
+
+
+# -- moments ---------------------------------------------------------------------------------------------------------
+
+
+def moments(low: Lowering, x: Value, dims: Sequence[int], keepdim: bool, fake: torch.Tensor) -> tuple[Value, Value]:
+    """(mean, sum of squared distances to it), in the computation dtype."""
+    compute = compute_dtype(x.dtype)
+    outs: list[Buffer] = [low.buffer_for(fake, compute), low.buffer_for(fake, compute)]
+    mean, m2 = low.reduce("welford", x, dims, lambda v: v.to(compute), outs, keepdim)
+    return mean, m2
+
+
+def spread(low: Lowering, x: Value, dim: Any, correction: Any, keepdim: bool, root: bool, fakes: Any) -> Any:
+    """Variance (or its root), and the mean when there are two fakes."""
+    dims = dims_of(x, dim)
+    count = product([x.shape[d] for d in dims])
+    if not x.dtype.is_floating_point or count.const is None or count.const == 0:
+        return NotImplemented
+    correction = 1 if correction is None else correction
+    if isinstance(correction, bool):
+        correction = int(correction)
+    mean, m2 = moments(low, x, dims, keepdim, fakes[0])
+    degrees = max(count.as_int() - correction, 0)
+
+    def finish(v: Val) -> Val:
+        variance = v / degrees
+        return variance.op("sqrt") if root else variance
+
+    result = finished(low, m2, fakes[0], finish)
+    if len(fakes) == 1:
+        return result
+    return result, finished(low, mean, fakes[1], lambda v: v) if x.dtype != mean.dtype else mean
+
+
+@lowering(aten.var.correction)
+def var(low: Lowering, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return spread(low, x, dim, correction, keepdim, False, [low.fake])
+
+
+@lowering(aten.std.correction)
+def std(low: Lowering, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return spread(low, x, dim, correction, keepdim, True, [low.fake])
+
+
+@lowering(aten.var_mean.correction)
+def var_mean(low: Lowering, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return spread(low, x, dim, correction, keepdim, False, list(low.fake))
+
+
+@lowering(aten.std_mean.correction)
+def std_mean(low: Lowering, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return spread(low, x, dim, correction, keepdim, True, list(low.fake))
+
+
+def _unbiased(root: bool, two: bool, has_dim: bool) -> Callable[..., Any]:
+    def handler(low: Lowering, x: Value, *args: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+        rest = list(args)
+        dim = rest.pop(0) if has_dim else None
+        unbiased = rest.pop(0) if rest else unbiased
+        keepdim = rest.pop(0) if rest else keepdim
+        return spread(low, x, dim, int(unbiased), keepdim, root, list(low.fake) if two else [low.fake])
+
+    return handler
+
+
+for _packet, _root, _two in ((aten.var, False, False), (aten.std, True, False), (aten.var_mean, False, True),
+                             (aten.std_mean, True, True)):  # fmt: skip
+    lowering(_packet.default)(_unbiased(_root, _two, has_dim=False))
+    lowering(_packet.dim)(_unbiased(_root, _two, has_dim=True))
+
+
+# -- norms and logsumexp ---------------------------------------------------------------------------------------------
+
+
+@lowering(aten.linalg_vector_norm.default)
+def vector_norm(low: Lowering, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,  # noqa: A002
+                dtype: Any = None) -> Any:  # fmt: skip
+    compute = compute_dtype(low.fake.dtype)
+    dims = dims_of(x, dim)
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    size: Finish = lambda v: v.op("abs")  # noqa: E731
+    table: dict[float, tuple[str, Finish, Finish | None]] = {
+        float("inf"): ("max", size, None), float("-inf"): ("min", size, None), 1.0: ("sum", size, None),
+        2.0: ("sum", lambda v: v * v, lambda v: v.op("sqrt")),
+        0.0: ("sum", lambda v: v.ne(0).to(compute), None),
+    }  # fmt: skip
+    general = ("sum", lambda v: size(v).op("pow", ord), lambda v: v.op("pow", 1.0 / ord))
+    kind, prepare, finish = table.get(float(ord)) or general
+    return fold(low, kind, x, dims, keepdim, compute=compute, prepare=prepare, finish=finish)
+
+
+@lowering(aten.logsumexp.default)
+def logsumexp(low: Lowering, x: Value, dim: Any, keepdim: bool = False) -> Any:
+    """log(sum(exp(x - m))) + m with the maximum m (0 where it is infinite)."""
+    dims = dims_of(x, dim)
+    compute = compute_dtype(as_float(x.dtype))
+    if any(x.shape[d] == 0 for d in dims):
+        return NotImplemented
+    top = fold(low, "max", x, dims, True, compute=compute, fake=_kept(low, x, dims, compute))
+    clean = low.pointwise(lambda b, i: _finite(top.load(b, i)), low.buffer_for(_kept(low, x, dims, compute)))
+
+    def element(body: Body, index: Sequence[Expr]) -> Val:
+        peak = clean.load(body, [Expr.of(0) if d in dims else k for d, k in enumerate(index)])
+        return (x.load(body, index).to(compute) - peak).op("exp")
+
+    shifted = Value(x.shape, compute, x.device, emit=element)
+    total = fold(low, "sum", shifted, dims, True, compute=compute, fake=_kept(low, x, dims, compute))
+    out = low.buffer_for(low.fake)
+
+    def finish(body: Body, index: Sequence[Expr]) -> Val:
+        at = list(index)
+        if not keepdim:
+            rest = iter(index)
+            at = [Expr.of(0) if d in dims else next(rest) for d in range(x.rank)]
+        return total.load(body, at).op("log") + clean.load(body, at)
+
+    return low.pointwise(finish, out)
+
+
+def _finite(v: Val) -> Val:
+    return (v.op("abs").eq(float("inf"))).where(0.0, v)
+
+
+def _kept(low: Lowering, x: Value, dims: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A fake tensor of x's shape with 1 in the reduced dimensions."""
+    fake = low.node.args[0].meta["val"]
+    shape = [1 if d in dims else n for d, n in enumerate(fake.shape)]
+    return fake.new_empty(shape, dtype=dtype)

@@ -1,0 +1,198 @@
+"""View operators: index arithmetic on values, no code.
+
+In: a value.  Out: a value over the same memory (or over the same `emit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pycompiler.ir.expr import ONE, ZERO, Expr
+from pycompiler.lowering import values
+from pycompiler.lowering.graph import Lowering
+from pycompiler.lowering.registry import lowering
+from pycompiler.lowering.values import Value, normal_dim, to_expr, to_exprs
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+
+@lowering(aten.view.default, aten.reshape, aten._unsafe_view, aten._reshape_alias, any_dtype=True)
+def view(low: Lowering, x: Value, size: Sequence[Any], stride: Any = None) -> Value:
+    return values.reshape(x, size)
+
+
+@lowering(aten.permute, any_dtype=True)
+def permute(low: Lowering, x: Value, dims: Sequence[int]) -> Value:
+    return values.permute(x, dims)
+
+
+@lowering(aten.transpose.int, aten.swapaxes, aten.swapdims, any_dtype=True)
+def transpose(low: Lowering, x: Value, dim0: int, dim1: int) -> Value:
+    if x.rank == 0:
+        return x
+    order = list(range(x.rank))
+    a, b = normal_dim(dim0, x.rank), normal_dim(dim1, x.rank)
+    order[a], order[b] = b, a
+    return values.permute(x, order)
+
+
+@lowering(aten.t, aten.numpy_T, any_dtype=True)
+def t(low: Lowering, x: Value) -> Value:
+    return values.permute(x, range(x.rank)[::-1])
+
+
+@lowering(aten.expand, any_dtype=True)
+def expand(low: Lowering, x: Value, size: Sequence[Any], *, implicit: bool = False) -> Value:
+    return values.expand(x, size)
+
+
+@lowering(aten.broadcast_to, any_dtype=True)
+def broadcast_to(low: Lowering, x: Value, size: Sequence[Any]) -> Value:
+    return values.expand(x, size)
+
+
+@lowering(aten.alias, aten.detach, aten.lift, aten.lift_fresh, aten.positive.default, aten._conj.default,
+          aten.resolve_conj, aten.resolve_neg, any_dtype=True)  # fmt: skip
+def alias(low: Lowering, x: Value) -> Any:
+    return NotImplemented if x.dtype.is_complex else x
+
+
+@lowering(aten.squeeze, any_dtype=True)
+def squeeze(low: Lowering, x: Value, dim: Any = None) -> Value:
+    if dim is None:
+        dim = range(x.rank)
+    return values.squeeze(x, dim if isinstance(dim, Sequence) else [dim])
+
+
+@lowering(aten.unsqueeze, any_dtype=True)
+def unsqueeze(low: Lowering, x: Value, dim: int) -> Value:
+    return values.unsqueeze(x, dim)
+
+
+def wrapped(index: Any, size: Expr) -> Expr:
+    """A position counted from the end when negative."""
+    return size + index if isinstance(index, int) and index < 0 else to_expr(index)
+
+
+def clamped(bound: Any, size: Expr, default: Expr) -> Expr:
+    """A slice bound as Python clamps it."""
+    if bound is None:
+        return default
+    e = wrapped(bound, size)
+    if isinstance(bound, int) and bound >= 2**62:
+        return size
+    return e.max(0).min(size)
+
+
+def slice_of(x: Value, dim: int, start: Any, end: Any, step: int) -> tuple[Expr, Expr]:
+    """(first position, number of positions) of a slice."""
+    size = x.shape[normal_dim(dim, x.rank)]
+    first, last = clamped(start, size, ZERO), clamped(end, size, size)
+    return first, ((last - first + (step - 1)) // step).max(0)
+
+
+@lowering(aten.slice.Tensor, any_dtype=True)
+def slice_tensor(low: Lowering, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+    first, length = slice_of(x, dim, start, end, step)
+    return values.slice_dim(x, dim, first, length, step)
+
+
+@lowering(aten.narrow.default, any_dtype=True)
+def narrow(low: Lowering, x: Value, dim: int, start: Any, length: Any) -> Value:
+    return values.slice_dim(x, dim, wrapped(start, x.shape[normal_dim(dim, x.rank)]), to_expr(length))
+
+
+@lowering(aten.select.int, any_dtype=True)
+def select(low: Lowering, x: Value, dim: int, index: Any) -> Value:
+    return values.select(x, dim, wrapped(index, x.shape[normal_dim(dim, x.rank)]))
+
+
+@lowering(aten.unbind.int, any_dtype=True)
+def unbind(low: Lowering, x: Value, dim: int = 0) -> tuple[Value, ...]:
+    return tuple(values.select(x, dim, Expr.of(k)) for k in range(int(x.shape[normal_dim(dim, x.rank)])))
+
+
+def parts(x: Value, lengths: Sequence[Any], dim: int) -> tuple[Value, ...]:
+    result, start = [], ZERO
+    for n in lengths:
+        result.append(values.slice_dim(x, dim, start, to_expr(n)))
+        start = start + to_expr(n)
+    return tuple(result)
+
+
+@lowering(aten.split.Tensor, aten.unsafe_split.Tensor, any_dtype=True)
+def split(low: Lowering, x: Value, size: Any, dim: int = 0) -> tuple[Value, ...]:
+    return parts(x, [f.shape[normal_dim(dim, x.rank)] for f in low.fake], dim)
+
+
+@lowering(aten.chunk.default, aten.unsafe_chunk.default, any_dtype=True)
+def chunk(low: Lowering, x: Value, chunks: int, dim: int = 0) -> tuple[Value, ...]:
+    return parts(x, [f.shape[normal_dim(dim, x.rank)] for f in low.fake], dim)
+
+
+@lowering(aten.split_with_sizes.default, aten.split.sizes, aten.unsafe_split_with_sizes.default, any_dtype=True)
+def split_with_sizes(low: Lowering, x: Value, sizes: Sequence[Any], dim: int = 0) -> tuple[Value, ...]:
+    return parts(x, sizes, dim)
+
+
+@lowering(aten.diagonal.default, any_dtype=True)
+def diagonal(low: Lowering, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    return values.diagonal(x, offset, dim1, dim2, to_expr(low.fake.shape[-1]))
+
+
+@lowering(aten.unfold.default, any_dtype=True)
+def unfold(low: Lowering, x: Value, dim: int, size: int, step: int) -> Value:
+    count = to_expr(low.fake.shape[normal_dim(dim, x.rank)]) if x.rank else ONE
+    return values.unfold(x, dim, size, step, count)
+
+
+@lowering(aten.as_strided.default, any_dtype=True)
+def as_strided(low: Lowering, x: Value, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Any:
+    """Strides of the storage: the value must be laid out as in the trace; the offset counts from its storage's start."""
+    base = low.placed(low.node.args[0])
+    fake = low.node.args[0].meta["val"]
+    own = to_expr(fake.storage_offset())
+    start = base.offset if storage_offset is None else base.offset + to_expr(storage_offset) - own
+    return values.restrided(base, to_exprs(size), to_exprs(stride), start)
+
+
+@lowering(aten.movedim.intlist, aten.movedim.int, aten.moveaxis, any_dtype=True)
+def movedim(low: Lowering, x: Value, source: Any, destination: Any) -> Value:
+    src = [normal_dim(d, x.rank) for d in ([source] if isinstance(source, int) else source)]
+    dst = [normal_dim(d, x.rank) for d in ([destination] if isinstance(destination, int) else destination)]
+    order = [-1] * x.rank
+    for s, d in zip(src, dst, strict=True):
+        order[d] = s
+    rest = iter(d for d in range(x.rank) if d not in src)
+    return values.permute(x, [next(rest) if d < 0 else d for d in order])
+
+
+@lowering(aten.view.dtype)
+def view_dtype(low: Lowering, x: Value, dtype: torch.dtype) -> Any:
+    if x.dtype == dtype:
+        return x
+    if x.dtype.itemsize != dtype.itemsize or torch.bool in (x.dtype, dtype) or dtype not in _INTEGERS | _FLOATS:
+        return NotImplemented
+    return Value(x.shape, dtype, x.device, emit=lambda b, i: b.emit("bitcast", (x.load(b, i),), dtype))
+
+
+_INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64}
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+
+
+@lowering(aten.sym_size.int)
+def sym_size(low: Lowering, x: Value, dim: int) -> Expr:
+    return x.shape[normal_dim(dim, x.rank)]
+
+
+@lowering(aten.sym_stride.int)
+def sym_stride(low: Lowering, x: Value, dim: int) -> Expr:
+    return to_expr(low.node.args[0].meta["val"].stride(dim))
+
+
+@lowering(aten.sym_numel.default)
+def sym_numel(low: Lowering, x: Value) -> Expr:
+    return x.numel

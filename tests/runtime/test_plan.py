@@ -1,0 +1,440 @@
+"""The native executor against the Python oracle, and its errors, threads and memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pycompiler import _native
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.plan import Alloc, Aten, CopyInto, Free, Kernel, Plan, SlotRef, View
+from pycompiler.runtime.plan_python import PythonPlan
+
+sys.path.insert(0, str(Path(__file__).parent))
+from plan_cases import CASES, CPU, SOURCE, aten, build_kernels, f32, ref, some  # noqa: E402
+
+Executor = Callable[[Plan], Callable[..., Any]]
+EXECUTORS: list[Executor] = [_native.Plan, PythonPlan]
+both = pytest.mark.parametrize("executor", EXECUTORS, ids=["native", "python"])
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build_kernels(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def slow_routes() -> Iterator[None]:
+    _native.force_slow_routes(True)
+    yield
+    _native.force_slow_routes(False)
+
+
+def plan_of(steps: list[Any], outputs: list[Any], n_inputs: int, n_slots: int, library: str | None = None) -> Plan:
+    return Plan(n_inputs, n_slots, steps, outputs, {}, library, SOURCE, "hand")
+
+
+def assert_same(got: Any, want: Any) -> None:
+    """Bitwise, with type, dtype, shape and strides."""
+    assert type(got) is type(want)
+    if not isinstance(want, torch.Tensor):
+        assert got == want
+        return
+    assert (got.dtype, got.shape, got.stride(), got.requires_grad) == (want.dtype, want.shape, want.stride(), want.requires_grad)
+    assert torch.equal(got.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8)) if want.numel() else True
+
+
+def run(executor: Executor, name: str, library: str, grad: bool = False) -> tuple[Any, ...]:
+    case = CASES[name]
+    torch.manual_seed(0)
+    inputs = case.inputs()
+    if grad:
+        inputs = [t.requires_grad_() if t.is_floating_point() and t.is_leaf else t for t in inputs]
+    torch.manual_seed(1)
+    outputs = executor(case.plan(name, library))(*inputs)
+    assert isinstance(outputs, tuple)
+    return (*outputs, *inputs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_as_oracle(name: str, library: str) -> None:
+    for got, want in zip(run(_native.Plan, name, library), run(PythonPlan, name, library), strict=True):
+        assert_same(got, want)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inputs_that_require_grad_record_nothing(name: str, library: str) -> None:
+    got, want = run(_native.Plan, name, library, grad=True), run(PythonPlan, name, library, grad=True)
+    for g, w in zip(got, want, strict=True):
+        assert_same(g, w)
+    case = CASES[name]
+    for i, out in enumerate(case.outputs):
+        if isinstance(out, int) and out >= case.n_inputs and isinstance(got[i], torch.Tensor):
+            assert not got[i].requires_grad and got[i].grad_fn is None
+
+
+@pytest.mark.parametrize("name", ["one_kernel", "addmm", "python_scalar", "mutation", "outputs", "view_for_both", "constant"])
+def test_fallbacks_of_wrapping(name: str, library: str, slow_routes: None) -> None:
+    for got, want in zip(run(_native.Plan, name, library), run(PythonPlan, name, library), strict=True):
+        assert_same(got, want)
+
+
+def test_every_operator_of_the_shim_table_exists_or_is_newer(library: str) -> None:
+    """The schemas of the table are those of this torch: a typing mistake in it would only show as a slow call."""
+    for schema in _native.shim_schemas():
+        name, overload = schema.partition("(")[0].removeprefix("aten::"), "default"
+        if "." in name:
+            name, overload = name.split(".")
+        assert str(getattr(getattr(aten, name), overload)._schema) == schema
+
+
+@pytest.mark.parametrize(
+    ("name", "routes"),
+    {
+        "one_kernel": ["alloc", "kernel"],
+        "chain_in_scratch": ["place", "kernel", "place", "kernel", "free", "place", "kernel", "free", "alloc", "kernel"],
+        "addmm": ["shim"],
+        "convolution_backward": ["shim"],
+        "attention_masked": ["shim"],
+        "index": ["shim"],
+        "dispatcher": ["dispatcher"],
+        "dispatcher_layer_norm": ["dispatcher"],
+        "dispatcher_string": ["dispatcher"],
+        "list_result": ["dispatcher"],
+        "python_scalar": ["python"],
+        "view_for_kernel": ["place", "kernel", "shift", "alloc", "free", "kernel", "free"],
+        "view_for_both": ["alloc", "kernel", "view", "free", "dispatcher", "alloc", "kernel"],
+        "view_of_result": ["dispatcher", "view", "free", "alloc", "kernel"],
+        "mutation": ["alloc", "kernel", "copy"],
+    }.items(),
+)
+def test_routes(name: str, routes: list[str], library: str) -> None:
+    plan = _native.Plan(CASES[name].plan(name, library))
+    inputs = CASES[name].inputs()
+    plan(*inputs)
+    assert plan.routes == routes
+
+
+def test_scratch_is_reused_and_aligned(library: str) -> None:
+    plan = _native.Plan(CASES["chain_in_scratch"].plan("chain", library))
+    assert plan.arena_bytes == 2 * 448  # two of three buffers are alive at a time, each 400 bytes
+    steps = [f32(1, 3), f32(2, 5), f32(3, 7), Kernel("misaligned", (1, 2, 3), (3,))]
+    assert _native.Plan(plan_of(steps, [], 0, 4, library))() == ()
+
+
+def test_attributes(library: str) -> None:
+    ir = CASES["one_kernel"].plan("graph_7", library)
+    plan = _native.Plan(ir)
+    assert (plan.name, plan.n_inputs, plan.n_outputs, plan.plan is ir) == ("graph_7", 1, 1, True)
+    assert repr(plan) == "<Plan graph_7: 1 inputs, 2 steps, 1 outputs>"
+    assert weakref.ref(plan)() is plan
+
+
+@both
+def test_takes_one_list(executor: Executor, library: str) -> None:
+    x = some(4)
+    assert torch.equal(executor(CASES["one_kernel"].plan("g", library))([x])[0], x + 1)
+
+
+@both
+def test_input_as_output_is_the_same_object(executor: Executor, library: str) -> None:
+    x, y = some(4).requires_grad_(), some(2)
+    outputs = executor(CASES["outputs"].plan("g", library))(x, y)
+    assert outputs[1] is y and outputs[5] is x and outputs[0] is outputs[3] and outputs[2] is None
+
+
+@both
+def test_mutation_counts_versions(executor: Executor, library: str) -> None:
+    x = some(4)
+    before = x._version
+    executor(CASES["mutation"].plan("g", library))(x)
+    assert x._version == before + 1
+
+
+@both
+def test_autocast_is_not_applied_again(executor: Executor) -> None:
+    plan = executor(plan_of([Aten(aten.mm.default, ref(0, 1), {}, (2,))], [2], 2, 3))
+    a, b = some(3, 4), some(4, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert plan(a, b)[0].dtype == torch.float32
+        assert torch.mm(a, b).dtype == torch.bfloat16  # and the caller's state is back
+
+
+@both
+def test_parameters_and_subclasses_are_inputs(executor: Executor) -> None:
+    class Marked(torch.Tensor):
+        pass
+
+    plan = executor(plan_of([Aten(aten.mm.default, ref(0, 1), {}, (2,))], [2, 0], 2, 3))
+    a, b = torch.nn.Parameter(some(3, 4)), some(4, 5).as_subclass(Marked)
+    outputs = plan(a, b)
+    assert outputs[1] is a and torch.equal(outputs[0], a.detach().mm(b.as_subclass(torch.Tensor)))
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_wrong_number_of_inputs(executor: Executor, library: str) -> None:
+    with pytest.raises(TypeError, match=r"graph g: 1 inputs expected, 2 given"):
+        executor(CASES["one_kernel"].plan("g", library))(some(4), some(4))
+
+
+def test_input_that_is_no_tensor(library: str) -> None:
+    with pytest.raises(TypeError, match=r"graph g, input 0: expected a torch.Tensor, got int"):
+        _native.Plan(CASES["one_kernel"].plan("g", library))(3)
+
+
+@both
+@pytest.mark.parametrize(
+    ("op", "inputs", "error"),
+    [
+        (aten.mm.default, (some(3, 4), some(3, 4)), RuntimeError),
+        (aten.mm.default, (some(3), some(3)), RuntimeError),
+        (aten.embedding.default, (some(3, 4), torch.tensor([7])), IndexError),
+        (aten.gather.default, (some(3), 0, torch.tensor([7])), RuntimeError),
+    ],
+)
+def test_operator_errors_are_those_of_eager(executor: Executor, op: Any, inputs: tuple[Any, ...], error: type[Exception]) -> None:
+    with pytest.raises(error) as eager:
+        op(*inputs)
+    tensors = [a for a in inputs if isinstance(a, torch.Tensor)]
+    slots = iter(range(len(tensors)))
+    args = tuple(SlotRef(next(slots)) if isinstance(a, torch.Tensor) else a for a in inputs)
+    plan = executor(plan_of([Free(()), Aten(op, args, {}, (5,))], [5], len(tensors), 6))
+    for _ in range(2):
+        with pytest.raises(error) as seen:
+            plan(*tensors)
+        assert type(seen.value) is type(eager.value) and str(seen.value) == str(eager.value)
+        assert any("graph hand, step 1" in note and str(op) in note for note in seen.value.__notes__)
+
+
+@both
+def test_kernel_error_codes(executor: Executor, library: str) -> None:
+    plan = executor(plan_of([f32(2, 2), Kernel("gather", (0, 1, 2), (3, 2))], [2], 2, 3, library))
+    x = some(3)
+    assert torch.equal(plan(x, torch.tensor([2, 0]))[0], x[[2, 0]])
+    with pytest.raises(IndexError, match="index out of range in self") as error:
+        plan(x, torch.tensor([2, 3]))
+    assert any("step 1" in note and "gather" in note for note in error.value.__notes__)
+
+
+def test_unknown_kernel_code(library: str) -> None:
+    with pytest.raises(RuntimeError, match="unknown error code 77"):
+        _native.Plan(plan_of([Kernel("unknown_code", ())], [], 0, 0, library))()
+
+
+def test_impossible_allocation_names_the_step() -> None:
+    plan = _native.Plan(plan_of([f32(0, 1 << 50)], [0], 0, 1))
+    with pytest.raises(RuntimeError, match=r"graph hand, step 0 \(alloc slot 0\): .*(alloc|memory)"):
+        plan()
+
+
+@pytest.mark.parametrize(
+    ("steps", "outputs", "text"),
+    [
+        ([Kernel("add_one", (0, 1), (4,))], [0], "step 0 reads slot 1, which holds nothing"),
+        ([f32(1, 4), Free((1,)), Kernel("add_one", (0, 1), (4,))], [0], "step 2 reads slot 1"),
+        ([f32(1, 4), Free((1,))], [1], "output 0 is slot 1, which holds nothing"),
+        ([f32(0, 4)], [0], "step 0 fills slot 0, an input"),
+        ([f32(9, 4)], [0], "slot 9 of 3"),
+        ([CopyInto(0, 2)], [0], "step 0 reads slot 2"),
+        ([Kernel("absent", (0,))], [0], "no symbol absent"),
+        ([Aten(aten.mm.default, ref(0), {}, (1,))], [1], "the argument mat2 is missing"),
+        ([Aten(aten.relu.default, ref(0, 0), {}, (1,))], [1], "arguments that it does not have"),
+        ([Aten(aten.relu.default, ref(0), {"alpha": 1}, (1,))], [1], "arguments that it does not have"),
+        ([Aten(aten.relu.default, ref(0), {}, (1, 2))], [1], "names 2 results"),
+        ([Alloc(1, (Expr.sym("k"),), (1,), torch.float32, CPU)], [1], "the size symbol k is not in Plan.symbols"),
+        (["alloc"], [0], "a step of class str"),
+    ],
+)
+def test_bad_plans_are_rejected(steps: list[Any], outputs: list[Any], text: str, library: str) -> None:
+    with pytest.raises((ValueError, RuntimeError), match=text) as error:
+        _native.Plan(plan_of(steps, outputs, 1, 3, library))
+    assert "graph hand" in str(error.value)
+
+
+def test_missing_library() -> None:
+    with pytest.raises(RuntimeError, match=r"cannot load the kernel library .*nowhere\.so"):
+        _native.Plan(plan_of([], [], 0, 0, "/tmp/nowhere.so"))
+    with pytest.raises(ValueError, match="kernel add_one, but the plan has no library"):
+        _native.Plan(plan_of([Kernel("add_one", (0, 0), (1,))], [0], 1, 1))
+
+
+def test_arguments_of_the_constructor(library: str) -> None:
+    for args, kwargs in [((), {}), ((1, 2), {}), ((CASES["nothing"].plan("g", library),), {"k": 1})]:
+        with pytest.raises(TypeError, match="takes one argument"):
+            _native.Plan(*args, **kwargs)
+    with pytest.raises(TypeError, match="no keyword arguments"):
+        _native.Plan(CASES["nothing"].plan("g", library))(x=1)
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def test_dynamic_sizes(library: str) -> None:
+    ir = CASES["dynamic"].plan("dynamic", library)
+    native, oracle = _native.Plan(ir), PythonPlan(ir)
+    for shape in [(5, 3), (2, 9), (1, 1), (4, 0)]:
+        x = some(*shape)
+        for got, want in zip(native(x), oracle(x), strict=True):
+            assert_same(got, want)
+    with pytest.raises(TypeError, match="input 0 has no dimension 1"):
+        native(some(3))
+
+
+@pytest.mark.parametrize("a", [-7, -1, 0, 5, 12])
+@pytest.mark.parametrize("size", ["q", "r", "m", "x"])
+def test_size_arithmetic_is_that_of_expr(a: int, size: str) -> None:
+    """Floor division and remainder of negative numbers, minimum, maximum, products."""
+    n, m = Expr.sym("n"), Expr.sym("m")
+    d = n - m + a
+    expr = {"q": d // 3 + 100, "r": d % 3, "m": d.min(m * m) + 50, "x": d.max(n * m - 2) + (d // (n + 1)) * 2 + 100}[size]
+    ir = Plan(1, 2, [Alloc(1, (expr,), (1,), torch.uint8, CPU)], [1], symbols={"n": (0, 0), "m": (0, 1)})
+    for shape in [(1, 1), (3, 8), (9, 2)]:
+        assert _native.Plan(ir)(some(*shape))[0].shape == (expr.eval({"n": shape[0], "m": shape[1]}),)
+
+
+# -- threads and memory -----------------------------------------------------------------------------------------------
+
+
+def test_threads_share_one_plan(library: str) -> None:
+    plans = [_native.Plan(CASES[c].plan(c, library)) for c in ("chain_in_scratch", "released_gil")]
+    errors: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            generator = torch.Generator().manual_seed(seed)
+            for _ in range(60):
+                x, y = torch.randn(100, generator=generator), torch.randn(50_000, generator=generator)
+                assert torch.equal(plans[0](x)[0], x * (x + 1 + 1) + 1)
+                assert torch.equal(plans[1](y)[0], (y + 1).relu())
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors
+
+
+def test_long_kernels_release_the_gil(library: str) -> None:
+    spin = _native.Plan(plan_of([f32(0, 1), Kernel("spin", (0,), (400_000_000,), 400_000_000)], [0], 0, 1, library))
+    done: list[float] = []
+    thread = threading.Thread(target=lambda: done.append(float(spin()[0])))
+    thread.start()
+    ticks = 0
+    while not done:
+        ticks += 1
+        time.sleep(0.001)
+    thread.join()
+    assert ticks > 10
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_calls_do_not_leak(library: str) -> None:
+    names = ["chain_in_scratch", "addmm", "dispatcher_layer_norm", "dispatcher_full_dtype", "list_result", "index", "view_for_both",
+             "outputs", "python_scalar", "mutation", "convolution_backward_masked"]  # fmt: skip
+    work = [(_native.Plan(CASES[c].plan(c, library)), CASES[c].inputs()) for c in names]
+
+    def rounds(count: int) -> int:
+        for _ in range(count):
+            for plan, inputs in work:
+                plan(*inputs)
+        gc.collect()
+        return resident()
+
+    before = rounds(500)
+    assert rounds(4_000) - before < 4 << 20
+
+
+def test_errors_do_not_leak(library: str) -> None:
+    steps = [f32(2, 1000), Kernel("add_one", (0, 2), (4,)), Aten(aten.relu.default, ref(2), {}, (3,)),
+             Aten(aten.embedding.default, ref(0, 1), {}, (4,))]  # fmt: skip
+    plan = _native.Plan(plan_of(steps, [4, 2], 2, 5, library))
+    weight, index = some(4, 1), torch.tensor([9])
+
+    def rounds(count: int) -> int:
+        for _ in range(count):
+            with pytest.raises(IndexError):
+                plan(weight, index)
+        gc.collect()
+        return resident()
+
+    before = rounds(100)
+    assert rounds(300) - before < 1 << 20
+
+
+def test_plans_are_freed(library: str) -> None:
+    constant = torch.ones(3)
+    alive = weakref.ref(constant)
+    case = CASES["constant"]
+    ir = Plan(1, 3, case.steps, case.outputs, {1: constant}, library)
+    plan = _native.Plan(ir)
+    plan(some(3))
+    constant.owner = plan  # a cycle through the plan's own constant
+    del plan, ir, constant
+    gc.collect()
+    assert alive() is None
+
+
+def test_construction_does_not_leak(library: str) -> None:
+    plans = [CASES[c].plan(c, library) for c in ("addmm", "dispatcher", "chain_in_scratch", "dynamic")]
+
+    def rounds(count: int) -> int:
+        for _ in range(count):
+            for ir in plans:
+                _native.Plan(ir)
+        gc.collect()
+        return resident()
+
+    before = rounds(100)
+    assert rounds(500) - before < 4 << 20
+
+
+def test_view_records_alias_their_base() -> None:
+    x = some(3, 3)
+    (view,) = _native.Plan(plan_of([View(1, 0, (2,), (3,), 1)], [1], 1, 2))(x)
+    view.fill_(5.0)
+    assert x[0, 1] == 5.0 and x[1, 1] == 5.0
+
+
+def test_plans_may_outlive_the_interpreter(library: str) -> None:
+    """Objects of a module are freed while the interpreter ends, plans with them."""
+    script = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+import torch
+from plan_cases import CASES
+from pycompiler import _native
+case = CASES["constant_in_operator"]
+plan = _native.Plan(case.plan("g", {library!r}))
+plan(*case.inputs())
+sys.modules["sys"].kept = plan
+torch.kept = plan
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
