@@ -212,8 +212,8 @@ def knob(name: str) -> Knob:
     found = BY_NAME.get(name)
     if found is None:
         close = difflib.get_close_matches(name, BY_NAME, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"config has no knob {name!r}{hint} Known: {', '.join(sorted(BY_NAME))}")
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ConfigError(f"config has no knob {name!r}{hint}. Known: {', '.join(sorted(BY_NAME))}")
     return found
 
 

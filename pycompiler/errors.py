@@ -6,16 +6,12 @@ In: what was seen.  Out: exceptions whose text says what was seen, what was expe
     Unsupported             a graph break: what cannot be captured; `fullgraph=True` shows it to the user
     InternalError           a bug of ours, or of a backend: names function, file, line and operator
 
-Each graph break has a stable id, a row of `BREAKS`, registered where it is raised:
-
-    DATA_JUMP = break_kind("data-dependent-jump", "jump on the value of {what}", "use torch.where or torch.cond")
-    raise DATA_JUMP(frames, what="Tensor")
+Example: `raise InternalError("no rule").locate(function="forward", operator="aten.mm")`.
 """
 
 from __future__ import annotations
 
-import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,73 +57,24 @@ class DoubleBackwardError(UserError, RuntimeError):
 # ---------------------------------------------------------------- graph breaks
 
 
-@dataclass(frozen=True)
-class BreakKind:
-    """One reason to break the graph.  `template` and `hint` are `str.format` texts over the fields of a break."""
-
-    id: str
-    template: str
-    hint: str
-
-    @property
-    def fields(self) -> frozenset[str]:
-        """Names that `template` and `hint` refer to."""
-        parse = string.Formatter().parse
-        names = (name for text in (self.template, self.hint) for _, name, _, _ in parse(text) if name)
-        return frozenset(name.split(".")[0].split("[")[0] for name in names)
-
-    def __call__(self, user: Sequence[UserFrame] = (), **seen: Any) -> Unsupported:
-        """The break, ready to raise.  `user`: the user's stack, outermost first; `seen`: the template's fields."""
-        missing = self.fields - seen.keys()
-        if missing:
-            raise TypeError(f"graph break {self.id!r} needs {sorted(missing)}, got {sorted(seen)}")
-        return Unsupported(self, tuple(user), dict(seen))
-
-
-BREAKS: dict[str, BreakKind] = {}
-
-
-def break_kind(id: str, template: str, hint: str) -> BreakKind:
-    """Registers a reason to break the graph; its id is stable: users and tests refer to it."""
-    if id in BREAKS:
-        raise ValueError(f"graph break {id!r} is registered twice")
-    if not id or id.strip("abcdefghijklmnopqrstuvwxyz0123456789-"):
-        raise ValueError(f"graph break id {id!r}: lower-case words joined by hyphens expected")
-    BREAKS[id] = BreakKind(id, template, hint)
-    return BREAKS[id]
-
-
 def stack_text(user: Sequence[UserFrame], indent: str = "    ") -> str:
     """The user's stack, one frame a line (its source text below it), outermost first."""
     return "\n".join(indent + str(frame).replace("\n", "\n" + indent) for frame in user)
 
 
 class Unsupported(PyCompilerError):
-    """A graph break.  `id` is stable; `reason` says what was seen and why; `hint` what to do; `user` where."""
+    """A graph break as the user sees it under `fullgraph=True`.
 
-    def __init__(self, kind: BreakKind, user: tuple[UserFrame, ...], seen: Mapping[str, Any]) -> None:
-        super().__init__(kind.id)
-        self.kind = kind
-        self.user = user
-        self.seen = dict(seen)
+    `id` is stable (a row of `capture.breaks.BREAK_KINDS`); `reason` says what was seen and why it breaks the graph;
+    `hint` what to do; `user` the user's stack, outermost first.
+    """
 
-    @property
-    def id(self) -> str:
-        return self.kind.id
-
-    @property
-    def reason(self) -> str:
-        return self.kind.template.format(**self.seen)
-
-    @property
-    def hint(self) -> str:
-        return self.kind.hint.format(**self.seen)
-
-    def at(self, user: Sequence[UserFrame]) -> Unsupported:
-        """This break with the user's stack, where it has none yet."""
-        if not self.user:
-            self.user = tuple(user)
-        return self
+    def __init__(self, id: str, reason: str, hint: str = "", user: Sequence[UserFrame] = ()) -> None:
+        super().__init__(id, reason)
+        self.id = id
+        self.reason = reason
+        self.hint = hint
+        self.user = tuple(user)
 
     def __str__(self) -> str:
         lines = [f"graph break [{self.id}]: {self.reason}"]
