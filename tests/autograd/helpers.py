@@ -31,7 +31,7 @@ def lifted(target: Any, args: Sequence[Any]) -> tuple[fx.GraphModule, list[Any]]
     """(graph with parameters, buffers and `args` as placeholders, their values)."""
     tracer = _Inliner()
     with contextlib.ExitStack() as stack:
-        for norm in (nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm1d):  # they branch on the rank, which fx cannot
+        for norm in (nn.BatchNorm1d, nn.BatchNorm2d):  # they branch on the rank, which fx cannot
             stack.enter_context(mock.patch.object(norm, "_check_input_dim", lambda *_: None))
         traced = tracer.trace(target)
     root = tracer.root
@@ -131,6 +131,8 @@ def loss_of(outputs: Sequence[Any]) -> torch.Tensor:
 
 def check(target: Any, args: Sequence[Any], *, tolerance: float = 1e-5, seed: int = 0, **options: Any) -> Compiled:
     """Outputs, gradients, mutated inputs and buffers of the compiled `target` equal eager's."""
+    if isinstance(target, nn.Module):
+        target.zero_grad()
     eager_target = copy.deepcopy(target) if isinstance(target, nn.Module) else target
     eager_args, args = clones(args), clones(args)
     compiled = Compiled(target, args, **options)
