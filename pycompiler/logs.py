@@ -94,7 +94,9 @@ _artifacts: dict[str, Artifact] = {name: Artifact(name) for name in ARTIFACTS}
 def _unknown(name: str) -> UserError:
     known = sorted({*STAGES, *ARTIFACTS})
     close = difflib.get_close_matches(name, known, n=1)
-    return UserError(f"unknown log {name!r}{f'; did you mean {close[0]!r}?' if close else ''}. Known: {', '.join(known)}")
+    return UserError(
+        f"unknown log {name!r}{f'; did you mean {close[0]!r}?' if close else ''}. Known: {', '.join(known)}"
+    )
 
 
 def artifact(name: str) -> Artifact:
