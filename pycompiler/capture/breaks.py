@@ -6,7 +6,7 @@ In: what was seen.  Out: `Break` with a stable id, a reason, and a hint.  Exampl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pycompiler.ir.guards import UserFrame
 
@@ -64,6 +64,7 @@ class Break(Exception):
         self.kind = kind
         self.seen = seen
         self.stack: tuple[UserFrame, ...] = ()
+        self.frames: tuple[Any, ...] = ()  # the interpreter's frames at the break, outermost first
         super().__init__(self.reason)
 
     @property

@@ -67,6 +67,7 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
     if fn.real is not None:
         handler = BUILTINS.get(fn.real)
         if handler is not None:
+            cx.direct = False
             return handler(cx, args, kwargs)
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)  # type: ignore[no-any-return]
@@ -82,7 +83,9 @@ def inline(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value
         raise Break("recursion", f"{fn.qualname} at depth {len(cx.frames)}")
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Break("unsupported-operation", f"call of the coroutine function {fn.qualname}")
+    direct, cx.direct = cx.direct, False
     frame = Frame(cx, code, fn.globals, bind_arguments(cx, fn, args, kwargs), fn.closure(cx), function=fn)
+    frame.direct = direct
     cx.inlined.add(code)
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
         return Generator(frame)
@@ -152,6 +155,7 @@ def _bind_defaults(cx: Capture, fn: Function, bound: dict[str, Value]) -> None:
 # builtins -----------------------------------------------------------------------------------------------------
 def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a builtin function, a method of a builtin type, or a torch function."""
+    cx.direct = False
     handler = _handler(fn)
     if handler is not None:
         return handler(cx, args, kwargs)
@@ -199,6 +203,7 @@ def _describe_call(fn: Any, args: list[Value]) -> str:
 # construction -------------------------------------------------------------------------------------------------
 def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """cls(*args, **kwargs)."""
+    cx.direct = False
     cls = cls_value.cls
     handler = CONSTRUCTORS.get(cls)
     if handler is not None:

@@ -45,8 +45,8 @@ class Capture:
         self.keep: list[Any] = []
         self.frames: list[Any] = []
         self.steps = 0  # instructions executed, in all frames
-        self.root_steps = 0  # instructions begun in the root frame
-        self.stop_at: int | None = None  # root step before which the capture stops
+        self.stop_at: int | None = None  # step before which the capture stops
+        self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
         self.stopper: type[Exception] = Exception
         self.inlined: set[types.CodeType] = set()
         self.module_hooks_checked: bool | None = None
@@ -124,15 +124,15 @@ class Capture:
                 self.guard("length", const_source(t), len(t))
         return self.module_hooks_checked
 
-    def count_step(self, root: bool) -> None:
+    def count_step(self) -> int:
         """Called before each instruction; stops where a break was found before, and bounds the work."""
         self.steps += 1
+        if self.steps == self.stop_at:
+            self.stopped = list(self.frames)
+            raise self.stopper
         if self.steps > BUDGET:
             raise Break("trace-budget", f"{BUDGET} instructions")
-        if root:
-            self.root_steps += 1
-            if self.root_steps == self.stop_at:
-                raise self.stopper
+        return self.steps
 
     # constants ------------------------------------------------------------------------------------------------
     def evaluate_raw(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -237,6 +237,14 @@ class Capture:
     def call(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         fn = self.realize(fn)
         return fn.call(self, [self.realize(a) for a in args], {k: self.realize(v) for k, v in kwargs.items()})
+
+    def call_direct(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The call of a CALL instruction; a frame inlined for it (not for a builtin in between) is `direct`."""
+        self.direct = True
+        try:
+            return self.call(fn, args, kwargs)
+        finally:
+            self.direct = False
 
     def call_function(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return calls.call_function(self, fn, args, kwargs)

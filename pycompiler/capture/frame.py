@@ -24,6 +24,7 @@ from pycompiler.capture.builtins import containers as _containers
 from pycompiler.capture.builtins import python as _python
 from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.bytecode import build
+from pycompiler.capture.bytecode.analysis import live_locals
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.frames import FrameLayout, continuation, exits, resume, resume_info, tail_call, whole
 from pycompiler.capture.bytecode.resume import UnitOf
@@ -35,6 +36,7 @@ from pycompiler.capture.opcodes import control as _control
 from pycompiler.capture.opcodes import stack as _stack
 from pycompiler.capture.opcodes import variables as _variables
 from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.source import Source, local
 
@@ -46,7 +48,7 @@ class Host(Protocol):
 
     tail_call: Any
 
-    def compile_graph(self, gm: fx.GraphModule, inputs: list[torch.Tensor], cx: Capture) -> Callable[..., Any]: ...
+    def compile_graph(self, gm: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]: ...
 
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any: ...
 
@@ -133,16 +135,16 @@ class _Session:
                 return self.finish_return(cx, frame, result)
             except _AtBreak:
                 assert record is not None
-                return self.finish_break(cx, frame, record)
+                return self.finish_break(cx, cx.stopped, record)
             except Break as b:
                 record = BreakRecord(b.kind, b.reason, b.hint, b.stack)
+                stop = breaking_frame(b.frames or (frame,)).begin
             except Raised as r:
-                stack = (frame.user_frame(),)
                 broke = Break("uncaught-exception", r.value.describe())
-                record = BreakRecord(broke.kind, broke.reason, broke.hint, stack)
+                record = BreakRecord(broke.kind, broke.reason, broke.hint, (frame.user_frame(),))
+                stop = frame.begin
             if on_break is not None:
                 on_break(record)
-            stop = cx.root_steps
 
     def start(self, stop: int | None) -> tuple[Capture, Frame]:
         cx = Capture(self.namespace)
@@ -176,20 +178,72 @@ class _Session:
         tail = [*effects, *self.restore_state(head), *load, *build.return_value()]
         return self.captured(cx, head, tail=tail)
 
-    def finish_break(self, cx: Capture, frame: Frame, record: BreakRecord) -> Captured:
-        instruction = frame.instructions[frame.ip]
-        assert instruction.offset is not None
+    def finish_break(self, cx: Capture, frames: list[Frame], record: BreakRecord) -> Captured:
+        """The frame up to the instruction that broke, in the root or in a chain of direct calls below it."""
         head = Head(cx, self.value_cells)
-        effects = self.frame_cells(head, frame)
-        stores, bound = self.store_locals(head, frame)
-        pushes = self.push_stack(head, frame, instruction)
-        tail = [*replay_effects(head), *self.restore_state(head), *effects, *stores, *pushes]
-        captured = self.captured(cx, head, tail=tail, at=instruction.offset, frame=frame, bound=bound)
+        root = frames[0]
+        if len(frames) > 1:
+            tail = self.leave_calls(head, frames)
+            captured = self.captured(cx, head, tail=tail)
+        else:
+            instruction = root.instructions[root.ip]
+            assert instruction.offset is not None
+            names = self.live(root, instruction)
+            cells = self.frame_cells(head, root)
+            stores = self.store_locals(head, root, names)
+            pushes = self.push_stack(head, root, instruction)
+            tail = [*replay_effects(head), *self.restore_state(head), *cells, *stores, *pushes]
+            captured = self.captured(cx, head, tail=tail, at=instruction.offset, frame=root)
         captured.broke = record
         return captured
 
+    def leave_calls(self, head: Head, frames: list[Frame]) -> Code:
+        """Resume the innermost frame at its instruction, then each caller after its call with the result."""
+        result: Code = []
+        cells: Code = []
+        for frame in reversed(frames):
+            instruction = frame.instructions[frame.ip]
+            inner = frame is frames[-1]
+            if not inner:
+                instruction = frame.current
+            assert instruction.offset is not None
+            at = instruction.offset if inner else exits(frame.code, instruction.offset)["next"].offset
+            entry = next(i for i in frame.instructions if i.offset == at)
+            fn, loads = self.suspend(head, frame, entry, [] if inner else [result])
+            if frame is frames[0]:
+                cells = self.frame_cells(head, frame)
+                final = build.call_function(build.load_const(self.host.tail_call), build.load_const(fn), *loads)
+                effects = [*replay_effects(head), *self.restore_state(head)]
+                return [*effects, *cells, *final, *build.return_value()]
+            result = build.call_function(build.load_const(fn), *loads)
+        raise AssertionError
+
+    def suspend(self, head: Head, frame: Frame, entry: Any, extra: list[Code]) -> tuple[Any, list[Code]]:
+        """The resume function that continues `frame` at `entry`, and the loads of its arguments."""
+        names = [n for n in self.live(frame, entry) if n in frame.locals or n in frame.free]
+        kinds = stack_kinds(frame.instructions)[entry]
+        if "exc" in kinds or "lasti" in kinds or len(kinds) != len(frame.stack) + len(extra):
+            raise SkipFrame("a break below a call inside of an exception handler")
+        layout = ["null" if v is NULL else "value" for v in frame.stack] + ["value"] * len(extra)
+        code = resume(frame.code, entry.offset, locals=tuple(names), stack=tuple(layout))
+        loads: list[Code] = []
+        for name in names:
+            value = frame.free[name] if name in frame.free else frame.locals[name]
+            loads.append(head.load_cell(value) if isinstance(value, Cell) else head.load_item(value))
+        for value in frame.stack:
+            if value is not NULL:
+                loads.append(head.load_cell(value) if isinstance(value, Cell) else head.load_item(value))
+        return self.host.resume_function(code, frame.globals), [*loads, *extra]
+
+    def live(self, frame: Frame, entry: Any) -> list[str]:
+        """Variables of a frame that are read at or after `entry`, in slot order."""
+        wanted = live_locals(frame.instructions, entry)
+        code = frame.code
+        return [n for n in dict.fromkeys([*code.co_varnames, *code.co_cellvars, *code.co_freevars, *sorted(wanted)])
+                if n in wanted]  # fmt: skip
+
     def frame_cells(self, head: Head, frame: Frame) -> Code:
-        """Stores into the cells that the frame itself owns."""
+        """Stores into the cells that the root frame itself owns."""
         code: Code = []
         for name, cell in frame.locals.items():
             if isinstance(cell, Cell) and cell.frame_name is not None and cell.changed:
@@ -199,26 +253,20 @@ class _Session:
                     code += build.delete_deref(name)
         return code
 
-    def store_locals(self, head: Head, frame: Frame) -> tuple[Code, list[str]]:
-        """Stores of locals that changed, and the names that are bound at the break."""
+    def store_locals(self, head: Head, frame: Frame, names: list[str]) -> Code:
+        """Stores of the live locals that changed; all are loaded before the first is stored."""
         loads: Code = []
         stores: Code = []
-        bound: list[str] = []
-        for name, value in frame.locals.items():
-            if isinstance(value, Cell) and (value.frame_name == name or value.source == local(name)):
-                bound.append(name)
+        for name in names:
+            value = frame.locals.get(name)
+            if value is None or value.source == local(name):
                 continue
-            if isinstance(value, Cell) and value.frame_name is not None and value.frame_name != name:
-                pass
-            bound.append(name)
-            if value.source == local(name):
+            if isinstance(value, Cell) and value.frame_name == name:
                 continue
             loads += head.load_cell(value) if isinstance(value, Cell) else head.load_item(value)
             stores = [*build.store_raw(name), *stores]
-        unbound = [n for n in self.layout.params if n not in frame.locals and n not in self.layout.cells]
-        deletes = [i for n in unbound if n in self.values for i in build.delete_fast(n)]
-        bound += [n for n in self.code.co_freevars if n not in bound]
-        return [*loads, *stores, *deletes], bound
+        unbound = [n for n in names if n in self.values and n not in frame.locals and n not in frame.free]
+        return [*loads, *stores, *(i for n in unbound for i in build.delete_fast(n))]
 
     def push_stack(self, head: Head, frame: Frame, instruction: Any) -> Code:
         kinds = stack_kinds(frame.instructions)[instruction]
@@ -258,7 +306,6 @@ class _Session:
         tail: Code | None = None,
         at: int | None = None,
         frame: Frame | None = None,
-        bound: Sequence[str] = (),
     ) -> Captured:
         mutated = cx.graph.mutated_inputs()
         for i in mutated:
@@ -271,12 +318,9 @@ class _Session:
         compiled: Callable[..., Any] | None = None
         inputs: list[Source] = []
         if has_graph:
-            ops = cx.graph.op_count()
             gm = cx.graph.finish(head.outputs)
-            used = cx.graph.prune_inputs()
-            inputs = [t.source for t in used if t.source is not None]
-            compiled = self.host.compile_graph(gm, [t.fake for t in used], cx)
-            del ops
+            inputs = [t.source for t in cx.graph.used if t.source is not None]
+            compiled = self.host.compile_graph(gm, cx.graph.used)
         result = Captured(list(cx.guards.values()), gm, inputs, compiled, inlined=cx.inlined)
         result.op_count = cx.graph.op_count() if gm is not None else 0
         if template is not None:
@@ -290,7 +334,7 @@ class _Session:
             made = whole(self.code, code)
         else:
             assert frame is not None
-            made = continuation(self.code, code, at, self.tails(frame, at, bound))
+            made = continuation(self.code, code, at, self.tails(frame, at))
         result.function = self.make_function(made)
         return result
 
@@ -302,19 +346,20 @@ class _Session:
         code = [*code, *build.unpack_sequence(len(head.outputs))]
         return [*code, *(i for n in range(len(head.outputs)) for i in build.store_fast(f"__out{n}"))]
 
-    def tails(self, frame: Frame, at: int, bound: Sequence[str]) -> dict[str, Code]:
+    def tails(self, frame: Frame, at: int) -> dict[str, Code]:
         """For each way out of the native instruction, a call of the resume function that goes on there."""
         result: dict[str, Code] = {}
         kinds = ["null" if v is NULL else "value" for v in frame.stack]
-        stored = {"STORE_FAST": True, "DELETE_FAST": False}.get(frame.instructions[frame.ip].opname)
-        names = [n for n in self.live_order() if n in bound]
-        if stored is not None:
-            target = frame.instructions[frame.ip].argval
-            names = [n for n in names if n != target] + ([target] if stored else [])
+        instruction = frame.instructions[frame.ip]
+        bound = {*frame.locals, *frame.free}
+        if instruction.opname in ("STORE_FAST", "DELETE_FAST"):
+            bound = bound - {instruction.argval} if instruction.opname == "DELETE_FAST" else bound | {instruction.argval}
         for key, exit_ in exits(self.code, at).items():
+            entry = next(i for i in frame.instructions if i.offset == exit_.offset)
+            names = [n for n in self.live(frame, entry) if n in bound]
             depth = len(kinds) + exit_.effect
             layout = (kinds + ["value"] * max(0, exit_.effect))[:depth]
-            if layout and pushes_result(frame.instructions[frame.ip].opname, key):
+            if layout and pushes_result(instruction.opname, key):
                 layout[-1] = "value"
             code = resume(self.code, exit_.offset, locals=tuple(names), stack=tuple(layout))
             info = resume_info(code)
@@ -323,14 +368,23 @@ class _Session:
             result[key] = tail_call(self.host.tail_call, fn, tuple(names), info.stack, prefix=f"__tail_{key}_")
         return result
 
-    def live_order(self) -> list[str]:
-        """Variables that a resume function takes, in slot order."""
-        code = self.code
-        return list(dict.fromkeys([*code.co_varnames, *code.co_cellvars, *code.co_freevars]))
-
     def make_function(self, code: types.CodeType) -> types.FunctionType:
         cells = tuple(self.values[n] for n in code.co_freevars)
         return types.FunctionType(code, self.namespace, code.co_name, None, cells or None)
+
+
+CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
+
+
+def breaking_frame(frames: Sequence[Frame]) -> Frame:
+    """The innermost frame that can be resumed: reached from the root by direct calls outside of any try or with."""
+    found = frames[0]
+    for caller, callee in zip(frames, frames[1:], strict=False):
+        plain = caller.current.opname in CALLS and caller.current.handler is None and not caller.handled
+        if not (plain and callee.direct) or skip.why_frame_skipped(callee.code):
+            return found
+        found = callee
+    return found
 
 
 # Instructions that leave nothing new on the stack: what is on top afterwards was there before.

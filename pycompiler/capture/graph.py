@@ -41,6 +41,7 @@ class GraphBuilder:
         self._names: dict[str, int] = {}
         self._last_input: fx.Node | None = None
         self.versions: dict[int, int] = {}
+        self.used: list[Tensor] = []  # inputs of the finished graph
 
     # inputs ---------------------------------------------------------------------------------------------------
     def add_input(self, real: torch.Tensor, source: Source) -> Tensor:
@@ -176,6 +177,7 @@ class GraphBuilder:
         """The graph returning a tuple of `outputs`; dead calls are removed unless they mutate."""
         self.graph.output(tuple(t.node for t in outputs))
         _remove_dead(self.graph)
+        self.used = self._prune_inputs()
         module = fx.GraphModule(self.attributes, self.graph, class_name="CapturedGraph")
         return module
 
@@ -189,7 +191,7 @@ class GraphBuilder:
             and not n.users for n in self.graph.nodes
         )  # fmt: skip
 
-    def prune_inputs(self) -> list[Tensor]:
+    def _prune_inputs(self) -> list[Tensor]:
         """Erase placeholders that nothing uses; the tensors of those left, in order."""
         kept = []
         for value in self.inputs:

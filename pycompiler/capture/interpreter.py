@@ -61,6 +61,8 @@ class Frame:
         self.current: Instruction = self.instructions[0]
         self.result: tuple[str, Value] | None = None
         self.line = code.co_firstlineno
+        self.begin = 0  # step at which the current instruction began
+        self.direct = False  # entered by the caller's CALL itself: its return value is the call's
 
     # stack ----------------------------------------------------------------------------------------------------
     def push(self, value: Value) -> None:
@@ -110,7 +112,7 @@ class Frame:
 
     def step(self) -> None:
         self.current = instruction = self.instructions[self.ip]
-        self.cx.count_step(self.root)
+        self.begin = self.cx.count_step()
         self.ip += 1
         try:
             handler = HANDLERS.get(instruction.opname)
@@ -122,6 +124,7 @@ class Frame:
         except Break as b:
             if not b.stack:
                 b.stack = self.cx.user_stack
+                b.frames = tuple(self.cx.frames)
             raise
 
     def unwind(self, raised: Raised) -> None:

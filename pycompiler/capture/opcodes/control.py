@@ -137,11 +137,10 @@ def _take_callable(frame: Any) -> tuple[Value, list[Value]]:
 
 
 def _call(frame: Any, values: list[Value], names: tuple[str, ...]) -> None:
-    frame.cx.call_frame = frame
     fn, leading = _take_callable(frame)
     split = len(values) - len(names)
     args, kwargs = values[:split], dict(zip(names, values[split:], strict=True))
-    frame.push(frame.cx.call(fn, leading + args, kwargs))
+    frame.push(frame.cx.call_direct(fn, leading + args, kwargs))
 
 
 @opcode("CALL")
@@ -168,7 +167,7 @@ def call_function_ex(frame: Any, ins: Any) -> None:
         fn = frame.pop()
         frame.stack.pop()  # NULL
     kwargs = {k.const(): v for k, v in operators.mapping_pairs(cx, mapping)} if mapping is not None else {}
-    frame.push(cx.call(fn, list(cx.elements(iterable)), kwargs))
+    frame.push(cx.call_direct(fn, list(cx.elements(iterable)), kwargs))
 
 
 @opcode("CALL_INTRINSIC_1")

@@ -350,11 +350,14 @@ class Object(Value):
         return cx.call(method, list(args), {})  # type: ignore[no-any-return]
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        direct, cx.direct = cx.direct, False
         if isinstance(self.real, torch.nn.Module) and self.cls.__call__ is torch.nn.Module.__call__:
             forward = plain_module_forward(cx, self)
             if forward is not None:
+                cx.direct = direct
                 return cx.call(forward, args, kwargs)  # type: ignore[no-any-return]
         method = self.special(cx, "__call__")
+        cx.direct = direct
         if method is None:
             cx.throw(TypeError, f"{self.cls.__name__!r} object is not callable")
         if isinstance(method, Method) and isinstance(method.function, Builtin):
@@ -553,6 +556,8 @@ def plain_module_forward(cx: Capture, module: Object) -> Value | None:
         cx.guard("length", instance.dict_item(name), 0)
     if "_compiled_call_impl" in state:
         cx.guard("id_is", instance.dict_item("_compiled_call_impl"), None)
+    else:
+        cx.guard("instance_absent", module.source, "_compiled_call_impl")
     if not cx.no_global_module_hooks():
         return None
     return module.getattr(cx, "forward")
