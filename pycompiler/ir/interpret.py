@@ -84,7 +84,9 @@ class _Machine:
         return self.storage[buffer.name]
 
     def tensor(self, ref: Ref) -> Tensor:
-        return self.storage[ref.buffer].as_strided(self.ints(ref.shape), self.ints(ref.stride), ref.offset.eval(self.sizes))
+        flat = self.storage[ref.buffer]
+        start = flat.storage_offset() + ref.offset.eval(self.sizes)
+        return flat.as_strided(self.ints(ref.shape), self.ints(ref.stride), start)
 
 
 def storage_extent(shape: Sequence[int], stride: Sequence[int]) -> int:
