@@ -119,6 +119,13 @@ PYC_INLINE int64_t pyc_checked(int64_t at, int64_t limit, int64_t* error) {
     return at;
 }
 
+// A user's index into a dimension of `size` elements, negative ones counting from the end.
+PYC_INLINE int64_t pyc_wrap_index(int64_t at, int64_t size, int64_t* error) {
+    at = at < 0 ? at + size : at;
+    if (__builtin_expect((uint64_t)at >= (uint64_t)size, 0)) { *error = 1; return 0; }
+    return at;
+}
+
 template <class T> PYC_INLINE T pyc_shl(T a, T b) {
     return (uint64_t)b >= sizeof(T) * 8 ? (T)0 : (T)((uint64_t)a << b);
 }

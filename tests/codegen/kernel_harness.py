@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from pycompiler.codegen.cpp import generate
 from pycompiler.ir.expr import Expr
@@ -133,6 +135,35 @@ def run_plan(plan: Plan, inputs: Sequence[Any], threads: int = 2) -> list[Any]:
             case _:
                 raise AssertionError(step)
     return [slots[o] if isinstance(o, int) else o[0] for o in plan.outputs]
+
+
+def lowered(f: Callable[..., Any], args: Sequence[Any]) -> Program:
+    """The program of a function of tensors."""
+    from pycompiler.lowering import core_decompositions, lower
+
+    with torch.no_grad():
+        graph = make_fx(lambda *a: f(*a), tracing_mode="fake")(*args)
+        gm = make_fx(torch.func.functionalize(graph), decomposition_table=core_decompositions(), tracing_mode="fake")(*args)
+    p = lower(gm)
+    verify(p)
+    return p
+
+
+def check(f: Callable[..., Any], args: Sequence[Any], kernels: int | None = None, *, threads: int = 2,
+          rtol: float | None = None, atol: float | None = None) -> Schedule:  # fmt: skip
+    """Compiled values equal eager's; `kernels`: how many there must be."""
+    plan, s = compile_plan(lowered(f, args))
+    if kernels is not None:
+        assert len(s.kernels) == kernels, f"{len(s.kernels)} kernels, expected {kernels}:\n{s}"
+    with torch.no_grad():
+        want = pytree.tree_leaves(f(*args))
+    for got, expected in zip(run_plan(plan, args, threads), want, strict=True):
+        half = isinstance(expected, torch.Tensor) and expected.dtype in (torch.bfloat16, torch.float16)
+        tolerance = {"rtol": 2e-2, "atol": 2e-2} if half else {}
+        if rtol is not None or atol is not None:
+            tolerance = {"rtol": rtol or 0.0, "atol": atol or 0.0}
+        torch.testing.assert_close(got, expected, equal_nan=True, **tolerance)
+    return s
 
 
 def run(p: Program, *inputs: Any, threads: int = 2) -> list[Any]:

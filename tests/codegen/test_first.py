@@ -115,8 +115,8 @@ def test_column_reduction(kind: str) -> None:
     x, o = buffer("x", (R * 40, C)), buffer("o", (C,), torch.int64 if kind == "argmin" else torch.float32)
     p = program([x], [loop(o, lambda b, i, r: b.load(x, [r[0], i[0]]), (kind, [R * 40]))], [o])
     t = torch.randn(R * 40, C)
-    expected = {"sum": t.sum(0), "max": t.amax(0), "argmin": t.argmin(0)}[kind]
-    torch.testing.assert_close(run(p, t)[0], expected)
+    expected = {"sum": t.double().sum(0).float(), "max": t.amax(0), "argmin": t.argmin(0)}[kind]
+    torch.testing.assert_close(run(p, t)[0], expected, rtol=1e-5, atol=5e-5)
 
 
 def test_transposed_copy() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from pycompiler.codegen.cpp import ops
 from pycompiler.codegen.cpp.index import c_index
-from pycompiler.codegen.cpp.types import cast, constant, ctype, load, stored
+from pycompiler.codegen.cpp.types import Unsupported, cast, constant, ctype, load, stored
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Stage
 from pycompiler.ir.loops import Buffer, Op
@@ -111,6 +111,8 @@ class BodyWriter:
             return self.index_value(op)
         if op.name in ("load", "masked_load"):
             return self.load(op)
+        if op.name == "wrap_index":
+            return self.wrapped(op)
         args = [self.value[a] for a in op.args]
         dtypes = [self.stage.loop.body[a].dtype for a in op.args]
         text = ops.pointwise(op.name, args, dtypes, op.dtype)
@@ -131,6 +133,15 @@ class BodyWriter:
         text = f"({ctype(op.dtype).compute})({self.c.index(e, self.local(e))})"
         return self.define((text, op.dtype), text, ctype(op.dtype).compute, self.scope_for([], [e]))
 
+    def wrapped(self, op: Op) -> str:
+        """A checked index: its value is in range from here on."""
+        size: Expr = op.attrs[0]
+        value = self.value[op.args[0]]
+        text = f"pyc_wrap_index({value}, {self.c.index(size, self.local(size))}, &error)"
+        scope = self.scope_for([value], [size])
+        self.may_fail(scope)
+        return self.define((text,), text, "int64_t", scope)
+
     def load(self, op: Op) -> str:
         name, index = op.attrs[0], op.attrs[1]
         if name in self.c.held:
@@ -147,10 +158,14 @@ class BodyWriter:
             text = f"{guard} ? {text} : {args[1]}"
         return self.define((text, op.dtype), text, ctype(op.dtype).compute, scope)
 
+    def in_range(self, symbol: str) -> bool:
+        """Whether an index symbol is a loop variable, a size, or a value that was checked."""
+        return not symbol.startswith("%") or self.stage.loop.body[int(symbol[1:])].name == "wrap_index"
+
     def address(self, name: str, index: Expr, scope: Scope, guard: str | None) -> str:
         """Text of a position in a buffer; indirect ones are checked (and only where the guard holds)."""
         text = self.c.index(index, self.local(index))
-        if not any(s.startswith("%") for s in index.symbols):
+        if all(self.in_range(s) for s in index.symbols) and storage_extent(self.c.function.buffers[name]) != 0:
             return text
         self.may_fail(scope)
         at = checked_index(self.c, index, self.local(index), name)
@@ -163,6 +178,8 @@ def checked_index(c: Context, index: Expr, local: Mapping[str, str], name: str) 
     """`index` with its indirect part checked: the one indirect value against the largest that keeps the access inside
     the buffer whatever the loop variables are; otherwise the whole against the storage."""
     extent = storage_extent(c.function.buffers[name])
+    if extent == 0:
+        raise Unsupported(f"indirect access to {name}, which is empty")
     indirect = [s for s in index.symbols if s.startswith("%")]
     if len(indirect) == 1:
         (s,) = indirect

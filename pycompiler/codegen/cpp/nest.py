@@ -24,6 +24,7 @@ from pycompiler.ir.kernel import Dim, Nest, Stage, loads, numel, space_of
 from pycompiler.ir.loops import Buffer
 
 CHUNK = 4096  # points of an inner loop that accumulate in float before the sum goes on in double
+FLUSH = 64  # rows that a column sum adds up in float before it goes on in double
 TILE = 32  # edge of a square tile where reads and writes run along different dimensions
 PARALLEL_WORK = 1 << 15  # element operations below which threads do not pay
 EXTREMES = {"max": ">", "min": "<"}
@@ -82,8 +83,7 @@ class NestWriter:
         for s in nest.stages:
             self.lines += [f"// {s.outputs[0]}: {' '.join(s.loop.origin)}"] if s.loop.origin else []
         self.parallel = self.worth_threads()
-        rows = self.row_block()
-        self.emit(rows)
+        self.emit(self.row_block())
         return self.lines
 
     def write_empty(self) -> list[str]:
@@ -435,8 +435,7 @@ class NestWriter:
 
     def emit(self, rows: list[str]) -> None:
         """The outer loops around the row block, the threads around them, and the accumulated results after them."""
-        threads = "team" if self.parallel else "1"
-        prologue, epilogue, finish = self.accumulators(threads)
+        prologue, epilogue, finish = self.accumulators()
         loops = [f"for (int64_t {v} = {a}; {v} < {b}; {v} += {step}) {{" for v, a, b, step in self.outer_loops]
         body: list[str] = []
         if self.parallel and loops:
@@ -455,7 +454,7 @@ class NestWriter:
 
     shared: list[str] = field(default_factory=list)
 
-    def accumulators(self, threads: str) -> tuple[list[str], list[str], list[str]]:
+    def accumulators(self) -> tuple[list[str], list[str], list[str]]:
         """(in each thread before the loop, in each thread after it, after all threads) for accumulating stages."""
         if not self.accumulated:
             return [], [], []
@@ -489,20 +488,34 @@ class NestWriter:
         finish.append("}")
 
     def array_accumulator(self, s: Stage, f: Fold, count: str, begin: list[str], end: list[str], finish: list[str]) -> None:
+        """One array per thread.  Float sums go on to a second array, in double, every FLUSH rows."""
         slots, t = f"all_{f.partial}", f.compute
-        size = self.size_of_inner()
-        self.shared.append(f"const int64_t {slots}_size = (({size}) + 15) / 16 * 16;")
-        self.shared.append(f"{t}* const {slots} = ({t}*)pyc_allocate({count} * {slots}_size * sizeof({t}));")
-        self.shared.append(f"for (int64_t k = 0; k < {count} * {slots}_size; k++) {slots}[k] = {identity(f.kind, f.dtype)};")
+        wide = f.wide if f.kind == "sum" else t
+        self.shared.append(f"const int64_t {slots}_size = (({self.size_of_inner()}) + 15) / 16 * 16;")
+        self.array(slots, t, count, f)
         begin.append(f"{t}* const {f.total} = {slots} + me * {slots}_size;")
-        value, part = "folded", f"{slots}[k * {slots}_size + ({self.context.scratch_at})]"
+        result = slots
+        if wide != t:
+            result = f"wide_{f.partial}"
+            self.array(result, wide, count, f, size=f"{slots}_size")
+            begin += [f"{wide}* const {result}_mine = {result} + me * {slots}_size;", f"int32_t {result}_rows = 0;"]
+            flush = ["#pragma omp simd", f"for (int64_t k = 0; k < {slots}_size; k++) {{ {result}_mine[k] += {f.total}[k]; "
+                     f"{f.total}[k] = 0; }}"]  # fmt: skip
+            self.context.row.lines += [f"if (++{result}_rows == {FLUSH}) {{", f"    {result}_rows = 0;", *_indent(flush), "}"]
+            end += flush
+        value, part = "folded", f"{result}[k * {slots}_size + ({self.context.scratch_at})]"
         step = f"{value} = pyc_{f.kind}({value}, {part});" if f.kind in EXTREMES else f"{value} {COMBINE[f.kind]}= {part};"
-        body = [f"{t} {value} = {identity(f.kind, f.dtype)};", f"for (int32_t k = 0; k < {count}; k++) {step}"]
-        result = f"({value} != 0)" if ctype(f.dtype).kind == "bool" else value
-        body += self.final_store(s, f, result)
+        body = [f"{wide} {value} = {identity(f.kind, f.dtype)};", f"for (int32_t k = 0; k < {count}; k++) {step}"]
+        body += self.final_store(s, f, f"({value} != 0)" if ctype(f.dtype).kind == "bool" else value)
         plain = [InnerLoop(self.names[v], "0", self.size(n)) for v, n in self.inner_dims]
         finish += _nested(plain, body)
-        finish.append(f"pyc_release({slots});")
+        finish += [f"pyc_release({name});" for name in dict.fromkeys((slots, result))]
+
+    def array(self, name: str, t: str, count: str, f: Fold, size: str = "") -> None:
+        """Declares one array per thread, filled with the fold's identity."""
+        size = size or f"{name}_size"
+        self.shared.append(f"{t}* const {name} = ({t}*)pyc_allocate({count} * {size} * sizeof({t}));")
+        self.shared.append(f"for (int64_t k = 0; k < {count} * {size}; k++) {name}[k] = {identity(f.kind, f.dtype)};")
 
     def size_of_inner(self) -> str:
         total = Expr.of(1)
