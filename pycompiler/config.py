@@ -71,7 +71,17 @@ class Knob:
         raise ConfigError(f"environment variable {variable}={text!r} is not a legal {want} for config.{self.name}")
 
 
-_BOOLS = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False, "": False}  # fmt: skip
+_BOOLS = {
+    "1": True,
+    "true": True,
+    "on": True,
+    "yes": True,
+    "0": False,
+    "false": False,
+    "off": False,
+    "no": False,
+    "": False,
+}
 _PARSERS: dict[type, Any] = {bool: lambda t: _BOOLS[t.strip().lower()], int: int, float: float, str: str}
 
 _B, _I, _F, _S, _N = bool, int, float, str, type(None)
@@ -85,23 +95,61 @@ def _default_cache_dir() -> str:
         return os.path.join(tempfile.gettempdir(), f"pycompiler-{os.getuid()}")
 
 
-# fmt: off
 KNOBS: tuple[Knob, ...] = (
     # recompiles
-    Knob("recompile_limit", (_I,), 8, "entries that one code object of a compiled callable may have",
-         aliases=("cache_size_limit",)),
-    Knob("accumulated_recompile_limit", (_I,), 256, "entries that a compiled callable may have over all code objects",
-         aliases=("accumulated_cache_size_limit",)),
-    Knob("error_on_recompile", (_B,), False, "raise RecompileError where a second compile of a code object would start"),
-    Knob("fail_on_recompile_limit_hit", (_B,), False, "raise RecompileLimitExceeded at the limit, not one warning",
-         aliases=("fail_on_cache_limit_hit",)),
+    Knob(
+        "recompile_limit",
+        (_I,),
+        8,
+        "entries that one code object of a compiled callable may have",
+        aliases=("cache_size_limit",),
+    ),
+    Knob(
+        "accumulated_recompile_limit",
+        (_I,),
+        256,
+        "entries that a compiled callable may have over all code objects",
+        aliases=("accumulated_cache_size_limit",),
+    ),
+    Knob(
+        "error_on_recompile", (_B,), False, "raise RecompileError where a second compile of a code object would start"
+    ),
+    Knob(
+        "fail_on_recompile_limit_hit",
+        (_B,),
+        False,
+        "raise RecompileLimitExceeded at the limit, not one warning",
+        aliases=("fail_on_cache_limit_hit",),
+    ),
     # what is captured
-    Knob("disable", (_B,), False, "run every compiled callable eagerly", env=("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")),
-    Knob("debug_function", (_S, _N), None, "compile only frames of this function name", env=("TORCHDYNAMO_DEBUG_FUNCTION",)),
-    Knob("capture_scalar_outputs", (_B,), False, "capture .item() and friends instead of breaking the graph",
-         env=("TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS",)),
-    Knob("capture_dynamic_output_shape_ops", (_B,), False, "capture nonzero, masks and friends instead of breaking the graph",
-         env=("TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",)),
+    Knob(
+        "disable",
+        (_B,),
+        False,
+        "run every compiled callable eagerly",
+        env=("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"),
+    ),
+    Knob(
+        "debug_function",
+        (_S, _N),
+        None,
+        "compile only frames of this function name",
+        env=("TORCHDYNAMO_DEBUG_FUNCTION",),
+    ),
+    Knob(
+        "capture_scalar_outputs",
+        (_B,),
+        False,
+        "capture .item() and friends instead of breaking the graph",
+        env=("TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS",),
+    ),
+    Knob(
+        "capture_dynamic_output_shape_ops",
+        (_B,),
+        False,
+        "capture nonzero, masks and friends instead of breaking the graph",
+        env=("TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",),
+    ),
     Knob("capture_func_transforms", (_B,), True, "capture torch.func transforms"),
     Knob("trace_numpy", (_B,), True, "capture NumPy calls as tensor operations"),
     Knob("rewrite_assert_with_torch_assert", (_B,), True, "capture assert on a tensor as an operator in the graph"),
@@ -109,14 +157,33 @@ KNOBS: tuple[Knob, ...] = (
     Knob("dynamic_shapes", (_B,), True, "allow symbolic sizes at all", env=("TORCHDYNAMO_DYNAMIC_SHAPES",)),
     Knob("assume_static_by_default", (_B,), True, "first compile with the sizes seen"),
     Knob("automatic_dynamic_shapes", (_B,), True, "a size that changed becomes symbolic at the next compile"),
-    Knob("specialize_int", (_B,), False, "int arguments are constants of the graph, always", env=("TORCHDYNAMO_SPECIALIZE_INT",)),
-    Knob("specialize_float", (_B,), False, "float arguments are constants of the graph, always", env=("TORCHDYNAMO_SPECIALIZE_FLOAT",)),
+    Knob(
+        "specialize_int",
+        (_B,),
+        False,
+        "int arguments are constants of the graph, always",
+        env=("TORCHDYNAMO_SPECIALIZE_INT",),
+    ),
+    Knob(
+        "specialize_float",
+        (_B,),
+        False,
+        "float arguments are constants of the graph, always",
+        env=("TORCHDYNAMO_SPECIALIZE_FLOAT",),
+    ),
     # guards
     Knob("guard_nn_modules", (_B,), True, "guard the modules that the frame reads"),
     # autograd and numerics
-    Knob("activation_memory_budget", (_F,), 1.0, "0 to 1: share of the activations that backward may keep (1: min-cut)"),
-    Knob("partition", (_S,), "min_cut", "what backward keeps: min_cut (recompute cheap operators) or save_all",
-         choices=("min_cut", "save_all")),
+    Knob(
+        "activation_memory_budget", (_F,), 1.0, "0 to 1: share of the activations that backward may keep (1: min-cut)"
+    ),
+    Knob(
+        "partition",
+        (_S,),
+        "min_cut",
+        "what backward keeps: min_cut (recompute cheap operators) or save_all",
+        choices=("min_cut", "save_all"),
+    ),
     Knob("fallback_random", (_B,), False, "random operators through ATen: eager's random stream"),
     Knob("emulate_precision_casts", (_B,), False, "round low-precision values between fused operators as eager does"),
     Knob("deterministic", (_B,), False, "only kernels whose result repeats bit for bit"),
@@ -128,25 +195,59 @@ KNOBS: tuple[Knob, ...] = (
     Knob("cache_dir", (_S,), _default_cache_dir(), "directory of built kernels"),
     Knob("disk_cache", (_B,), True, "keep built kernels between processes"),
     # errors and debugging
-    Knob("verbose", (_B,), False, "errors show both stacks: the user's and the compiler's", env=("TORCHDYNAMO_VERBOSE",)),
-    Knob("suppress_errors", (_B,), False, "an error in the compiler becomes a warning, and the frame runs eagerly",
-         env=("TORCHDYNAMO_SUPPRESS_ERRORS",)),
-    Knob("replay_record_enabled", (_B,), False, "write a replayable record of the frame when a compile fails",
-         env=("TORCH_COMPILE_REPLAY_RECORD",)),
-    Knob("repro_after", (_S, _N), None, "write a repro after this layer fails", env=("TORCHDYNAMO_REPRO_AFTER",),
-         choices=(None, "dynamo", "aot")),
-    Knob("repro_level", (_I,), 2, "1 dump, 2 minify on failure, 3 always dump, 4 minify on wrong values",
-         env=("TORCHDYNAMO_REPRO_LEVEL",), choices=(1, 2, 3, 4)),
+    Knob(
+        "verbose", (_B,), False, "errors show both stacks: the user's and the compiler's", env=("TORCHDYNAMO_VERBOSE",)
+    ),
+    Knob(
+        "suppress_errors",
+        (_B,),
+        False,
+        "an error in the compiler becomes a warning, and the frame runs eagerly",
+        env=("TORCHDYNAMO_SUPPRESS_ERRORS",),
+    ),
+    Knob(
+        "replay_record_enabled",
+        (_B,),
+        False,
+        "write a replayable record of the frame when a compile fails",
+        env=("TORCH_COMPILE_REPLAY_RECORD",),
+    ),
+    Knob(
+        "repro_after",
+        (_S, _N),
+        None,
+        "write a repro after this layer fails",
+        env=("TORCHDYNAMO_REPRO_AFTER",),
+        choices=(None, "dynamo", "aot"),
+    ),
+    Knob(
+        "repro_level",
+        (_I,),
+        2,
+        "1 dump, 2 minify on failure, 3 always dump, 4 minify on wrong values",
+        env=("TORCHDYNAMO_REPRO_LEVEL",),
+        choices=(1, 2, 3, 4),
+    ),
     Knob("repro_tolerance", (_F,), 1e-3, "difference that repro_level 4 takes for a wrong value"),
     Knob("repro_dir", (_S, _N), None, "directory of repro.py; None: debug_dir_root", env=("TORCHDYNAMO_REPRO_DIR",)),
     Knob("verify_correctness", (_B,), False, "compare each compiled graph with eager at its first call"),
     Knob("debug", (_B,), False, "write the debug directory of every compile", env=("TORCH_COMPILE_DEBUG",)),
-    Knob("debug_dir_root", (_S,), os.path.join(os.getcwd(), "torch_compile_debug"), "where debug directories go",
-         env=("TORCH_COMPILE_DEBUG_DIR",)),
-    Knob("report_guard_failures", (_B,), True, "log the failed guard of every recompile", env=("TORCHDYNAMO_REPORT_GUARD_FAILURES",)),
+    Knob(
+        "debug_dir_root",
+        (_S,),
+        os.path.join(os.getcwd(), "torch_compile_debug"),
+        "where debug directories go",
+        env=("TORCH_COMPILE_DEBUG_DIR",),
+    ),
+    Knob(
+        "report_guard_failures",
+        (_B,),
+        True,
+        "log the failed guard of every recompile",
+        env=("TORCHDYNAMO_REPORT_GUARD_FAILURES",),
+    ),
     Knob("progress", (_B,), True, "on a terminal, show what is being compiled when it takes more than a second"),
 )
-# fmt: on
 
 # The attributes that readers see; a test holds them equal to KNOBS.
 recompile_limit: int

@@ -5,7 +5,7 @@ In a setting, a stage name sets INFO, with `+` DEBUG, with `-` ERROR; an artefac
 off; `all` is every stage.  Where both variables are set, PYCOMPILER_LOGS decides what both name; names that only
 TORCH_LOGS knows (torch's own) are left to torch.
 
-Example: `log = artifact("guards")`, later `if log.enabled: log(render())`: nothing is rendered unless somebody reads it.
+Example: `log = artifact("guards")`, later `if log.enabled: log(render())`: nothing is rendered for nobody.
 """
 
 from __future__ import annotations
