@@ -843,3 +843,71 @@ def many_locals():
     space = {}
     exec(source, space)
     return space["fn"], (1,), []
+
+
+@case
+def generator_raises_in_loop():
+    log = []
+
+    def numbers(n):
+        yield from range(n)
+        raise KeyError(n)
+
+    def fn(n):
+        total = 0
+        try:
+            for x in numbers(n):
+                total += x
+        except KeyError as error:
+            log.append(error.args)
+            try:
+                for x in numbers(2):
+                    log.append(x)
+            finally:
+                log.append("end")
+        return total
+
+    return fn, (9,), log
+
+
+@case
+def inlined_callees_raise():
+    log = []
+
+    class Item:
+        def __init__(self, n):
+            self.n = n
+
+        @property
+        def prop(self):
+            if self.n > 6:
+                raise AttributeError("prop")
+            return self.n
+
+        def __getitem__(self, key):
+            if self.n > 6:
+                raise IndexError("item")
+            return key
+
+    def fail(n, *, key=0):
+        if n > 6:
+            raise ValueError(n)
+        return n
+
+    def fn(items):
+        for item in items:
+            for step in range(4):
+                try:
+                    if step == 0:
+                        log.append(item.prop)
+                    elif step == 1:
+                        log.append(item[step if item.n else 0])
+                    elif step == 2:
+                        log.append(fail(*(item.n,)))
+                    else:
+                        log.append(fail(item.n, key=step))
+                except (AttributeError, LookupError, ValueError) as error:
+                    log.append(str(error))
+        return len(log)
+
+    return fn, ([Item(n) for n in (0, 1, 2, 3, 7, 8)],), log

@@ -31,8 +31,8 @@ from pycompiler.capture.bytecode.build import (
 )
 from pycompiler.capture.bytecode.decode import slot_names
 from pycompiler.capture.bytecode.instruction import Handler, Instruction
-from pycompiler.capture.bytecode.shapes import find, group, stack_kinds
-from pycompiler.capture.bytecode.tables import OPMAP
+from pycompiler.capture.bytecode.shapes import find, group, shielded, stack_kinds
+from pycompiler.capture.bytecode.tables import FOR_ITER_LANDING, OPMAP
 
 
 class TailCall:
@@ -53,7 +53,8 @@ def split_points(code):
     body = decode(code)
     start = next(n for n, i in enumerate(body) if i.opname == "RESUME") + 1
     alive = reachable(body, body[:1])
-    starts = {group(body, i.offset).start for i in body[start:] if i in alive and i.opname != "END_FOR"}
+    landings = {j for n, i in enumerate(body) if i.opname == "END_FOR" for j in body[n : n + len(FOR_ITER_LANDING)]}
+    starts = {group(body, i.offset).start for i in body[start:] if i in alive and i not in landings}
     return [body[n].offset for n in sorted(starts)]
 
 
@@ -116,6 +117,7 @@ def intercept(code, at, callback):
     tail = dynamic_tail(code, at, callback)
     gate = jump(tail[0])[0]
     entry = body[position]
+    gate.handler = entry.handler
     info = resume_info(code)
     for i in body:
         if i.target is entry and (info is None or i.offset in info.offsets):
@@ -124,7 +126,7 @@ def intercept(code, at, callback):
             i.handler = Handler(gate, i.handler.depth, i.handler.lasti)
     keep = () if info is None else (info,)
     names = tuple(slot_names(code)[: code.co_nlocals])
-    return assemble([*body[:position], gate, *body[position:], *tail], code, varnames=names, keep=keep)
+    return assemble(shielded([*body[:position], gate, *body[position:], *tail]), code, varnames=names, keep=keep)
 
 
 class Splitter:
