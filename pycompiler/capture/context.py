@@ -23,7 +23,7 @@ from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Dict, Key, List, Sequence, Set, Tuple
 from pycompiler.capture.values.iterators import Generator, Iter
-from pycompiler.capture.values.objects import Class, Object
+from pycompiler.capture.values.objects import Class, Object, class_attribute
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard, UserFrame, global_state
 from pycompiler.ir.source import GLOBALS, Source
@@ -108,6 +108,9 @@ class Capture:
 
     def wrap_descriptor(self, raw: Any, source: Source, receiver: Value | None, owner: Value) -> Value:
         raise Break("unsupported-attribute", f"descriptor {type(raw).__name__}")
+
+    def class_attribute(self, value: Value, name: str) -> Value:
+        return class_attribute(self, value, name)
 
     def dict_source(self, namespace: dict[str, Any]) -> Source:
         return GLOBALS if namespace is self.root_globals else const_source(namespace)

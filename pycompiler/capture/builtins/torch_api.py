@@ -47,6 +47,7 @@ def _constant(value: Any, *fns: Any) -> None:
 _constant(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.is_vulkan_available,
           torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
           torch.overrides.has_torch_function_variadic, torch.onnx.is_in_onnx_export)  # fmt: skip
+_constant(False, torch._C._is_tracing)
 _constant(None, torch._C._get_tracing_state)
 _constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 

@@ -45,7 +45,7 @@ class Value:
 
     # data model -----------------------------------------------------------------------------------------------
     def getattr(self, cx: Capture, name: str) -> Value:
-        raise Break("unsupported-attribute", f"{self.describe()}.{name}")
+        return cx.class_attribute(self, name)  # type: ignore[no-any-return]
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")

@@ -17,7 +17,7 @@ import torch
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict
+from pycompiler.capture.values.containers import Dict, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -536,6 +536,26 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
             return cx.wrap(raw, source) if receiver is None else Method(receiver, cx.wrap(raw, source))  # type: ignore[no-any-return]
         return cx.wrap_descriptor(raw, source, receiver, owner)  # type: ignore[no-any-return]
     return cx.wrap(raw, source)  # type: ignore[no-any-return]
+
+
+def class_attribute(cx: Capture, value: Value, name: str) -> Value:
+    """An attribute of a value whose instances have no dict: a method, a field, or a constant of its class."""
+    cls = value.python_type()
+    if name == "__class__":
+        return cx.make(cls)  # type: ignore[no-any-return]
+    raw = mro_lookup(cls, name)
+    if raw is MISSING:
+        cx.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+    if isinstance(value, Tuple):
+        fields = getattr(cls, "_fields", None) or [n for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)]
+        if name in fields:
+            return value.at(cx, list(fields).index(name))
+    source = const_source(cls).then("mro_lookup", name)
+    if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+        return cx.call(cx.wrap(raw.fget, source.attr("fget")), [value], {})  # type: ignore[no-any-return]
+    if is_data_descriptor(raw):
+        raise Break("unsupported-attribute", f"{value.describe()}.{name}")
+    return bind(cx, raw, source, value, cx.make(cls))
 
 
 HOOK_DICTS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
