@@ -285,9 +285,9 @@ impl Contents {
     }
 }
 
-/// A native plan takes its inputs positionally, any other callable takes one list.
+/// Every target, native plan or other callable, takes the graph's inputs positionally (ARCHITECTURE.md, "Backend protocol").
 fn call_plan(target: Obj, inputs: &[Obj]) -> Res<Owned> {
-    target.call(&[Owned::list(inputs)?.get()], None)
+    target.call(inputs, None)
 }
 
 impl Template {

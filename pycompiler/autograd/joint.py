@@ -53,7 +53,6 @@ class Output:
     index: int = -1
     of_input: bool = False
     steps: tuple[Step, ...] = ()
-    no_grad: bool = False
     value: Any = None
 
 
@@ -123,6 +122,7 @@ class _Input:
             self.seen = self.leaf.clone()
         self.layout = _layout(self.seen)
         self.grad_fn = self.seen.grad_fn
+        self.version = self.seen._version
         self.seen_requires_grad = self.seen.requires_grad
 
     def value(self) -> torch.Tensor:
@@ -305,8 +305,11 @@ class _Trace:
             if step is None:
                 raise AutogradUnsupported("an output aliases another value in another dtype", str(t.dtype), "clone it")
             steps = [step]
-        no_grad = base.requires_grad and not t.requires_grad
-        return Output("view", index, of_input=of_input, steps=tuple(steps), no_grad=no_grad)
+        if base.requires_grad and not t.requires_grad:
+            steps = [*steps, Step(aten.detach.default, (), {})]
+        elif not steps:
+            steps = [Step(aten.alias.default, (), {})]
+        return Output("view", index, of_input=of_input, steps=tuple(steps))
 
     def _own_storage(self) -> None:
         """Fresh outputs own their memory: one that is (a view of) an input, a constant or another output is cloned."""
@@ -347,7 +350,7 @@ class _Trace:
 
 
 def _mutation_kind(item: _Input) -> str:
-    if torch._functionalize_are_all_mutations_hidden_from_autograd(item.seen):
+    if item.seen._version == item.version:
         return "hidden"
     return "no_grad" if item.seen.grad_fn is item.grad_fn and item.seen_requires_grad == item.seen.requires_grad else "grad"
 

@@ -174,7 +174,7 @@ class Recorder(TorchDispatchMode):
             except TypeError:
                 pure = False
         decompose = self.decompositions.get(func)
-        if decompose is None and func not in self.decompositions and _is_composite(func):
+        if decompose is None and _is_composite(func):
             decompose = func.decompose
         out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
         if out is NotImplemented:

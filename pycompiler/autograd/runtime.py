@@ -250,8 +250,4 @@ def _output_lines(k: int, output: Output, scope: dict[str, Any]) -> list[str]:
             arguments += f", r{k}.storage_offset() + {offset}"
         item = "" if step.item is None else f"[{step.item}]"
         lines.append(f"    r{k} = op{k}_{j}(r{k}, {arguments}){item}" if step.args or kwargs or offset is not None else f"    r{k} = op{k}_{j}(r{k}){item}")
-    if output.no_grad:
-        inside = [f"    {line}" for line in lines[1:]]
-        lines = [lines[0], "    before = grad_mode()", "    set_grad(False)", "    try:", *inside]
-        lines += ["    finally:", "        set_grad(before)"]
     return lines

@@ -1,0 +1,79 @@
+"""Backends by name, and the registry that users extend.
+
+In: a name or a callable `fn(gm, example_inputs) -> callable`.  Out: the callable.  `eager` runs the captured graph,
+`aot_eager` its joint graph without codegen, `native` (alias `inductor`) compiles it; the last two are composed in
+`pipeline.py`, which registers them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler.errors import UnknownName, UserError
+
+Backend = Callable[..., Callable[..., Sequence[Any]]]
+
+REGISTRY: dict[str, Backend] = {}
+ALIASES = {"inductor": "native", "pycompiler": "native"}
+DEBUG_BACKENDS = frozenset({"eager", "aot_eager"})
+_default: str | Backend = "native"
+
+
+def register_backend(compiler_fn: Backend | None = None, name: str | None = None) -> Any:
+    """Make a backend known by name (its own `__name__` unless given).  Usable as a decorator.
+
+    Raises `UserError` when the name is taken by another function.
+    """
+    if compiler_fn is None:
+        return lambda fn: register_backend(fn, name)
+    if not callable(compiler_fn):
+        raise UserError(f"register_backend takes a callable (gm, example_inputs) -> callable, got {compiler_fn!r}")
+    key = name or getattr(compiler_fn, "__name__", "")
+    if not key:
+        raise UserError("the backend has no __name__; pass register_backend(fn, name='...')")
+    known = REGISTRY.get(key)
+    if known is not None and known is not compiler_fn:
+        raise UserError(f"a backend named {key!r} is registered already; choose another name")
+    REGISTRY[key] = compiler_fn
+    return compiler_fn
+
+
+def lookup(backend: str | Backend) -> Backend:
+    """The backend's function; an unknown name raises `UnknownName`, listing the known ones."""
+    if isinstance(backend, str):
+        name = ALIASES.get(backend, backend)
+        if name not in REGISTRY:
+            raise UnknownName.of("backend", backend, list_backends(exclude_tags=()))
+        return REGISTRY[name]
+    if not callable(backend):
+        raise UserError(f"backend must be a name or a callable (gm, example_inputs) -> callable, got {backend!r}")
+    return backend
+
+
+def list_backends(exclude_tags: Sequence[str] = ("debug", "experimental")) -> list[str]:
+    """Names of the registered backends, sorted; the debugging ones only when "debug" is not excluded."""
+    names = {*REGISTRY, *ALIASES}
+    if "debug" in (exclude_tags or ()):
+        names -= DEBUG_BACKENDS
+    return sorted(names)
+
+
+def set_default_backend(backend: str | Backend) -> None:
+    """The backend of `compile()` calls that name none."""
+    global _default
+    lookup(backend)
+    _default = backend
+
+
+def get_default_backend() -> str | Backend:
+    return _default
+
+
+@register_backend
+def eager(gm: fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Sequence[Any]]:
+    """Runs the captured graph as it is."""
+    return gm.forward  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ Example: `Guard("type_is", local("x"), torch.Tensor)`.
 
 from __future__ import annotations
 
+import types
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -234,7 +235,11 @@ GUARD_KINDS: dict[str, Kind] = {
         _class_lacks, lambda g: f"no class of {g.source} defines {g.arg!r}", lambda v, a: "attribute set on a class"
     ),
     "truth": Kind(lambda v, a: bool(v) is a, lambda g: f"bool({g.source}) is {g.arg}", lambda v, a: f"{bool(v)}"),
-    "cell_empty": Kind(lambda v, a: v == type(v)(), lambda g: f"{g.source} is empty", _plain),
+    "cell_empty": Kind(
+        lambda v, a: isinstance(v, types.CellType) and v == types.CellType(),
+        lambda g: f"{g.source} is empty",
+        _plain,
+    ),
     "global_state": Kind(lambda v, a: global_state() == a, lambda g: "global torch state is unchanged", _state_seen),
     "no_alias": Kind(
         lambda vs, a: len({id(v) for v in vs}) == len(vs),

@@ -84,7 +84,9 @@ class _Machine:
         return self.storage[buffer.name]
 
     def tensor(self, ref: Ref) -> Tensor:
-        return self.storage[ref.buffer].as_strided(self.ints(ref.shape), self.ints(ref.stride), ref.offset.eval(self.sizes))
+        flat = self.storage[ref.buffer]
+        start = flat.storage_offset() + ref.offset.eval(self.sizes)
+        return flat.as_strided(self.ints(ref.shape), self.ints(ref.stride), start)
 
 
 def storage_extent(shape: Sequence[int], stride: Sequence[int]) -> int:
@@ -230,6 +232,11 @@ def _run_op(m: _Machine, grid: _Grid, op: Op, values: list[Tensor]) -> Tensor:
             return args[0].to(op.dtype)
         case "bitcast":
             return args[0].contiguous().view(op.dtype)
+        case "wrap_index":
+            size = int(grid.eval(op.attrs[0], values))
+            if 0 not in grid.shape and bool(((args[0] < -size) | (args[0] >= size)).any()):
+                raise IndexError(f"an index is out of range for a dimension of size {size}")
+            return torch.where(args[0] < 0, args[0] + size, args[0])
         case "rand" | "randn":
             raise InterpretError(f"{op.name} has no reference value: random numbers come from ATen kernels")
     return POINTWISE_MEANING[op.name](*args).to(op.dtype)

@@ -48,6 +48,9 @@ class Op:
     pointer); const (number); index (Expr, an integer value); cast () to `dtype`; everything else is (), except the
     random ops: rand/randn (seed buffer name, offset Expr).  Masked loads: `masked_load` has attrs like load and
     args (predicate, other): no memory access where the predicate is false.
+    wrap_index has attrs (size Expr): the argument (int64) if 0 <= it < size, plus size if it is in -size..-1; else the
+    user's index is out of range: the interpreter raises; a kernel must not access memory with it (it clamps the value,
+    and reports the error where it can).
     Indirect indexing: a Symbol named `%3` in an index Expr stands for the integer value of op 3 of this body.
     """
 
@@ -163,7 +166,7 @@ POINTWISE: dict[str, int] = {
     "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "isnan": 1, "isinf": 1, "signbit": 1,
     "and": 2, "or": 2, "xor": 2, "not": 1, "where": 3, "shl": 2, "shr": 2,
     # conversion
-    "cast": 1, "bitcast": 1,
+    "cast": 1, "bitcast": 1, "wrap_index": 1,
     # leaves (see Op)
     "load": 0, "masked_load": 2, "const": 0, "index": 0, "rand": 0, "randn": 0,
 }  # fmt: skip

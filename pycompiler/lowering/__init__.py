@@ -5,10 +5,23 @@ In: an fx.GraphModule of ATen operators with `meta["val"]`.  Out: `ir.loops.Prog
     program = lower(make_fx(f, decomposition_table=core_decompositions(), tracing_mode="fake")(*inputs))
 """
 
-from pycompiler.lowering import casts, creation, pointwise, reductions, views
+from pycompiler.lowering import (
+    activations,
+    casts,
+    creation,
+    indexing,
+    joining,
+    losses,
+    normalization,
+    pointwise,
+    reductions,
+    views,
+)
+from pycompiler.lowering.decompositions import core_decompositions
 from pycompiler.lowering.graph import Lowering, LoweringError, lower
 from pycompiler.lowering.registry import LOWERINGS, lowering
 
-FAMILIES = (casts, creation, pointwise, reductions, views)  # importing a family fills the registry
+# importing a family fills the registry
+FAMILIES = (activations, casts, creation, indexing, joining, losses, normalization, pointwise, reductions, views)
 
-__all__ = ["FAMILIES", "LOWERINGS", "Lowering", "LoweringError", "lower", "lowering"]
+__all__ = ["FAMILIES", "LOWERINGS", "Lowering", "LoweringError", "core_decompositions", "lower", "lowering"]

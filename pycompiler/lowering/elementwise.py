@@ -17,7 +17,7 @@ from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.lowering.body import Body, Val, compute_dtype
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.promotion import as_float, promoted
-from pycompiler.lowering.values import Exprs, Value
+from pycompiler.lowering.values import Exprs, Value, contiguous_strides
 
 
 class Kind(Enum):
@@ -61,3 +61,44 @@ def mixed(low: Lowering, tree: Callable[..., Val], values: Sequence[Value]) -> V
     buffer = low.buffer_for(low.fake)
     values = [low.on_device(v, buffer.device) for v in values]
     return low.pointwise(lambda b, i: tree(*(broadcast_load(v, b, i, buffer.shape) for v in values)), buffer)
+
+
+# -- compositions: lowerings of several loops ------------------------------------------------------------------------
+
+
+def lazy(tree: Callable[..., Val], *operands: Value, dtype: torch.dtype) -> Value:
+    """tree of the operands (each converted to `dtype` first), not stored: whoever loads an element computes it."""
+    shape = broadcast_shape([v.shape for v in operands])
+
+    def emit(body: Body, index: Sequence[Expr]) -> Val:
+        return tree(*(broadcast_load(v, body, index, shape).to(dtype) for v in operands))
+
+    return Value(shape, dtype, operands[0].device, emit=emit)
+
+
+def broadcast_shape(shapes: Sequence[Exprs]) -> Exprs:
+    rank = max(len(s) for s in shapes)
+    result = [Expr.of(1)] * rank
+    for s in shapes:
+        for d, n in enumerate(s, start=rank - len(s)):
+            if n != 1:
+                result[d] = n
+    return tuple(result)
+
+
+def stored(low: Lowering, v: Value, fake: torch.Tensor | None = None) -> Value:
+    """v's elements in a fresh buffer: laid out, and converted, as `fake`, or contiguous."""
+    if fake is not None:
+        return low.pointwise(v.load, low.buffer_for(fake))
+    return low.pointwise(v.load, low.fresh(v.dtype, v.shape, contiguous_strides(v.shape), v.device))
+
+
+def folded(low: Lowering, kind: str, v: Value, dims: Sequence[int]) -> Value:
+    """v folded over `dims`, which stay as 1; v is in the accumulator's dtype."""
+    return folded_all(low, kind, v, dims, 1)[0]
+
+
+def folded_all(low: Lowering, kind: str, v: Value, dims: Sequence[int], results: int) -> tuple[Value, ...]:
+    shape = tuple(Expr.of(1) if d in dims else n for d, n in enumerate(v.shape))
+    outs = [low.fresh(v.dtype, shape, contiguous_strides(shape), v.device) for _ in range(results)]
+    return low.reduce(kind, v, dims, lambda e: e, outs, keepdim=True)

@@ -206,6 +206,9 @@ def div(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> Valu
     if rounding_mode is None:
         return elementwise(low, lambda x, y: x / y, (x, y), Kind.FLOAT)
     name = {"trunc": "truncdiv", "floor": "floordiv"}[rounding_mode]
+    half = promoted((x, y))
+    if rounding_mode == "trunc" and half in (torch.bfloat16, torch.float16):  # ATen rounds the quotient first
+        return elementwise(low, lambda x, y: (x / y).to(half).to(x.dtype).op("trunc"), (x, y))
     return elementwise(low, op(name), (x, y))
 
 

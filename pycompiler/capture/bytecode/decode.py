@@ -30,6 +30,8 @@ from pycompiler.capture.bytecode.tables import (
 
 _INSPECTS_FRAME = frozenset(["locals", "vars", "dir", "eval", "exec"])
 """Builtins that read all variables of the calling frame."""
+_GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+_CALLS = ("PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX")
 LOCAL_SUFFIX = "#local"
 
 
@@ -136,13 +138,16 @@ def _attach_handlers(code: CodeType, instructions: list[Instruction], starts: di
 
 
 def _mark_hidden_reads(code: CodeType, instructions: list[Instruction], slots: list[str]) -> None:
-    for instruction, following in zip(instructions, instructions[1:], strict=False):
-        if instruction.opname not in ("LOAD_GLOBAL", "LOAD_NAME"):
-            continue
-        if instruction.argval in _INSPECTS_FRAME:
-            instruction.reads = tuple(slots)
-        elif is_zero_argument_super(code, instruction, following):
-            instruction.reads = ("__class__", slots[0])
+    """The load that leads to such a call is marked, and the call itself: the frame may be cut between the two."""
+    inspects = [i for i in instructions if i.opname in _GLOBAL_LOADS and i.argval in _INSPECTS_FRAME]
+    calls = [i for i in instructions if i.opname in _CALLS] if inspects else []
+    for instruction in (*inspects, *calls):
+        instruction.reads = tuple(slots)
+    for position, (instruction, following) in enumerate(zip(instructions, instructions[1:], strict=False)):
+        if is_zero_argument_super(code, instruction, following):
+            for part in instructions[position : position + 3]:
+                if part is instruction or part.opname in ("PRECALL", "CALL"):
+                    part.reads = part.reads or ("__class__", slots[0])
 
 
 def is_zero_argument_super(code: CodeType, load: Instruction, following: Instruction) -> bool:

@@ -24,7 +24,7 @@ from pycompiler.capture.bytecode.assemble import assemble
 from pycompiler.capture.bytecode.decode import decode, preamble_cells, slot_names
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.resume import ResumeInfo, origin_of, original_offset, restore_cells, resume, resume_info
-from pycompiler.capture.bytecode.shapes import Exit, check_function, exits, group, group_exits, skip_landing, stack_kinds
+from pycompiler.capture.bytecode.shapes import Exit, check_function, exits, group, group_exits, shielded, skip_landing, stack_kinds
 
 Tail = Sequence[Instruction] | Callable[[], Sequence[Instruction]]
 _COUNTED = 0x04, 0x08
@@ -108,7 +108,7 @@ def whole(code: CodeType, head: Sequence[Instruction], *, name: str | None = Non
 def _assemble(instructions: list[Instruction], code: CodeType, name: str | None) -> CodeType:
     layout = FrameLayout.of(code)
     locals_ = tuple(slot_names(code)[: code.co_nlocals])
-    return assemble(instructions, code, argnames=layout.params, varnames=locals_, name=name)
+    return assemble(shielded(instructions), code, argnames=layout.params, varnames=locals_, name=name)
 
 
 def _tail(tail: Tail) -> list[Instruction]:

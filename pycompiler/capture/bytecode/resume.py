@@ -23,7 +23,7 @@ from pycompiler.capture.bytecode.analysis import reachable, variables_used
 from pycompiler.capture.bytecode.assemble import UnitOf, assemble_with_offsets
 from pycompiler.capture.bytecode.decode import cell_names, decode, preamble_cells, slot_names
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.shapes import check_function, find, group, stack_kinds
+from pycompiler.capture.bytecode.shapes import check_function, find, group, shielded, stack_kinds
 
 
 @dataclass(eq=False)
@@ -135,7 +135,7 @@ def _build(
     line = entry.lineno or code.co_firstlineno
     plain = code.co_name if name is None else name
     assembly = assemble_with_offsets(
-        [*instructions, *body],
+        shielded([*instructions, *body]),
         code,
         argnames=info.parameters,
         cellvars=cells,

@@ -16,7 +16,7 @@ from types import CodeType
 from pycompiler.capture.bytecode.analysis import stack_depth, stack_effect
 from pycompiler.capture.bytecode.decode import decode
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.tables import FOR_ITER_LANDING, STOPS
+from pycompiler.capture.bytecode.tables import FOR_ITER_LANDING, STOPS, VERSION
 
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 _CALL_PARTS = ("KW_NAMES", "PRECALL", "CALL")
@@ -136,3 +136,22 @@ def _kinds_after(instruction: Instruction, before: tuple[str, ...], depth: int) 
 
 def _resized(kinds: tuple[str, ...], depth: int) -> tuple[str, ...]:
     return kinds[:depth] + ("value",) * (depth - len(kinds))
+
+
+def shielded(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The same code, safe for how 3.13 unwinds: NOPs, which need not run, where a handler's range would begin too late.
+
+    When a callee that runs in the same interpreter loop raises, 3.13 looks for the caller's handler one code unit *before*
+    the calling instruction (ceval.c, `resume_with_error`). Compiled code has an operand of the same range there; code
+    that enters a range by a jump, or lost its unreachable part, has not.
+    """
+    if VERSION < (3, 13):
+        return list(instructions)
+    result: list[Instruction] = []
+    for instruction in instructions:
+        if (result[-1].handler if result else None) != instruction.handler:
+            nop = Instruction("NOP", lineno=instruction.lineno, positions=instruction.positions)
+            nop.handler = instruction.handler
+            result.append(nop)
+        result.append(instruction)
+    return result

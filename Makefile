@@ -1,0 +1,85 @@
+# Two commands matter: `make demo` runs the main job, `make test` passes the tests.  Each does all its set-up on a
+# fresh machine with Python 3.11 to 3.13, a C++ compiler and Rust.
+
+VENV ?= .venv
+# The first Python that really starts (a pyenv shim may exist for a version that is not selected).
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 \
+	$(wildcard $(HOME)/.pyenv/versions/3.1[123].*/bin/python); do \
+	$$p -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+OLDEST_VENV ?= .venv-oldest
+OLDEST_TORCH ?= 2.11.0
+OLDEST_PYTHON ?= $(shell for p in python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python); do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null && echo $$p && break; done)
+JOBS ?= 2
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+BIN := $(VENV)/bin
+RUST := $(wildcard Cargo.toml guards-rs/Cargo.toml guards-rs/src/*.rs guards-rs/src/*/*.rs)
+export PYO3_PYTHON := $(abspath $(BIN)/python)
+
+.PHONY: demo test check format lint types rust pytest fix wheels test-oldest bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python examples/train.py $(DEMO_ARGS)
+
+test: check pytest
+
+check: format lint types rust
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 found; set PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# An editable install: Python sources are used in place, the extension is built in release mode beside them.
+$(VENV)/.installed: $(BIN)/python pyproject.toml $(RUST)
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[dev,models]'
+	@touch $@
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	cargo fmt --all --check
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+rust: $(VENV)/.installed-dev
+	cargo clippy --release --all-targets --quiet -- -D warnings
+
+pytest: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+
+fix: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	cargo fmt --all
+
+# One wheel for each supported Python found; they work with every supported torch.
+wheels: $(VENV)/.installed-dev
+	$(BIN)/python .ci/wheels.py --maturin $(BIN)/maturin --out wheels
+
+# The suite against an installed wheel of another Python, under the oldest torch supported.
+test-oldest: wheels
+	@test -n "$(OLDEST_PYTHON)" || { echo "make: no Python 3.12 found; set OLDEST_PYTHON" >&2; exit 1; }
+	test -x $(OLDEST_VENV)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST_VENV)
+	$(OLDEST_VENV)/bin/python -m pip install --quiet 'torch==$(OLDEST_TORCH)' "$$(ls wheels/*-cp312-*.whl)[test,models]"
+	$(OLDEST_VENV)/bin/python -m pip install --quiet --no-deps --force-reinstall wheels/*-cp312-*.whl
+	OMP_NUM_THREADS=1 $(OLDEST_VENV)/bin/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	mkdir -p .benchmarks
+	$(BIN)/pytest bench --benchmark-enable --benchmark-only --benchmark-json=.benchmarks/latest.json $(BENCH_ARGS)
+	$(BIN)/python bench/ratios.py .benchmarks/latest.json
+
+clean:
+	rm -rf $(VENV) $(OLDEST_VENV) target wheels build dist

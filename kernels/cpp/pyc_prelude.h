@@ -1,0 +1,143 @@
+// What generated C++ includes: types, conversions, integer helpers.  The rest is in the two headers below.
+// No system header: a translation unit's compile time is the user's waiting time.
+// Every function is branch-free where it matters, so that gcc and clang vectorise the loops that call it.
+#pragma once
+
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long int64_t;  // LP64: as in the system's stdint.h on Linux
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long uint64_t;
+
+#define PYC_MEMBER inline __attribute__((always_inline))
+#define PYC_INLINE static PYC_MEMBER
+#define PYC_RESTRICT __restrict__
+#define PYC_EXPORT __attribute__((visibility("default")))
+#define PYC_INF __builtin_inff()
+#define PYC_NAN __builtin_nanf("")
+
+#ifdef _OPENMP
+extern "C" int omp_get_thread_num(void);
+PYC_INLINE int32_t pyc_thread() { return omp_get_thread_num(); }
+#else
+PYC_INLINE int32_t pyc_thread() { return 0; }
+#endif
+PYC_INLINE void* pyc_allocate(uint64_t bytes) { return __builtin_malloc(bytes); }
+PYC_INLINE void pyc_release(void* p) { __builtin_free(p); }
+
+struct bf16 { uint16_t bits; };
+struct f16 { uint16_t bits; };
+
+template <class To, class From> PYC_INLINE To pyc_bits(From value) {
+    static_assert(sizeof(To) == sizeof(From), "pyc_bits: same size");
+    return __builtin_bit_cast(To, value);
+}
+
+// ---- conversions -------------------------------------------------------------------------------------------------
+
+PYC_INLINE float pyc_from_bf16(bf16 v) { return pyc_bits<float>((uint32_t)v.bits << 16); }
+
+// Round to nearest, ties to even; every NaN becomes the quiet NaN 0x7fc0, as c10::BFloat16 makes it.
+PYC_INLINE bf16 pyc_to_bf16(float v) {
+    uint32_t u = pyc_bits<uint32_t>(v);
+    uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return bf16{(uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded)};
+}
+
+PYC_INLINE float pyc_from_f16(f16 v) {
+    uint32_t magnitude = (uint32_t)(v.bits & 0x7fffu), sign = (uint32_t)(v.bits & 0x8000u) << 16;
+    float normal = pyc_bits<float>((magnitude << 13) + (112u << 23));           // exponent re-biased
+    float special = pyc_bits<float>((magnitude << 13) | 0x7f800000u);           // inf, NaN
+    float denormal = (float)(int32_t)magnitude * 5.9604644775390625e-8f;               // m * 2^-24
+    float value = magnitude >= 0x7c00u ? special : magnitude >= 0x0400u ? normal : denormal;
+    return pyc_bits<float>(pyc_bits<uint32_t>(value) | sign);
+}
+
+PYC_INLINE f16 pyc_to_f16(float v) {
+    uint32_t u = pyc_bits<uint32_t>(v), sign = (u >> 16) & 0x8000u, m = u & 0x7fffffffu;
+    uint32_t normal = (m - (112u << 23) + 0xfffu + ((m >> 13) & 1u)) >> 13;
+    // Below 2^-14: adding 0.5 aligns the result's last bit with the float's, and rounds to even on the way.
+    uint32_t denormal = pyc_bits<uint32_t>(pyc_bits<float>(m < 0x38800000u ? m : 0u) + 0.5f) - 0x3f000000u;
+    uint32_t h = m > 0x7f800000u ? 0x7e00u : m >= 0x477ff000u ? 0x7c00u : m < 0x38800000u ? denormal : normal;
+    return f16{(uint16_t)(h | sign)};
+}
+
+// Storage type -> compute type, and back.  bool is stored as a byte and computed as bool.
+PYC_INLINE float pyc_load(bf16 v) { return pyc_from_bf16(v); }
+PYC_INLINE float pyc_load(f16 v) { return pyc_from_f16(v); }
+template <class T> PYC_INLINE T pyc_load(T v) { return v; }
+
+template <class To> struct pyc_as {
+    template <class From> static PYC_MEMBER To store(From v) { return (To)v; }
+    template <class From> static PYC_MEMBER To cast(From v) { return (To)v; }
+};
+template <> struct pyc_as<bf16> { static PYC_MEMBER bf16 store(float v) { return pyc_to_bf16(v); } };
+template <> struct pyc_as<f16> { static PYC_MEMBER f16 store(float v) { return pyc_to_f16(v); } };
+template <> struct pyc_as<bool> {
+    template <class From> static PYC_MEMBER bool cast(From v) { return v != (From)0; }
+};
+template <class To, class From> PYC_INLINE To pyc_store(From v) { return pyc_as<To>::store(v); }
+template <class To, class From> PYC_INLINE To pyc_cast(From v) { return pyc_as<To>::cast(v); }
+// A float out of the integer's range is undefined in C; narrow integers come by way of int64, which keeps what
+// ATen's scalar conversion gives: truncation, then wrap-around.
+template <class To, class From> PYC_INLINE To pyc_float_to_narrow(From v) { return (To)(int64_t)v; }
+
+// Rounds a float to the precision of bf16/f16 and back (a `cast` to those types inside a body).
+PYC_INLINE float pyc_round_bf16(float v) { return pyc_from_bf16(pyc_to_bf16(v)); }
+PYC_INLINE float pyc_round_f16(float v) { return pyc_from_f16(pyc_to_f16(v)); }
+
+// ---- integers ----------------------------------------------------------------------------------------------------
+
+// A zero divisor sets *error to 2 and gives 0: the caller raises.  MIN / -1 wraps.
+template <class T> PYC_INLINE T pyc_truncdiv(T a, T b, int64_t* error) {
+    if (__builtin_expect(b == 0, 0)) { *error = 2; return 0; }
+    return b == (T)-1 && (T)-1 < 0 ? (T)(0 - (uint64_t)a) : (T)(a / b);
+}
+template <class T> PYC_INLINE T pyc_fmod(T a, T b, int64_t* error) {
+    if (__builtin_expect(b == 0, 0)) { *error = 2; return 0; }
+    return b == (T)-1 && (T)-1 < 0 ? (T)0 : (T)(a % b);
+}
+template <class T> PYC_INLINE T pyc_floordiv(T a, T b, int64_t* error) {
+    T q = pyc_truncdiv(a, b, error), r = pyc_fmod(a, b, error);
+    return (T)(q - (r != 0 && (r < 0) != (b < 0)));
+}
+template <class T> PYC_INLINE T pyc_mod(T a, T b, int64_t* error) {
+    T r = pyc_fmod(a, b, error);
+    return (T)(r != 0 && (r < 0) != (b < 0) ? r + b : r);
+}
+PYC_INLINE int64_t pyc_floordiv_index(int64_t a, int64_t b) { int64_t q = a / b; return q - ((a % b) < 0); }
+PYC_INLINE int64_t pyc_mod_index(int64_t a, int64_t b) { int64_t r = a % b; return r < 0 ? r + b : r; }
+PYC_INLINE int64_t pyc_min_index(int64_t a, int64_t b) { return a < b ? a : b; }
+PYC_INLINE int64_t pyc_max_index(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// An indirect position checked against the storage's limit: never an access outside it.
+PYC_INLINE int64_t pyc_checked(int64_t at, int64_t limit, int64_t* error) {
+    if (__builtin_expect((uint64_t)at >= (uint64_t)limit, 0)) { *error = 1; return 0; }
+    return at;
+}
+
+// A user's index into a dimension of `size` elements, negative ones counting from the end.
+PYC_INLINE int64_t pyc_wrap_index(int64_t at, int64_t size, int64_t* error) {
+    at = at < 0 ? at + size : at;
+    if (__builtin_expect((uint64_t)at >= (uint64_t)size, 0)) { *error = 1; return 0; }
+    return at;
+}
+
+template <class T> PYC_INLINE T pyc_shl(T a, T b) {
+    return (uint64_t)b >= sizeof(T) * 8 ? (T)0 : (T)((uint64_t)a << b);
+}
+template <class T> PYC_INLINE T pyc_shr(T a, T b) {
+    return (uint64_t)b >= sizeof(T) * 8 ? (T)((T)-1 < 0 && a < 0 ? -1 : 0) : (T)(a >> b);
+}
+template <class T> PYC_INLINE T pyc_ipow(T base, T exponent) {
+    if ((T)-1 < 0 && exponent < 0) return base == 1 ? (T)1 : base == (T)-1 ? (T)(exponent & 1 ? -1 : 1) : (T)0;
+    uint64_t b = (uint64_t)base, r = 1;
+    for (uint64_t e = (uint64_t)exponent; e; e >>= 1, b *= b) if (e & 1) r *= b;
+    return (T)r;
+}
+
+#include "pyc_math.h"
+#include "pyc_reduce.h"

@@ -1,0 +1,129 @@
+"""Activations and their gradients in exp, erf, tanh, where and arithmetic; half types compute in float32 as ATen's kernels do.
+
+In: ``aten.silu(x)``. Out: ``x * sigmoid(x)``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from pycompiler.autograd.decomp.registry import like, rule, where, wide
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+_SQRT_HALF = math.sqrt(0.5)
+_BETA = math.sqrt(2.0 / math.pi)
+_KAPPA = 0.044715
+
+
+@rule(aten.gelu.default)
+def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    w = wide(x)
+    if approximate == "tanh":
+        out = w * 0.5 * (torch.tanh((w + w * w * w * _KAPPA) * _BETA) + 1.0)
+    else:
+        out = w * 0.5 * (torch.erf(w * _SQRT_HALF) + 1.0)
+    return like(out, x.dtype)
+
+
+@rule(aten.gelu_backward.default)
+def gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    g, w = wide(grad), wide(x)
+    if approximate == "tanh":
+        squared = w * w
+        th = torch.tanh((w + w * squared * _KAPPA) * _BETA)
+        left = (th + 1.0) * 0.5
+        right = (1.0 - th * th) * (w * 0.5) * ((squared * (3.0 * _KAPPA) + 1.0) * _BETA)
+    else:
+        left = (torch.erf(w * _SQRT_HALF) + 1.0) * 0.5
+        right = w * torch.exp(w * w * -0.5) * (_BETA * 0.5)
+    return like(g * (left + right), grad.dtype)
+
+
+@rule(aten.silu.default)
+def silu(x: Tensor) -> Tensor:
+    w = wide(x)
+    return like(w * torch.sigmoid(w), x.dtype)
+
+
+@rule(aten.silu_backward.default)
+def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    g, w = wide(grad), wide(x)
+    s = torch.sigmoid(w)
+    return like(g * s * (w * (1.0 - s) + 1.0), grad.dtype)
+
+
+@rule(aten.sigmoid_backward.default)
+def sigmoid_backward(grad: Tensor, y: Tensor) -> Any:
+    if grad.is_complex() or y.is_complex():
+        return NotImplemented
+    g, s = wide(grad), wide(y)
+    return like(g * (s * (1.0 - s)), grad.dtype)
+
+
+@rule(aten.tanh_backward.default)
+def tanh_backward(grad: Tensor, y: Tensor) -> Any:
+    if grad.is_complex() or y.is_complex():
+        return NotImplemented
+    g, s = wide(grad), wide(y)
+    return like(g * (1.0 - s * s), grad.dtype)
+
+
+@rule(aten.threshold_backward.default)
+def threshold_backward(grad: Tensor, x: Tensor, threshold: float) -> Tensor:
+    return where(x <= threshold, 0, grad)
+
+
+@rule(aten.leaky_relu_backward.default)
+def leaky_relu_backward(grad: Tensor, x: Tensor, slope: float, self_is_result: bool) -> Tensor:
+    return where(x > 0, grad, grad * slope)
+
+
+@rule(aten.hardtanh_backward.default)
+def hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Tensor:
+    return where((x <= low) | (x >= high), 0, grad)
+
+
+@rule(aten.native_dropout_backward.default)
+def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return grad * (mask.to(grad.dtype) * scale)
+
+
+@rule(aten.rsub.Scalar)
+def rsub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
+    return torch.neg(x) + other if alpha == 1 else torch.neg(x * alpha) + other
+
+
+@rule(aten.rsub.Tensor)
+def rsub_tensor(x: Tensor, other: Tensor, *, alpha: Any = 1) -> Tensor:
+    return torch.sub(other, x, alpha=alpha)
+
+
+@rule(aten.addcmul.default)
+def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
+    if value == 1:
+        return x + a * b
+    return NotImplemented if x.dtype in (torch.float16, torch.bfloat16) else x + a * b * value
+
+
+@rule(aten.addcdiv.default)
+def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
+    return NotImplemented if x.dtype in (torch.float16, torch.bfloat16) else x + a / b * value
+
+
+@rule(aten.masked_fill.Scalar)
+def masked_fill_scalar(x: Tensor, mask: Tensor, value: Any) -> Any:
+    if isinstance(value, complex) or (isinstance(value, float) and not (x.is_floating_point() or x.is_complex())):
+        return NotImplemented
+    return where(mask, value, x)
+
+
+@rule(aten.masked_fill.Tensor)
+def masked_fill_tensor(x: Tensor, mask: Tensor, value: Tensor) -> Any:
+    if value.device != x.device:
+        return NotImplemented
+    return aten.where.self(mask, like(value, x.dtype), x)

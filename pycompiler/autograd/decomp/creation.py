@@ -1,0 +1,114 @@
+"""Fills: everything that makes a tensor of one value is ``aten.full``.
+
+In: ``aten.zeros_like(x)``. Out: ``aten.full(shape, 0, dtype=…, device=…)``, permuted when `x` is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pycompiler.autograd.decomp.registry import rule
+from pycompiler.autograd.recorder import is_dense
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def filled(size: list[int], value: Any, dtype: torch.dtype | None, device: Any) -> Tensor:
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    device = torch.device("cpu") if device is None else device
+    return aten.full.default(list(size), value, dtype=dtype, device=device, pin_memory=False)
+
+
+def filled_like(x: Tensor, value: Any, dtype: Any, layout: Any, device: Any, memory_format: Any) -> Any:
+    if layout not in (None, torch.strided) or x.layout is not torch.strided:
+        return NotImplemented
+    dtype, device = dtype or x.dtype, device or x.device
+    if memory_format is torch.contiguous_format or x.is_contiguous():
+        return filled(list(x.shape), value, dtype, device)
+    if memory_format not in (None, torch.preserve_format):
+        return NotImplemented
+    # Preserve format: dense inputs keep their strides; of others the order of dimensions survives.
+    if not is_dense(x):
+        return NotImplemented
+    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), -x.shape[d]))
+    inverse = [order.index(d) for d in range(x.dim())]
+    return aten.permute.default(filled([x.shape[d] for d in order], value, dtype, device), inverse)
+
+
+@rule(aten.zeros.default)
+def zeros(size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+    return NotImplemented if layout not in (None, torch.strided) else filled(size, 0, dtype, device)
+
+
+@rule(aten.ones.default)
+def ones(size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+    return NotImplemented if layout not in (None, torch.strided) else filled(size, 1, dtype, device)
+
+
+@rule(aten.new_zeros.default)
+def new_zeros(
+    x: Tensor, size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
+    return filled(size, 0, dtype or x.dtype, device or x.device)
+
+
+@rule(aten.new_ones.default)
+def new_ones(
+    x: Tensor, size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
+    return filled(size, 1, dtype or x.dtype, device or x.device)
+
+
+@rule(aten.new_full.default)
+def new_full(
+    x: Tensor,
+    size: list[int],
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
+    return filled(size, fill_value, dtype or x.dtype, device or x.device)
+
+
+@rule(aten.zeros_like.default)
+def zeros_like(
+    x: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None
+) -> Any:
+    return filled_like(x, 0, dtype, layout, device, memory_format)
+
+
+@rule(aten.ones_like.default)
+def ones_like(
+    x: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None
+) -> Any:
+    return filled_like(x, 1, dtype, layout, device, memory_format)
+
+
+@rule(aten.full_like.default)
+def full_like(
+    x: Tensor,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+) -> Any:
+    return filled_like(x, fill_value, dtype, layout, device, memory_format)
+
+
+@rule(aten.fill.Scalar)
+def fill(x: Tensor, value: Any) -> Any:
+    return filled_like(x, value, None, None, None, None)
+
+
+@rule(aten.zero.default)
+def zero(x: Tensor) -> Any:
+    return filled_like(x, 0, None, None, None, None)

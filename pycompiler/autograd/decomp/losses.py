@@ -1,0 +1,84 @@
+"""Losses and their gradients; the gradient of a picked class is a comparison with its index, not a scatter, so that it fuses.
+
+In: ``aten.nll_loss_forward(log_p, target, None, mean, ignore)``. Out: gather, where and sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pycompiler.autograd.decomp.registry import like, rule, where, wide
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+_NONE, _MEAN = 0, 1
+
+
+def _class_shape(x: Tensor) -> tuple[int, list[int]]:
+    """(class dimension, shape in which one value per class broadcasts over `x`)."""
+    dim = 0 if x.dim() < 2 else 1
+    shape = [1] * x.dim()
+    shape[dim] = x.shape[dim]
+    return dim, shape
+
+
+def _weights(x: Tensor, safe: Tensor, weight: Tensor, dim: int, shape: list[int]) -> Tensor:
+    """The weight of each target's class."""
+    return aten.squeeze.dim(aten.gather.default(aten.expand.default(aten.view.default(weight, shape), list(x.shape)), dim, safe), dim)
+
+
+@rule(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int) -> Any:
+    dim, shape = _class_shape(x)
+    kept = target != ignore
+    safe = aten.unsqueeze.default(where(kept, target, 0), dim)
+    picked = -aten.squeeze.dim(aten.gather.default(x, dim, safe), dim)
+    if weight is not None:
+        weights = _weights(x, safe, weight, dim, shape)
+        picked = picked * weights
+    losses = where(kept, picked, 0)
+    if reduction == _NONE:
+        return losses, aten.full.default([], 0, dtype=x.dtype, device=x.device, pin_memory=False)
+    counted = kept.to(torch.float32) if weight is None else where(kept, weights, 0)
+    total = wide(counted).sum()
+    loss = wide(losses).sum()
+    return like(loss / total if reduction == _MEAN else loss, x.dtype), like(total, x.dtype)
+
+
+@rule(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def nll_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int, total: Tensor
+) -> Any:
+    dim, shape = _class_shape(x)
+    if reduction == _MEAN:
+        grad = grad / like(total, grad.dtype)
+    if reduction == _NONE and x.dim() > 1:
+        grad = aten.unsqueeze.default(grad, dim)
+    classes = aten.view.default(torch.arange(x.shape[dim], device=x.device), shape)
+    wanted = aten.unsqueeze.default(target, dim)
+    hit = (classes == wanted) & (wanted != ignore)
+    value = -grad if weight is None else -grad * aten.view.default(weight, shape)
+    return where(hit, value, 0)
+
+
+@rule(aten.mse_loss.default)
+def mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
+    if x.is_complex():
+        return NotImplemented
+    difference = x - target
+    return _reduced(difference * difference, reduction)
+
+
+@rule(aten.mse_loss_backward.default)
+def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
+    scale = 2.0 / x.numel() if reduction == _MEAN and x.numel() else 2.0
+    return (x - target) * grad * scale
+
+
+def _reduced(losses: Tensor, reduction: int) -> Tensor:
+    if reduction == _NONE:
+        return losses
+    return losses.mean() if reduction == _MEAN else losses.sum()

@@ -1,0 +1,57 @@
+"""The table that the families fill, and the arithmetic they share.
+
+In: ``@rule(aten.silu.default)`` above a function of the operator's arguments. Out: an entry of `RULES`.
+A rule may return NotImplemented: the operator then stays whole for these arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch._ops import OpOverload
+
+RULES: dict[OpOverload, Callable[..., Any]] = {}
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+def rule(*ops: OpOverload) -> Callable[[_F], _F]:
+    """Register a decomposition for `ops`; a second one for the same operator is a mistake."""
+
+    def register(fn: _F) -> _F:
+        for op in ops:
+            if op in RULES:
+                raise ValueError(f"two decompositions for {op}")
+            RULES[op] = fn
+        return fn
+
+    return register
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """`x` in the type that ATen's kernels compute in: half types are widened to float32."""
+    dtype = _WIDE.get(x.dtype)
+    return x if dtype is None else x.to(dtype)
+
+
+def like(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`x` in `dtype`."""
+    return x if x.dtype == dtype else x.to(dtype)
+
+
+def scalar(value: Any, x: torch.Tensor) -> torch.Tensor:
+    """`value` as a tensor without dimensions, of the type and device of `x`."""
+    return torch.ops.aten.full.default([], value, dtype=x.dtype, device=x.device, pin_memory=False)
+
+
+def where(condition: torch.Tensor, a: Any, b: Any) -> torch.Tensor:
+    """``torch.where`` in which one side may be a number; it takes the other side's type."""
+    if not isinstance(a, torch.Tensor):
+        a = scalar(a, b)
+    if not isinstance(b, torch.Tensor):
+        b = scalar(b, a)
+    return torch.ops.aten.where.self(condition, a, b)

@@ -1,0 +1,93 @@
+"""Why a capture stops: the table of graph-break kinds, and the exceptions that carry control inside a capture.
+
+In: what was seen.  Out: `Break` with a stable id, a reason, and a hint.  Example:
+`raise Break("data-dependent-jump", "branch on a tensor's value")`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pycompiler.ir.guards import UserFrame
+
+if TYPE_CHECKING:
+    from pycompiler.capture.values.base import Value
+
+# id -> (what cannot be captured, what the user can do).  `tests/capture/test_breaks.py` has a test for each id.
+BREAK_KINDS: dict[str, tuple[str, str]] = {
+    "data-dependent-jump": (
+        "branch on the value of a tensor",
+        "compute both sides and choose with torch.where, or accept the break",
+    ),
+    "builtin-call": (
+        "call of a builtin or C function that cannot be captured",
+        "move the call out of the compiled region, or wrap it in a torch.library custom operator",
+    ),
+    "disabled-call": ("call of a function marked with pycompiler.disable", "remove the mark to capture it"),
+    "skipped-call": (
+        "call of a library function that is not captured",
+        "move the call out of the compiled region, or accept the break",
+    ),
+    "data-dependent-value": (
+        "a Python value taken from a tensor's data",
+        "keep the value as a tensor; .item() and .tolist() need the data",
+    ),
+    "dynamic-output-shape": (
+        "an operator whose result's shape depends on data",
+        "use an operator of fixed shape (torch.where instead of masks)",
+    ),
+    "unsupported-opcode": ("bytecode instruction that is not captured", "rewrite this construct, or accept the break"),
+    "unsupported-attribute": ("attribute access that cannot be captured", "read it outside of the compiled region"),
+    "unsupported-type": ("value of a type that is not captured", "pass tensors and plain Python values"),
+    "unsupported-operation": ("operation on values that is not captured", "rewrite it, or accept the break"),
+    "tensor-attribute-store": ("assignment to a tensor's attribute", "use an in-place operator instead"),
+    "tensor-subclass": ("tensor subclass", "convert to a plain tensor before the compiled region"),
+    "operator-failed": ("an operator raised while its shapes were computed", "see the message; eager may raise it, too"),
+    "uncaught-exception": ("an exception leaves the frame", "none needed: the statement runs eagerly and raises"),
+    "recursion": ("inlining went too deep", "limit the recursion depth inside the compiled region"),
+    "generator-state": ("a started generator is needed outside of the capture", "use a list instead of a generator"),
+    "explicit-break": ("pycompiler.graph_break() was called", "remove the call"),
+    "mutation-unsupported": ("mutation that cannot be replayed", "mutate the object outside of the compiled region"),
+    "global-state": ("change of global torch state that is not captured", "change the state outside of the region"),
+    "import": ("import with side effects inside the compiled region", "import at module level"),
+    "stack-state": ("state that a resume function cannot rebuild", "none needed: the frame runs eagerly"),
+    "trace-budget": ("the capture grew beyond its instruction budget", "move the loop out of the compiled region"),
+}
+
+
+class Break(Exception):
+    """The current instruction cannot be captured.  `kind` is a row of BREAK_KINDS."""
+
+    def __init__(self, kind: str, seen: str = "") -> None:
+        if kind not in BREAK_KINDS:
+            raise KeyError(f"unknown break kind {kind!r}")
+        self.kind = kind
+        self.seen = seen
+        self.stack: tuple[UserFrame, ...] = ()
+        self.frames: tuple[Any, ...] = ()  # the interpreter's frames at the break, outermost first
+        super().__init__(self.reason)
+
+    @property
+    def reason(self) -> str:
+        what = BREAK_KINDS[self.kind][0]
+        return f"{what}: {self.seen}" if self.seen else what
+
+    @property
+    def hint(self) -> str:
+        return BREAK_KINDS[self.kind][1]
+
+
+class SkipFrame(Exception):
+    """The whole frame runs eagerly; the text says why."""
+
+
+class Restart(Exception):
+    """Capture the frame again; the context has learnt something (a break position, an unsafe assumption)."""
+
+
+class Raised(Exception):
+    """A Python exception raised inside the captured program; `value` is the exception object."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        super().__init__(repr(value))

@@ -1,0 +1,366 @@
+"""Methods and constructors of list, tuple, dict, set and their relatives."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable
+from typing import Any
+
+from pycompiler.capture import operators
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins.python import Args, Kwargs, sort_values
+from pycompiler.capture.calls import builtin, constructor
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, DictView, Key, List, Sequence, Set, Tuple
+from pycompiler.capture.values.objects import Object
+
+NONE = Const(None)
+
+
+def storage(value: Value, kind: type[Any], what: str) -> Any:
+    """The container itself, or the storage of an object whose class derives from one."""
+    if isinstance(value, Object) and value.storage is not None:
+        value = value.storage
+    if not isinstance(value, kind):
+        raise Break("unsupported-operation", f"{what} of {value.describe()}")
+    return value
+
+
+# constructors -------------------------------------------------------------------------------------------------
+@constructor(list)
+def list_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return List(list(cx.elements(args[0])) if args else [])
+
+
+@constructor(tuple)
+def tuple_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if args and isinstance(args[0], Tuple) and args[0].cls is tuple:
+        return args[0]
+    return Tuple(list(cx.elements(args[0])) if args else [])
+
+
+def _set_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
+    return lambda cx, args, kwargs: Set({Key(cx, v): v for v in cx.elements(args[0])} if args else {}, cls)
+
+
+constructor(set)(_set_of(set))
+constructor(frozenset)(_set_of(frozenset))
+
+
+def _dict_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
+    def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        made = Dict({}, cls)
+        if args:
+            operators.dict_update(cx, made, args[0])
+        for name, value in kwargs.items():
+            made.setitem(cx, Const(name), value)
+        return made
+
+    return make
+
+
+constructor(dict)(_dict_of(dict))
+constructor(collections.OrderedDict)(_dict_of(collections.OrderedDict))
+
+
+@constructor(collections.defaultdict)
+def defaultdict_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    made = _dict_of(collections.defaultdict)(cx, args[1:], kwargs)
+    if args and not cx.is_none(args[0]) and isinstance(made, Dict):
+        made.default_factory = args[0]
+    return made
+
+
+@builtin(dict.fromkeys)
+def dict_fromkeys(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    args = args[1:] if not hasattr(args[0], "items") and args[0].is_const() and isinstance(args[0].const(), type) else args
+    value = args[1] if len(args) > 1 else NONE
+    return Dict({Key(cx, k): value for k in cx.elements(args[0])})
+
+
+# lists --------------------------------------------------------------------------------------------------------
+def list_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
+    """Register a method of list that changes it: handler(cx, list, *args) → value or None."""
+
+    def register(handler: Callable[..., Value | None]) -> Any:
+        @builtin(fn)
+        def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+            target = storage(args[0], List, f"list.{fn.__name__}")
+            cx.effects.mutate(target)
+            return handler(cx, target, *args[1:], **kwargs) or NONE
+
+        return call
+
+    return register
+
+
+@list_method(list.append)
+def list_append(cx: Capture, target: List, value: Value) -> None:
+    target.items.append(value)
+
+
+@list_method(list.extend)
+def list_extend(cx: Capture, target: List, values: Value) -> None:
+    target.items.extend(list(cx.elements(values)))
+
+
+@list_method(list.insert)
+def list_insert(cx: Capture, target: List, index: Value, value: Value) -> None:
+    target.items.insert(cx.index(index), value)
+
+
+@list_method(list.pop)
+def list_pop(cx: Capture, target: List, index: Value = Const(-1)) -> Value:
+    if not target.items:
+        cx.throw(IndexError, "pop from empty list")
+    i = cx.index(index)
+    if not -len(target.items) <= i < len(target.items):
+        cx.throw(IndexError, "pop index out of range")
+    return cx.realize(target.items.pop(i))  # type: ignore[no-any-return]
+
+
+@list_method(list.clear)
+def list_clear(cx: Capture, target: List) -> None:
+    target.items.clear()
+
+
+@list_method(list.reverse)
+def list_reverse(cx: Capture, target: List) -> None:
+    target.items.reverse()
+
+
+@list_method(list.remove)
+def list_remove(cx: Capture, target: List, value: Value) -> None:
+    del target.items[_position(cx, target, value, "list.remove(x): x not in list")]
+
+
+@list_method(list.sort)
+def list_sort(cx: Capture, target: List, **kwargs: Value) -> None:
+    target.items[:] = sort_values(cx, list(target.iterate(cx)), kwargs)
+
+
+@list_method(list.__setitem__)
+def list_setitem(cx: Capture, target: List, key: Value, value: Value) -> None:
+    target.setitem(cx, key, value)
+
+
+@list_method(list.__delitem__)
+def list_delitem(cx: Capture, target: List, key: Value) -> None:
+    target.delitem(cx, key)
+
+
+@builtin(list.__init__)
+def list_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    target = storage(args[0], List, "list.__init__")
+    target.items[:] = list(cx.elements(args[1])) if len(args) > 1 else []
+    return NONE
+
+
+def _position(cx: Capture, target: Sequence, value: Value, message: str) -> int:
+    for i, v in enumerate(target.iterate(cx)):
+        if cx.same(v, value) or cx.equal(v, value):
+            return i
+    cx.throw(ValueError, message)
+    raise AssertionError
+
+
+@builtin(list.index, tuple.index)
+def sequence_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    target = storage(args[0], Sequence, "index")
+    return Const(_position(cx, target, args[1], "value is not in the sequence"))
+
+
+@builtin(list.count, tuple.count)
+def sequence_count(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    target = storage(args[0], Sequence, "count")
+    return Const(sum(cx.same(v, args[1]) or cx.equal(v, args[1]) for v in target.iterate(cx)))
+
+
+@builtin(list.copy)
+def list_copy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return List(list(storage(args[0], List, "list.copy").items))
+
+
+# the data model, called by name on the base class (super().__getitem__, dict.__len__) --------------------------
+def _plain(kind: type[Any]) -> dict[str, Callable[[Capture, Any, Args], Value | None]]:
+    return {
+        "__getitem__": lambda cx, s, a: s.getitem(cx, a[0]),
+        "__len__": lambda cx, s, a: Const(s.length(cx)),
+        "__contains__": lambda cx, s, a: Const(s.contains(cx, a[0])),
+        "__iter__": lambda cx, s, a: cx.iterator(s),
+    }
+
+
+for _base, _kind in ((list, List), (tuple, Tuple), (dict, Dict), (set, Set), (collections.OrderedDict, Dict)):
+    for _name, _do in _plain(_kind).items():
+        if _name in _base.__dict__:
+
+            @builtin(_base.__dict__[_name])
+            def _call(cx: Capture, args: Args, kwargs: Kwargs, _do: Any = _do, _kind: Any = _kind, _n: str = _name) -> Value:
+                return _do(cx, storage(args[0], _kind, _n), args[1:]) or NONE
+
+
+# dicts --------------------------------------------------------------------------------------------------------
+def dict_method(*names: str) -> Callable[[Callable[..., Value | None]], Any]:
+    """Register a method of dict, and of OrderedDict where that has its own."""
+
+    def register(handler: Callable[..., Value | None]) -> Any:
+        def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+            return handler(cx, storage(args[0], Dict, f"dict.{names[0]}"), *args[1:], **kwargs) or NONE
+
+        fns = [c.__dict__[n] for n in names for c in (dict, collections.OrderedDict) if n in c.__dict__]
+        return builtin(*fns)(call)
+
+    return register
+
+
+@dict_method("get")
+def dict_get(cx: Capture, target: Dict, key: Value, default: Value = NONE) -> Value:
+    return target.lookup(cx, key) or default
+
+
+@dict_method("keys")
+def dict_keys(cx: Capture, target: Dict) -> Value:
+    return DictView(target, "keys")
+
+
+@dict_method("values")
+def dict_values(cx: Capture, target: Dict) -> Value:
+    return DictView(target, "values")
+
+
+@dict_method("items")
+def dict_items(cx: Capture, target: Dict) -> Value:
+    return DictView(target, "items")
+
+
+@dict_method("__setitem__")
+def dict_setitem(cx: Capture, target: Dict, key: Value, value: Value) -> None:
+    target.setitem(cx, key, value)
+
+
+@dict_method("__delitem__")
+def dict_delitem(cx: Capture, target: Dict, key: Value) -> None:
+    target.delitem(cx, key)
+
+
+@dict_method("pop")
+def dict_pop(cx: Capture, target: Dict, key: Value, default: Value | None = None) -> Value:
+    found = target.lookup(cx, key)
+    if found is not None:
+        target.delitem(cx, key)
+        return found
+    if default is None:
+        cx.throw_value(KeyError, [key])
+    assert default is not None
+    return default
+
+
+@dict_method("popitem")
+def dict_popitem(cx: Capture, target: Dict, last: Value = Const(True)) -> Value:
+    pairs = target.pairs(cx)
+    if not pairs:
+        cx.throw(KeyError, "popitem(): dictionary is empty")
+    key, value = pairs[-1 if last.truth(cx) else 0]
+    target.delitem(cx, key)
+    return Tuple([key, value])
+
+
+@dict_method("setdefault")
+def dict_setdefault(cx: Capture, target: Dict, key: Value, default: Value = NONE) -> Value:
+    found = target.lookup(cx, key)
+    if found is not None:
+        return found
+    target.setitem(cx, key, default)
+    return default
+
+
+@dict_method("update")
+def dict_update(cx: Capture, target: Dict, source: Value | None = None, **kwargs: Value) -> None:
+    if source is not None:
+        operators.dict_update(cx, target, source)
+    for name, value in kwargs.items():
+        target.setitem(cx, Const(name), value)
+
+
+@dict_method("__init__")
+def dict_init(cx: Capture, target: Dict, source: Value | None = None, **kwargs: Value) -> None:
+    dict_update_handler(cx, target, source, kwargs)
+
+
+def dict_update_handler(cx: Capture, target: Dict, source: Value | None, kwargs: dict[str, Value]) -> None:
+    if source is not None:
+        operators.dict_update(cx, target, source)
+    for name, value in kwargs.items():
+        target.setitem(cx, Const(name), value)
+
+
+@dict_method("clear")
+def dict_clear(cx: Capture, target: Dict) -> None:
+    target.mutate(cx)
+    target.entries.clear()
+
+
+@dict_method("copy")
+def dict_copy(cx: Capture, target: Dict) -> Value:
+    return Dict({cx.key(k): v for k, v in target.pairs(cx)}, target.cls, default_factory=target.default_factory)
+
+
+# sets ---------------------------------------------------------------------------------------------------------
+@builtin(set.add)
+def set_add(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    storage(args[0], Set, "set.add").add(cx, args[1])
+    return NONE
+
+
+@builtin(set.discard, set.remove)
+def set_discard(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    storage(args[0], Set, "set.discard").discard(cx, args[1])
+    return NONE
+
+
+@builtin(set.update)
+def set_update(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    target = storage(args[0], Set, "set.update")
+    for source in args[1:]:
+        for v in cx.elements(source):
+            target.add(cx, v)
+    return NONE
+
+
+@builtin(set.copy)
+def set_copy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Set(dict(storage(args[0], Set, "set.copy").entries), set)
+
+
+def _set_operation(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
+    def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        result = args[0]
+        for other in args[1:]:
+            result = operators.binary(cx, text, result, Set({Key(cx, v): v for v in cx.elements(other)}))
+        return result
+
+    return call
+
+
+for _name2, _text in (("union", "|"), ("intersection", "&"), ("difference", "-"), ("symmetric_difference", "^")):
+    builtin(getattr(set, _name2))(_set_operation(_text))
+    builtin(getattr(frozenset, _name2))(_set_operation(_text))
+
+
+def _set_compare(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
+    return lambda cx, args, kwargs: operators.compare(
+        cx, text, args[0], Set({Key(cx, v): v for v in cx.elements(args[1])})
+    )
+
+
+for _name3, _text3 in (("issubset", "<="), ("issuperset", ">=")):
+    builtin(getattr(set, _name3))(_set_compare(_text3))
+    builtin(getattr(frozenset, _name3))(_set_compare(_text3))
+
+
+@constructor(types.MappingProxyType)
+def mapping_proxy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return args[0]

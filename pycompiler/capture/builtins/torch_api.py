@@ -1,0 +1,133 @@
+"""torch functions that are not operators: state, queries, and marks of this package.
+
+A change of global state (grad mode, autocast) is applied while capturing, recorded as a node of the graph, and, when
+it outlives the frame, replayed by the generated code (`codegen.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins.python import Args, Kwargs
+from pycompiler.capture.calls import builtin
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import List, Tuple
+from pycompiler.capture.values.tensor import Tensor
+
+# name -> (read the state, write it): all state that captured code may change.
+STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "grad": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "autocast_cpu": (lambda: torch.is_autocast_enabled("cpu"), lambda v: torch.set_autocast_enabled("cpu", v)),
+    "autocast_cuda": (lambda: torch.is_autocast_enabled("cuda"), lambda v: torch.set_autocast_enabled("cuda", v)),
+    "autocast_cpu_dtype": (lambda: torch.get_autocast_dtype("cpu"), lambda v: torch.set_autocast_dtype("cpu", v)),
+    "autocast_cuda_dtype": (lambda: torch.get_autocast_dtype("cuda"), lambda v: torch.set_autocast_dtype("cuda", v)),
+    "autocast_cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+}
+
+
+def read_state() -> dict[str, Any]:
+    return {name: read() for name, (read, _) in STATE.items()}
+
+
+def write_state(state: dict[str, Any]) -> None:
+    for name, (read, write) in STATE.items():
+        if read() != state[name]:
+            write(state[name])
+
+
+def _constant(value: Any, *fns: Any) -> None:
+    builtin(*fns)(lambda cx, args, kwargs: Const(value))
+
+
+_constant(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.is_vulkan_available,
+          torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
+          torch.overrides.has_torch_function_variadic, torch.onnx.is_in_onnx_export)  # fmt: skip
+_constant(False, torch._C._is_tracing)
+_constant(None, torch._C._get_tracing_state)
+_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+
+
+def _query(*fns: Any) -> None:
+    """Functions of guarded global state: evaluated now."""
+    for fn in fns:
+        builtin(fn)(
+            lambda cx, args, kwargs, _fn=fn: cx.evaluate(
+                _fn, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()}
+            )
+        )
+
+
+_query(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
+       torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.are_deterministic_algorithms_enabled,
+       torch._C._is_torch_function_enabled, torch.amp.is_autocast_available, torch.cuda.is_available,
+       torch._C._get_default_device, torch.get_default_device, torch.is_autocast_cpu_enabled,
+       torch._C._get_privateuse1_backend_name)  # fmt: skip
+
+
+def _setter(*fns: Any) -> None:
+    for fn in fns:
+
+        @builtin(fn)
+        def call(cx: Capture, args: Args, kwargs: Kwargs, _fn: Any = fn) -> Value:
+            result = cx.evaluate_raw(cx.graph.set_state, _fn, *(a.const() for a in args))
+            example = result.meta["example_value"]
+            return Const(example) if isinstance(example, (int, bool, type(None))) else Const(None)
+
+
+_setter(torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
+        torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
+        torch.clear_autocast_cache)  # fmt: skip
+
+
+@builtin(torch.is_tensor)
+def is_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(isinstance(args[0], Tensor))
+
+
+def _holds_tensor(value: Value) -> bool:
+    if isinstance(value, Tensor):
+        return True
+    return isinstance(value, (Tuple, List)) and any(_holds_tensor(v) for v in value.items)
+
+
+for _fn in (torch.tensor, torch.as_tensor, torch.asarray):
+    builtin(_fn)(lambda cx, args, kwargs, _fn=_fn: tensor_from(cx, _fn, args, kwargs))
+
+
+def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
+    if args and isinstance(args[0], Tensor):
+        if fn is torch.tensor:
+            raise Break("unsupported-operation", "torch.tensor(tensor)")
+        return cx.graph.call_function(fn, args, kwargs)  # type: ignore[no-any-return]
+    if args and _holds_tensor(args[0]):
+        raise Break("data-dependent-value", f"torch.{fn.__name__}([tensor, ...])")
+    return cx.graph.call_function(fn, args, kwargs)  # type: ignore[no-any-return]
+
+
+@builtin(torch._assert)
+def torch_assert(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], Tensor):
+        raise Break("data-dependent-value", "torch._assert(tensor)")
+    if not cx.truth(args[0]):
+        cx.throw(AssertionError, args[1].const())
+    return Const(None)
+
+
+@builtin(torch._C._autograd._saved_tensors_hooks_is_enabled)
+def hooks_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(True)
+
+
+@builtin(torch._C._log_api_usage_once)
+def log_usage(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(None)
+
+
+@builtin(torch._C._disabled_torch_function_impl)
+def disabled_torch_function(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    raise Break("tensor-subclass", "__torch_function__")

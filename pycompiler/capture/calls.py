@@ -1,0 +1,294 @@
+"""Calls: what happens when the captured program calls something.
+
+In: a callable value and arguments.  Out: the result.  A Python function is inlined (a new frame of the interpreter),
+goes into the graph as one node (torch's own functions), or breaks the graph (`skip.py` says which); a builtin is
+looked up in the tables of `builtins/`; a class is constructed as `type.__call__` does.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pycompiler.capture import operators, skip
+from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.interpreter import Frame
+from pycompiler.capture.values.base import Capture, Cell, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple
+from pycompiler.capture.values.functions import Builtin, Function, Method
+from pycompiler.capture.values.iterators import Generator
+from pycompiler.capture.values.objects import MISSING, Class, Object, bind, mro_lookup
+from pycompiler.capture.values.tensor import Tensor, call_tensor_method
+
+BuiltinHandler = Callable[[Any, list[Value], dict[str, Value]], Value]
+BUILTINS: dict[Any, BuiltinHandler] = {}
+CONSTRUCTORS: dict[type, BuiltinHandler] = {}
+
+compare = operators.compare
+
+MAX_INLINE_DEPTH = 120
+
+
+def builtin(*fns: Any) -> Callable[[BuiltinHandler], BuiltinHandler]:
+    """Register the handler of builtin functions (or methods of builtin types: `list.append`)."""
+
+    def register(handler: BuiltinHandler) -> BuiltinHandler:
+        for fn in fns:
+            if fn in BUILTINS:
+                raise ValueError(f"builtin {fn!r} has two handlers")
+            BUILTINS[fn] = handler
+        return handler
+
+    return register
+
+
+def constructor(*classes: type) -> Callable[[BuiltinHandler], BuiltinHandler]:
+    """Register how instances of builtin classes are made."""
+
+    def register(handler: BuiltinHandler) -> BuiltinHandler:
+        for cls in classes:
+            if cls in CONSTRUCTORS:
+                raise ValueError(f"class {cls.__name__} has two constructors")
+            CONSTRUCTORS[cls] = handler
+        return handler
+
+    return register
+
+
+# Python functions ---------------------------------------------------------------------------------------------
+def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Call a Python function: special handler, graph node, break, or inline."""
+    if fn.real is not None:
+        handler = BUILTINS.get(fn.real)
+        if handler is not None:
+            cx.direct = False
+            return handler(cx, args, kwargs)
+        if skip.in_graph(fn.real):
+            return cx.graph.call_function(fn.real, args, kwargs)  # type: ignore[no-any-return]
+        reason = skip.why_not_inlined(fn.real)
+        if reason is not None:
+            raise Break(*reason)
+    return inline(cx, fn, args, kwargs)
+
+
+def inline(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    code = fn.code
+    if len(cx.frames) > MAX_INLINE_DEPTH:
+        raise Break("recursion", f"{fn.qualname} at depth {len(cx.frames)}")
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise Break("unsupported-operation", f"call of the coroutine function {fn.qualname}")
+    direct, cx.direct = cx.direct, False
+    frame = Frame(cx, code, fn.globals, bind_arguments(cx, fn, args, kwargs), fn.closure(cx), function=fn)
+    frame.direct = direct
+    cx.inlined.add(code)
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
+        return Generator(frame)
+    _, result = run_frame(cx, frame)
+    return result
+
+
+def run_frame(
+    cx: Capture, frame: Frame, sent: Value | None = None, exception: Value | None = None
+) -> tuple[str, Value]:
+    """Run a frame to its return or next yield; `sent` is what the pending yield expression evaluates to."""
+    if exception is not None:
+        return frame.throw(exception)
+    if sent is not None:
+        frame.push(sent)
+    return frame.run()
+
+
+def bind_arguments(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> dict[str, Value]:
+    """The locals of a call, as CPython binds them; a wrong call raises TypeError in the captured program."""
+    code = fn.code
+    n, posonly, kwonly = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    names = code.co_varnames
+    bound: dict[str, Value] = dict(zip(names[:n], args, strict=False))
+    extra = args[n:]
+    star = kwonly + n
+    rest = dict(kwargs)
+    for name in (*names[posonly:n], *names[n:star]):
+        if name in rest:
+            if name in bound:
+                cx.throw(TypeError, f"{fn.qualname}() got multiple values for argument {name!r}")
+            bound[name] = rest.pop(name)
+    if code.co_flags & inspect.CO_VARARGS:
+        bound[names[star]] = Tuple(list(extra))
+        star += 1
+    elif extra:
+        cx.throw(TypeError, f"{fn.qualname}() takes {n} positional arguments but {len(args)} were given")
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        bound[names[star]] = Dict({Key(cx, Const(k)): v for k, v in rest.items()})
+    elif rest:
+        cx.throw(TypeError, f"{fn.qualname}() got an unexpected keyword argument {next(iter(rest))!r}")
+    _bind_defaults(cx, fn, bound)
+    return bound
+
+
+def _bind_defaults(cx: Capture, fn: Function, bound: dict[str, Value]) -> None:
+    code = fn.code
+    n = code.co_argcount
+    names = code.co_varnames
+    missing = [name for name in names[:n] if name not in bound]
+    if missing:
+        defaults = fn.defaults(cx)
+        for name, value in zip(names[n - len(defaults) : n], defaults, strict=True):
+            bound.setdefault(name, value)
+    kw = [name for name in names[n : n + code.co_kwonlyargcount] if name not in bound]
+    if kw:
+        kwdefaults = fn.kwdefaults(cx)
+        for name in kw:
+            if name in kwdefaults:
+                bound[name] = kwdefaults[name]
+    absent = [name for name in names[: n + code.co_kwonlyargcount] if name not in bound]
+    if absent:
+        listed = " and ".join(map(repr, absent))
+        cx.throw(TypeError, f"{fn.qualname}() missing {len(absent)} required arguments: {listed}")
+
+
+# builtins -----------------------------------------------------------------------------------------------------
+def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Call a builtin function, a method of a builtin type, or a torch function."""
+    cx.direct = False
+    handler = _handler(fn)
+    if handler is not None:
+        return handler(cx, args, kwargs)
+    if isinstance(fn, functools._lru_cache_wrapper):
+        wrapped = fn.__wrapped__
+        return cx.call(cx.make(wrapped), args, kwargs)  # type: ignore[no-any-return]
+    owner = getattr(fn, "__objclass__", None)
+    if owner is not None and issubclass(torch.Tensor, owner) and owner is not object:
+        if args and isinstance(args[0], Tensor):
+            return call_tensor_method(cx, fn.__name__, args, kwargs)
+    if isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or skip.in_graph(fn):
+        return cx.graph.call_function(fn, args, kwargs)  # type: ignore[no-any-return]
+    plain = [_plain_storage(a) for a in args]
+    if any(p is not a for p, a in zip(plain, args, strict=True)) and owner is not None:
+        return call_builtin(cx, fn, plain, kwargs)
+    if skip.is_pure(fn):
+        if all(a.is_const() for a in plain) and all(v.is_const() for v in kwargs.values()):
+            return cx.evaluate(fn, *(a.const() for a in plain), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
+        if any(isinstance(a, Tensor) for a in args):
+            raise Break("data-dependent-value", Builtin(fn).describe())
+    if isinstance(fn, types.MethodWrapperType | types.BuiltinFunctionType) and getattr(fn, "__self__", None) is not None:
+        bound = fn.__self__
+        if not isinstance(bound, types.ModuleType | type):
+            descriptor = getattr(type(bound), fn.__name__, None)
+            if descriptor is not None and _handler(descriptor) is not None:
+                return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)  # type: ignore[no-any-return]
+    raise Break("builtin-call", _describe_call(fn, args))
+
+
+def _plain_storage(value: Value) -> Value:
+    return value.storage if isinstance(value, Object) and value.storage is not None else value
+
+
+def _handler(fn: Any) -> BuiltinHandler | None:
+    try:
+        return BUILTINS.get(fn)
+    except TypeError:
+        return None
+
+
+def _describe_call(fn: Any, args: list[Value]) -> str:
+    return f"{Builtin(fn).describe()}({', '.join(a.describe() for a in args)})"
+
+
+# construction -------------------------------------------------------------------------------------------------
+def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """cls(*args, **kwargs)."""
+    cx.direct = False
+    cls = cls_value.cls
+    handler = CONSTRUCTORS.get(cls)
+    if handler is not None:
+        return handler(cx, args, kwargs)
+    meta_call = mro_lookup(type(cls), "__call__")
+    if isinstance(meta_call, types.FunctionType):
+        import enum
+
+        if isinstance(cls, enum.EnumMeta):
+            return cx.evaluate(cls, *(a.const() for a in args))  # type: ignore[no-any-return]
+        return cx.call(cls_value.getattr(cx, "__call__"), args, kwargs)  # type: ignore[no-any-return]
+    if skip.is_pure(cls) and all(a.is_const() for a in args) and all(v.is_const() for v in kwargs.values()):
+        return cx.evaluate(cls, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
+    if issubclass(cls, torch.Tensor):
+        raise Break("unsupported-operation", f"{cls.__name__}(...)")
+    if issubclass(cls, BaseException) and cls.__init__ in (BaseException.__init__, Exception.__init__) or (
+        issubclass(cls, BaseException) and not isinstance(mro_lookup(cls, "__init__"), types.FunctionType)
+    ):
+        return Object(cls, args=args)
+    return _construct_object(cx, cls_value, cls, args, kwargs)
+
+
+def _construct_object(
+    cx: Capture, cls_value: Class, cls: type, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    new = mro_lookup(cls, "__new__")
+    plain_new = new.__func__ if isinstance(new, staticmethod) else new
+    if isinstance(plain_new, types.FunctionType):
+        made = cx.call(bind(cx, new, _class_source(cls, "__new__"), None, cls_value), [cls_value, *args], kwargs)
+        if not issubclass(made.python_type(), cls):
+            return made  # type: ignore[no-any-return]
+    else:
+        made = allocate(cx, cls, args)
+    init = mro_lookup(cls, "__init__")
+    if isinstance(init, types.FunctionType):
+        cx.call(Method(made, cx.wrap(init, _class_source(cls, "__init__"))), args, kwargs)
+    elif isinstance(made, Object) and made.storage is not None and (args or kwargs):
+        fill_storage(cx, made, args, kwargs)
+    elif (args or kwargs) and init is object.__init__ and plain_new is object.__new__:
+        cx.throw(TypeError, f"{cls.__name__}() takes no arguments")
+    return made  # type: ignore[no-any-return]
+
+
+def _class_source(cls: type, name: str) -> Any:
+    from pycompiler.ir.source import const as const_source
+
+    return const_source(cls).then("mro_lookup", name)
+
+
+def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
+    """cls.__new__(cls) for classes whose layout is that of object, dict, list, or an exception."""
+    if issubclass(cls, BaseException):
+        return Object(cls, args=list(args))
+    if issubclass(cls, dict):
+        return Object(cls, storage=Dict({}, cls))
+    if issubclass(cls, list):
+        return Object(cls, storage=List([], cls))
+    if issubclass(cls, set):
+        return Object(cls, storage=Set({}, cls))
+    if issubclass(cls, tuple):
+        items = list(cx.elements(args[0])) if args else []
+        return Tuple(items, cls)
+    new = mro_lookup(cls, "__new__")
+    if new is object.__new__ or new is MISSING or isinstance(new, (staticmethod, types.FunctionType)):
+        if not cls.__flags__ & (1 << 9):
+            raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
+        if getattr(cls, "__abstractmethods__", None):
+            names = ", ".join(sorted(cls.__abstractmethods__))
+            cx.throw(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
+        return Object(cls)
+    raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
+
+
+def fill_storage(cx: Capture, made: Object, args: list[Value], kwargs: dict[str, Value]) -> None:
+    storage = made.storage
+    if isinstance(storage, Dict):
+        for source in args:
+            operators.dict_update(cx, storage, source)
+        for name, value in kwargs.items():
+            storage.setitem(cx, Const(name), value)
+    elif isinstance(storage, List):
+        storage.items.extend(cx.elements(args[0]))
+    elif isinstance(storage, Set):
+        for v in cx.elements(args[0]):
+            storage.add(cx, v)
+
+
+__all__ = ["BUILTINS", "Cell", "Raised", "Slice", "allocate", "builtin", "call_builtin", "call_function", "construct"]

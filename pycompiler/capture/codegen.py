@@ -1,0 +1,364 @@
+"""From the state at the end of a capture to instructions: load values, build objects, replay side effects.
+
+In: values, effects.  Out: bytecode (`bytecode.build` lists) that leaves the same objects behind as the captured
+program would have.  Tensors computed by the graph come from its outputs, which are numbered as they are asked for.
+
+Example: `head.load(value)` for a list of two graph tensors gives `LOAD_FAST out0; LOAD_FAST out1; BUILD_LIST 2`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pycompiler.capture import rebuild
+from pycompiler.capture.breaks import SkipFrame
+from pycompiler.capture.builtins.python import Getter
+from pycompiler.capture.bytecode import build
+from pycompiler.capture.bytecode.build import Code
+from pycompiler.capture.context import Capture
+from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, DictView, List, Set, Slice, Tuple
+from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
+from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod
+from pycompiler.capture.values.objects import DELETED, MISSING, Class, Object, Opaque, PyModule, Super
+from pycompiler.capture.values.tensor import Tensor, TensorMethod
+from pycompiler.ir.source import ACCESSORS, Source
+
+
+def _attribute(name: str) -> Callable[[Any], Code]:
+    return lambda arg: build.load_attr(name)
+
+
+# How generated code follows an accessor; what is not listed goes through the accessor's own `read`.
+RELOAD: dict[str, Callable[[Any], Code]] = {
+    "attr": build.load_attr,
+    "item": lambda i: [*build.load_const(i), *build.load_item()],
+    "dict_item": lambda k: [*build.load_const(k), *build.load_item()],
+    "cell": _attribute("cell_contents"),
+    "code": _attribute("__code__"),
+    "defaults": _attribute("__defaults__"),
+    "kwdefaults": _attribute("__kwdefaults__"),
+    "closure": _attribute("__closure__"),
+    "func_globals": _attribute("__globals__"),
+    "method_self": _attribute("__self__"),
+    "method_func": _attribute("__func__"),
+    "grad": _attribute("grad"),
+}
+
+
+class Head:
+    """Collects the instructions of a generated frame's head."""
+
+    def __init__(self, cx: Capture, value_cells: frozenset[str]) -> None:
+        self.cx = cx
+        self.value_cells = value_cells  # parameters that the preamble has put into new cells
+        self.prepare: Code = []  # builds objects into temporaries
+        self.temps: dict[int, str] = {}
+        self.keep: list[Value] = []
+        self.outputs: list[Tensor] = []
+        self.count = 0
+        self.building: set[int] = set()
+        self.pinned: dict[Source, str] = {}
+
+    # values ---------------------------------------------------------------------------------------------------
+    def temp(self) -> str:
+        self.count += 1
+        return f"__pyc{self.count}"
+
+    def call(self, fn: Any, *args: Code) -> Code:
+        return build.call_function(build.load_const(fn), *args)
+
+    def load(self, value: Value) -> Code:
+        """Instructions that push `value`."""
+        if isinstance(value, Const):
+            return build.load_const(value.value)
+        if isinstance(value, Tensor) and value.source is None:
+            return build.load_fast(self.output(value))
+        if value.source is not None:
+            return self.load_source(value.source)
+        name = self.temps.get(id(value))
+        if name is None:
+            name = self.build(value)
+        return build.load_fast(name)
+
+    def output(self, tensor: Tensor) -> str:
+        for i, known in enumerate(self.outputs):
+            if known.node is tensor.node:
+                return f"__out{i}"
+        self.outputs.append(tensor)
+        return f"__out{len(self.outputs) - 1}"
+
+    def load_source(self, source: Source) -> Code:
+        """Push what is at `source`; before side effects are replayed, since they may change what it leads to."""
+        if source.base is None or not self.cx.effects:
+            return self.follow(source)
+        name = self.pinned.get(source)
+        if name is None:
+            name = self.pinned[source] = self.temp()
+            self.store(self.follow(source), name)
+        return build.load_fast(name)
+
+    def follow(self, source: Source) -> Code:
+        if source.base is None:
+            if source.kind == "local":
+                name = source.arg
+                return build.load_deref(name) if name in self.value_cells else build.load_raw(name)
+            if source.kind == "globals":
+                return build.load_const(self.cx.root_globals)
+            return build.load_const(source.arg)
+        if source.kind == "mro_lookup" and source.base.kind == "const":
+            return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
+        base = self.load_source(source.base)
+        reload = RELOAD.get(source.kind)
+        if reload is not None and not (source.kind == "dict_item" and not isinstance(source.arg, (str, int))):
+            return [*base, *reload(source.arg)]
+        return self.call(ACCESSORS[source.kind].read, base, build.load_const(source.arg))
+
+    def build(self, value: Value) -> str:
+        """Build a new object into a temporary, once per value."""
+        if id(value) in self.building:
+            raise SkipFrame("a cyclic container made inside of the frame")
+        self.building.add(id(value))
+        self.keep.append(value)
+        try:
+            for kind, builder in BUILDERS.items():
+                if isinstance(value, kind):
+                    name = self.temp()
+                    builder(self, value, name)
+                    self.temps[id(value)] = name
+                    return name
+        finally:
+            self.building.discard(id(value))
+        raise SkipFrame(f"{value.describe()} cannot be rebuilt outside of the graph")
+
+    def store(self, code: Code, name: str) -> None:
+        self.prepare += [*code, *build.store_fast(name)]
+
+    def load_all(self, values: list[Value]) -> list[Code]:
+        return [self.load(self.cx.realize(v)) if not isinstance(v, Lazy) else self.load_source(_source(v)) for v in values]
+
+    def load_item(self, value: Value) -> Code:
+        return self.load_source(_source(value)) if isinstance(value, Lazy) else self.load(value)
+
+    def load_cell(self, cell: Cell) -> Code:
+        if cell.frame_name is not None:
+            return build.load_raw(cell.frame_name)
+        return self.load(cell)
+
+
+def _source(value: Value) -> Source:
+    assert value.source is not None
+    return value.source
+
+
+def _flat(codes: list[Code]) -> Code:
+    return [i for code in codes for i in code]
+
+
+def _tuple(head: Head, value: Tuple, name: str) -> None:
+    items = [head.load_item(v) for v in value.items]
+    if value.cls is tuple:
+        head.store([*_flat(items), *build.build_tuple(len(items))], name)
+    elif value.cls is torch.Size:
+        head.store(head.call(torch.Size, [*_flat(items), *build.build_tuple(len(items))]), name)
+    else:
+        head.store(head.call(rebuild.make_tuple_subclass, build.load_const(value.cls), *items), name)
+
+
+def _list(head: Head, value: List, name: str) -> None:
+    items = [head.load_item(v) for v in value.items]
+    made = [*_flat(items), *build.build_list(len(items))]
+    head.store(made if value.cls is list else head.call(value.cls, made), name)
+
+
+def _dict(head: Head, value: Dict, name: str) -> None:
+    pairs = [code for k, v in value.entries.items() for code in (head.load(k.value), head.load_item(v))]
+    if value.cls is dict:
+        head.store([*_flat(pairs), *build.build_map(len(pairs) // 2)], name)
+        return
+    factory = [head.load(value.default_factory)] if value.default_factory is not None else []
+    head.store(head.call(value.cls, *factory), name)
+    head.prepare += [*head.call(rebuild.fill_dict, build.load_fast(name), *pairs), *build.pop_top()]
+
+
+def _set(head: Head, value: Set, name: str) -> None:
+    items = [head.load(v) for v in value.entries.values()]
+    made = [*_flat(items), *build.build_set(len(items))]
+    head.store(made if value.cls is set else head.call(value.cls, made), name)
+
+
+def _object(head: Head, value: Object, name: str) -> None:
+    args = build.load_const(None)
+    if value.args is not None:
+        args = [*_flat([head.load_item(a) for a in value.args]), *build.build_tuple(len(value.args))]
+    head.store(head.call(rebuild.make_object, build.load_const(value.cls), args), name)
+    head.temps[id(value)] = name  # attributes may lead back to the object
+    me = build.load_fast(name)
+    storage = value.storage
+    if isinstance(storage, Dict):
+        pairs = [code for k, v in storage.entries.items() for code in (head.load(k.value), head.load_item(v))]
+        head.prepare += [*head.call(rebuild.fill_dict, me, *pairs), *build.pop_top()]
+    elif isinstance(storage, List):
+        items = [head.load_item(v) for v in storage.items]
+        head.prepare += [*head.call(rebuild.fill_list, me, *items), *build.pop_top()]
+    elif isinstance(storage, Set):
+        items = [head.load(v) for v in storage.entries.values()]
+        head.prepare += [*head.call(rebuild.fill_set, me, *items), *build.pop_top()]
+    stored = {k: v for k, v in value.overlay.items() if v is not DELETED}
+    if stored:
+        values = [head.load_item(v) for v in stored.values()]
+        code = head.call(rebuild.set_attributes, build.load_fast(name), build.load_const(tuple(stored)), *values)
+        head.prepare += [*code, *build.pop_top()]
+
+
+def _function(head: Head, value: Function, name: str) -> None:
+    none = build.load_const(None)
+    defaults, kwdefaults, closure = none, none, none
+    if value.made_defaults:
+        loads = [head.load_item(v) for v in value.made_defaults]
+        defaults = [*_flat(loads), *build.build_tuple(len(loads))]
+    if value.made_kwdefaults:
+        pairs = [c for k, v in value.made_kwdefaults.items() for c in (build.load_const(k), head.load_item(v))]
+        kwdefaults = [*_flat(pairs), *build.build_map(len(pairs) // 2)]
+    if value.made_closure:
+        cells = [head.load_cell(c) for c in value.made_closure]
+        closure = [*_flat(cells), *build.build_tuple(len(cells))]
+    attributes = none
+    plain = {k: v for k, v in value.overlay.items() if k not in ("__name__", "__qualname__")}
+    if plain:
+        pairs = [c for k, v in plain.items() for c in (build.load_const(k), head.load_item(v))]
+        attributes = [*_flat(pairs), *build.build_map(len(pairs) // 2)]
+    names = build.load_const((value.name, value.qualname))
+    parts = (build.load_const(value.code), build.load_const(value.globals), names, defaults, kwdefaults, closure)
+    head.store(head.call(rebuild.make_function, *parts, attributes), name)
+
+
+def _cell(head: Head, value: Cell, name: str) -> None:
+    contents = [] if value.contents is None else [head.load_item(value.contents)]
+    head.store(head.call(rebuild.make_cell, *contents), name)
+
+
+def _iter(head: Head, value: Iter, name: str) -> None:
+    if isinstance(value, Generator):
+        raise SkipFrame("a generator made inside of the frame is alive outside of the graph")
+    items = [head.load_item(v) for v in value.remaining(head.cx)]
+    head.store(head.call(iter, [*_flat(items), *build.build_list(len(items))]), name)
+
+
+def _method(head: Head, value: Method, name: str) -> None:
+    head.store(head.call(_bind_method, head.load(value.function), head.load(value.receiver)), name)
+
+
+def _bind_method(function: Any, receiver: Any) -> Any:
+    if isinstance(function, types.FunctionType):
+        return types.MethodType(function, receiver)
+    getter = getattr(function, "__get__", None)
+    return getter(receiver, type(receiver)) if getter is not None else types.MethodType(function, receiver)
+
+
+def _const(head: Head, value: Any, name: str) -> None:
+    real = {Class: "cls", PyModule: "module", Builtin: "fn", Opaque: "real"}[type(value)]
+    head.store(build.load_const(getattr(value, real)), name)
+
+
+def _partial(head: Head, value: Partial, name: str) -> None:
+    names = tuple(value.kwargs)
+    loads = [head.load(value.function), *(head.load_item(v) for v in (*value.args, *value.kwargs.values()))]
+    head.store(build.call_function(build.load_const(functools.partial), *loads, kwnames=names), name)
+
+
+def _getter(head: Head, value: Getter, name: str) -> None:
+    head.store(head.call(value.cls, *[head.load(k) for k in value.keys]), name)
+
+
+def _slice(head: Head, value: Slice, name: str) -> None:
+    head.store(head.call(slice, *[head.load(p) for p in value.parts]), name)
+
+
+def _view(head: Head, value: DictView, name: str) -> None:
+    head.store(head.call(getattr(dict, value.what), head.load(value.mapping)), name)
+
+
+def _tensor_method(head: Head, value: TensorMethod, name: str) -> None:
+    head.store([*head.load(value.tensor), *build.load_attr(value.name)], name)
+
+
+def _iterator_method(head: Head, value: IteratorMethod, name: str) -> None:
+    head.store([*head.load(value.iterator), *build.load_attr(value.name)], name)
+
+
+def _super(head: Head, value: Super, name: str) -> None:
+    head.store(head.call(super, build.load_const(value.cls), head.load(value.receiver)), name)
+
+
+BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
+    Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object, Function: _function, Cell: _cell,
+    Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const, Opaque: _const, Partial: _partial,
+    Getter: _getter, Slice: _slice, DictView: _view, TensorMethod: _tensor_method, IteratorMethod: _iterator_method,
+    Super: _super,
+}  # fmt: skip
+
+
+# side effects -------------------------------------------------------------------------------------------------
+def replay_effects(head: Head) -> Code:
+    """Instructions that apply all recorded writes to objects that existed before, in order."""
+    effects = head.cx.effects
+    code: Code = []
+    for container in effects.containers.values():
+        code += _replay_container(head, container)
+    for obj, name, value in effects.attributes.values():
+        target = head.load(obj)
+        if value is DELETED:
+            code += [*head.call(object.__delattr__, target, build.load_const(name)), *build.pop_top()]
+        else:
+            store = head.call(object.__setattr__, target, build.load_const(name), head.load_item(value))
+            code += [*store, *build.pop_top()]
+    for namespace, name, value in effects.globals.values():
+        store = head.call(rebuild.set_global, build.load_const(namespace), build.load_const(name), head.load_item(value))
+        code += [*store, *build.pop_top()]
+    for cell in effects.cells.values():
+        contents = [] if cell.contents is None else [head.load_item(cell.contents)]
+        code += [*head.call(rebuild.set_cell, head.load_source(_source(cell)), *contents), *build.pop_top()]
+    return code
+
+
+def _replay_container(head: Head, container: Value) -> Code:
+    target = head.load_source(_source(container))
+    if isinstance(container, List):
+        filled = head.call(rebuild.fill_list, target, *[head.load_item(v) for v in container.items])
+    elif isinstance(container, Dict):
+        pairs = [c for k, v in container.entries.items() for c in (head.load(k.value), head.load_item(v))]
+        filled = head.call(rebuild.fill_dict, target, *pairs)
+    elif isinstance(container, Set):
+        filled = head.call(rebuild.fill_set, target, *[head.load(v) for v in container.entries.values()])
+    else:
+        raise SkipFrame(f"a change of {container.describe()} cannot be replayed")
+    return [*filled, *build.pop_top()]
+
+
+def return_template(head: Head, value: Value) -> Any:
+    """The return value as data for the native plan, or None when it needs generated code."""
+    value = head.cx.realize(value)
+    if isinstance(value, Const):
+        return ("const", value.value)
+    if isinstance(value, Tensor) and value.source is None:
+        return ("graph", int(head.output(value)[len("__out") :]))
+    if value.source is not None:
+        return ("source", value.source)
+    if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
+        items = [return_template(head, v) for v in value.items]
+        return None if None in items else (value.cls.__name__, items)
+    if isinstance(value, Dict) and value.cls is dict:
+        pairs = [(k.value.const(), return_template(head, v)) for k, v in value.entries.items() if k.value.is_const()]
+        if len(pairs) == len(value.entries) and all(t is not None for _, t in pairs):
+            return ("dict", pairs)
+    return None
+
+
+__all__ = ["MISSING", "NULL", "Head", "replay_effects", "return_template"]

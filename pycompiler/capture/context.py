@@ -1,0 +1,307 @@
+"""The capture of one frame: graph, guards, effects, and what handlers need to compute with values.
+
+In: nothing yet.  Out: a `Capture`, passed to every handler and value method as `cx`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pycompiler.capture import calls, wrap
+from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.effects import Effects
+from pycompiler.capture.graph import GraphBuilder
+from pycompiler.capture.values.base import Cell, Lazy, Value
+from pycompiler.capture.values.constant import LITERALS, Const
+from pycompiler.capture.values.containers import Dict, Key, List, Sequence, Set, Tuple
+from pycompiler.capture.values.iterators import Generator, Iter
+from pycompiler.capture.values.objects import Class, Object, class_attribute
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.guards import Guard, UserFrame, global_state
+from pycompiler.ir.source import GLOBALS, Source
+from pycompiler.ir.source import const as const_source
+
+BUDGET = 4_000_000
+
+
+class Capture:
+    """State of one frame's capture."""
+
+    def __init__(self, root_globals: dict[str, Any]) -> None:
+        self.root_globals = root_globals
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.graph = GraphBuilder(self, self.fake_mode)
+        self.effects = Effects()
+        self.guards: dict[tuple[Any, ...], Guard] = {}
+        self.by_id: dict[int, Value] = {}
+        self.keep: list[Any] = []
+        self.frames: list[Any] = []
+        self.steps = 0  # instructions executed, in all frames
+        self.stop_at: int | None = None  # step before which the capture stops
+        self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
+        self.stopper: type[Exception] = Exception
+        self.inlined: set[types.CodeType] = set()
+        self.module_hooks_checked: bool | None = None
+        self.guard("global_state", const_source(torch), global_state())
+
+    # guards and objects ---------------------------------------------------------------------------------------
+    def guard(self, kind: str, source: Source, arg: Any = None, others: tuple[Source, ...] = ()) -> None:
+        tag = arg if isinstance(arg, (str, int, bool, type(None))) else id(arg)
+        key = (kind, source, type(arg), tag if kind != "tensor" else None, others)
+        if key not in self.guards:
+            self.guards[key] = Guard(kind, source, arg, others, self.user_stack)
+
+    def guard_dict_keys(self, source: Source, real: dict[Any, Any]) -> None:
+        self.guard("dict_keys", source, tuple(real))
+
+    @property
+    def user_stack(self) -> tuple[UserFrame, ...]:
+        return tuple(f.user_frame() for f in self.frames)
+
+    def remember(self, real: Any, value: Value) -> None:
+        self.by_id[id(real)] = value
+        self.keep.append(real)
+
+    def wrap(self, real: Any, source: Source) -> Value:
+        return wrap.wrap(self, real, source)
+
+    def make(self, real: Any) -> Value:
+        return wrap.make(self, real)
+
+    def lazy(self, real: Any, source: Source) -> Value:
+        return Lazy(real, source)
+
+    def realize(self, value: Value) -> Value:
+        if isinstance(value, Lazy):
+            assert value.source is not None
+            return self.wrap(value.real, value.source)
+        return value
+
+    def wrap_key(self, real: Any, source: Source) -> Value:
+        if isinstance(real, (torch.dtype, torch.device, type, tuple, frozenset)):
+            try:
+                return self.make(real)
+            except Break:
+                pass
+        return self.wrap(real, source)
+
+    def wrap_cell(self, cell: types.CellType, source: Source) -> Cell:
+        known = self.by_id.get(id(cell))
+        if isinstance(known, Cell):
+            return known
+        try:
+            contents: Value | None = self.lazy(cell.cell_contents, source.then("cell"))
+        except ValueError:
+            contents = None
+            self.guard("cell_empty", source)
+        made = Cell(contents, source=source)
+        self.remember(cell, made)
+        return made
+
+    def wrap_descriptor(self, raw: Any, source: Source, receiver: Value | None, owner: Value) -> Value:
+        raise Break("unsupported-attribute", f"descriptor {type(raw).__name__}")
+
+    def class_attribute(self, value: Value, name: str) -> Value:
+        return class_attribute(self, value, name)
+
+    def dict_source(self, namespace: dict[str, Any]) -> Source:
+        return GLOBALS if namespace is self.root_globals else const_source(namespace)
+
+    def no_global_module_hooks(self) -> bool:
+        """Whether no global module hook is registered; guarded once."""
+        if self.module_hooks_checked is None:
+            module = sys.modules["torch.nn.modules.module"]
+            tables = [getattr(module, n) for n in
+                      ("_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks",
+                       "_global_forward_pre_hooks")]  # fmt: skip
+            self.module_hooks_checked = not any(tables)
+            for t in tables:
+                self.guard("length", const_source(t), len(t))
+        return self.module_hooks_checked
+
+    def count_step(self) -> int:
+        """Called before each instruction; stops where a break was found before, and bounds the work."""
+        self.steps += 1
+        if self.steps == self.stop_at:
+            self.stopped = list(self.frames)
+            raise self.stopper
+        if self.steps > BUDGET:
+            raise Break("trace-budget", f"{BUDGET} instructions")
+        return self.steps
+
+    # constants ------------------------------------------------------------------------------------------------
+    def evaluate_raw(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """fn(*args) on real constants; what it raises is raised in the captured program."""
+        try:
+            return fn(*args, **kwargs)
+        except (Break, Raised):
+            raise
+        except Exception as e:
+            self.throw(type(e), *e.args)
+
+    def evaluate(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
+        return self.make(self.evaluate_raw(fn, *args, **kwargs))
+
+    def sequence(self, items: list[Value], cls: type) -> Value:
+        return List(items, cls) if issubclass(cls, list) else Tuple(items, cls)
+
+    def tuple_of(self, items: list[Value]) -> Value:
+        return Tuple(list(items))
+
+    def class_of(self, value: Value) -> Value:
+        return self.make(value.python_type())
+
+    def key(self, value: Value) -> Key:
+        return Key(self, value)
+
+    def key_of(self, value: Value) -> object:
+        value = self.realize(value)
+        if isinstance(value, Const):
+            return ("c", value.value)
+        if isinstance(value, Tuple):
+            return ("t", *(self.key_of(v) for v in value.items))
+        if isinstance(value, (List, Dict, Set)) and not value.is_const():
+            self.throw(TypeError, f"unhashable type: {value.python_type().__name__!r}")
+        if isinstance(value, Class):
+            return ("o", id(value.cls))
+        if isinstance(value, Object):
+            hasher = getattr(value.cls, "__hash__", None)
+            if hasher is not object.__hash__ and not isinstance(value.real, (torch.nn.Module,)):
+                if value.exists and isinstance(hasher, types.WrapperDescriptorType | types.FunctionType):
+                    import enum
+
+                    if isinstance(value.real, enum.Enum):
+                        return ("o", id(value.real))
+                raise Break("unsupported-operation", f"hash of {value.describe()}")
+        return value.identity()
+
+    def is_none(self, value: Value) -> bool:
+        return isinstance(value, Const) and value.value is None
+
+    def index(self, value: Value) -> int:
+        if value.is_const():
+            return int(self.evaluate_raw(operator.index, value.const()))
+        if isinstance(value, Tensor):
+            raise Break("data-dependent-value", "a tensor used as an index")
+        method = value.special(self, "__index__") if isinstance(value, Object) else None
+        if method is not None:
+            return int(self.call(method, [], {}).const())
+        self.throw(TypeError, f"indices must be integers or slices, not {value.python_type().__name__}")
+
+    def same(self, a: Value, b: Value) -> bool:
+        """`a is b`."""
+        if a is b:
+            return True
+        a, b = self.realize(a), self.realize(b)
+        if isinstance(a, Const) and isinstance(b, Const):
+            if a.value is b.value:
+                return True
+            return type(a.value) is type(b.value) and isinstance(a.value, LITERALS) and a.identity() == b.identity()
+        return a is b or a.identity() == b.identity()
+
+    def equal(self, a: Value, b: Value) -> bool:
+        """`bool(a == b)`."""
+        return self.truth(calls.compare(self, "==", a, b))
+
+    def truth(self, value: Value) -> bool:
+        return value.truth(self)
+
+    # exceptions -----------------------------------------------------------------------------------------------
+    def throw(self, cls: type[BaseException], *args: Any) -> NoReturn:
+        """Raise cls(*args) in the captured program."""
+        raise Raised(Object(cls, args=[Const(a) if type(a) in LITERALS else Const(str(a)) for a in args]))
+
+    def throw_value(self, cls: type[BaseException], args: list[Value]) -> NoReturn:
+        raise Raised(Object(cls, args=args))
+
+    def as_exception(self, value: Value) -> Value:
+        """The instance that `raise value` raises."""
+        if isinstance(value, Class):
+            return self.call(value, [], {})
+        return value
+
+    def catching(self, cls: type[BaseException], action: Callable[[], Value]) -> Value | None:
+        try:
+            return action()
+        except Raised as e:
+            if issubclass(e.value.python_type(), cls):
+                return None
+            raise
+
+    # calls ----------------------------------------------------------------------------------------------------
+    def call(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        fn = self.realize(fn)
+        return fn.call(self, [self.realize(a) for a in args], {k: self.realize(v) for k, v in kwargs.items()})
+
+    def call_direct(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The call of a CALL instruction; a frame inlined for it (not for a builtin in between) is `direct`."""
+        self.direct = True
+        try:
+            return self.call(fn, args, kwargs)
+        finally:
+            self.direct = False
+
+    def call_function(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return calls.call_function(self, fn, args, kwargs)
+
+    def call_builtin(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return calls.call_builtin(self, fn, args, kwargs)
+
+    def call_existing(self, obj: Object, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Break("builtin-call", obj.describe())
+
+    def construct(self, cls: Class, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return calls.construct(self, cls, args, kwargs)
+
+    def iterator(self, value: Value) -> Value:
+        """iter(value)."""
+        if isinstance(value, Iter):
+            return value
+        if isinstance(value, Object) and value.storage is None:
+            method = value.special(self, "__iter__")
+            if method is not None:
+                return self.call(method, [], {})
+        kind = type(iter(()))
+        if value.is_const() or isinstance(value, (Sequence, Dict, Set)):
+            kind = type(iter(value.python_type()())) if value.python_type() in (list, tuple, dict, set, str) else kind
+        return Iter(value.iterate(self), kind)
+
+    def next_of(self, iterator: Value) -> Value | None:
+        """next(iterator), or None at its end."""
+        if isinstance(iterator, Iter):
+            return iterator.next(self)
+        if isinstance(iterator, Object):
+            method = iterator.special(self, "__next__")
+            if method is not None:
+                bound = method
+                return self.catching(StopIteration, lambda: self.call(bound, [], {}))
+        raise Break("unsupported-operation", f"next({iterator.describe()})")
+
+    def elements(self, value: Value) -> Iterator[Value]:
+        """The elements of an iterable, realised."""
+        it = self.iterator(value)
+        while True:
+            element = self.next_of(it)
+            if element is None:
+                return
+            yield self.realize(element)
+
+    def resume_generator(self, frame: Any, sent: Value | None) -> tuple[str, Value]:
+        return calls.run_frame(self, frame, sent)
+
+    def throw_into_generator(self, frame: Any, exception: Value) -> tuple[str, Value]:
+        return calls.run_frame(self, frame, None, exception)
+
+    def builtin_namespace(self) -> dict[str, Any]:
+        return builtins.__dict__
+
+
+__all__ = ["Capture", "Generator"]

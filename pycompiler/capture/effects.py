@@ -1,0 +1,53 @@
+"""Side effects of the captured program on objects that existed before it, recorded to be replayed at the end.
+
+In: stores seen during capture.  Out: an ordered record (`attributes`, `containers`, `globals`, `cells`).  Reads go
+through the overlays first, so that the program sees its own writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycompiler.capture.values.base import Cell, Value
+from pycompiler.capture.values.containers import Dict
+from pycompiler.capture.values.objects import Object
+
+
+class Effects:
+    """All pending writes of one frame, in order."""
+
+    def __init__(self) -> None:
+        self.attributes: dict[tuple[int, str], tuple[Object, str, Value]] = {}
+        self.containers: dict[int, Value] = {}
+        self.globals: dict[tuple[int, str], tuple[dict[str, Any], str, Value]] = {}
+        self.cells: dict[int, Cell] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.attributes or self.containers or self.globals or self.cells)
+
+    def mutate(self, container: Value) -> None:
+        """A container is about to change; only existing ones need a replay."""
+        if isinstance(container, Dict):
+            container.changed = True
+        if container.source is not None:
+            self.containers.setdefault(id(container), container)
+
+    def set_attr(self, obj: Any, name: str, value: Value) -> None:
+        obj.overlay[name] = value
+        if obj.exists:
+            self.attributes.pop((id(obj), name), None)
+            self.attributes[(id(obj), name)] = (obj, name, value)
+
+    def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
+        self.globals.pop((id(namespace), name), None)
+        self.globals[(id(namespace), name)] = (namespace, name, value)
+
+    def get_global(self, namespace: dict[str, Any], name: str) -> Value | None:
+        found = self.globals.get((id(namespace), name))
+        return found[2] if found else None
+
+    def set_cell(self, cell: Cell, value: Value | None) -> None:
+        cell.contents = value
+        cell.changed = True
+        if cell.source is not None:
+            self.cells.setdefault(id(cell), cell)

@@ -1,0 +1,402 @@
+"""Capture of one frame, from its first instruction to its return or first graph break.
+
+In: a code object, its globals, and the values in its locals array.  Out: `Captured`: guards, and either a return
+template for the native plan, or a generated function that calls the graph and, after a break, tail-calls a resume
+function.  What cannot be captured at all raises `SkipFrame`.
+
+A break is found by running; then the capture runs again, up to the instruction that broke, so that no half-done
+work of that instruction is left in graph, guards or side effects.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from pycompiler.capture import skip
+from pycompiler.capture.breaks import Break, Raised, SkipFrame
+from pycompiler.capture.builtins import containers as _containers
+from pycompiler.capture.builtins import python as _python
+from pycompiler.capture.builtins import torch_api
+from pycompiler.capture.bytecode import build
+from pycompiler.capture.bytecode.analysis import live_locals
+from pycompiler.capture.bytecode.build import Code
+from pycompiler.capture.bytecode.frames import FrameLayout, continuation, exits, resume, resume_info, tail_call, whole
+from pycompiler.capture.bytecode.resume import UnitOf
+from pycompiler.capture.bytecode.shapes import stack_kinds
+from pycompiler.capture.codegen import Head, replay_effects, return_template
+from pycompiler.capture.context import Capture
+from pycompiler.capture.interpreter import Frame, decoded
+from pycompiler.capture.opcodes import control as _control
+from pycompiler.capture.opcodes import stack as _stack
+from pycompiler.capture.opcodes import variables as _variables
+from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.guards import Guard, UserFrame
+from pycompiler.ir.source import Source, local
+
+LOADED = (_containers, _python, _control, _stack, _variables)  # imported for their tables
+
+
+class Host(Protocol):
+    """What the pipeline supplies: a compiler of graphs, resume functions, and the native tail call."""
+
+    tail_call: Any
+
+    def compile_graph(self, gm: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]: ...
+
+    def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class BreakRecord:
+    """One graph break: its kind, reason, hint, and the user's stack, outermost first."""
+
+    kind: str
+    reason: str
+    hint: str
+    stack: tuple[UserFrame, ...]
+
+
+@dataclass
+class Captured:
+    """The result of a capture.  `template` is set when the frame needs no Python code; else `function` is."""
+
+    guards: list[Guard]
+    graph: fx.GraphModule | None
+    inputs: list[Source]
+    compiled: Callable[..., Any] | None = None
+    template: Any = None
+    function: types.FunctionType | None = None
+    broke: BreakRecord | None = None
+    op_count: int = 0
+    empty: bool = False  # neither graph nor effects nor break: the original code does as well
+    inlined: set[types.CodeType] = field(default_factory=set)
+
+
+class _AtBreak(Exception):
+    """The capture has reached the instruction that must run natively."""
+
+
+def capture_frame(
+    code: types.CodeType,
+    namespace: dict[str, Any],
+    values: dict[str, Any],
+    host: Host,
+    *,
+    fullgraph: bool = False,
+    on_break: Callable[[BreakRecord], None] | None = None,
+) -> Captured:
+    """Capture the frame of `code` with the locals array `values` (by name, cells as cells) and globals `namespace`."""
+    reason = skip.why_frame_skipped(code)
+    if reason is not None:
+        raise SkipFrame(reason)
+    session = _Session(code, namespace, values, host)
+    state = torch_api.read_state()
+    rng = torch.random.get_rng_state()
+    try:
+        return session.run(fullgraph, on_break)
+    finally:
+        torch_api.write_state(state)
+        if not torch.equal(rng, torch.random.get_rng_state()):
+            torch.random.set_rng_state(rng)
+
+
+class _Session:
+    """One capture with its retries."""
+
+    def __init__(
+        self, code: types.CodeType, namespace: dict[str, Any], values: dict[str, Any], host: Host
+    ) -> None:
+        self.code = code
+        self.namespace = namespace
+        self.values = values
+        self.host = host
+        self.layout = FrameLayout.of(code)
+        info = resume_info(code)
+        raw = set(code.co_freevars) | set(info.restored if info is not None else ())
+        self.value_cells = frozenset(n for n in self.layout.cells if n not in raw and n in self.layout.params)
+        self.raw_cells = raw
+        self.state = torch_api.read_state()
+
+    def run(self, fullgraph: bool, on_break: Callable[[BreakRecord], None] | None) -> Captured:
+        record: BreakRecord | None = None
+        stop: int | None = None
+        while True:
+            torch_api.write_state(self.state)
+            cx, frame = self.start(stop)
+            try:
+                _, result = frame.run()
+                return self.finish_return(cx, frame, result)
+            except _AtBreak:
+                assert record is not None
+                return self.finish_break(cx, cx.stopped, record)
+            except Break as b:
+                record = BreakRecord(b.kind, b.reason, b.hint, b.stack)
+                stop = breaking_frame(b.frames or (frame,)).begin
+            except Raised as r:
+                broke = Break("uncaught-exception", r.value.describe())
+                record = BreakRecord(broke.kind, broke.reason, broke.hint, (frame.user_frame(),))
+                stop = frame.begin
+            if on_break is not None:
+                on_break(record)
+
+    def start(self, stop: int | None) -> tuple[Capture, Frame]:
+        cx = Capture(self.namespace)
+        cx.stop_at = stop
+        cx.stopper = _AtBreak
+        values: dict[str, Value] = {}
+        for name, real in self.values.items():
+            source = local(name)
+            if isinstance(real, types.CellType) and name in self.raw_cells:
+                values[name] = cx.wrap_cell(real, source)
+            else:
+                values[name] = cx.lazy(real, source)
+        free: list[Cell] = []
+        for name in self.code.co_freevars:
+            cell = values.pop(name)
+            assert isinstance(cell, Cell)
+            free.append(cell)
+        return cx, Frame(cx, self.code, self.namespace, values, free, root=True)
+
+    # results --------------------------------------------------------------------------------------------------
+    def finish_return(self, cx: Capture, frame: Frame, result: Value) -> Captured:
+        head = Head(cx, self.value_cells)
+        changed = self.state_changes()
+        if not cx.effects and not changed:
+            template = return_template(head, result)
+            if template is not None:
+                return self.captured(cx, head, template=template)
+            head = Head(cx, self.value_cells)
+        load = head.load(cx.realize(result))
+        effects = replay_effects(head)
+        tail = [*effects, *self.restore_state(head), *load, *build.return_value()]
+        return self.captured(cx, head, tail=tail)
+
+    def finish_break(self, cx: Capture, frames: list[Frame], record: BreakRecord) -> Captured:
+        """The frame up to the instruction that broke, in the root or in a chain of direct calls below it."""
+        head = Head(cx, self.value_cells)
+        root = frames[0]
+        if len(frames) > 1:
+            tail = self.leave_calls(head, frames)
+            captured = self.captured(cx, head, tail=tail)
+        else:
+            instruction = root.instructions[root.ip]
+            assert instruction.offset is not None
+            names = self.live(root, instruction)
+            cells = self.frame_cells(head, root)
+            stores = self.store_locals(head, root, names)
+            pushes = self.push_stack(head, root, instruction)
+            tail = [*replay_effects(head), *self.restore_state(head), *cells, *stores, *pushes]
+            captured = self.captured(cx, head, tail=tail, at=instruction.offset, frame=root)
+        captured.broke = record
+        return captured
+
+    def leave_calls(self, head: Head, frames: list[Frame]) -> Code:
+        """Resume the innermost frame at its instruction, then each caller after its call with the result."""
+        result: Code = []
+        cells: Code = []
+        for frame in reversed(frames):
+            instruction = frame.instructions[frame.ip]
+            inner = frame is frames[-1]
+            if not inner:
+                instruction = frame.current
+            assert instruction.offset is not None
+            at = instruction.offset if inner else exits(frame.code, instruction.offset)["next"].offset
+            entry = next(i for i in frame.instructions if i.offset == at)
+            fn, loads = self.suspend(head, frame, entry, [] if inner else [result])
+            if frame is frames[0]:
+                cells = self.frame_cells(head, frame)
+                final = build.call_function(build.load_const(self.host.tail_call), build.load_const(fn), *loads)
+                effects = [*replay_effects(head), *self.restore_state(head)]
+                return [*effects, *cells, *final, *build.return_value()]
+            result = build.call_function(build.load_const(fn), *loads)
+        raise AssertionError
+
+    def suspend(self, head: Head, frame: Frame, entry: Any, extra: list[Code]) -> tuple[Any, list[Code]]:
+        """The resume function that continues `frame` at `entry`, and the loads of its arguments."""
+        names = [n for n in self.live(frame, entry) if n in frame.locals or n in frame.free]
+        kinds = stack_kinds(frame.instructions)[entry]
+        if "exc" in kinds or "lasti" in kinds or len(kinds) != len(frame.stack) + len(extra):
+            raise SkipFrame("a break below a call inside of an exception handler")
+        layout = ["null" if v is NULL else "value" for v in frame.stack] + ["value"] * len(extra)
+        code = resume(frame.code, entry.offset, locals=tuple(names), stack=tuple(layout))
+        loads: list[Code] = []
+        for name in names:
+            value = frame.free[name] if name in frame.free else frame.locals[name]
+            loads.append(head.load_cell(value) if isinstance(value, Cell) else head.load_item(value))
+        for value in frame.stack:
+            if value is not NULL:
+                loads.append(head.load_cell(value) if isinstance(value, Cell) else head.load_item(value))
+        return self.host.resume_function(code, frame.globals), [*loads, *extra]
+
+    def live(self, frame: Frame, entry: Any) -> list[str]:
+        """Variables of a frame that are read at or after `entry`, in slot order."""
+        wanted = live_locals(frame.instructions, entry)
+        code = frame.code
+        return [n for n in dict.fromkeys([*code.co_varnames, *code.co_cellvars, *code.co_freevars, *sorted(wanted)])
+                if n in wanted]  # fmt: skip
+
+    def frame_cells(self, head: Head, frame: Frame) -> Code:
+        """Stores into the cells that the root frame itself owns."""
+        code: Code = []
+        for name, cell in frame.locals.items():
+            if isinstance(cell, Cell) and cell.frame_name is not None and cell.changed:
+                if cell.contents is not None:
+                    code += [*head.load_item(cell.contents), *build.store_deref(name)]
+                elif name in self.value_cells:
+                    code += build.delete_deref(name)
+        return code
+
+    def store_locals(self, head: Head, frame: Frame, names: list[str]) -> Code:
+        """Stores of the live locals that changed; all are loaded before the first is stored."""
+        loads: Code = []
+        stores: Code = []
+        for name in names:
+            value = frame.locals.get(name)
+            if value is None or value.source == local(name):
+                continue
+            if isinstance(value, Cell) and value.frame_name == name:
+                continue
+            loads += head.load_cell(value) if isinstance(value, Cell) else head.load_item(value)
+            stores = [*build.store_raw(name), *stores]
+        unbound = [n for n in names if n in self.values and n not in frame.locals and n not in frame.free]
+        return [*loads, *stores, *(i for n in unbound for i in build.delete_fast(n))]
+
+    def push_stack(self, head: Head, frame: Frame, instruction: Any) -> Code:
+        kinds = stack_kinds(frame.instructions)[instruction]
+        if len(kinds) != len(frame.stack):
+            raise SkipFrame(f"the stack at {instruction!r} is not what its bytecode says")
+        code: Code = []
+        level = 0
+        for kind, value in zip(kinds, frame.stack, strict=True):
+            if value is NULL:
+                code += build.push_null()
+            elif kind == "exc":
+                code += build.enter_handler(head.load(frame.handled[level]))
+                level += 1
+            elif kind == "lasti":
+                code += build.load_const(UnitOf(instruction))
+            else:
+                code += head.load_cell(value) if isinstance(value, Cell) else head.load_item(value)
+        return code
+
+    def state_changes(self) -> list[str]:
+        return [name for name, (read, _) in torch_api.STATE.items() if read() != self.state[name]]
+
+    def restore_state(self, head: Head) -> Code:
+        """Global state that the program changed and that outlives this part of the frame."""
+        code: Code = []
+        for name in self.state_changes():
+            read, write = torch_api.STATE[name]
+            code += [*head.call(write, build.load_const(read())), *build.pop_top()]
+        return code
+
+    def captured(
+        self,
+        cx: Capture,
+        head: Head,
+        *,
+        template: Any = None,
+        tail: Code | None = None,
+        at: int | None = None,
+        frame: Frame | None = None,
+    ) -> Captured:
+        mutated = cx.graph.mutated_inputs()
+        for i in mutated:
+            others = tuple(t.source for t in cx.graph.inputs if t is not cx.graph.inputs[i] and t.source is not None)
+            source = cx.graph.inputs[i].source
+            if others and source is not None:
+                cx.guard("no_alias", source, None, others)
+        has_graph = bool(head.outputs) or bool(mutated) or cx.graph.has_effects()
+        gm: fx.GraphModule | None = None
+        compiled: Callable[..., Any] | None = None
+        inputs: list[Source] = []
+        if has_graph:
+            gm = cx.graph.finish(head.outputs)
+            inputs = [t.source for t in cx.graph.used if t.source is not None]
+            compiled = self.host.compile_graph(gm, cx.graph.used)
+        result = Captured(list(cx.guards.values()), gm, inputs, compiled, inlined=cx.inlined)
+        result.op_count = cx.graph.op_count() if gm is not None else 0
+        if template is not None:
+            result.template = template
+            result.empty = gm is None
+            return result
+        assert tail is not None
+        start = self.call_graph(head, compiled, inputs) if compiled is not None else []
+        code = [*start, *head.prepare, *tail]
+        if at is None:
+            made = whole(self.code, code)
+        else:
+            assert frame is not None
+            made = continuation(self.code, code, at, self.tails(frame, at))
+        result.function = self.make_function(made)
+        return result
+
+    def call_graph(self, head: Head, compiled: Callable[..., Any], inputs: list[Source]) -> Code:
+        loads = [head.follow(s) for s in inputs]
+        code = build.call_function(build.load_const(compiled), *loads)
+        if not head.outputs:
+            return [*code, *build.pop_top()]
+        code = [*code, *build.unpack_sequence(len(head.outputs))]
+        return [*code, *(i for n in range(len(head.outputs)) for i in build.store_fast(f"__out{n}"))]
+
+    def tails(self, frame: Frame, at: int) -> dict[str, Code]:
+        """For each way out of the native instruction, a call of the resume function that goes on there."""
+        result: dict[str, Code] = {}
+        kinds = ["null" if v is NULL else "value" for v in frame.stack]
+        instruction = frame.instructions[frame.ip]
+        bound = {*frame.locals, *frame.free}
+        if instruction.opname in ("STORE_FAST", "DELETE_FAST"):
+            bound = bound - {instruction.argval} if instruction.opname == "DELETE_FAST" else bound | {instruction.argval}
+        for key, exit_ in exits(self.code, at).items():
+            entry = next(i for i in frame.instructions if i.offset == exit_.offset)
+            names = [n for n in self.live(frame, entry) if n in bound]
+            depth = len(kinds) + exit_.effect
+            layout = (kinds + ["value"] * max(0, exit_.effect))[:depth]
+            if layout and pushes_result(instruction.opname, key):
+                layout[-1] = "value"
+            code = resume(self.code, exit_.offset, locals=tuple(names), stack=tuple(layout))
+            info = resume_info(code)
+            assert info is not None
+            fn = self.host.resume_function(code, self.namespace)
+            result[key] = tail_call(self.host.tail_call, fn, tuple(names), info.stack, prefix=f"__tail_{key}_")
+        return result
+
+    def make_function(self, code: types.CodeType) -> types.FunctionType:
+        cells = tuple(self.values[n] for n in code.co_freevars)
+        return types.FunctionType(code, self.namespace, code.co_name, None, cells or None)
+
+
+CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
+
+
+def breaking_frame(frames: Sequence[Frame]) -> Frame:
+    """The innermost frame that can be resumed: reached from the root by direct calls outside of any try or with."""
+    found = frames[0]
+    for caller, callee in zip(frames, frames[1:], strict=False):
+        plain = caller.current.opname in CALLS and caller.current.handler is None and not caller.handled
+        if not (plain and callee.direct) or skip.why_frame_skipped(callee.code):
+            return found
+        found = callee
+    return found
+
+
+# Instructions that leave nothing new on the stack: what is on top afterwards was there before.
+NO_RESULT = ("POP_TOP", "POP_JUMP", "STORE_", "DELETE_", "NOP", "RESUME", "JUMP", "END_FOR", "LIST_", "SET_", "MAP_ADD",
+             "DICT_", "POP_EXCEPT", "KW_NAMES", "PRECALL")  # fmt: skip
+
+
+def pushes_result(opname: str, key: str) -> bool:
+    """Whether the instruction leaves a new value on top when it leaves through `key`."""
+    if opname == "FOR_ITER" and key == "jump":
+        return False
+    return not opname.startswith(NO_RESULT)
+
+
+__all__ = ["BreakRecord", "Captured", "Host", "capture_frame", "decoded"]

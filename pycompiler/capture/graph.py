@@ -1,0 +1,274 @@
+"""The graph under construction: fx nodes, fake tensors, inputs.
+
+In: values and torch functions.  Out: `Tensor` values (or constants), and at the end an `fx.GraphModule` whose
+placeholders carry `meta["example_value"]`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.source import Source
+
+
+class GraphBuilder:
+    """Collects the calls of one frame."""
+
+    def __init__(self, cx: Capture, fake_mode: FakeTensorMode) -> None:
+        self.cx = cx
+        self.fake_mode = fake_mode
+        self.graph = fx.Graph()
+        self.inputs: list[Tensor] = []
+        self.attributes: dict[str, Any] = {}
+        self.by_fake: dict[int, Tensor] = {}
+        self._names: dict[str, int] = {}
+        self._last_input: fx.Node | None = None
+        self.versions: dict[int, int] = {}
+        self.used: list[Tensor] = []  # inputs of the finished graph
+
+    # inputs ---------------------------------------------------------------------------------------------------
+    def add_input(self, real: torch.Tensor, source: Source) -> Tensor:
+        """A placeholder for an existing tensor; placeholders come first, in order of first use."""
+        fake = self.fake_mode.from_tensor(real, static_shapes=True)
+        anchor = self._last_input
+        ctx = self.graph.inserting_after(anchor) if anchor is not None else self.graph.inserting_before(self._first())
+        with ctx:
+            node = self.graph.placeholder(self._fresh(source))
+        self._last_input = node
+        value = Tensor(node, fake, real)
+        value.source = source
+        node.meta["example_value"] = fake
+        node.meta["source"] = source
+        self.inputs.append(value)
+        self.by_fake[id(fake)] = value
+        self.versions[len(self.inputs) - 1] = fake._version
+        return value
+
+    def _first(self) -> fx.Node:
+        return next(iter(self.graph.nodes), self.graph._root)
+
+    def _fresh(self, source: Source) -> str:
+        text = source.name
+        for junk in ("L['", "']", "vars(", ")", ".cell_contents", "__mro__", "_parameters", "_modules", "_buffers"):
+            text = text.replace(junk, "_" if junk in ("']", ".cell_contents") else "")
+        name = "".join(c if c.isalnum() else "_" for c in text).strip("_") or "arg"
+        while "__" in name:
+            name = name.replace("__", "_")
+        return f"l_{name}"[:120]
+
+    # calls ----------------------------------------------------------------------------------------------------
+    def call_function(
+        self, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value], *, always: bool = False
+    ) -> Value:
+        return self._call("call_function", target, target, args, kwargs, always)
+
+    def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self._call("call_method", name, operator.methodcaller, args, kwargs, name.endswith("_"))
+
+    def _call(
+        self, op: str, target: Any, run: Any, args: list[Value], kwargs: dict[str, Value], always: bool
+    ) -> Value:
+        nodes = [self.to_arg(a) for a in args]
+        knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
+        fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
+        kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
+        try:
+            with self.fake_mode:
+                if op == "call_method":
+                    result = getattr(fakes[0], target)(*fakes[1:], **kfakes)
+                else:
+                    result = run(*fakes, **kfakes)
+        except DataDependentOutputException as e:
+            raise Break("data-dependent-value", f"{_name(target)} ({e})") from e
+        except DynamicOutputShapeException as e:
+            raise Break("dynamic-output-shape", f"{_name(target)}") from e
+        except UnsupportedOperatorException as e:
+            raise Break("operator-failed", f"{_name(target)}: no shape function ({e})") from e
+        except (Break, KeyboardInterrupt):
+            raise
+        except Exception as e:
+            cause: BaseException = e
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            if isinstance(cause, DataDependentOutputException):
+                raise Break("data-dependent-value", f"{_name(target)}") from e
+            raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
+        if not always and not _has_tensor(result):
+            return self.cx.make(result)
+        known = self.by_fake.get(id(result)) if isinstance(result, torch.Tensor) else None
+        node = self.graph.create_node(op, target, tuple(nodes), knodes)
+        node.meta["example_value"] = result
+        node.meta["user"] = self.cx.user_stack
+        if known is not None:  # an in-place operator: the result is its argument
+            return known
+        return self.from_result(result, node)
+
+    def set_state(self, setter: Callable[..., Any], *args: Any) -> Any:
+        """Apply a change of global torch state now, and record it as a node."""
+        result = setter(*args)
+        node = self.graph.create_node("call_function", setter, args)
+        node.meta["example_value"] = result
+        return node
+
+    def from_result(self, result: Any, node: fx.Node) -> Value:
+        """The value of a call's result: tensors inside containers become getitem nodes."""
+        if isinstance(result, torch.Tensor):
+            known = self.by_fake.get(id(result))
+            if known is not None:
+                return known
+            if not isinstance(result, FakeTensor):
+                raise Break("operator-failed", f"{node.target} gave a real tensor during capture")
+            value = Tensor(node, result)
+            self.by_fake[id(result)] = value
+            return value
+        if isinstance(result, (tuple, list)):
+            items = []
+            for i, element in enumerate(result):
+                if _has_tensor(element):
+                    item = self.graph.call_function(operator.getitem, (node, i))
+                    item.meta["example_value"] = element
+                    items.append(self.from_result(element, item))
+                else:
+                    items.append(self.cx.make(element))
+            return self.cx.sequence(items, type(result))
+        if _has_tensor(result):
+            raise Break("operator-failed", f"{node.target} returned {type(result).__name__}")
+        return self.cx.make(result)
+
+    def to_arg(self, value: Value) -> Any:
+        """The fx argument that stands for `value`."""
+        value = self.cx.realize(value)
+        if isinstance(value, Tensor):
+            return value.node
+        if isinstance(value, Const):
+            return value.value
+        return value_to_arg(self, value)
+
+    def constant_tensor(self, real: torch.Tensor) -> Tensor:
+        """A tensor made during capture from constants (a baked attribute of the graph)."""
+        name = f"_tensor_constant{len(self.attributes)}"
+        self.attributes[name] = real
+        fake = self.fake_mode.from_tensor(real, static_shapes=True)
+        node = self.graph.get_attr(name)
+        node.meta["example_value"] = fake
+        value = Tensor(node, fake)
+        self.by_fake[id(fake)] = value
+        return value
+
+    # end ------------------------------------------------------------------------------------------------------
+    def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
+        """The graph returning a tuple of `outputs`; dead calls are removed unless they mutate."""
+        self.graph.output(tuple(t.node for t in outputs))
+        _remove_dead(self.graph)
+        self.used = self._prune_inputs()
+        module = fx.GraphModule(self.attributes, self.graph, class_name="CapturedGraph")
+        return module
+
+    def op_count(self) -> int:
+        return sum(1 for n in self.graph.nodes if n.op == "call_function")
+
+    def has_effects(self) -> bool:
+        """Whether a call must run although nothing of it is returned (random state aside, which returns a tensor)."""
+        return any(
+            n.op in ("call_function", "call_method") and _mutates(n) and isinstance(n.meta["example_value"], torch.Tensor)
+            and not n.users for n in self.graph.nodes
+        )  # fmt: skip
+
+    def _prune_inputs(self) -> list[Tensor]:
+        """Erase placeholders that nothing uses; the tensors of those left, in order."""
+        kept = []
+        for value in self.inputs:
+            if value.node.users:
+                kept.append(value)
+            else:
+                self.graph.erase_node(value.node)
+        return kept
+
+    def mutated_inputs(self) -> list[int]:
+        return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]
+
+
+def _name(target: Any) -> str:
+    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
+
+
+def _has_tensor(result: Any) -> bool:
+    if isinstance(result, torch.Tensor):
+        return True
+    if isinstance(result, (tuple, list)):
+        return any(_has_tensor(r) for r in result)
+    if isinstance(result, dict):
+        return any(_has_tensor(r) for r in result.values())
+    return False
+
+
+def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
+    """Arguments that are containers, classes or functions."""
+    if isinstance(value, Slice):
+        return slice(*(builder.to_arg(v) for v in value.parts))
+    if isinstance(value, Tuple):
+        items = tuple(builder.to_arg(v) for v in value.items)
+        if value.cls in (tuple, torch.Size):
+            return items
+        raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
+    if isinstance(value, List):
+        return [builder.to_arg(v) for v in value.items]
+    if isinstance(value, Dict):
+        return {k.const(): builder.to_arg(v) for k, v in value.pairs(builder.cx)}
+    if value.is_const():
+        return value.const()
+    raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
+
+
+PURE_METHOD_NAMES = frozenset({"size", "dim", "numel"})
+
+
+def _mutates(node: fx.Node) -> bool:
+    if node.op in ("placeholder", "output"):
+        return True
+    if node.op == "call_method":
+        name = str(node.target)
+        return name.endswith("_") and not name.endswith("__") or name in ("__setitem__", "__iadd__", "__imul__",
+            "__isub__", "__itruediv__", "__ior__", "__iand__", "__ixor__", "__ifloordiv__", "__ipow__",
+            "__imod__", "__ilshift__", "__irshift__")  # fmt: skip
+    if node.op == "call_function":
+        if node.target in (operator.getitem, getattr):
+            return False
+        module = getattr(node.target, "__module__", "") or ""
+        name = getattr(node.target, "__name__", "")
+        if module == "_operator":
+            return name == "setitem" or name.startswith("i") and name not in ("inv", "invert", "index", "is_", "is_not")
+        # torch functions: in-place by name, by out=, by a training flag, or by random state
+        return (
+            name.endswith("_")
+            or "out" in node.kwargs
+            or "inplace" in node.kwargs
+            or name in ("batch_norm", "instance_norm", "embedding", "embedding_bag", "rrelu", "manual_seed")
+            or name.startswith(("rand", "bernoulli", "dropout", "normal", "multinomial", "poisson", "feature_dropout",
+                                "alpha_dropout", "feature_alpha_dropout", "_set_", "set_", "_enter", "_exit"))  # fmt: skip
+            or any(a is True for a in node.args)
+        )
+    return False
+
+
+def _remove_dead(graph: fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        if not node.users and not _mutates(node):
+            graph.erase_node(node)

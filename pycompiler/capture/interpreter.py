@@ -1,0 +1,148 @@
+"""Symbolic execution of one frame: CPython's evaluation loop over values.
+
+In: a code object with bound locals.  Out: the frame's return value, a yield, or an exception.  Handlers are in
+`opcodes/`, one table; this file owns the loop, exception tables and line numbers.
+"""
+
+from __future__ import annotations
+
+import linecache
+import types
+from typing import TYPE_CHECKING, Any
+
+from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.bytecode.decode import decode
+from pycompiler.capture.bytecode.instruction import Instruction
+from pycompiler.capture.opcodes.registry import HANDLERS
+from pycompiler.capture.values.base import NULL, Capture, Cell, Value
+from pycompiler.ir.guards import UserFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_DECODED: dict[types.CodeType, tuple[list[Instruction], dict[Instruction, int]]] = {}
+
+
+def decoded(code: types.CodeType) -> tuple[list[Instruction], dict[Instruction, int]]:
+    """Instructions of a code object and their positions, shared by all frames of it (never mutated)."""
+    found = _DECODED.get(code)
+    if found is None:
+        instructions = decode(code)
+        found = _DECODED[code] = (instructions, {ins: i for i, ins in enumerate(instructions)})
+    return found
+
+
+class Frame:
+    """A frame under symbolic execution.  The root frame is the one whose code gets compiled."""
+
+    def __init__(
+        self,
+        cx: Capture,
+        code: types.CodeType,
+        func_globals: dict[str, Any],
+        local_values: dict[str, Value],
+        closure: Sequence[Cell],
+        *,
+        root: bool = False,
+        function: Value | None = None,
+    ) -> None:
+        self.cx = cx
+        self.code = code
+        self.globals = func_globals
+        self.locals = local_values
+        self.free = dict(zip(code.co_freevars, closure, strict=True)) if code.co_freevars else {}
+        self.instructions, self.position = decoded(code)
+        self.ip = 0
+        self.stack: list[Value] = []
+        self.root = root
+        self.function = function
+        self.handled: list[Value] = []  # exceptions being handled (sys.exc_info), innermost last
+        self.kw_names: tuple[str, ...] = ()
+        self.current: Instruction = self.instructions[0]
+        self.result: tuple[str, Value] | None = None
+        self.line = code.co_firstlineno
+        self.begin = 0  # step at which the current instruction began
+        self.direct = False  # entered by the caller's CALL itself: its return value is the call's
+
+    # stack ----------------------------------------------------------------------------------------------------
+    def push(self, value: Value) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        return self.cx.realize(self.stack.pop())  # type: ignore[no-any-return]
+
+    def popn(self, n: int) -> list[Value]:
+        if n == 0:
+            return []
+        taken = self.stack[-n:]
+        del self.stack[-n:]
+        return [v if v is NULL else self.cx.realize(v) for v in taken]
+
+    def jump(self, target: Instruction | None) -> None:
+        assert target is not None
+        self.ip = self.position[target]
+
+    # places ---------------------------------------------------------------------------------------------------
+    def cell(self, name: str) -> Cell:
+        """The cell of a cell or free variable."""
+        found = self.free.get(name)
+        if found is None:
+            value = self.locals.get(name)
+            assert isinstance(value, Cell), f"{name} has no cell"
+            return value
+        return found
+
+    def user_frame(self) -> UserFrame:
+        line = self.current.lineno or self.line
+        text = linecache.getline(self.code.co_filename, line, self.globals).strip()
+        return UserFrame(self.code.co_filename, line, self.code.co_name, text)
+
+    # the loop -------------------------------------------------------------------------------------------------
+    def run(self) -> tuple[str, Value]:
+        """Run until return or yield."""
+        cx = self.cx
+        cx.frames.append(self)
+        self.result = None
+        try:
+            while self.result is None:
+                self.step()
+        finally:
+            cx.frames.pop()
+        return self.result
+
+    def step(self) -> None:
+        self.current = instruction = self.instructions[self.ip]
+        self.begin = self.cx.count_step()
+        self.ip += 1
+        try:
+            handler = HANDLERS.get(instruction.opname)
+            if handler is None:
+                raise Break("unsupported-opcode", instruction.opname)
+            handler(self, instruction)
+        except Raised as raised:
+            self.unwind(raised)
+        except Break as b:
+            if not b.stack:
+                b.stack = self.cx.user_stack
+                b.frames = tuple(self.cx.frames)
+            raise
+
+    def unwind(self, raised: Raised) -> None:
+        """Continue at the handler of the current instruction, or leave the frame."""
+        entry = self.current.handler
+        if entry is None:
+            raise raised
+        del self.stack[entry.depth :]
+        if entry.lasti:
+            self.push(self.cx.make(self.current.offset or 0))
+        self.push(raised.value)
+        self.jump(entry.target)
+
+    def throw(self, exception: Value) -> tuple[str, Value]:
+        """Raise `exception` where the frame is suspended, then run on."""
+        self.cx.frames.append(self)
+        try:
+            self.unwind(Raised(exception))
+        finally:
+            self.cx.frames.pop()
+        return self.run()

@@ -1,0 +1,286 @@
+"""Jumps, loops, calls, function making, generators, exceptions, context managers."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from pycompiler.capture import operators
+from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.opcodes.registry import Handler, opcode
+from pycompiler.capture.opcodes.variables import push_callable
+from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, List, Tuple
+from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.iterators import Generator
+from pycompiler.capture.values.objects import Class, Object
+
+
+# jumps --------------------------------------------------------------------------------------------------------
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP")
+def jump(frame: Any, ins: Any) -> None:
+    frame.jump(ins.target)
+
+
+def _jump_if(test: Any) -> Handler:
+    def handler(frame: Any, ins: Any) -> None:
+        if test(frame.cx, frame.pop()):
+            frame.jump(ins.target)
+
+    return handler
+
+
+for _name, _test in {
+    "IF_TRUE": lambda cx, v: cx.truth(v),
+    "IF_FALSE": lambda cx, v: not cx.truth(v),
+    "IF_NONE": lambda cx, v: cx.is_none(v),
+    "IF_NOT_NONE": lambda cx, v: not cx.is_none(v),
+}.items():
+    opcode(*(f"POP_JUMP{way}{_name}" for way in ("_", "_FORWARD_", "_BACKWARD_")))(_jump_if(_test))
+
+
+@opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
+def jump_or_pop(frame: Any, ins: Any) -> None:
+    frame.stack[-1] = frame.cx.realize(frame.stack[-1])
+    if frame.cx.truth(frame.stack[-1]) is (ins.opname == "JUMP_IF_TRUE_OR_POP"):
+        frame.jump(ins.target)
+    else:
+        frame.stack.pop()
+
+
+# loops --------------------------------------------------------------------------------------------------------
+@opcode("GET_ITER")
+def get_iter(frame: Any, ins: Any) -> None:
+    frame.push(frame.cx.iterator(frame.pop()))
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(frame: Any, ins: Any) -> None:
+    frame.push(frame.cx.iterator(frame.pop()))
+
+
+@opcode("FOR_ITER")
+def for_iter(frame: Any, ins: Any) -> None:
+    value = frame.cx.next_of(frame.stack[-1])
+    if value is not None:
+        frame.push(value)
+        return
+    if operators.FOR_ITER_POPS:  # 3.11: the iterator is popped; later END_FOR or POP_TOP does it
+        frame.stack.pop()
+    else:
+        frame.push(NULL)
+    frame.jump(ins.target)
+
+
+# returns and generators ---------------------------------------------------------------------------------------
+@opcode("RETURN_VALUE")
+def return_value(frame: Any, ins: Any) -> None:
+    frame.result = ("return", frame.pop())
+
+
+@opcode("RETURN_CONST")
+def return_const(frame: Any, ins: Any) -> None:
+    frame.result = ("return", frame.cx.make(ins.argval))
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(frame: Any, ins: Any) -> None:
+    frame.push(Const(None))  # popped by the POP_TOP that follows; the frame is suspended by calls.call_function
+
+
+@opcode("YIELD_VALUE")
+def yield_value(frame: Any, ins: Any) -> None:
+    frame.result = ("yield", frame.pop())
+
+
+@opcode("SEND")
+def send(frame: Any, ins: Any) -> None:
+    cx = frame.cx
+    sent = frame.pop()
+    receiver = frame.stack[-1]
+    if isinstance(receiver, Generator):
+        value = receiver.send(cx, sent)
+        result = receiver.returned if value is None else None
+    else:
+        value = cx.next_of(receiver)
+        result = Const(None)
+    if value is not None:
+        frame.push(value)
+        return
+    if operators.SEND_POPS:  # 3.11: the receiver is replaced by the result
+        frame.stack[-1] = result
+    else:
+        frame.push(result)
+    frame.jump(ins.target)
+
+
+# calls --------------------------------------------------------------------------------------------------------
+@opcode("PRECALL")
+def precall(frame: Any, ins: Any) -> None:
+    pass
+
+
+@opcode("KW_NAMES")
+def kw_names(frame: Any, ins: Any) -> None:
+    frame.kw_names = ins.argval
+
+
+def _take_callable(frame: Any) -> tuple[Value, list[Value]]:
+    """The callable and the receiver as leading argument, from the two slots below the arguments."""
+    second, first = frame.stack.pop(), frame.stack.pop()
+    if second is NULL:
+        return frame.cx.realize(first), []
+    if first is NULL:
+        return frame.cx.realize(second), []
+    return frame.cx.realize(first), [frame.cx.realize(second)]
+
+
+def _call(frame: Any, values: list[Value], names: tuple[str, ...]) -> None:
+    fn, leading = _take_callable(frame)
+    split = len(values) - len(names)
+    args, kwargs = values[:split], dict(zip(names, values[split:], strict=True))
+    frame.push(frame.cx.call_direct(fn, leading + args, kwargs))
+
+
+@opcode("CALL")
+def call(frame: Any, ins: Any) -> None:
+    names, frame.kw_names = frame.kw_names, ()
+    _call(frame, frame.popn(ins.arg), names)
+
+
+@opcode("CALL_KW")
+def call_kw(frame: Any, ins: Any) -> None:
+    names = frame.pop().const()
+    _call(frame, frame.popn(ins.arg), names)
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(frame: Any, ins: Any) -> None:
+    cx = frame.cx
+    mapping = frame.pop() if ins.arg & 1 else None
+    iterable = frame.pop()
+    if operators.NULL_AFTER_CALLABLE:
+        frame.stack.pop()
+        fn = frame.pop()
+    else:
+        fn = frame.pop()
+        frame.stack.pop()  # NULL
+    kwargs = {k.const(): v for k, v in operators.mapping_pairs(cx, mapping)} if mapping is not None else {}
+    frame.push(cx.call_direct(fn, list(cx.elements(iterable)), kwargs))
+
+
+@opcode("CALL_INTRINSIC_1")
+def call_intrinsic_1(frame: Any, ins: Any) -> None:
+    # numbers of CPython's intrinsic table: 3 StopIteration error, 5 unary +, 6 list to tuple
+    if ins.arg == 5:
+        frame.push(operators.unary(frame.cx, "+", frame.pop()))
+    elif ins.arg == 6:
+        frame.push(Tuple(frame.pop().items))
+    elif ins.arg == 3:
+        exception = frame.pop()
+        if issubclass(exception.python_type(), StopIteration):
+            exception = Object(RuntimeError, args=[Const("generator raised StopIteration")])
+        frame.push(exception)
+    else:
+        raise Break("unsupported-opcode", f"CALL_INTRINSIC_1 {ins.arg}")
+
+
+@opcode("CALL_INTRINSIC_2")
+def call_intrinsic_2(frame: Any, ins: Any) -> None:
+    raise Break("unsupported-opcode", f"CALL_INTRINSIC_2 {ins.arg}")
+
+
+# functions ----------------------------------------------------------------------------------------------------
+@opcode("MAKE_FUNCTION")
+def make_function(frame: Any, ins: Any) -> None:
+    code = frame.pop().const()
+    flags = ins.arg or 0
+    function = Function(code, frame.globals, closure=[], defaults=[], kwdefaults={})
+    for bit in (8, 4, 2, 1):
+        if flags & bit:
+            _set_function_attribute(frame, function, bit, frame.pop())
+    frame.push(function)
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(frame: Any, ins: Any) -> None:
+    function, value = frame.pop(), frame.pop()
+    _set_function_attribute(frame, function, ins.arg, value)
+    frame.push(function)
+
+
+def _set_function_attribute(frame: Any, function: Function, bit: int, value: Value) -> None:
+    if bit == 8:
+        function.made_closure = [c for c in value.items if isinstance(c, Cell)] if isinstance(value, Tuple) else []
+    elif bit == 4:
+        function.annotations = value
+    elif bit == 2 and isinstance(value, Dict):
+        function.made_kwdefaults = {k.const(): v for k, v in value.pairs(frame.cx)}
+    elif bit == 1 and isinstance(value, Tuple):
+        function.made_defaults = [value.at(frame.cx, i) for i in range(len(value.items))]
+
+
+# exceptions ---------------------------------------------------------------------------------------------------
+@opcode("RAISE_VARARGS")
+def raise_varargs(frame: Any, ins: Any) -> None:
+    cx = frame.cx
+    if ins.arg == 0:
+        if not frame.handled:
+            cx.throw(RuntimeError, "No active exception to reraise")
+        raise Raised(frame.handled[-1])
+    cause = frame.pop() if ins.arg == 2 else None
+    exception = cx.as_exception(frame.pop())
+    if not issubclass(exception.python_type(), BaseException):
+        cx.throw(TypeError, "exceptions must derive from BaseException")
+    if cause is not None and isinstance(exception, Object):
+        exception.overlay["__cause__"] = cause
+    raise Raised(exception)
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(frame: Any, ins: Any) -> None:
+    exception = frame.pop()
+    frame.push(frame.handled[-1] if frame.handled else Const(None))
+    frame.push(exception)
+    frame.handled.append(exception)
+
+
+@opcode("POP_EXCEPT")
+def pop_except(frame: Any, ins: Any) -> None:
+    frame.stack.pop()
+    if frame.handled:
+        frame.handled.pop()
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(frame: Any, ins: Any) -> None:
+    classes = frame.pop()
+    options = list(classes.iterate(frame.cx)) if isinstance(classes, Tuple) else [classes]
+    cls = frame.stack[-1].python_type()
+    frame.push(Const(any(isinstance(c, Class) and issubclass(cls, c.cls) for c in options)))
+
+
+@opcode("RERAISE")
+def reraise(frame: Any, ins: Any) -> None:
+    exception = frame.pop()
+    raise Raised(exception)
+
+
+# context managers ---------------------------------------------------------------------------------------------
+@opcode("BEFORE_WITH")
+def before_with(frame: Any, ins: Any) -> None:
+    cx, manager = frame.cx, frame.pop()
+    enter, leave = manager.getattr(cx, "__enter__"), manager.getattr(cx, "__exit__")
+    frame.push(leave)
+    frame.push(cx.call(enter, [], {}))
+
+
+@opcode("WITH_EXCEPT_START")
+def with_except_start(frame: Any, ins: Any) -> None:
+    cx, exception = frame.cx, frame.stack[-1]
+    leave = frame.stack[-4]
+    frame.push(cx.call(leave, [cx.class_of(exception), exception, Const(None)], {}))
+
+
+__all__ = ["List", "push_callable", "types"]

@@ -1,0 +1,46 @@
+"""The opcode table.
+
+In: handlers, registered by `@opcode("NAME", ...)`.  Out: `HANDLERS`, opcode name → handler(frame, instruction).
+`UNHANDLED` lists the opcodes that break the graph on purpose, with the reason.  A test asserts that each opcode
+of each supported Python version is in exactly one of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Handler = Callable[[Any, Any], None]  # (frame, instruction)
+HANDLERS: dict[str, Handler] = {}
+
+_ASYNC = "coroutines run eagerly"
+_CLASS = "a class body runs eagerly"
+UNHANDLED: dict[str, str] = {
+    "GET_AWAITABLE": _ASYNC, "GET_AITER": _ASYNC, "GET_ANEXT": _ASYNC, "BEFORE_ASYNC_WITH": _ASYNC,
+    "END_ASYNC_FOR": _ASYNC, "ASYNC_GEN_WRAP": _ASYNC,
+    "LOAD_BUILD_CLASS": _CLASS, "SETUP_ANNOTATIONS": _CLASS, "LOAD_NAME": _CLASS, "STORE_NAME": _CLASS,
+    "DELETE_NAME": _CLASS, "LOAD_CLASSDEREF": _CLASS, "LOAD_LOCALS": _CLASS, "LOAD_FROM_DICT_OR_GLOBALS": _CLASS,
+    "LOAD_FROM_DICT_OR_DEREF": _CLASS,
+    "IMPORT_STAR": "only at module level", "PRINT_EXPR": "only in interactive sessions",
+    "CHECK_EG_MATCH": "exception groups run eagerly", "PREP_RERAISE_STAR": "exception groups run eagerly",
+    "CLEANUP_THROW": "reached only by throwing into a delegating generator",
+    "CACHE": "removed when bytecode is decoded", "EXTENDED_ARG": "removed when bytecode is decoded",
+    "RESERVED": "not an instruction", "INTERPRETER_EXIT": "not part of a function's code",
+    "ENTER_EXECUTOR": "removed when bytecode is decoded", "<0>": "not an instruction",
+    "LOAD_FAST_LOAD_FAST": "split when bytecode is decoded",
+    "STORE_FAST_LOAD_FAST": "split when bytecode is decoded",
+    "STORE_FAST_STORE_FAST": "split when bytecode is decoded",
+}  # fmt: skip
+
+
+def opcode(*names: str) -> Callable[[Handler], Handler]:
+    """Register a handler under one or more opcode names (of any Python version)."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            if name in HANDLERS or name in UNHANDLED:
+                raise ValueError(f"opcode {name} is registered twice")
+            HANDLERS[name] = handler
+        return handler
+
+    return register

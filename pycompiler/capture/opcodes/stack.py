@@ -1,0 +1,315 @@
+"""Stack manipulation, operators, containers, formatting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycompiler.capture import operators
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.opcodes.registry import Handler, opcode
+from pycompiler.capture.values.base import NULL, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple
+
+
+@opcode("POP_TOP")
+def pop_top(frame: Any, ins: Any) -> None:
+    frame.stack.pop()
+
+
+@opcode("END_FOR")
+def end_for(frame: Any, ins: Any) -> None:
+    frame.stack.pop()
+    if operators.END_FOR_POPS_TWO:
+        frame.stack.pop()
+
+
+@opcode("END_SEND")
+def end_send(frame: Any, ins: Any) -> None:
+    del frame.stack[-2]
+
+
+@opcode("PUSH_NULL")
+def push_null(frame: Any, ins: Any) -> None:
+    frame.push(NULL)
+
+
+@opcode("COPY")
+def copy(frame: Any, ins: Any) -> None:
+    frame.push(frame.stack[-ins.arg])
+
+
+@opcode("SWAP")
+def swap(frame: Any, ins: Any) -> None:
+    s, n = frame.stack, ins.arg
+    s[-1], s[-n] = s[-n], s[-1]
+
+
+@opcode("BINARY_OP")
+def binary_op(frame: Any, ins: Any) -> None:
+    right, left = frame.pop(), frame.pop()
+    frame.push(operators.binary(frame.cx, ins.argval, left, right))
+
+
+@opcode("COMPARE_OP")
+def compare_op(frame: Any, ins: Any) -> None:
+    right, left = frame.pop(), frame.pop()
+    result = operators.compare(frame.cx, ins.argval, left, right)
+    frame.push(Const(frame.cx.truth(result)) if ins.flag else result)
+
+
+@opcode("IS_OP")
+def is_op(frame: Any, ins: Any) -> None:
+    right, left = frame.pop(), frame.pop()
+    frame.push(Const(frame.cx.same(left, right) is not bool(ins.arg)))
+
+
+@opcode("CONTAINS_OP")
+def contains_op(frame: Any, ins: Any) -> None:
+    container, item = frame.pop(), frame.pop()
+    frame.push(Const(container.contains(frame.cx, item) is not bool(ins.arg)))
+
+
+def _unary(op: str) -> Handler:
+    def handler(frame: Any, ins: Any) -> None:
+        frame.push(operators.unary(frame.cx, op, frame.pop()))
+
+    return handler
+
+
+opcode("UNARY_NEGATIVE")(_unary("-"))
+opcode("UNARY_POSITIVE")(_unary("+"))
+opcode("UNARY_INVERT")(_unary("~"))
+
+
+@opcode("UNARY_NOT")
+def unary_not(frame: Any, ins: Any) -> None:
+    frame.push(Const(not frame.cx.truth(frame.pop())))
+
+
+@opcode("TO_BOOL")
+def to_bool(frame: Any, ins: Any) -> None:
+    frame.push(Const(frame.cx.truth(frame.pop())))
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(frame: Any, ins: Any) -> None:
+    key, owner = frame.pop(), frame.pop()
+    frame.push(operators.getitem(frame.cx, owner, key))
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(frame: Any, ins: Any) -> None:
+    key, owner, value = frame.pop(), frame.pop(), frame.pop()
+    owner.setitem(frame.cx, key, value)
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(frame: Any, ins: Any) -> None:
+    key, owner = frame.pop(), frame.pop()
+    owner.delitem(frame.cx, key)
+
+
+@opcode("BINARY_SLICE")
+def binary_slice(frame: Any, ins: Any) -> None:
+    stop, start, owner = frame.pop(), frame.pop(), frame.pop()
+    frame.push(operators.getitem(frame.cx, owner, make_slice([start, stop, Const(None)])))
+
+
+@opcode("STORE_SLICE")
+def store_slice(frame: Any, ins: Any) -> None:
+    stop, start, owner, value = frame.pop(), frame.pop(), frame.pop(), frame.pop()
+    owner.setitem(frame.cx, make_slice([start, stop, Const(None)]), value)
+
+
+def make_slice(parts: list[Value]) -> Slice:
+    return Slice(parts)
+
+
+@opcode("BUILD_SLICE")
+def build_slice(frame: Any, ins: Any) -> None:
+    parts = frame.popn(ins.arg)
+    frame.push(make_slice(parts if len(parts) == 3 else [*parts, Const(None)]))
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(frame: Any, ins: Any) -> None:
+    frame.push(Tuple(frame.popn(ins.arg)))
+
+
+@opcode("BUILD_LIST")
+def build_list(frame: Any, ins: Any) -> None:
+    frame.push(List(frame.popn(ins.arg)))
+
+
+@opcode("BUILD_SET")
+def build_set(frame: Any, ins: Any) -> None:
+    frame.push(Set({Key(frame.cx, v): v for v in frame.popn(ins.arg)}))
+
+
+@opcode("BUILD_MAP")
+def build_map(frame: Any, ins: Any) -> None:
+    values = frame.popn(2 * ins.arg)
+    frame.push(Dict({Key(frame.cx, k): v for k, v in zip(values[::2], values[1::2], strict=True)}))
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(frame: Any, ins: Any) -> None:
+    keys = frame.pop().const()
+    values = frame.popn(ins.arg)
+    frame.push(Dict({Key(frame.cx, frame.cx.make(k)): v for k, v in zip(keys, values, strict=True)}))
+
+
+@opcode("BUILD_STRING")
+def build_string(frame: Any, ins: Any) -> None:
+    frame.push(Const("".join(v.const() for v in frame.popn(ins.arg))))
+
+
+@opcode("LIST_APPEND")
+def list_append(frame: Any, ins: Any) -> None:
+    value = frame.pop()
+    frame.stack[-ins.arg].items.append(value)
+
+
+@opcode("SET_ADD")
+def set_add(frame: Any, ins: Any) -> None:
+    value = frame.pop()
+    frame.stack[-ins.arg].add(frame.cx, value)
+
+
+@opcode("MAP_ADD")
+def map_add(frame: Any, ins: Any) -> None:
+    value, key = frame.pop(), frame.pop()
+    frame.stack[-ins.arg].setitem(frame.cx, key, value)
+
+
+@opcode("LIST_EXTEND")
+def list_extend(frame: Any, ins: Any) -> None:
+    iterable = frame.pop()
+    frame.stack[-ins.arg].items.extend(frame.cx.elements(iterable))
+
+
+@opcode("SET_UPDATE")
+def set_update(frame: Any, ins: Any) -> None:
+    iterable = frame.pop()
+    target = frame.stack[-ins.arg]
+    for v in frame.cx.elements(iterable):
+        target.add(frame.cx, v)
+
+
+@opcode("DICT_UPDATE")
+def dict_update(frame: Any, ins: Any) -> None:
+    mapping = frame.pop()
+    operators.dict_update(frame.cx, frame.stack[-ins.arg], mapping)
+
+
+@opcode("DICT_MERGE")
+def dict_merge(frame: Any, ins: Any) -> None:
+    cx, mapping = frame.cx, frame.pop()
+    target = frame.stack[-ins.arg]
+    for key, value in operators.mapping_pairs(cx, mapping):
+        if Key(cx, key) in target.entries:
+            cx.throw(TypeError, f"got multiple values for keyword argument {key.const()!r}")
+        target.setitem(cx, key, value)
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(frame: Any, ins: Any) -> None:
+    frame.push(Tuple(frame.pop().items))
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(frame: Any, ins: Any) -> None:
+    cx, value = frame.cx, frame.pop()
+    items = list(cx.elements(value))
+    if len(items) < ins.arg:
+        cx.throw(ValueError, f"not enough values to unpack (expected {ins.arg}, got {len(items)})")
+    if len(items) > ins.arg:
+        cx.throw(ValueError, f"too many values to unpack (expected {ins.arg})")
+    frame.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(frame: Any, ins: Any) -> None:
+    cx, value = frame.cx, frame.pop()
+    before, after = ins.arg & 0xFF, ins.arg >> 8
+    items = list(cx.elements(value))
+    if len(items) < before + after:
+        cx.throw(ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
+    middle = items[before : len(items) - after]
+    frame.stack.extend(reversed([*items[:before], List(middle), *items[len(items) - after :]]))
+
+
+@opcode("GET_LEN")
+def get_len(frame: Any, ins: Any) -> None:
+    frame.push(Const(frame.stack[-1].length(frame.cx)))
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(frame: Any, ins: Any) -> None:
+    import collections.abc
+
+    frame.push(Const(issubclass(frame.stack[-1].python_type(), collections.abc.Mapping)))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(frame: Any, ins: Any) -> None:
+    frame.push(Const(bool(frame.stack[-1].python_type().__flags__ & (1 << 5))))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(frame: Any, ins: Any) -> None:
+    cx = frame.cx
+    subject, keys = frame.stack[-2], frame.stack[-1]
+    found = []
+    for key in keys.iterate(cx):
+        if not subject.contains(cx, key):
+            frame.push(Const(None))
+            return
+        found.append(subject.getitem(cx, key))
+    frame.push(Tuple(found))
+
+
+@opcode("MATCH_CLASS")
+def match_class(frame: Any, ins: Any) -> None:
+    cx = frame.cx
+    names, cls, subject = frame.pop().const(), frame.pop(), frame.pop()
+    if not issubclass(subject.python_type(), cls.cls):
+        frame.push(Const(None))
+        return
+    positional: tuple[str, ...] = ()
+    if ins.arg:
+        positional = getattr(cls.cls, "__match_args__", ())[: ins.arg]
+        if len(positional) < ins.arg:
+            raise Break("unsupported-opcode", f"MATCH_CLASS of {cls.describe()}")
+    found = []
+    for name in (*positional, *names):
+        value = cx.catching(AttributeError, lambda name=name: subject.getattr(cx, name))
+        if value is None:
+            frame.push(Const(None))
+            return
+        found.append(value)
+    frame.push(Tuple(found))
+
+
+@opcode("FORMAT_VALUE")
+def format_value(frame: Any, ins: Any) -> None:
+    which, has_spec = ins.arg & 3, ins.arg & 4
+    spec = frame.pop() if has_spec else Const("")
+    frame.push(operators.format_value(frame.cx, frame.pop(), which, spec))
+
+
+@opcode("CONVERT_VALUE")
+def convert_value(frame: Any, ins: Any) -> None:
+    frame.push(operators.convert(frame.cx, frame.pop(), ins.arg))
+
+
+@opcode("FORMAT_SIMPLE")
+def format_simple(frame: Any, ins: Any) -> None:
+    frame.push(operators.format_value(frame.cx, frame.pop(), 0, Const("")))
+
+
+@opcode("FORMAT_WITH_SPEC")
+def format_with_spec(frame: Any, ins: Any) -> None:
+    spec = frame.pop()
+    frame.push(operators.format_value(frame.cx, frame.pop(), 0, spec))

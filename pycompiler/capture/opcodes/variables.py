@@ -1,0 +1,221 @@
+"""Loads and stores of locals, globals, cells and attributes."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.opcodes.registry import opcode
+from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.functions import Method
+from pycompiler.capture.values.objects import Class, Super
+from pycompiler.ir.source import const as const_source
+
+
+@opcode("NOP", "RESUME", "MAKE_CELL", "COPY_FREE_VARS", "NOT_TAKEN")
+def nop(frame: Any, ins: Any) -> None:
+    if ins.opname == "MAKE_CELL":
+        name = ins.argval
+        frame.locals[name] = Cell(frame.locals.get(name), frame_name=name if frame.root else None)
+
+
+@opcode("LOAD_CONST")
+def load_const(frame: Any, ins: Any) -> None:
+    frame.push(frame.cx.make(ins.argval))
+
+
+def get_local(frame: Any, name: str) -> Value:
+    value = frame.locals.get(name)
+    if value is None:
+        value = frame.free.get(name)
+    if value is None:
+        frame.cx.throw(UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value")
+    realised: Value = frame.cx.realize(value)
+    if realised is not value:
+        frame.locals[name] = realised
+    return realised
+
+
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE", "LOAD_FAST_BORROW")
+def load_fast(frame: Any, ins: Any) -> None:
+    frame.push(get_local(frame, ins.argval))
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(frame: Any, ins: Any) -> None:
+    value = frame.locals.pop(ins.argval, None)
+    frame.push(NULL if value is None else value)
+
+
+@opcode("STORE_FAST", "STORE_FAST_MAYBE_NULL")
+def store_fast(frame: Any, ins: Any) -> None:
+    value = frame.stack.pop()
+    if value is NULL:
+        frame.locals.pop(ins.argval, None)
+    else:
+        frame.locals[ins.argval] = value
+
+
+@opcode("DELETE_FAST")
+def delete_fast(frame: Any, ins: Any) -> None:
+    get_local(frame, ins.argval)
+    del frame.locals[ins.argval]
+
+
+@opcode("LOAD_DEREF")
+def load_deref(frame: Any, ins: Any) -> None:
+    cell = frame.cell(ins.argval)
+    if cell.contents is None:
+        frame.cx.throw(NameError, f"cannot access free variable {ins.argval!r} where it is not associated with a value"
+                       " in enclosing scope")  # fmt: skip
+    cell.contents = frame.cx.realize(cell.contents)
+    frame.push(cell.contents)
+
+
+@opcode("STORE_DEREF")
+def store_deref(frame: Any, ins: Any) -> None:
+    frame.cx.effects.set_cell(frame.cell(ins.argval), frame.pop())
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(frame: Any, ins: Any) -> None:
+    frame.cx.effects.set_cell(frame.cell(ins.argval), None)
+
+
+def get_global(frame: Any, name: str) -> Value:
+    cx, namespace = frame.cx, frame.globals
+    changed: Value | None = cx.effects.get_global(namespace, name)
+    if changed is not None:
+        return changed
+    source = cx.dict_source(namespace)
+    if name in namespace:
+        found: Value = cx.wrap(namespace[name], source.dict_item(name))
+        return found
+    cx.guard("dict_absent", source, name)
+    scope = namespace.get("__builtins__", builtins.__dict__)
+    scope = scope if isinstance(scope, dict) else scope.__dict__
+    if name not in scope:
+        cx.throw(NameError, f"name {name!r} is not defined")
+    builtin: Value = cx.wrap(scope[name], const_source(scope).dict_item(name))
+    return builtin
+
+
+@opcode("LOAD_GLOBAL")
+def load_global(frame: Any, ins: Any) -> None:
+    value = get_global(frame, ins.argval)
+    if ins.flag:
+        push_callable(frame, value, NULL)
+    else:
+        frame.push(value)
+
+
+@opcode("STORE_GLOBAL")
+def store_global(frame: Any, ins: Any) -> None:
+    frame.cx.effects.set_global(frame.globals, ins.argval, frame.pop())
+
+
+@opcode("DELETE_GLOBAL")
+def delete_global(frame: Any, ins: Any) -> None:
+    raise Break("mutation-unsupported", f"del of the global {ins.argval}")
+
+
+def push_callable(frame: Any, fn: Value, receiver: Value) -> None:
+    """The two stack slots before a call's arguments, in this Python's order."""
+    from sys import version_info
+
+    if version_info >= (3, 13):
+        frame.push(fn)
+        frame.push(receiver)
+    elif receiver is NULL:
+        frame.push(NULL)
+        frame.push(fn)
+    else:
+        frame.push(fn)
+        frame.push(receiver)
+
+
+def push_method(frame: Any, value: Value) -> None:
+    if isinstance(value, Method):
+        push_callable(frame, value.function, value.receiver)
+    else:
+        push_callable(frame, value, NULL)
+
+
+@opcode("LOAD_ATTR")
+def load_attr(frame: Any, ins: Any) -> None:
+    value = frame.pop().getattr(frame.cx, ins.argval)
+    if ins.flag:
+        push_method(frame, value)
+    else:
+        frame.push(value)
+
+
+@opcode("LOAD_METHOD")
+def load_method(frame: Any, ins: Any) -> None:
+    push_method(frame, frame.pop().getattr(frame.cx, ins.argval))
+
+
+@opcode("LOAD_SUPER_ATTR")
+def load_super_attr(frame: Any, ins: Any) -> None:
+    receiver, cls, _ = frame.pop(), frame.pop(), frame.pop()
+    if not isinstance(cls, Class):
+        raise Break("unsupported-operation", f"super({cls.describe()}, ...)")
+    value = Super(cls.cls, receiver).getattr(frame.cx, ins.argval)
+    if ins.flag & 1:
+        push_method(frame, value)
+    else:
+        frame.push(value)
+
+
+@opcode("STORE_ATTR")
+def store_attr(frame: Any, ins: Any) -> None:
+    owner = frame.pop()
+    owner.setattr(frame.cx, ins.argval, frame.pop())
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(frame: Any, ins: Any) -> None:
+    frame.pop().delattr(frame.cx, ins.argval)
+
+
+@opcode("IMPORT_NAME")
+def import_name(frame: Any, ins: Any) -> None:
+    import sys
+
+    cx = frame.cx
+    fromlist, level = frame.pop().const(), frame.pop().const()
+    name = ins.argval
+    package = frame.globals.get("__package__") or frame.globals.get("__name__", "").rpartition(".")[0]
+    full = name if level == 0 else importlib_resolve(name, package, level)
+    if full not in sys.modules:
+        raise Break("import", f"import of {full}, which is not loaded yet")
+    module = sys.modules[full] if fromlist else sys.modules[full.partition(".")[0]]
+    if fromlist and any(not hasattr(module, n) for n in fromlist if n != "*"):
+        raise Break("import", f"from {full} import {', '.join(fromlist)}")
+    frame.push(cx.make(module))
+
+
+def importlib_resolve(name: str, package: str, level: int) -> str:
+    base = package.rsplit(".", level - 1)[0] if level > 1 else package
+    return f"{base}.{name}" if name else base
+
+
+@opcode("IMPORT_FROM")
+def import_from(frame: Any, ins: Any) -> None:
+    module = frame.stack[-1]
+    frame.push(module.getattr(frame.cx, ins.argval))
+
+
+@opcode("LOAD_ASSERTION_ERROR")
+def load_assertion_error(frame: Any, ins: Any) -> None:
+    frame.push(frame.cx.make(AssertionError))
+
+
+@opcode("LOAD_COMMON_CONSTANT")
+def load_common_constant(frame: Any, ins: Any) -> None:
+    frame.push(frame.cx.make(ins.argval))
+
+
+__all__ = ["Const", "get_global", "get_local", "push_method"]

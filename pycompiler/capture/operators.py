@@ -1,0 +1,317 @@
+"""Python's operators on values: binary, comparison, unary, subscripts, formatting.
+
+In: operator text as in bytecode ("+", "+=", "<") and values.  Out: a value.  Order: both constant → evaluate; a tensor
+involved → graph; containers → their own rules; else the special methods of the classes, as Python dispatches them.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, DictView, Key, List, Sequence, Set, Tuple
+from pycompiler.capture.values.functions import Builtin, Function, Method
+from pycompiler.capture.values.objects import Class, Object
+from pycompiler.capture.values.tensor import Tensor
+
+# Differences between versions that the handlers need, by name.
+FOR_ITER_POPS = sys.version_info < (3, 12)
+SEND_POPS = sys.version_info < (3, 12)
+END_FOR_POPS_TWO = sys.version_info[:2] == (3, 12)
+NULL_AFTER_CALLABLE = sys.version_info >= (3, 13)
+
+# text -> (function, special method, reflected special method)
+BINARY: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
+    "+": (operator.add, "__add__", "__radd__"),
+    "-": (operator.sub, "__sub__", "__rsub__"),
+    "*": (operator.mul, "__mul__", "__rmul__"),
+    "/": (operator.truediv, "__truediv__", "__rtruediv__"),
+    "//": (operator.floordiv, "__floordiv__", "__rfloordiv__"),
+    "%": (operator.mod, "__mod__", "__rmod__"),
+    "**": (operator.pow, "__pow__", "__rpow__"),
+    "@": (operator.matmul, "__matmul__", "__rmatmul__"),
+    "&": (operator.and_, "__and__", "__rand__"),
+    "|": (operator.or_, "__or__", "__ror__"),
+    "^": (operator.xor, "__xor__", "__rxor__"),
+    "<<": (operator.lshift, "__lshift__", "__rlshift__"),
+    ">>": (operator.rshift, "__rshift__", "__rrshift__"),
+}
+INPLACE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "+=": (operator.iadd, "__iadd__"),
+    "-=": (operator.isub, "__isub__"),
+    "*=": (operator.imul, "__imul__"),
+    "/=": (operator.itruediv, "__itruediv__"),
+    "//=": (operator.ifloordiv, "__ifloordiv__"),
+    "%=": (operator.imod, "__imod__"),
+    "**=": (operator.ipow, "__ipow__"),
+    "@=": (operator.imatmul, "__imatmul__"),
+    "&=": (operator.iand, "__iand__"),
+    "|=": (operator.ior, "__ior__"),
+    "^=": (operator.ixor, "__ixor__"),
+    "<<=": (operator.ilshift, "__ilshift__"),
+    ">>=": (operator.irshift, "__irshift__"),
+}
+COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
+}
+UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "-": (operator.neg, "__neg__"),
+    "+": (operator.pos, "__pos__"),
+    "~": (operator.invert, "__invert__"),
+}
+
+
+def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
+    inplace = op in INPLACE
+    fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        if not (isinstance(left, (Tensor, Const)) and isinstance(right, (Tensor, Const))):
+            found = _special(cx, left, special, right) or _special(cx, right, reflected, left)
+            if found is not None:
+                return found
+            cx.throw(TypeError, f"unsupported operand type(s) for {op}: {_type(left)!r} and {_type(right)!r}")
+        if inplace and isinstance(left, Tensor):
+            return cx.graph.call_function(INPLACE[op][0], [left, right], {}, always=True)  # type: ignore[no-any-return]
+        return cx.graph.call_function(fn, [left, right], {})  # type: ignore[no-any-return]
+    if isinstance(left, Const) and isinstance(right, Const):
+        return cx.evaluate(fn, left.value, right.value)  # type: ignore[no-any-return]
+    if inplace:
+        found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
+        if found is not None:
+            return found
+    found = _containers(cx, op.rstrip("=") if inplace else op, left, right)
+    if found is None:
+        found = _special(cx, left, special, right)
+    if found is None:
+        found = _special(cx, right, reflected, left)
+    if found is not None:
+        return found
+    if left.is_const() and right.is_const():
+        return cx.evaluate(fn, left.const(), right.const())  # type: ignore[no-any-return]
+    if isinstance(left, Const) and isinstance(left.value, str) and op == "%":
+        raise Break("unsupported-operation", "string formatting of values that are not constants")
+    cx.throw(TypeError, f"unsupported operand type(s) for {op}: {_type(left)!r} and {_type(right)!r}")
+    raise AssertionError
+
+
+def _type(value: Value) -> str:
+    return value.python_type().__name__
+
+
+def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    if isinstance(left, List) and op == "+=":
+        cx.effects.mutate(left)
+        left.items.extend(cx.elements(right))
+        return left
+    if isinstance(left, Dict) and op == "|=":
+        dict_update(cx, left, right)
+        return left
+    if isinstance(left, Set) and op == "|=" and left.cls is set:
+        for v in cx.elements(right):
+            left.add(cx, v)
+        return left
+    return None
+
+
+def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
+        if isinstance(left, List) is isinstance(right, List):
+            return cx.sequence([*left.items, *right.items], list if isinstance(left, List) else _plain(left, right))  # type: ignore[no-any-return]
+    if op == "*":
+        for a, b in ((left, right), (right, left)):
+            if isinstance(a, Sequence) and isinstance(b, Const) and isinstance(b.value, int):
+                return cx.sequence(a.items * b.value, list if isinstance(a, List) else tuple)  # type: ignore[no-any-return]
+    if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
+        merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, left.cls)
+        dict_update(cx, merged, right)
+        return merged
+    if op in "|&-^" and all(isinstance(v, (Set, DictView)) for v in (left, right)):
+        a = {cx.key(v): v for v in left.iterate(cx)}
+        b = {cx.key(v): v for v in right.iterate(cx)}
+        picks = {
+            "|": {**a, **b},
+            "&": {k: v for k, v in a.items() if k in b},
+            "-": {k: v for k, v in a.items() if k not in b},
+            "^": {**{k: v for k, v in a.items() if k not in b}, **{k: v for k, v in b.items() if k not in a}},
+        }
+        return Set(picks[op], left.cls if isinstance(left, Set) else set)
+    return None
+
+
+def _plain(left: Sequence, right: Sequence) -> type:
+    import torch
+
+    return torch.Size if left.cls is torch.Size and right.cls in (torch.Size, tuple) else tuple
+
+
+def _special(cx: Capture, value: Value, name: str, other: Value) -> Value | None:
+    """value.name(other), or None when the class has no such method or it returns NotImplemented."""
+    if isinstance(value, Class):
+        method = getattr(type(value.cls), name, None)
+        if method is None or not value.is_const() or not other.is_const():
+            return None
+        result = cx.evaluate(method, value.const(), other.const())
+    elif isinstance(value, Object):
+        bound = value.special(cx, name)
+        if bound is None:
+            return None
+        if isinstance(bound, Method) and isinstance(bound.function, Builtin):
+            if value.storage is None:
+                return None
+            return binary_on_storage(cx, name, value, other)
+        result = cx.call(bound, [other], {})
+    else:
+        return None
+    return None if isinstance(result, Const) and result.value is NotImplemented else result
+
+
+def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Value | None:
+    """An operator that a subclass of a builtin container inherits."""
+    assert value.storage is not None
+    text = next((t for t, (_, s, _) in BINARY.items() if s == name), None)
+    plain = other.storage if isinstance(other, Object) and other.storage is not None else other
+    return _containers(cx, text, value.storage, plain) if text else None
+
+
+def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
+    fn, special, reflected = COMPARE[op]
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        for v in (left, right):
+            if not isinstance(v, Tensor) and not (isinstance(v, Const) and isinstance(v.value, (int, float, complex, bool))):
+                if op in ("==", "!=") and not isinstance(v, Object):
+                    return Const(op == "!=")
+                raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+        return cx.graph.call_function(fn, [left, right], {})  # type: ignore[no-any-return]
+    if isinstance(left, Const) and isinstance(right, Const):
+        return cx.evaluate(fn, left.value, right.value)  # type: ignore[no-any-return]
+    found = _special(cx, left, special, right)
+    if found is None:
+        found = _special(cx, right, reflected, left)
+    if found is not None:
+        return found
+    left, right = _unwrap(left), _unwrap(right)
+    if op in ("==", "!="):
+        return Const(_equal(cx, left, right) is (op == "=="))
+    if isinstance(left, Sequence) and isinstance(right, Sequence):
+        for a, b in zip(left.iterate(cx), right.iterate(cx), strict=False):
+            if not (cx.same(a, b) or cx.equal(a, b)):
+                return compare(cx, op, a, b)
+        return Const(fn(len(left.items), len(right.items)))
+    if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
+        return Const(fn({cx.key(v) for v in left.iterate(cx)}, {cx.key(v) for v in right.iterate(cx)}))
+    if left.is_const() and right.is_const():
+        return cx.evaluate(fn, left.const(), right.const())  # type: ignore[no-any-return]
+    cx.throw(TypeError, f"{op!r} not supported between instances of {_type(left)!r} and {_type(right)!r}")
+    raise AssertionError
+
+
+def _unwrap(value: Value) -> Value:
+    return value.storage if isinstance(value, Object) and value.storage is not None else value
+
+
+def _equal(cx: Capture, left: Value, right: Value) -> bool:
+    if cx.same(left, right):
+        return True
+    if isinstance(left, Sequence) and isinstance(right, Sequence):
+        if isinstance(left, List) is not isinstance(right, List) or len(left.items) != len(right.items):
+            return False
+        return all(cx.same(a, b) or cx.equal(a, b) for a, b in zip(left.iterate(cx), right.iterate(cx), strict=True))
+    if isinstance(left, Dict) and isinstance(right, Dict):
+        a = {cx.key(k): v for k, v in left.pairs(cx)}
+        b = {cx.key(k): v for k, v in right.pairs(cx)}
+        return a.keys() == b.keys() and all(cx.same(a[k], b[k]) or cx.equal(a[k], b[k]) for k in a)
+    if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
+        return {cx.key(v) for v in left.iterate(cx)} == {cx.key(v) for v in right.iterate(cx)}
+    if left.is_const() and right.is_const():
+        return bool(cx.evaluate_raw(operator.eq, left.const(), right.const()))
+    return False  # identity decides, and they are not the same object
+
+
+def unary(cx: Capture, op: str, value: Value) -> Value:
+    fn, special = UNARY[op]
+    if isinstance(value, Const):
+        return cx.evaluate(fn, value.value)  # type: ignore[no-any-return]
+    if isinstance(value, Tensor):
+        return cx.graph.call_function(fn, [value], {})  # type: ignore[no-any-return]
+    method = value.special(cx, special) if isinstance(value, Object) else None
+    if method is None:
+        cx.throw(TypeError, f"bad operand type for unary {op}: {_type(value)!r}")
+    return cx.call(method, [], {})  # type: ignore[no-any-return]
+
+
+def getitem(cx: Capture, owner: Value, key: Value) -> Value:
+    found = owner.getitem(cx, key)
+    return cx.realize(found)  # type: ignore[no-any-return]
+
+
+def mapping_pairs(cx: Capture, mapping: Value) -> list[tuple[Value, Value]]:
+    """The pairs of a mapping given as ** argument or to update()."""
+    mapping = _unwrap(mapping)
+    if isinstance(mapping, Dict):
+        return mapping.pairs(cx)
+    keys = cx.call(mapping.getattr(cx, "keys"), [], {})
+    return [(k, mapping.getitem(cx, k)) for k in cx.elements(keys)]
+
+
+def dict_update(cx: Capture, target: Any, source: Value) -> None:
+    source = _unwrap(source)
+    if isinstance(source, Dict) or (isinstance(source, Object) and hasattr(source.cls, "keys")):
+        pairs = mapping_pairs(cx, source)
+    else:
+        pairs = []
+        for element in cx.elements(source):
+            key, value = cx.elements(element)
+            pairs.append((key, value))
+    for key, value in pairs:
+        target.setitem(cx, key, value)
+
+
+def convert(cx: Capture, value: Value, which: int) -> Value:
+    """The conversion of an f-string field: 0 none, 1 str, 2 repr, 3 ascii."""
+    return value if which == 0 else text(cx, value, {1: str, 2: repr, 3: ascii}[which])
+
+
+def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
+    value = convert(cx, value, which)
+    if value.is_const():
+        return cx.evaluate(format, value.const(), spec.const())  # type: ignore[no-any-return]
+    if isinstance(value, Object):
+        method = value.special(cx, "__format__")
+        if isinstance(method, Method) and isinstance(method.function, Function):
+            return cx.call(method, [spec], {})  # type: ignore[no-any-return]
+    return cx.evaluate(format, text(cx, value, str).const(), spec.const())  # type: ignore[no-any-return]
+
+
+def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
+    """str(value), repr(value) or ascii(value)."""
+    if value.is_const():
+        return cx.evaluate(how, value.const())  # type: ignore[no-any-return]
+    if isinstance(value, Object):
+        for name in ("__str__", "__repr__") if how is str else ("__repr__",):
+            method = value.special(cx, name)
+            if isinstance(method, Method) and isinstance(method.function, Function):
+                return cx.call(method, [], {})  # type: ignore[no-any-return]
+        if value.args is not None and all(a.is_const() for a in value.args):
+            return cx.evaluate(how, value.cls(*(a.const() for a in value.args)))  # type: ignore[no-any-return]
+    if isinstance(value, Sequence) and value.cls in (list, tuple):
+        inner = ", ".join(text(cx, v, repr).const() for v in value.iterate(cx))
+        if value.cls is list:
+            return Const(f"[{inner}]")
+        return Const(f"({inner},)" if len(value.items) == 1 else f"({inner})")
+    if isinstance(value, Dict) and value.cls is dict:
+        pairs = (f"{text(cx, k, repr).const()}: {text(cx, v, repr).const()}" for k, v in value.pairs(cx))
+        return Const("{" + ", ".join(pairs) + "}")
+    raise Break("unsupported-operation", f"{how.__name__}({value.describe()})")
+
+
+__all__ = ["Key", "Tuple", "binary", "compare", "format_value", "getitem", "unary"]

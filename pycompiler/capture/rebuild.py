@@ -1,0 +1,95 @@
+"""Helpers that generated frame code calls to build objects and replay side effects.  Plain functions of real objects."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+
+def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
+    """An instance without running __init__; `args` are an exception's."""
+    if args is not None:
+        return cls.__new__(cls, *args)
+    return cls.__new__(cls)
+
+
+def set_attributes(obj: Any, names: tuple[str, ...], *values: Any) -> Any:
+    for name, value in zip(names, values, strict=True):
+        if isinstance(obj, BaseException):
+            setattr(obj, name, value)
+        else:
+            object.__setattr__(obj, name, value)
+    return obj
+
+
+def base_of(cls: type, *bases: type) -> type:
+    """The builtin container class that stores an instance's items."""
+    import collections
+
+    return next(b for b in (collections.OrderedDict, *bases) if issubclass(cls, b))
+
+
+def fill_dict(target: Any, *items: Any) -> Any:
+    """Replace the contents of a dict (or subclass) by key, value, key, value, ... without running overrides."""
+    base = base_of(type(target), dict)
+    base.clear(target)
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        base.__setitem__(target, key, value)
+    return target
+
+
+def fill_list(target: Any, *items: Any) -> Any:
+    """Replace the contents of a list (or subclass)."""
+    list.__setitem__(target, slice(None), items)
+    return target
+
+
+def fill_set(target: Any, *items: Any) -> Any:
+    """Replace the contents of a set (or subclass)."""
+    set.clear(target)
+    set.update(target, items)
+    return target
+
+
+def make_function(
+    code: types.CodeType,
+    namespace: dict[str, Any],
+    names: tuple[str, str],
+    defaults: tuple[Any, ...] | None,
+    kwdefaults: dict[str, Any] | None,
+    closure: tuple[types.CellType, ...] | None,
+    attributes: dict[str, Any] | None,
+) -> types.FunctionType:
+    made = types.FunctionType(code, namespace, names[0], defaults, closure or None)
+    made.__qualname__ = names[1]
+    made.__kwdefaults__ = kwdefaults
+    if attributes:
+        made.__dict__.update(attributes)
+    return made
+
+
+def make_tuple_subclass(cls: type, *items: Any) -> Any:
+    """A namedtuple or structseq."""
+    if hasattr(cls, "n_fields"):
+        return cls(items)
+    return tuple.__new__(cls, items)
+
+
+def make_cell(*contents: Any) -> types.CellType:
+    return types.CellType(*contents)
+
+
+def set_cell(cell: types.CellType, *contents: Any) -> None:
+    """Store into a cell, or empty it."""
+    if contents:
+        cell.cell_contents = contents[0]
+    else:
+        del cell.cell_contents
+
+
+def set_global(namespace: dict[str, Any], name: str, value: Any) -> None:
+    namespace[name] = value
+
+
+def raise_unbound(name: str) -> None:
+    raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")

@@ -1,0 +1,141 @@
+"""Which callables go into the graph, which are evaluated on constants, and which are not inlined.
+
+In: a function.  Out: yes or no, with the reason.  Three tables, by namespace and by identity.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import math
+import operator
+import types
+from typing import Any
+
+import torch
+
+# Functions of these namespaces go into the graph as one node each.
+GRAPH_NAMESPACES = (
+    torch, torch.nn.functional, torch._C._nn, torch._C._VariableFunctions, torch.functional, torch.linalg,
+    torch.fft, torch.special, torch._C._linalg, torch._C._special, torch._C._fft,
+)  # fmt: skip
+
+# Names in those namespaces that are not operators: they keep their own handling, or break the graph.
+NOT_OPERATORS = frozenset(
+    {
+        "compile", "compiler", "save", "load", "manual_seed", "seed", "initial_seed", "set_grad_enabled", "no_grad",
+        "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "set_default_dtype",
+        "set_default_device", "set_default_tensor_type", "get_default_dtype", "get_default_device", "is_tensor",
+        "is_storage", "set_num_threads", "set_num_interop_threads", "set_printoptions", "use_deterministic_algorithms",
+        "set_float32_matmul_precision", "set_flush_denormal", "get_rng_state", "set_rng_state", "vmap", "cond",
+        "while_loop", "typename", "import_ir_module", "from_numpy", "frombuffer", "as_tensor", "tensor", "asarray",
+        "from_file", "get_device_module", "autocast", "is_autocast_enabled", "boolean_dispatch", "handle_torch_function",
+        "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic", "assert_int_or_pair",
+        "has_torch_function", "_jit_internal", "Generator", "result_type_", "chunk_", "get_file_path", "sym_int",
+        "sym_float", "sym_max", "sym_min", "sym_not", "sym_ite", "sym_sum", "sym_fresh_size",
+        "set_autocast_enabled", "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache",
+        "_assert", "fork", "wait", "parse_ir", "parse_schema", "set_anomaly_enabled", "set_warn_always",
+        "is_vulkan_available", "prepare_multiprocessing_environment", "classproperty", "get_num_threads", "overload",
+        "_import_dotted_name", "_running_with_deploy", "deprecated", "_check", "_check_is_size", "_check_index",
+        "_check_type", "_check_value", "_check_tensor_all", "_check_not_implemented", "_check_with",
+    }
+)  # fmt: skip
+
+
+@functools.cache
+def _graph_functions() -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for space in GRAPH_NAMESPACES:
+        for name in dir(space):
+            if name in NOT_OPERATORS or name.startswith("__"):
+                continue
+            value = getattr(space, name, None)
+            if isinstance(value, types.BuiltinFunctionType) or (
+                isinstance(value, types.FunctionType) and _is_operator_module(value.__module__)
+            ):
+                found[id(value)] = value
+    return found
+
+
+def _is_operator_module(module: str | None) -> bool:
+    return module in ("torch", "torch.functional", "torch.nn.functional", "torch._jit_internal", "torch._lobpcg",
+                      "torch.linalg", "torch.fft", "torch.special")  # fmt: skip
+
+
+def in_graph(fn: Any) -> bool:
+    """Whether a call of `fn` is a node of the graph."""
+    return id(fn) in _graph_functions()
+
+
+PURE_MODULES = frozenset({"math", "_operator", "cmath"})
+PURE_BUILTINS = frozenset(
+    {abs, ascii, bin, bytes, bytearray, chr, complex, divmod, float, format, hash, hex, int, oct, ord, pow, repr,
+     round, str, slice, range, frozenset, torch.device, torch.finfo, torch.iinfo, torch.Size, bool, math.prod}
+)  # fmt: skip
+PURE_TYPES = (str, bytes, int, float, complex, bool, range, torch.device, torch.dtype, torch.Size, slice, torch.finfo,
+              torch.iinfo, types.CodeType)  # fmt: skip
+
+
+def is_pure(fn: Any) -> bool:
+    """Whether calling `fn` on constants has no effect and depends on nothing else."""
+    try:
+        if fn in PURE_BUILTINS:
+            return True
+    except TypeError:
+        return False
+    if isinstance(fn, types.BuiltinFunctionType):
+        owner = getattr(fn, "__self__", None)
+        if isinstance(owner, types.ModuleType) or owner is None:
+            return fn.__module__ in PURE_MODULES
+        return isinstance(owner, PURE_TYPES) or owner in PURE_TYPES  # "".join, int.from_bytes
+    owner = getattr(fn, "__objclass__", None)
+    return owner in PURE_TYPES
+
+
+# Functions of these modules are not inlined: they reach outside of the program, or are torch's own machinery.
+SKIP_PREFIXES = (
+    "torch._dynamo", "torch._inductor", "torch.jit", "torch._jit_internal", "torch.utils.data", "torch.distributed",
+    "torch.multiprocessing", "torch.onnx", "torch.export", "torch.fx", "torch._subclasses", "torch._functorch",
+    "torch.autograd.function", "torch.autograd.graph", "torch.serialization", "torch.profiler", "torch.autograd.profiler",
+    "torch._tensor_str", "torch.random", "torch.hub", "torch.overrides", "torch._logging", "torch.package",
+    "logging", "inspect", "importlib", "threading", "unittest", "pickle", "subprocess", "socket", "tempfile", "shutil",
+    "random", "time", "datetime", "asyncio", "concurrent", "multiprocessing", "traceback", "linecache", "pdb", "io",
+    "numpy", "pandas", "matplotlib", "pycompiler.api", "pycompiler.capture", "pycompiler.pipeline", "pycompiler.debug",
+    "pycompiler.backends", "pycompiler.runtime", "_pytest", "pluggy", "ctypes", "cffi", "warnings", "rich",
+)  # fmt: skip
+INLINE_ANYWAY = ("torch.autograd.grad_mode", "torch.nn", "torch.distributions")
+
+
+def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
+    """None if `fn` may be inlined, else the break's kind and text."""
+    if getattr(fn, "_pycompiler_disabled", False):
+        return ("disabled-call", fn.__qualname__)
+    if getattr(fn, "_pycompiler_break", False):
+        return ("explicit-break", fn.__qualname__)
+    module = fn.__module__ or ""
+    if _has_prefix(module, SKIP_PREFIXES) and not _has_prefix(module, INLINE_ANYWAY):
+        return ("skipped-call", f"{module}.{fn.__qualname__}")
+    return None
+
+
+def _has_prefix(module: str, prefixes: tuple[str, ...]) -> bool:
+    return any(module == p or module.startswith(p + ".") for p in prefixes)
+
+
+def why_frame_skipped(code: types.CodeType) -> str | None:
+    """Why a root frame of this code runs eagerly as a whole, or None."""
+    for flag, what in (
+        (inspect.CO_GENERATOR, "generator functions run eagerly"),
+        (inspect.CO_COROUTINE, "coroutines run eagerly"),
+        (inspect.CO_ASYNC_GENERATOR, "asynchronous generators run eagerly"),
+        (inspect.CO_ITERABLE_COROUTINE, "coroutines run eagerly"),
+    ):
+        if code.co_flags & flag:
+            return what
+    if code.co_name in ("<module>",) or not code.co_flags & inspect.CO_OPTIMIZED:
+        return "module and class bodies run eagerly"
+    return None
+
+
+__all__ = ["builtins", "in_graph", "is_pure", "operator", "why_frame_skipped", "why_not_inlined"]

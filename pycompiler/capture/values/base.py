@@ -1,0 +1,127 @@
+"""What the symbolic interpreter computes with: `Value` and Python's data model on it.
+
+In: values.  Out: values, through the protocol methods below, whose defaults break the graph.  A kind of value is
+a subclass in this folder; a user's class, dataclass or module needs no kind of its own (see objects.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.ir.source import Source
+
+Capture = Any  # the capture in progress (context.py), which values never import
+
+
+class Value:
+    """A value of the captured program.  `source` says where it can be loaded from, if it existed before the frame."""
+
+    source: Source | None = None
+
+    def python_type(self) -> type:
+        """The class that type() gives; breaks when it is not known."""
+        raise Break("unsupported-type", type(self).__name__)
+
+    def describe(self) -> str:
+        try:
+            return f"{type(self).__name__}({self.python_type().__qualname__})"
+        except Break:
+            return type(self).__name__
+
+    __repr__ = describe
+
+    # identity of the object for `is`: two values are the same object iff the keys are equal
+    def identity(self) -> object:
+        return ("value", id(self))
+
+    # The real object, when it is known exactly and immutable or existing (not for values made during capture).
+    def is_const(self) -> bool:
+        return False
+
+    def const(self) -> Any:
+        raise Break("unsupported-operation", f"a constant was needed, {self.describe()} was seen")
+
+    # data model -----------------------------------------------------------------------------------------------
+    def getattr(self, cx: Capture, name: str) -> Value:
+        return cx.class_attribute(self, name)  # type: ignore[no-any-return]
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+
+    def delattr(self, cx: Capture, name: str) -> None:
+        raise Break("mutation-unsupported", f"del {self.describe()}.{name}")
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Break("builtin-call", self.describe())
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        raise Break("unsupported-operation", f"{self.describe()}[...]")
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        raise Break("mutation-unsupported", f"{self.describe()}[...] = ...")
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        raise Break("mutation-unsupported", f"del {self.describe()}[...]")
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        """The elements, in order, as a (lazy) Python iterator of values."""
+        raise Break("unsupported-operation", f"iteration over {self.describe()}")
+
+    def length(self, cx: Capture) -> int:
+        raise Break("unsupported-operation", f"len({self.describe()})")
+
+    def truth(self, cx: Capture) -> bool:
+        raise Break("unsupported-operation", f"bool({self.describe()})")
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        raise Break("unsupported-operation", f"in {self.describe()}")
+
+    def has_method(self, cx: Capture, name: str) -> bool:
+        return hasattr(self.python_type(), name)
+
+
+class Null(Value):
+    """CPython's NULL on the value stack."""
+
+    def describe(self) -> str:
+        return "NULL"
+
+    __repr__ = describe
+
+
+NULL = Null()
+
+
+class Lazy(Value):
+    """An element not looked at yet: wrapped, and guarded, when it is first used."""
+
+    def __init__(self, real: Any, source: Source) -> None:
+        self.real = real
+        self.source = source
+
+    def describe(self) -> str:
+        return f"Lazy({self.source})"
+
+    __repr__ = describe
+
+
+class Cell(Value):
+    """A cell variable.  `contents` None is the empty cell.  `frame_name`: a cell slot of the root frame."""
+
+    def __init__(self, contents: Value | None, *, source: Source | None = None, frame_name: str | None = None) -> None:
+        self.contents = contents
+        self.source = source
+        self.frame_name = frame_name
+        self.changed = False
+
+    def describe(self) -> str:
+        return f"Cell({self.frame_name or ''})"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        import types
+
+        return types.CellType

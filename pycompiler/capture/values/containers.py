@@ -1,0 +1,318 @@
+"""Lists, tuples, dicts, sets and slices of values.
+
+A container that existed before the frame has a source; its elements are `Lazy` until used, its length and keys
+are guarded when looked at, and a change to it is replayed at the end (`effects.py`).
+Dict and set keys are compared as Python compares them: by constant value, else by identity of the object.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Lazy, Value
+from pycompiler.capture.values.constant import Const
+
+
+class Sequence(Value):
+    """What lists and tuples share."""
+
+    def __init__(self, items: list[Value], cls: type) -> None:
+        self.items = items
+        self.cls = cls
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} of {len(self.items)}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def at(self, cx: Capture, index: int) -> Value:
+        item = self.items[index]
+        if isinstance(item, Lazy):
+            item = self.items[index] = cx.realize(item)
+        return item
+
+    def length(self, cx: Capture) -> int:
+        return len(self.items)
+
+    def truth(self, cx: Capture) -> bool:
+        return bool(self.items)
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        i = 0
+        while i < len(self.items):  # live: a list may grow while it is iterated
+            yield self.at(cx, i)
+            i += 1
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        if isinstance(key, Slice) or (isinstance(key, Const) and isinstance(key.value, slice)):
+            s = slice(*(p.const() for p in key.parts)) if isinstance(key, Slice) else key.value
+            cls = self.cls if self.cls in (list, tuple, torch.Size) else (list if isinstance(self, List) else tuple)
+            return cx.sequence(list(self.items[s]), cls)
+        index = cx.index(key)
+        if not -len(self.items) <= index < len(self.items):
+            cx.throw(IndexError, f"{'list' if isinstance(self, List) else 'tuple'} index out of range")
+        return self.at(cx, index)
+
+
+class Tuple(Sequence):
+    """A tuple, namedtuple, torch.Size or structseq."""
+
+    def __init__(self, items: list[Value], cls: type = tuple) -> None:
+        super().__init__(items, cls)
+
+    def is_const(self) -> bool:
+        return all(not isinstance(v, Lazy) and v.is_const() for v in self.items) and self.cls in (tuple, torch.Size)
+
+    def const(self) -> Any:
+        if self.cls not in (tuple, torch.Size):
+            return super().const()
+        return self.cls(v.const() for v in self.items)
+
+
+class List(Sequence):
+    """A list (or deque)."""
+
+    def __init__(self, items: list[Value], cls: type = list) -> None:
+        super().__init__(items, cls)
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        cx.effects.mutate(self)
+        if isinstance(key, Slice):
+            self.items[slice(*(p.const() for p in key.parts))] = list(value.iterate(cx))
+            return
+        index = cx.index(key)
+        if not -len(self.items) <= index < len(self.items):
+            cx.throw(IndexError, "list assignment index out of range")
+        self.items[index] = value
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        cx.effects.mutate(self)
+        if isinstance(key, Slice):
+            del self.items[slice(*(p.const() for p in key.parts))]
+            return
+        index = cx.index(key)
+        if not -len(self.items) <= index < len(self.items):
+            cx.throw(IndexError, "list assignment index out of range")
+        del self.items[index]
+
+
+class Key:
+    """A dict key or set member: equal as Python finds the real objects equal."""
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, cx: Capture, value: Value) -> None:
+        self.value = value
+        self.key: object = cx.key_of(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+class Dict(Value):
+    """A dict, OrderedDict, defaultdict, or a mapping proxy of one."""
+
+    def __init__(
+        self, items: dict[Key, Value], cls: type = dict, *, real: Any = None, default_factory: Value | None = None
+    ) -> None:
+        self.entries = items
+        self.cls = cls
+        self.real = real  # an existing dict: its keys are guarded when they are looked at as a whole
+        self.default_factory = default_factory
+        self.keys_guarded = real is None
+        self.changed = False
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} of {len(self.entries)}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def guard_keys(self, cx: Capture) -> None:
+        if self.keys_guarded or self.source is None:
+            return
+        self.keys_guarded = True
+        cx.guard_dict_keys(self.source, self.real)
+
+    def pairs(self, cx: Capture) -> list[tuple[Value, Value]]:
+        self.guard_keys(cx)
+        return [(k.value, self.at(cx, k)) for k in list(self.entries)]
+
+    def at(self, cx: Capture, key: Key) -> Value:
+        value = self.entries[key]
+        if isinstance(value, Lazy):
+            value = self.entries[key] = cx.realize(value)
+        return value
+
+    def lookup(self, cx: Capture, key: Value) -> Value | None:
+        k = Key(cx, key)
+        if k in self.entries:
+            return self.at(cx, k)
+        if not self.keys_guarded and self.source is not None:
+            if key.is_const():
+                cx.guard("dict_absent", self.source, key.const())
+            else:
+                self.guard_keys(cx)
+        return None
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        found = self.lookup(cx, key)
+        if found is not None:
+            return found
+        if self.default_factory is not None and issubclass(self.cls, collections.defaultdict):
+            made = cx.call(self.default_factory, [], {})
+            self.setitem(cx, key, made)
+            return made
+        cx.throw_value(KeyError, [key])
+        raise AssertionError
+
+    def mutate(self, cx: Capture) -> None:
+        self.guard_keys(cx)
+        if self.source is not None:
+            for k in list(self.entries):  # replay rewrites the whole dict
+                self.at(cx, k)
+        cx.effects.mutate(self)
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        self.mutate(cx)
+        self.entries[Key(cx, key)] = value
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        self.mutate(cx)
+        k = Key(cx, key)
+        if k not in self.entries:
+            cx.throw_value(KeyError, [key])
+        del self.entries[k]
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        self.guard_keys(cx)
+        return iter([k.value for k in self.entries])
+
+    def length(self, cx: Capture) -> int:
+        self.guard_keys(cx)
+        return len(self.entries)
+
+    def truth(self, cx: Capture) -> bool:
+        if not self.keys_guarded and self.source is not None:
+            if not self.entries:
+                cx.guard("length", self.source, 0)
+            else:
+                self.guard_keys(cx)
+        return bool(self.entries)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        k = Key(cx, item)
+        if k in self.entries:
+            if not self.keys_guarded and self.source is not None:
+                if item.is_const():
+                    cx.guard("dict_contains", self.source, item.const())
+                else:
+                    self.guard_keys(cx)
+            return True
+        return self.lookup(cx, item) is not None
+
+
+class DictView(Value):
+    """keys(), values() or items() of a dict."""
+
+    CLASSES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
+
+    def __init__(self, mapping: Dict, what: str) -> None:
+        self.mapping = mapping
+        self.what = what
+
+    def python_type(self) -> type:
+        return self.CLASSES[self.what]
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        if self.what == "keys":
+            return self.mapping.iterate(cx)
+        pairs = self.mapping.pairs(cx)
+        if self.what == "values":
+            return iter([v for _, v in pairs])
+        return iter([Tuple([k, v]) for k, v in pairs])
+
+    def length(self, cx: Capture) -> int:
+        return self.mapping.length(cx)
+
+    def truth(self, cx: Capture) -> bool:
+        return self.mapping.truth(cx)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        if self.what == "keys":
+            return self.mapping.contains(cx, item)
+        return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+
+
+class Set(Value):
+    """A set or frozenset."""
+
+    def __init__(self, items: dict[Key, Value], cls: type = set) -> None:
+        self.entries = items
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        return iter(list(self.entries.values()))
+
+    def length(self, cx: Capture) -> int:
+        return len(self.entries)
+
+    def truth(self, cx: Capture) -> bool:
+        return bool(self.entries)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        return Key(cx, item) in self.entries
+
+    def add(self, cx: Capture, value: Value) -> None:
+        cx.effects.mutate(self)
+        self.entries.setdefault(Key(cx, value), value)
+
+    def discard(self, cx: Capture, value: Value) -> bool:
+        cx.effects.mutate(self)
+        return self.entries.pop(Key(cx, value), None) is not None
+
+    def is_const(self) -> bool:
+        return self.cls is frozenset and all(v.is_const() for v in self.entries.values())
+
+    def const(self) -> Any:
+        return frozenset(v.const() for v in self.entries.values()) if self.is_const() else super().const()
+
+
+class Slice(Value):
+    """slice(start, stop, step) of values that need not be constants."""
+
+    def __init__(self, parts: list[Value]) -> None:
+        self.parts = parts
+
+    def python_type(self) -> type:
+        return slice
+
+    def is_const(self) -> bool:
+        return all(p.is_const() for p in self.parts)
+
+    def const(self) -> Any:
+        return slice(*(p.const() for p in self.parts))
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        return cx.evaluate(getattr, self.const(), name)

@@ -1,0 +1,232 @@
+"""Callables: Python functions (inlined), bound methods, builtins (by table), partials.
+
+What a call does with a function is decided in `calls.py`; here is only what a callable is.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from pycompiler.capture.values.base import Capture, Cell, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, Tuple
+
+
+class Function(Value):
+    """A Python function, existing (`real`, with a source) or made during capture (cells and defaults are values)."""
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        func_globals: dict[str, Any],
+        *,
+        real: types.FunctionType | None = None,
+        name: str | None = None,
+        qualname: str | None = None,
+        defaults: list[Value] | None = None,
+        kwdefaults: dict[str, Value] | None = None,
+        closure: list[Cell] | None = None,
+        annotations: Value | None = None,
+    ) -> None:
+        self.code = code
+        self.globals = func_globals
+        self.real = real
+        self.name = name or code.co_name
+        self.qualname = qualname or code.co_qualname
+        self.made_defaults = defaults
+        self.made_kwdefaults = kwdefaults
+        self.made_closure = closure
+        self.annotations = annotations
+        self.overlay: dict[str, Value] = {}
+
+    def describe(self) -> str:
+        return f"function {self.qualname}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def identity(self) -> object:
+        return ("object", id(self.real)) if self.real is not None else super().identity()
+
+    def defaults(self, cx: Capture) -> list[Value]:
+        if self.real is None:
+            return self.made_defaults or []
+        values = self.real.__defaults__
+        assert self.source is not None
+        source = self.source.then("defaults")
+        if values is None:
+            cx.guard("id_is", source, None)
+            return []
+        cx.guard("length", source, len(values))
+        return [cx.lazy(v, source.item(i)) for i, v in enumerate(values)]
+
+    def kwdefaults(self, cx: Capture) -> dict[str, Value]:
+        if self.real is None:
+            return self.made_kwdefaults or {}
+        values = self.real.__kwdefaults__
+        assert self.source is not None
+        source = self.source.then("kwdefaults")
+        if values is None:
+            cx.guard("id_is", source, None)
+            return {}
+        cx.guard_dict_keys(source, values)
+        return {k: cx.lazy(v, source.dict_item(k)) for k, v in values.items()}
+
+    def closure(self, cx: Capture) -> list[Cell]:
+        if self.real is None:
+            return self.made_closure or []
+        cells = self.real.__closure__ or ()
+        assert self.source is not None
+        return [cx.wrap_cell(c, self.source.then("closure").item(i)) for i, c in enumerate(cells)]
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.call_function(self, args, kwargs)
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in self.overlay:
+            return self.overlay[name]
+        if name in ("__name__", "__qualname__"):
+            return Const(self.name if name == "__name__" else self.qualname)
+        if name == "__defaults__":
+            return Tuple(self.defaults(cx)) if self.defaults(cx) else Const(None)
+        if self.real is not None:
+            assert self.source is not None
+            if name in self.real.__dict__:
+                return cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
+            if name in ("__doc__", "__module__"):
+                return cx.wrap(getattr(self.real, name), self.source.attr(name))
+            if name == "__code__":
+                return cx.wrap(self.code, self.source.then("code"))
+            if name == "__dict__":
+                return cx.wrap(self.real.__dict__, self.source.then("instance_dict"))
+        elif name in ("__doc__", "__module__"):
+            return Const(self.code.co_consts[0] if name == "__doc__" else self.globals.get("__name__"))
+        elif name == "__dict__":
+            return Dict({})
+        if name == "__get__":
+            return Descriptor(self)
+        if not hasattr(types.FunctionType, name):
+            if self.source is not None:
+                cx.guard("instance_absent", self.source, name)
+            cx.throw(AttributeError, f"'function' object has no attribute {name!r}")
+        return super().getattr(cx, name)
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        if self.real is not None:
+            super().setattr(cx, name, value)
+        if name == "__name__":
+            self.name = value.const()
+        elif name == "__qualname__":
+            self.qualname = value.const()
+        self.overlay[name] = value
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+
+class Descriptor(Value):
+    """function.__get__, called."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return Method(args[0], self.function)
+
+
+class Method(Value):
+    """A bound method: `function` with `receiver` as its first argument."""
+
+    def __init__(self, receiver: Value, function: Value) -> None:
+        self.receiver = receiver
+        self.function = function
+
+    def describe(self) -> str:
+        return f"method {self.function.describe()} of {self.receiver.describe()}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def identity(self) -> object:
+        return ("value", id(self))
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.call(self.function, [self.receiver, *args], kwargs)
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name == "__self__":
+            return self.receiver
+        if name == "__func__":
+            return self.function
+        return self.function.getattr(cx, name)
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+
+class Builtin(Value):
+    """A builtin function, method descriptor, torch function or other callable object known by identity."""
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+    def describe(self) -> str:
+        module = getattr(self.fn, "__module__", None)
+        name = getattr(self.fn, "__qualname__", None) or getattr(self.fn, "__name__", None) or repr(self.fn)
+        return f"{module}.{name}" if module and module != "builtins" else f"builtin {name}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return type(self.fn)
+
+    def identity(self) -> object:
+        return ("object", id(self.fn))
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.call_builtin(self.fn, args, kwargs)
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__module__", "__doc__", "__self__"):
+            value = cx.evaluate_raw(getattr, self.fn, name)
+            return cx.make(value)
+        found = getattr(self.fn, name, None)
+        if found is None:
+            if hasattr(self.fn, name):
+                return Const(None)
+            cx.throw(AttributeError, f"{type(self.fn).__name__!r} object has no attribute {name!r}")
+        return cx.make(found)
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+
+class Partial(Value):
+    """functools.partial."""
+
+    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], cls: type) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return Tuple(list(self.args))
+        return super().getattr(cx, name)
+
+    def truth(self, cx: Capture) -> bool:
+        return True

@@ -1,0 +1,583 @@
+"""Objects, classes, modules, super(): Python's attribute protocol, implemented once.
+
+In: an existing object (with a source) or one made during capture, plus an overlay of attributes that the
+captured program set.  Out: attributes by the rules of `object.__getattribute__`, each lookup guarded where it
+could come out differently: absence in the instance dict, absence or identity in the class.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, Tuple
+from pycompiler.capture.values.functions import Builtin, Function, Method
+from pycompiler.ir.source import Source
+from pycompiler.ir.source import const as const_source
+
+
+class _Deleted(Value):
+    """Marks an attribute that the captured program deleted."""
+
+
+DELETED = _Deleted()
+MISSING = object()
+
+
+def mro_lookup(cls: type, name: str) -> Any:
+    """The raw class attribute (no descriptor call), or MISSING."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+class Class(Value):
+    """A class."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def describe(self) -> str:
+        return f"class {self.cls.__qualname__}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return type(self.cls)
+
+    def identity(self) -> object:
+        return ("object", id(self.cls))
+
+    def is_const(self) -> bool:
+        return True
+
+    def const(self) -> Any:
+        return self.cls
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.construct(self, args, kwargs)
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__module__", "__mro__", "__bases__", "__base__", "__doc__"):
+            return cx.make(getattr(self.cls, name))
+        if name == "__dict__":
+            raise Break("unsupported-attribute", f"{self.describe()}.__dict__")
+        if name == "__class__":
+            return cx.make(type(self.cls))
+        raw = mro_lookup(self.cls, name)
+        meta = mro_lookup(type(self.cls), name)
+        if isinstance(meta, property) or (meta is not MISSING and raw is MISSING):
+            return self._meta_attribute(cx, name, meta)
+        if raw is MISSING:
+            cx.guard("class_absent", const_source(self.cls), name)
+            handler = mro_lookup(type(self.cls), "__getattr__")
+            if isinstance(handler, types.FunctionType):
+                function = cx.wrap(handler, const_source(type(self.cls)).then("mro_lookup", "__getattr__"))
+                return cx.call(function, [self, Const(name)], {})
+            cx.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
+        source = const_source(self.cls).then("mro_lookup", name)
+        return bind(cx, raw, source, None, self)
+
+    def _meta_attribute(self, cx: Capture, name: str, meta: Any) -> Value:
+        source = const_source(type(self.cls)).then("mro_lookup", name)
+        if isinstance(meta, types.FunctionType):
+            return Method(self, cx.wrap(meta, source))
+        if isinstance(meta, property) and isinstance(meta.fget, types.FunctionType):
+            return cx.call(cx.wrap(meta.fget, source.attr("fget")), [self], {})
+        if isinstance(meta, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return Method(self, Builtin(meta))
+        return cx.evaluate(getattr, self.cls, name)
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        if hasattr(type(self.cls), "__getitem__"):  # Enum["NAME"]
+            return cx.make(cx.evaluate_raw(lambda c, k: c[k], self.cls, key.const()))
+        return cx.evaluate(lambda c, k: c[k], self.cls, key.const())
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        import enum
+
+        if issubclass(self.cls, enum.Enum):
+            return iter([cx.make(m) for m in self.cls])
+        return super().iterate(cx)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        return bool(cx.evaluate_raw(lambda c, k: k in c, self.cls, item.const()))
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+
+
+class PyModule(Value):
+    """An imported module."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self.module = module
+
+    def describe(self) -> str:
+        return f"module {self.module.__name__}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return types.ModuleType
+
+    def identity(self) -> object:
+        return ("object", id(self.module))
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        changed = cx.effects.get_global(self.module.__dict__, name)
+        if changed is not None:
+            return changed  # type: ignore[no-any-return]
+        if name in self.module.__dict__:
+            return cx.wrap(self.module.__dict__[name], cx.dict_source(self.module.__dict__).dict_item(name))
+        if name == "__dict__":
+            return cx.wrap(self.module.__dict__, cx.dict_source(self.module.__dict__))
+        cx.guard("dict_absent", cx.dict_source(self.module.__dict__), name)
+        try:  # lazy modules with __getattr__
+            return cx.make(getattr(self.module, name))
+        except AttributeError as e:
+            cx.throw(AttributeError, str(e))
+            raise
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        cx.effects.set_global(self.module.__dict__, name, value)
+
+
+class Object(Value):
+    """An instance of a class that no other kind of value models."""
+
+    def __init__(
+        self, cls: type, *, real: Any = MISSING, storage: Value | None = None, args: list[Value] | None = None
+    ) -> None:
+        self.cls = cls
+        self.real = real
+        self.storage = storage  # contents of a subclass of dict, list, tuple, ...
+        self.args = args  # constructor arguments of an exception
+        self.overlay: dict[str, Value] = {}
+
+    def describe(self) -> str:
+        return f"{self.cls.__qualname__} object"
+
+    __repr__ = describe
+
+    @property
+    def exists(self) -> bool:
+        return self.real is not MISSING
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def identity(self) -> object:
+        return ("object", id(self.real)) if self.exists else ("value", id(self))
+
+    def class_source(self, name: str) -> Source:
+        return const_source(self.cls).then("mro_lookup", name)
+
+    # attributes -----------------------------------------------------------------------------------------------
+    def getattr(self, cx: Capture, name: str) -> Value:
+        hook = mro_lookup(self.cls, "__getattribute__")
+        if isinstance(hook, types.FunctionType):
+            return cx.call(cx.wrap(hook, self.class_source("__getattribute__")), [self, Const(name)], {})  # type: ignore[no-any-return]
+        found = self.plain_getattr(cx, name)
+        if found is not None:
+            return found
+        handler = mro_lookup(self.cls, "__getattr__")
+        if handler is torch.nn.Module.__getattr__:
+            found = self._module_attribute(cx, name)
+            if found is not None:
+                return found
+        if isinstance(handler, types.FunctionType):
+            return cx.call(cx.wrap(handler, self.class_source("__getattr__")), [self, Const(name)], {})  # type: ignore[no-any-return]
+        cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        raise AssertionError
+
+    def plain_getattr(self, cx: Capture, name: str) -> Value | None:
+        """object.__getattribute__ without the __getattr__ fallback; None when there is no such attribute."""
+        if name == "__class__":
+            return cx.make(self.cls)  # type: ignore[no-any-return]
+        raw = mro_lookup(self.cls, name)
+        if raw is not MISSING and is_data_descriptor(raw):
+            return self._data_descriptor(cx, name, raw)
+        if name in self.overlay:
+            value = self.overlay[name]
+            if value is not DELETED:
+                return value
+        elif self.exists:
+            instance = instance_dict(self.real)
+            if name == "__dict__" and instance is not None:
+                return self.instance_dict_value(cx, instance)
+            if instance is not None and name in instance:
+                assert self.source is not None
+                if raw is MISSING:
+                    cx.guard("class_absent", const_source(self.cls), name)
+                return cx.wrap(instance[name], self.source.then("instance_dict").dict_item(name))  # type: ignore[no-any-return]
+            if instance is not None and self.source is not None:
+                cx.guard("instance_absent", self.source, name)
+        if name == "__dict__" and not self.exists:
+            return Dict({cx.key(Const(k)): v for k, v in self.overlay.items() if v is not DELETED})
+        if raw is MISSING:
+            if name == "args" and self.args is not None:
+                return cx.tuple_of(self.args)  # type: ignore[no-any-return]
+            cx.guard("class_absent", const_source(self.cls), name)
+            return None
+        return bind(cx, raw, self.class_source(name), self, cx.class_of(self))
+
+    def instance_dict_value(self, cx: Capture, instance: dict[str, Any]) -> Value:
+        assert self.source is not None
+        if self.overlay:
+            raise Break("unsupported-attribute", "__dict__ of an object changed during capture")
+        value = cx.wrap(instance, self.source.then("instance_dict"))
+        assert isinstance(value, Dict)
+        return value
+
+    def _data_descriptor(self, cx: Capture, name: str, raw: Any) -> Value:
+        if isinstance(raw, property):
+            if raw.fget is None:
+                cx.throw(AttributeError, f"property {name!r} has no getter")
+            getter = cx.wrap(raw.fget, self.class_source(name).attr("fget"))
+            return cx.call(getter, [self], {})  # type: ignore[no-any-return]
+        if isinstance(raw, types.MemberDescriptorType):  # __slots__
+            if name in self.overlay:
+                if self.overlay[name] is DELETED:
+                    cx.throw(AttributeError, name)
+                return self.overlay[name]
+            if not self.exists:
+                cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+            assert self.source is not None
+            value = cx.evaluate_raw(raw.__get__, self.real, self.cls)
+            return cx.wrap(value, self.source.attr(name))  # type: ignore[no-any-return]
+        if isinstance(raw, types.GetSetDescriptorType):
+            if name == "__dict__":
+                if not self.exists:
+                    return Dict({cx.key(Const(k)): v for k, v in self.overlay.items() if v is not DELETED})
+                return self.instance_dict_value(cx, self.real.__dict__)
+            if name == "args" and self.args is not None:
+                return cx.tuple_of(self.args)  # type: ignore[no-any-return]
+            if name in self.overlay:
+                return self.overlay[name]
+            if self.args is not None and name in ("__cause__", "__context__", "__traceback__"):
+                return Const(None)
+            if not self.exists or self.source is None:
+                raise Break("unsupported-attribute", f"{self.describe()}.{name}")
+            return cx.wrap(getattr(self.real, name), self.source.attr(name))  # type: ignore[no-any-return]
+        getter = mro_lookup(type(raw), "__get__")
+        if isinstance(getter, types.FunctionType):
+            descriptor = cx.wrap(raw, self.class_source(name))
+            function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
+            return cx.call(function, [descriptor, self, cx.class_of(self)], {})  # type: ignore[no-any-return]
+        raise Break("unsupported-attribute", f"{self.describe()}.{name} ({type(raw).__name__})")
+
+    def _module_attribute(self, cx: Capture, name: str) -> Value | None:
+        """nn.Module.__getattr__: parameters, buffers, submodules, without inlining it."""
+        for table in ("_parameters", "_buffers", "_modules"):
+            mapping = self.plain_getattr(cx, table)
+            if isinstance(mapping, Dict):
+                key = cx.key(Const(name))
+                if key in mapping.entries:
+                    return mapping.at(cx, key)
+        return None
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        hook = mro_lookup(self.cls, "__setattr__")
+        if isinstance(hook, types.FunctionType) and not (
+            hook is torch.nn.Module.__setattr__ and self._plain_module_store(cx, name, value)
+        ):
+            cx.call(cx.wrap(hook, self.class_source("__setattr__")), [self, Const(name), value], {})
+            return
+        self.plain_setattr(cx, name, value)
+
+    def _plain_module_store(self, cx: Capture, name: str, value: Value) -> bool:
+        """Whether an assignment to a module's attribute only changes its __dict__."""
+        if not self.exists or issubclass(value.python_type(), (torch.Tensor, torch.nn.Module)):
+            return False
+        return not any(name in self.real.__dict__.get(t, ()) for t in ("_parameters", "_buffers", "_modules"))
+
+    def plain_setattr(self, cx: Capture, name: str, value: Value) -> None:
+        """object.__setattr__."""
+        raw = mro_lookup(self.cls, name)
+        if isinstance(raw, property):
+            if raw.fset is None:
+                cx.throw(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
+            cx.call(cx.wrap(raw.fset, self.class_source(name).attr("fset")), [self, value], {})
+            return
+        if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+            setter = mro_lookup(type(raw), "__set__")
+            if isinstance(setter, types.FunctionType):
+                function = cx.wrap(setter, const_source(type(raw)).then("mro_lookup", "__set__"))
+                cx.call(function, [cx.wrap(raw, self.class_source(name)), self, value], {})
+                return
+            if self.args is None:
+                raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+        cx.effects.set_attr(self, name, value)
+
+    def delattr(self, cx: Capture, name: str) -> None:
+        hook = mro_lookup(self.cls, "__delattr__")
+        if isinstance(hook, types.FunctionType) and hook is not torch.nn.Module.__delattr__:
+            cx.call(cx.wrap(hook, self.class_source("__delattr__")), [self, Const(name)], {})
+            return
+        if hook is torch.nn.Module.__delattr__ or self.plain_getattr(cx, name) is None:
+            raise Break("mutation-unsupported", f"del {self.describe()}.{name}")
+        cx.effects.set_attr(self, name, DELETED)
+
+    # the rest of the data model: the class's own methods, else the storage's ----------------------------------
+    def special(self, cx: Capture, name: str) -> Value | None:
+        """The special method `name` bound to this object, or None.  Looked up on the class, as Python does."""
+        raw = mro_lookup(self.cls, name)
+        if raw is MISSING or raw is None:
+            if raw is MISSING:
+                cx.guard("class_absent", const_source(self.cls), name)
+            return None
+        return bind(cx, raw, self.class_source(name), self, cx.class_of(self))
+
+    def _special_or_storage(self, cx: Capture, name: str, *args: Value) -> Value | None:
+        method = self.special(cx, name)
+        if method is None or (isinstance(method, Method) and isinstance(method.function, Builtin)):
+            return None
+        return cx.call(method, list(args), {})  # type: ignore[no-any-return]
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        direct, cx.direct = cx.direct, False
+        if isinstance(self.real, torch.nn.Module) and self.cls.__call__ is torch.nn.Module.__call__:
+            forward = plain_module_forward(cx, self)
+            if forward is not None:
+                cx.direct = direct
+                return cx.call(forward, args, kwargs)  # type: ignore[no-any-return]
+        method = self.special(cx, "__call__")
+        cx.direct = direct
+        if method is None:
+            cx.throw(TypeError, f"{self.cls.__name__!r} object is not callable")
+        if isinstance(method, Method) and isinstance(method.function, Builtin):
+            return cx.call_existing(self, args, kwargs)  # type: ignore[no-any-return]
+        return cx.call(method, args, kwargs)  # type: ignore[no-any-return]
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        found = self._special_or_storage(cx, "__getitem__", key)
+        if found is not None:
+            return found
+        if self.storage is not None:
+            return self.storage.getitem(cx, key)
+        return super().getitem(cx, key)
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        if self._special_or_storage(cx, "__setitem__", key, value) is None:
+            if self.storage is None:
+                return super().setitem(cx, key, value)
+            self.storage.setitem(cx, key, value)
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        if self._special_or_storage(cx, "__delitem__", key) is None:
+            if self.storage is None:
+                return super().delitem(cx, key)
+            self.storage.delitem(cx, key)
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        made = self._special_or_storage(cx, "__iter__")
+        if made is not None:
+            if made is self:
+                return self._iterate_next(cx)
+            return made.iterate(cx)
+        if self.storage is not None:
+            return self.storage.iterate(cx)
+        if mro_lookup(self.cls, "__getitem__") is not MISSING and not isinstance(self.real, torch.nn.Module):
+            return self._iterate_items(cx)
+        if not hasattr(self.cls, "__iter__"):
+            cx.throw(TypeError, f"{self.cls.__name__!r} object is not iterable")
+        return super().iterate(cx)
+
+    def _iterate_next(self, cx: Capture) -> Iterator[Value]:
+        while True:
+            value = cx.next_of(self)
+            if value is None:
+                return
+            yield value
+
+    def _iterate_items(self, cx: Capture) -> Iterator[Value]:
+        i = 0
+        while True:
+            value = cx.catching(IndexError, lambda i=i: self.getitem(cx, Const(i)))
+            if value is None:
+                return
+            yield value
+            i += 1
+
+    def length(self, cx: Capture) -> int:
+        found = self._special_or_storage(cx, "__len__")
+        if found is not None:
+            return int(found.const())
+        if self.storage is not None:
+            return self.storage.length(cx)
+        if not hasattr(self.cls, "__len__"):
+            cx.throw(TypeError, f"object of type {self.cls.__name__!r} has no len()")
+        return super().length(cx)
+
+    def truth(self, cx: Capture) -> bool:
+        found = self._special_or_storage(cx, "__bool__")
+        if found is not None:
+            return bool(found.const())
+        found = self._special_or_storage(cx, "__len__")
+        if found is not None:
+            return bool(found.const())
+        if self.storage is not None:
+            return self.storage.truth(cx)
+        if hasattr(self.cls, "__bool__") or hasattr(self.cls, "__len__"):
+            return super().truth(cx)
+        return True
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        found = self._special_or_storage(cx, "__contains__", item)
+        if found is not None:
+            return bool(found.truth(cx))
+        if self.storage is not None:
+            return self.storage.contains(cx, item)
+        return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+
+
+class Super(Value):
+    """super(cls, receiver)."""
+
+    def __init__(self, cls: type, receiver: Value) -> None:
+        self.cls = cls
+        self.receiver = receiver
+
+    def python_type(self) -> type:
+        return super
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        receiver = self.receiver
+        start = receiver.cls if isinstance(receiver, Class) else receiver.python_type()
+        mro = start.__mro__
+        for base in mro[mro.index(self.cls) + 1 :]:
+            if name in base.__dict__:
+                raw = base.__dict__[name]
+                source = const_source(base).then("mro_lookup", name)
+                if isinstance(receiver, Class):
+                    if isinstance(raw, staticmethod) and name == "__new__":
+                        return bind(cx, raw, source, None, receiver)
+                    return bind(cx, raw, source, None, receiver)
+                if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+                    return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})  # type: ignore[no-any-return]
+                return bind(cx, raw, source, receiver, cx.class_of(receiver))
+        cx.throw(AttributeError, f"'super' object has no attribute {name!r}")
+        raise AssertionError
+
+
+class Opaque(Value):
+    """An existing object of which only identity and type are known; using it breaks the graph."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+
+    def describe(self) -> str:
+        return f"{type(self.real).__qualname__} object"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return type(self.real)
+
+    def identity(self) -> object:
+        return ("object", id(self.real))
+
+
+def is_data_descriptor(raw: Any) -> bool:
+    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+
+
+def instance_dict(real: Any) -> dict[str, Any] | None:
+    try:
+        found = object.__getattribute__(real, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: Value) -> Value:
+    """What looking up the raw class attribute `raw` gives: non-data descriptors are bound."""
+    if isinstance(raw, types.FunctionType):
+        function = cx.wrap(raw, source)
+        return function if receiver is None else Method(receiver, function)
+    if isinstance(raw, staticmethod):
+        return cx.wrap(raw.__func__, source.attr("__func__"))  # type: ignore[no-any-return]
+    if isinstance(raw, classmethod):
+        return Method(owner, cx.wrap(raw.__func__, source.attr("__func__")))
+    if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType,
+                        types.ClassMethodDescriptorType)):  # fmt: skip
+        if isinstance(raw, types.ClassMethodDescriptorType):
+            return Method(owner, Builtin(raw))
+        return Builtin(raw) if receiver is None or isinstance(raw, types.BuiltinFunctionType) else Method(receiver, Builtin(raw))
+    if isinstance(raw, functools.cached_property):
+        if receiver is None:
+            return cx.wrap(raw, source)  # type: ignore[no-any-return]
+        value = cx.call(cx.wrap(raw.func, source.attr("func")), [receiver], {})
+        cx.effects.set_attr(receiver, raw.attrname, value)
+        return value  # type: ignore[no-any-return]
+    if isinstance(raw, property) and receiver is None:
+        return cx.wrap(raw, source)  # type: ignore[no-any-return]
+    getter = mro_lookup(type(raw), "__get__")
+    if isinstance(getter, types.FunctionType):
+        function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
+        return cx.call(function, [cx.wrap(raw, source), receiver or Const(None), owner], {})  # type: ignore[no-any-return]
+    if getter is not MISSING and not isinstance(raw, (type, types.MethodType, functools.partial)):
+        if callable(raw) and hasattr(raw, "__wrapped__") and isinstance(raw.__wrapped__, types.FunctionType):
+            return cx.wrap(raw, source) if receiver is None else Method(receiver, cx.wrap(raw, source))  # type: ignore[no-any-return]
+        return cx.wrap_descriptor(raw, source, receiver, owner)  # type: ignore[no-any-return]
+    return cx.wrap(raw, source)  # type: ignore[no-any-return]
+
+
+def class_attribute(cx: Capture, value: Value, name: str) -> Value:
+    """An attribute of a value whose instances have no dict: a method, a field, or a constant of its class."""
+    cls = value.python_type()
+    if name == "__class__":
+        return cx.make(cls)  # type: ignore[no-any-return]
+    raw = mro_lookup(cls, name)
+    if raw is MISSING:
+        cx.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+    if isinstance(value, Tuple):
+        fields = getattr(cls, "_fields", None) or [n for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)]
+        if name in fields:
+            return value.at(cx, list(fields).index(name))
+    source = const_source(cls).then("mro_lookup", name)
+    if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+        return cx.call(cx.wrap(raw.fget, source.attr("fget")), [value], {})  # type: ignore[no-any-return]
+    if is_data_descriptor(raw):
+        raise Break("unsupported-attribute", f"{value.describe()}.{name}")
+    return bind(cx, raw, source, value, cx.make(cls))
+
+
+HOOK_DICTS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+
+
+def plain_module_forward(cx: Capture, module: Object) -> Value | None:
+    """`module.forward` if calling the module does nothing but call it (no hooks), guarded; else None."""
+    state = module.real.__dict__
+    if module.overlay and any(h in module.overlay for h in HOOK_DICTS):
+        return None
+    if state.get("_compiled_call_impl") is not None or any(state.get(h) for h in HOOK_DICTS):
+        return None
+    assert module.source is not None
+    instance = module.source.then("instance_dict")
+    for name in HOOK_DICTS:
+        if name not in state:
+            return None
+        cx.guard("length", instance.dict_item(name), 0)
+    if "_compiled_call_impl" in state:
+        cx.guard("id_is", instance.dict_item("_compiled_call_impl"), None)
+    else:
+        cx.guard("instance_absent", module.source, "_compiled_call_impl")
+    if not cx.no_global_module_hooks():
+        return None
+    return module.getattr(cx, "forward")

@@ -1,0 +1,148 @@
+"""Tensors: a node of the graph and the fake tensor that carries its metadata.
+
+Methods and attributes are graph calls; what gives no tensor (shapes, dtypes, flags) is a constant, since a
+tensor's metadata is guarded.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+
+# Attributes that read data or autograd state that the graph does not have.
+DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__"})
+AUTOGRAD_ATTRIBUTES = frozenset({"grad_fn", "_backward_hooks", "register_hook", "backward", "retain_grad",
+                                 "register_post_accumulate_grad_hook", "_version"})  # fmt: skip
+FLAGS = frozenset(
+    {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_sparse",
+     "is_quantized", "is_meta", "names", "is_mkldnn", "itemsize", "nbytes", "is_nested", "is_xpu", "is_mps",
+     "is_sparse_csr", "output_nr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia"}
+)  # fmt: skip
+TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+
+
+class Tensor(Value):
+    """A tensor of the graph."""
+
+    def __init__(self, node: fx.Node, fake: torch.Tensor, real: torch.Tensor | None = None) -> None:
+        self.node = node
+        self.fake = fake
+        self.real = real  # an input's own tensor
+        self.cls: type = type(real) if real is not None else torch.Tensor
+
+    def describe(self) -> str:
+        return f"Tensor({list(self.fake.shape)}, {self.fake.dtype})"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def identity(self) -> object:
+        return ("tensor", id(self.fake))
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in FLAGS:
+            return cx.make(getattr(self.fake, name))
+        if name == "grad":
+            return self._grad(cx)
+        if name in TENSOR_PROPERTIES:
+            return cx.graph.call_function(getattr, [self, Const(name)], {})
+        if name == "__class__":
+            return cx.make(self.cls)
+        if name == "grad_fn" and not self.fake.requires_grad:
+            return Const(None)
+        if name in AUTOGRAD_ATTRIBUTES and name not in ("backward", "register_hook"):
+            raise Break("unsupported-attribute", f"Tensor.{name}")
+        if self.real is not None and name in getattr(self.real, "__dict__", {}):
+            assert self.source is not None
+            return cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
+        if not hasattr(self.cls, name):
+            if self.real is not None and self.source is not None:
+                cx.guard("instance_absent", self.source, name)
+            cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        if not callable(getattr(self.cls, name)):
+            return cx.make(getattr(self.fake, name))
+        return TensorMethod(self, name)
+
+    def _grad(self, cx: Capture) -> Value:
+        if self.real is None or self.source is None:
+            if not self.fake.requires_grad or not self.fake.is_leaf:
+                return Const(None)
+            raise Break("unsupported-attribute", "Tensor.grad of an intermediate")
+        return cx.wrap(self.real.grad, self.source.then("grad"))
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        raise Break("tensor-attribute-store", f"Tensor.{name} = {value.describe()}")
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        return cx.graph.call_function(operator.getitem, [self, key], {})
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        cx.graph.call_function(operator.setitem, [self, key, value], {}, always=True)
+
+    def truth(self, cx: Capture) -> bool:
+        raise Break("data-dependent-jump", self.describe())
+
+    def length(self, cx: Capture) -> int:
+        if self.fake.dim() == 0:
+            cx.throw(TypeError, "len() of a 0-d tensor")
+        return int(self.fake.shape[0])
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        if self.fake.dim() == 0:
+            cx.throw(TypeError, "iteration over a 0-d tensor")
+        return cx.graph.call_method("unbind", [self, Const(0)], {}).iterate(cx)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        raise Break("data-dependent-value", "in a tensor")
+
+
+class TensorMethod(Value):
+    """A bound method of a tensor."""
+
+    def __init__(self, tensor: Tensor, name: str) -> None:
+        self.tensor = tensor
+        self.name = name
+
+    def python_type(self) -> type:
+        return type(getattr(torch.Tensor, self.name))
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return call_tensor_method(cx, self.name, [self.tensor, *args], kwargs)
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name == "__self__":
+            return self.tensor
+        if name == "__name__":
+            return Const(self.name)
+        return super().getattr(cx, name)
+
+
+def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`args[0].name(*args[1:])` in the graph."""
+    if name in DATA_ATTRIBUTES:
+        raise Break("data-dependent-value", f"Tensor.{name}()")
+    if name in AUTOGRAD_ATTRIBUTES:
+        raise Break("unsupported-attribute", f"Tensor.{name}()")
+    if name in ("requires_grad_", "set_", "share_memory_", "resize_", "resize_as_", "rename_", "rename"):
+        raise Break("unsupported-operation", f"Tensor.{name}()")
+    if name in ("size", "stride", "dim", "numel", "nelement", "is_contiguous", "is_floating_point", "is_complex",
+                "element_size", "get_device", "storage_offset", "ndimension", "is_signed", "type"):  # fmt: skip
+        fake: Any = args[0].fake if isinstance(args[0], Tensor) else None
+        if name != "type" or (len(args) == 1 and not kwargs):
+            return cx.evaluate(getattr(fake, name), *[a.const() for a in args[1:]],
+                               **{k: v.const() for k, v in kwargs.items()})  # fmt: skip
+    if name == "__bool__":
+        args[0].truth(cx)
+    if name == "__len__":
+        return Const(args[0].length(cx))
+    return cx.graph.call_method(name, args, kwargs)

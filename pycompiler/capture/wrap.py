@@ -1,0 +1,247 @@
+"""From a real object and its source to a value, with the guards that make the value true.
+
+In: object, source.  Out: `Value`.  One table: exact type → function; then a few tests by base class.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import LITERALS, Const
+from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
+from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
+from pycompiler.capture.values.objects import Class, Object, Opaque, PyModule, instance_dict
+from pycompiler.ir.guards import TensorSpec
+from pycompiler.ir.source import Source
+from pycompiler.ir.source import const as const_source
+
+Wrapper = Callable[[Capture, Any, Source], Value]
+WRAPPERS: dict[type, Wrapper] = {}
+
+
+def wraps(*types_: type) -> Callable[[Wrapper], Wrapper]:
+    def register(fn: Wrapper) -> Wrapper:
+        for t in types_:
+            if t in WRAPPERS:
+                raise ValueError(f"two wrappers for {t.__name__}")
+            WRAPPERS[t] = fn
+        return fn
+
+    return register
+
+
+def reference(real: Any) -> Any:
+    """How a guard holds an object that it compares by identity: weakly where that is possible and matters."""
+    if isinstance(real, (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, type(None), bool)):
+        return real
+    try:
+        return weakref.ref(real)
+    except TypeError:
+        return real
+
+
+@wraps(*LITERALS, torch.device, torch.Size, range, slice)
+def _literal(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("equals", source, real)
+    return Tuple([Const(v) for v in real], torch.Size) if isinstance(real, torch.Size) else Const(real)
+
+
+@wraps(torch.dtype, torch.layout, torch.memory_format)
+def _singleton(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("id_is", source, real)
+    return Const(real)
+
+
+@wraps(list)
+def _list(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, type(real))
+    cx.guard("length", source, len(real))
+    return List([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], type(real))
+
+
+@wraps(tuple)
+def _tuple(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, type(real))
+    cx.guard("length", source, len(real))
+    return Tuple([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], type(real))
+
+
+@wraps(dict, collections.OrderedDict, collections.defaultdict)
+def _dict(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, type(real))
+    entries: dict[Key, Value] = {}
+    for i, (k, v) in enumerate(real.items()):
+        if isinstance(k, (str, int, bool, float, bytes, type(None))):
+            entries[Key(cx, Const(k))] = cx.lazy(v, source.dict_item(k))
+        else:
+            key = cx.wrap_key(k, source.then("dict_key_at", i))
+            entries[Key(cx, key)] = cx.lazy(v, source.dict_item(k))
+    factory = None
+    if isinstance(real, collections.defaultdict) and real.default_factory is not None:
+        factory = cx.wrap(real.default_factory, source.attr("default_factory"))
+    return Dict(entries, type(real), real=real, default_factory=factory)
+
+
+@wraps(types.MappingProxyType)
+def _proxy(cx: Capture, real: Any, source: Source) -> Value:
+    raise Break("unsupported-type", "mappingproxy")
+
+
+@wraps(set, frozenset)
+def _set(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, type(real))
+    if not all(isinstance(v, (*LITERALS, torch.dtype, torch.device, type)) for v in real):
+        return Opaque(real)
+    cx.guard("set_equals", source, frozenset(real))
+    return Set({Key(cx, cx.make(v)): cx.make(v) for v in sorted(real, key=repr)}, type(real))
+
+
+@wraps(types.FunctionType)
+def _function(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("id_is", source.then("code"), real.__code__)
+    if source.kind not in ("const", "mro_lookup"):
+        cx.guard("id_is", source.then("func_globals"), real.__globals__)
+    return Function(real.__code__, real.__globals__, real=real, name=real.__name__, qualname=real.__qualname__)
+
+
+@wraps(types.MethodType)
+def _method(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, types.MethodType)
+    receiver = cx.wrap(real.__self__, source.then("method_self"))
+    return Method(receiver, cx.wrap(real.__func__, source.then("method_func")))
+
+
+@wraps(functools.partial)
+def _partial(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, type(real))
+    args = cx.wrap(real.args, source.attr("args"))
+    keywords = cx.wrap(real.keywords, source.attr("keywords"))
+    return Partial(
+        cx.wrap(real.func, source.attr("func")),
+        [args.at(cx, i) for i in range(len(args.items))],
+        {k.const(): v for k, v in keywords.pairs(cx)},
+        type(real),
+    )
+
+
+@wraps(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+       types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType)  # fmt: skip
+def _builtin(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("id_is", source, real)
+    return Builtin(real)
+
+
+@wraps(types.ModuleType)
+def _py_module(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("id_is", source, real)
+    return PyModule(real)
+
+
+@wraps(types.CodeType)
+def _code(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("id_is", source, real)
+    return Const(real)
+
+
+@wraps(weakref.ReferenceType)
+def _weakref(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("id_is", source, real)
+    return Opaque(real)
+
+
+def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
+    if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor):
+        raise Break("tensor-subclass", type(real).__qualname__)
+    if real.layout is not torch.strided or real.is_quantized or real.is_nested:
+        raise Break("unsupported-type", f"{real.layout} tensor" if not real.is_quantized else "quantized tensor")
+    cx.guard("tensor", source, TensorSpec.of(real))
+    return cx.graph.add_input(real, source)  # type: ignore[no-any-return]
+
+
+def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
+    """Instances of classes that have no wrapper of their own."""
+    cls = type(real)
+    if isinstance(real, type):
+        cx.guard("id_is", source, real)
+        return Class(real)
+    if isinstance(real, types.ModuleType):
+        return _py_module(cx, real, source)
+    if isinstance(real, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or cls.__name__ == "pybind11_builtins":
+        cx.guard("id_is", source, real)
+        return Builtin(real)
+    if isinstance(real, functools._lru_cache_wrapper):
+        cx.guard("id_is", source, real)
+        return Builtin(real)
+    if isinstance(real, tuple):
+        cx.guard("type_is", source, cls)
+        cx.guard("length", source, len(real))
+        if instance_dict(real):
+            return Opaque(real)
+        return Tuple([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], cls)
+    cx.guard("type_is", source, cls)
+    storage = _storage(cx, real, source)
+    if cls.__flags__ & (1 << 9) or storage is not None or isinstance(real, torch.nn.Module):  # a heap type: Python class
+        return Object(cls, real=real, storage=storage)
+    if callable(real) and not hasattr(cls, "__get__"):
+        cx.guard("id_is", source, reference(real))
+        return Builtin(real)
+    return Opaque(real)
+
+
+def _storage(cx: Capture, real: Any, source: Source) -> Value | None:
+    for base, wrapper in ((dict, _dict), (list, _list)):
+        if isinstance(real, base):
+            storage = wrapper(cx, real, source)
+            storage.source = source
+            return storage
+    return None
+
+
+def wrap(cx: Capture, real: Any, source: Source) -> Value:
+    """The value of an existing object; the same object gives the same value, whatever path leads to it."""
+    known = cx.by_id.get(id(real))
+    if known is not None:
+        if known.source != source and source.kind != "const":
+            cx.guard("same_object", source, None, (known.source,))
+        return known  # type: ignore[no-any-return]
+    if isinstance(real, torch.Tensor):
+        value = wrap_tensor(cx, real, source)
+    else:
+        wrapper = WRAPPERS.get(type(real))
+        value = wrapper(cx, real, source) if wrapper else wrap_object(cx, real, source)
+    if isinstance(value, Const) and value.value is real:
+        return value
+    if value.source is None:
+        value.source = source
+    if not isinstance(value, Const):
+        cx.remember(real, value)
+    return value
+
+
+def make(cx: Capture, real: Any) -> Value:
+    """The value of an object that capture itself computed, or knows exactly: no guards."""
+    if type(real) in LITERALS or isinstance(real, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return Const(real)
+    if type(real) in (tuple, torch.Size):
+        return Tuple([make(cx, v) for v in real], type(real))
+    if type(real) is list:
+        return List([make(cx, v) for v in real])
+    if type(real) is dict:
+        return Dict({Key(cx, make(cx, k)): make(cx, v) for k, v in real.items()})
+    if type(real) in (set, frozenset):
+        return Set({Key(cx, make(cx, v)): make(cx, v) for v in real}, type(real))
+    if isinstance(real, (range, slice, torch.finfo, torch.iinfo)):
+        return Const(real)
+    if isinstance(real, tuple) and not instance_dict(real):
+        return Tuple([make(cx, v) for v in real], type(real))
+    return cx.wrap(real, const_source(real))  # type: ignore[no-any-return]

@@ -1,0 +1,209 @@
+"""Loop bodies as C++ statements, each value once.
+
+In: a stage and the scopes that it may write to.  Out: lines in those scopes and the names of its results.  Values that
+do not depend on inner variables go to the row scope, before the inner loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from pycompiler.codegen.cpp import ops
+from pycompiler.codegen.cpp.index import c_index
+from pycompiler.codegen.cpp.types import Unsupported, cast, constant, ctype, load, stored
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import Stage
+from pycompiler.ir.loops import Buffer, Op
+
+
+@dataclass
+class Scope:
+    """Lines of one block; `known`: what was computed in it -> name."""
+
+    lines: list[str] = field(default_factory=list)
+    known: dict[tuple[object, ...], str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)  # variables declared in it
+
+
+@dataclass
+class Function:
+    """What is shared by all nests of one C++ function."""
+
+    buffers: Mapping[str, Buffer]
+    counter: int = 0
+    may_fail: bool = False
+
+    def fresh(self, prefix: str) -> str:
+        self.counter += 1
+        return f"{prefix}{self.counter}"
+
+
+@dataclass
+class Context:
+    """Where the values of a nest are.  `names`: variables -> C names; `inner`: variables of inner loops;
+    `held`: buffers whose value at this point is in a variable; `scratch`: buffers kept in a row array."""
+
+    function: Function
+    names: dict[str, str]
+    ranges: dict[str, Expr]
+    inner: set[str]
+    row: Scope
+    held: dict[str, str] = field(default_factory=dict)
+    scratch: dict[str, str] = field(default_factory=dict)
+    scratch_at: str = "0"
+    scalar_only: bool = False  # something in the pass cannot be vectorised
+
+    def index(self, e: Expr, local: Mapping[str, str] | None = None) -> str:
+        return c_index(e, {**self.names, **local} if local else self.names, self.ranges)
+
+
+def pointer(name: str) -> str:
+    return "p_" + "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+
+
+class BodyWriter:
+    """Writes one stage's body; `inside` is the innermost scope (the row scope itself for row stages)."""
+
+    def __init__(self, context: Context, stage: Stage, inside: Scope) -> None:
+        self.c, self.stage, self.inside = context, stage, inside
+        self.value: list[str] = []
+
+    def write(self) -> list[str]:
+        """Names of the results."""
+        for op in self.stage.loop.body:
+            self.value.append(self.op(op))
+        return [self.value[r] for r in self.stage.loop.results]
+
+    def local(self, e: Expr) -> dict[str, str]:
+        """Names of the indirect symbols in an index."""
+        return {s: f"(int64_t){self.value[int(s[1:])]}" for s in e.symbols if s.startswith("%")}
+
+    def scope_for(self, args: list[str], exprs: list[Expr]) -> Scope:
+        """The row scope when nothing varies inside it."""
+        row = self.c.row
+        if self.inside is row:
+            return row
+        for e in exprs:
+            if e.symbols & self.c.inner or any(v in self.inside.names for v in self._values_in(e)):
+                return self.inside
+        return self.inside if any(a in self.inside.names for a in args) else row
+
+    def _values_in(self, e: Expr) -> list[str]:
+        return [self.value[int(s[1:])] for s in e.symbols if s.startswith("%")]
+
+    def define(self, key: tuple[object, ...], text: str, kind: str, scope: Scope) -> str:
+        for s in (self.c.row, self.inside):
+            if key in s.known:
+                return s.known[key]
+        name = self.c.function.fresh("t")
+        scope.lines.append(f"const {kind} {name} = {text};")
+        scope.known[key] = name
+        scope.names.add(name)
+        return name
+
+    def op(self, op: Op) -> str:
+        if op.name == "const":
+            return constant(op.attrs[0], op.dtype)
+        if op.name == "index":
+            return self.index_value(op)
+        if op.name in ("load", "masked_load"):
+            return self.load(op)
+        if op.name == "wrap_index":
+            return self.wrapped(op)
+        args = [self.value[a] for a in op.args]
+        dtypes = [self.stage.loop.body[a].dtype for a in op.args]
+        text = ops.pointwise(op.name, args, dtypes, op.dtype)
+        if text in args:
+            return text
+        scope = self.scope_for(args, [])
+        if op.name in ops.SCALAR_ONLY and ctype(dtypes[0]).kind == "int":
+            self.may_fail(scope)
+        return self.define((text, op.dtype), text, ctype(op.dtype).compute, scope)
+
+    def may_fail(self, scope: Scope) -> None:
+        """The text sets the error code, which a vector loop cannot."""
+        self.c.function.may_fail = True
+        self.c.scalar_only |= scope is self.inside
+
+    def index_value(self, op: Op) -> str:
+        e: Expr = op.attrs[0]
+        text = f"({ctype(op.dtype).compute})({self.c.index(e, self.local(e))})"
+        return self.define((text, op.dtype), text, ctype(op.dtype).compute, self.scope_for([], [e]))
+
+    def wrapped(self, op: Op) -> str:
+        """A checked index: its value is in range from here on."""
+        size: Expr = op.attrs[0]
+        value = self.value[op.args[0]]
+        text = f"pyc_wrap_index({value}, {self.c.index(size, self.local(size))}, &error)"
+        scope = self.scope_for([value], [size])
+        self.may_fail(scope)
+        return self.define((text,), text, "int64_t", scope)
+
+    def load(self, op: Op) -> str:
+        name, index = op.attrs[0], op.attrs[1]
+        if name in self.c.held:
+            return self.c.held[name]
+        if name in self.c.scratch:
+            place = f"{self.c.scratch[name]}[{self.c.scratch_at}]"
+            return self.define((place,), load(op.dtype, place), ctype(op.dtype).compute, self.inside)
+        args = [self.value[a] for a in op.args]
+        scope = self.scope_for(args, [index])
+        guard = args[0] if op.name == "masked_load" else None
+        at = self.address(name, index, scope, guard)
+        text = load(self.c.function.buffers[name].dtype, f"{pointer(name)}[{at}]")
+        if guard is not None:
+            text = f"{guard} ? {text} : {args[1]}"
+        return self.define((text, op.dtype), text, ctype(op.dtype).compute, scope)
+
+    def in_range(self, symbol: str) -> bool:
+        """Whether an index symbol is a loop variable, a size, or a value that was checked."""
+        return not symbol.startswith("%") or self.stage.loop.body[int(symbol[1:])].name == "wrap_index"
+
+    def address(self, name: str, index: Expr, scope: Scope, guard: str | None) -> str:
+        """Text of a position in a buffer; indirect ones are checked (and only where the guard holds)."""
+        text = self.c.index(index, self.local(index))
+        if all(self.in_range(s) for s in index.symbols) and storage_extent(self.c.function.buffers[name]) != 0:
+            return text
+        self.may_fail(scope)
+        at = checked_index(self.c, index, self.local(index), name)
+        if guard is not None:
+            at = f"{guard} ? {at} : 0"
+        return self.define((name, at), at, "int64_t", scope)
+
+
+def checked_index(c: Context, index: Expr, local: Mapping[str, str], name: str) -> str:
+    """`index` with its indirect part checked: the one indirect value against the largest that keeps the access inside
+    the buffer whatever the loop variables are; otherwise the whole against the storage."""
+    extent = storage_extent(c.function.buffers[name])
+    if extent == 0:
+        raise Unsupported(f"indirect access to {name}, which is empty")
+    indirect = [s for s in index.symbols if s.startswith("%")]
+    if len(indirect) == 1:
+        (s,) = indirect
+        stride = index.coeff(s)
+        if stride is not None and stride.is_const and stride.as_int() > 0:
+            rest = index.subst({s: 0})
+            low, high = rest.bounds(c.ranges)
+            if low == 0 and high is not None and extent.is_const:
+                limit = (extent.as_int() - 1 - high) // stride.as_int() + 1
+                return c.index(index, {s: f"pyc_checked({local[s]}, {max(limit, 0)}, &error)"})
+    return f"pyc_checked({c.index(index, local)}, {c.index(extent)}, &error)"
+
+
+def storage_extent(b: Buffer) -> Expr:
+    """Elements from a buffer's first to its last."""
+    extent = Expr.of(1)
+    for n, s in zip(b.shape, b.stride, strict=True):
+        if n == 0:
+            return Expr.of(0)
+        extent = extent + (n - 1) * s
+    return extent
+
+
+def store(buffer: Buffer, place: str, value: str, dtype: torch.dtype) -> str:
+    if dtype != buffer.dtype:
+        value = cast(value, dtype, buffer.dtype)
+    return f"{place} = {stored(buffer.dtype, value)};"

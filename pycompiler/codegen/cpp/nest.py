@@ -1,0 +1,550 @@
+"""One nest as C++: an outer parallel loop, in it passes over the inner loops, then the accumulated results.
+
+In: a `Nest` with places and levels.  Out: lines.  The shape of what is written (softmax has three passes):
+
+    #pragma omp parallel num_threads(team)
+      #pragma omp for
+      for (i0...) {                       // rows
+        row values
+        for (j0...) { pass 0 }            // #pragma omp simd reduction(...)
+        for (j0...) { pass 1 }
+      }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from pycompiler.codegen.cpp.body import BodyWriter, Context, Function, Scope, checked_index, pointer, store
+from pycompiler.codegen.cpp.types import ctype, identity
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import Dim, Nest, Stage, loads, numel, space_of
+from pycompiler.ir.loops import Buffer
+
+CHUNK = 4096  # points of an inner loop that accumulate in float before the sum goes on in double
+FLUSH = 64  # rows that a column sum adds up in float before it goes on in double
+TILE = 32  # edge of a square tile where reads and writes run along different dimensions
+PARALLEL_WORK = 1 << 15  # element operations below which threads do not pay
+EXTREMES = {"max": ">", "min": "<"}
+COMBINE = {"sum": "+", "prod": "*", "any": "|", "all": "&", "xor_sum": "^"}
+
+
+@dataclass
+class InnerLoop:
+    """for (var = start; var < end; var++)"""
+
+    var: str
+    start: str
+    end: str
+
+
+@dataclass
+class Fold:
+    """The running value of one reduction.  `partial`: folded by the innermost loop; `total`: what partials go into."""
+
+    stage: Stage
+    kind: str
+    dtype: torch.dtype
+    partial: str
+    total: str
+    wide: str  # type of `total`
+    two_levels: bool
+
+    @property
+    def compute(self) -> str:
+        c = ctype(self.dtype).compute
+        return "int32_t" if c == "bool" else c
+
+    @property
+    def is_arg(self) -> bool:
+        return self.kind in ("argmax", "argmin")
+
+
+@dataclass
+class NestWriter:
+    function: Function
+    nest: Nest
+    parallel: bool = False
+    lines: list[str] = field(default_factory=list)
+    thread_bytes: list[str] = field(default_factory=list)  # sizes of the accumulators of one thread
+
+    def write(self) -> list[str]:
+        nest = self.nest
+        if any(n == 0 for _, n in nest.dims):
+            return self.write_empty()
+        self.ranges = dict(nest.dims)
+        self.outer, self.inner_dims = self.division()
+        self.names = {v: f"i{k}" for k, (v, _) in enumerate(self.outer)}
+        self.names |= {v: f"j{k}" for k, (v, _) in enumerate(self.inner_dims)}
+        self.names |= {s: s for s in self.free_symbols()}
+        self.accumulated = [s for s in nest.stages if s.role == "accumulate"]
+        for s in nest.stages:
+            self.lines += [f"// {s.outputs[0]}: {' '.join(s.loop.origin)}"] if s.loop.origin else []
+        self.parallel = self.worth_threads()
+        self.emit(self.row_block())
+        return self.lines
+
+    def write_empty(self) -> list[str]:
+        """A nest over no points: folds give their identities."""
+        for s in self.nest.stages:
+            if s.loop.reduction is None or any(n == 0 for n in s.loop.ranges):
+                continue
+            dims = [(v, n) for v, n in zip(s.loop.vars, s.loop.ranges, strict=True)]
+            kind, dtype = s.loop.reduction.kind, s.loop.body[s.loop.results[0]].dtype
+            names = {v: f"i{k}" for k, (v, _) in enumerate(dims)}
+            context = Context(self.function, names | {x: x for x in self.free_symbols()}, dict(dims), set(), Scope())
+            value = f"({ctype(dtype).compute})" + identity(kind, dtype)
+            place = f"{pointer(s.loop.out[0].name)}[{context.index(s.loop.store_index[0])}]"
+            loops = [InnerLoop(names[v], "0", context.index(n)) for v, n in dims]
+            self.lines += _nested(loops, [store(s.loop.out[0], place, value, dtype)])
+        return self.lines
+
+    # ---- the shape -------------------------------------------------------------------------------------------------
+
+    def division(self) -> tuple[list[Dim], list[Dim]]:
+        """Outer and inner dimensions; a flat nest's last dimension is its inner one."""
+        if self.nest.split is not None:
+            return self.nest.outer, self.nest.inner
+        tiled = self.tiled_dim()
+        if tiled is not None:
+            rest = [d for k, d in enumerate(self.nest.dims[:-1]) if k != tiled]
+            return rest, [self.nest.dims[tiled], self.nest.dims[-1]]
+        return self.nest.dims[:-1], self.nest.dims[-1:]
+
+    def tiled_dim(self) -> int | None:
+        """A dimension along which something is read contiguously while the last one is far apart."""
+        dims = self.nest.dims
+        if len(dims) < 2 or (numel(dims[-1:]) or TILE) < TILE:
+            return None
+        for s in self.nest.stages:
+            for _, index in loads(s.loop):
+                last = index.coeff(dims[-1][0])
+                if last is None or not last.is_const or abs(last.as_int()) <= 1:
+                    continue
+                for k, (v, n) in enumerate(dims[:-1]):
+                    if index.coeff(v) == 1 and (not n.is_const or n.as_int() >= TILE):
+                        return k
+        return None
+
+    def free_symbols(self) -> set[str]:
+        own = set(dict(self.nest.dims))
+        found = {x for _, n in self.nest.dims for x in n.symbols}
+        for s in self.nest.stages:
+            exprs = [*s.loop.store_index, *(a for op in s.loop.body for a in op.attrs if isinstance(a, Expr))]
+            found |= {x for e in exprs for x in e.symbols if not x.startswith("%")}
+        return found - own
+
+    def work(self) -> int | None:
+        total = 0
+        for s in self.nest.stages:
+            n = numel(space_of(s.loop))
+            if n is None:
+                return None
+            total += n * max(1, len(s.loop.body) // 4)
+        return total
+
+    def worth_threads(self) -> bool:
+        work = self.work()
+        if any(s.loop.store_mode == "add" or _scatters(s) for s in self.nest.stages):
+            return False
+        return work is None or work >= PARALLEL_WORK
+
+    # ---- rows ------------------------------------------------------------------------------------------------------
+
+    def row_block(self) -> list[str]:
+        """The statements of one outer point: row values, passes."""
+        self.outer_loops = [(self.names[v], "0", self.size(n), "1") for v, n in self.outer]
+        self.inner_loops = [InnerLoop(self.names[v], "0", self.size(n)) for v, n in self.inner_dims]
+        if self.nest.split is None and self.inner_dims:
+            self.chunk_flat()
+        row = Scope()
+        context = Context(self.function, self.names, self.ranges, {v for v, _ in self.inner_dims}, row)
+        context.scratch_at = self.inner_flat()
+        self.context = context
+        self.folds: dict[str, Fold] = {}
+        for s in self.accumulated:
+            self.declare_accumulator(s)
+        for level in range(max((s.level for s in self.nest.stages), default=0) + 1):
+            self.write_pass([s for s in self.nest.stages if s.level == level])
+        return row.lines
+
+    def size(self, n: Expr) -> str:
+        return Context(self.function, self.names, {}, set(), Scope()).index(n)
+
+    def chunk_flat(self) -> None:
+        """A flat nest's inner loops in pieces, whose beginnings become outer loops: pieces are shared out to threads."""
+        edge = TILE if len(self.inner_dims) == 2 else CHUNK
+        for k, (v, n) in enumerate(self.inner_dims):
+            if len(self.inner_dims) == 1 and (size := numel([(v, n)])) is not None and size <= 2 * CHUNK:
+                continue
+            begin, end = f"{self.names[v]}_from", self.size(n)
+            self.outer_loops.append((begin, "0", end, str(edge)))
+            self.inner_loops[k] = InnerLoop(self.names[v], begin, f"pyc_min_index({begin} + {edge}, {end})")
+
+    def inner_flat(self) -> str:
+        at, stride = Expr.of(0), Expr.of(1)
+        for v, n in reversed(self.inner_dims):
+            at = at + Expr.sym(v) * stride
+            stride = stride * n
+        return self.size_of(at)
+
+    def size_of(self, e: Expr) -> str:
+        return Context(self.function, self.names, self.ranges, set(), Scope()).index(e)
+
+    def declare_accumulator(self, s: Stage) -> None:
+        assert s.loop.reduction is not None
+        name, dtype = s.outputs[0], s.loop.body[s.loop.results[0]].dtype
+        fold = self.new_fold(s, s.loop.reduction.kind, dtype, two_levels=self.covers_inner(s) and not s.loop.vars)
+        fold.total = f"acc_{fold.partial}"
+        self.folds[name] = fold
+
+    def covers_inner(self, s: Stage) -> bool:
+        return bool({v for v, _ in space_of(s.loop)} & self.context.inner)
+
+    def new_fold(self, s: Stage, kind: str, dtype: torch.dtype, *, two_levels: bool) -> Fold:
+        name = self.function.fresh("r")
+        compute = ctype(dtype).compute
+        wide = "double" if compute == "float" and kind in ("sum", "prod") else "int32_t" if compute == "bool" else compute
+        return Fold(s, kind, dtype, name, name, wide, two_levels)
+
+    # ---- passes ----------------------------------------------------------------------------------------------------
+
+    def write_pass(self, stages: list[Stage]) -> None:
+        """One pass: row values, then the inner loop, then the folds that it completes."""
+        c, inside = self.context, Scope()
+        c.scalar_only = False
+        inner: list[Stage] = []
+        for s in stages:
+            if s.role == "row" or (s.role == "accumulate" and not self.covers_inner(s)):
+                self.write_row(s)
+            else:
+                inner.append(s)
+        if not inner:
+            return
+        if not self.inner_loops:  # a nest without dimensions
+            inside = c.row
+        before: list[str] = []
+        after: list[str] = []
+        clauses: list[str] = []
+        for s in inner:
+            self.write_inner(s, inside, clauses, before, after)
+        made_here = [n for s in inner if s.role == "point" for n in s.outputs]
+        if inside is not c.row:
+            self.close_pass(inside.lines, clauses, before, after)
+            for name in made_here:
+                c.held.pop(name, None)
+
+    def write_row(self, s: Stage) -> None:
+        c = self.context
+        values = BodyWriter(c, s, c.row).write()
+        if s.role == "accumulate":
+            fold = self.folds[s.outputs[0]]
+            c.row.lines += self.fold_line(fold, fold.total, values[0], s)
+            return
+        self.put(s, values, c.row)
+
+    def put(self, s: Stage, values: list[str], scope: Scope) -> None:
+        """Keeps a stage's values where they were decided to live."""
+        c = self.context
+        writer_dtypes = [s.loop.body[r].dtype for r in s.loop.results]
+        for b, value, at, dtype in zip(s.loop.out, values, s.loop.store_index, writer_dtypes, strict=True):
+            if s.place[b.name] == "memory":
+                scope.lines.append(self.store_line(s, b, value, at, dtype))
+            elif s.place[b.name] == "scratch":
+                array = self.scratch(b)
+                scope.lines.append(store(b, f"{array}[{c.scratch_at}]", value, dtype))
+            c.held[b.name] = value
+
+    def store_line(self, s: Stage, b: Buffer, value: str, at: Expr, dtype: torch.dtype) -> str:
+        c = self.context
+        place = f"{pointer(b.name)}[{c.index(at)}]"
+        if s.loop.store_mode == "add":
+            old = f"pyc_load({place})" if b.dtype != torch.bool else f"({place} != 0)"
+            return store(b, place, f"({ctype(dtype).compute})({old} + {value})", dtype)
+        return store(b, place, value, dtype)
+
+    def scratch(self, b: Buffer) -> str:
+        c = self.context
+        if b.name not in c.scratch:
+            array = self.function.fresh("row")
+            count = numel(self.inner_dims)
+            c.row.lines.append(f"alignas(64) {ctype(b.dtype).storage} {array}[{count}];  // {b.name}")
+            c.scratch[b.name] = array
+        return c.scratch[b.name]
+
+    def write_inner(self, s: Stage, inside: Scope, clauses: list[str], before: list[str], after: list[str]) -> None:
+        c = self.context
+        writer = BodyWriter(c, s, inside)
+        values = writer.write()
+        if s.role == "point":
+            if _scatters(s):
+                self.write_scatter(s, writer, values, inside)
+            else:
+                self.put(s, values, inside)
+            return
+        assert s.loop.reduction is not None
+        kind, dtype = s.loop.reduction.kind, s.loop.body[s.loop.results[0]].dtype
+        if s.role == "accumulate" and s.loop.vars:
+            fold = self.folds[s.outputs[0]]
+            place = f"{fold.total}[{c.scratch_at}]"
+            inside.lines += self.fold_line(fold, place, values[0], s)
+            return
+        if s.role == "accumulate":
+            fold = self.folds[s.outputs[0]]
+        else:
+            fold = self.new_fold(s, kind, dtype, two_levels=len(self.inner_loops) > 1 or self.long_inner())
+            fold.total = f"sum_{fold.partial}" if fold.two_levels else fold.partial
+            c.row.lines += self.declare_total(fold, fold.total)
+        self.fold_inner(fold, values[0], s, inside, clauses, before, after)
+        if s.role == "reduce":
+            after_row = self.finish(fold, fold.total)
+            result = c.function.fresh("t")
+            compute = "int64_t" if fold.is_arg else ctype(dtype).compute
+            self.pending.append((s, f"const {compute} {result} = ({compute}){after_row};", result))
+
+    pending: list[tuple[Stage, str, str]] = field(default_factory=list)
+
+    def long_inner(self) -> bool:
+        size = numel(self.inner_dims[-1:])
+        return self.nest.split is not None and (size is None or size > 2 * CHUNK)
+
+    def write_scatter(self, s: Stage, writer: BodyWriter, values: list[str], inside: Scope) -> None:
+        """Stores at positions that the body computed."""
+        c = self.context
+        c.scalar_only = c.function.may_fail = True
+        for b, value, at, r in zip(s.loop.out, values, s.loop.store_index, s.loop.results, strict=True):
+            local = writer.local(at)
+            where = c.function.fresh("t")
+            inside.lines.append(f"const int64_t {where} = {checked_index(c, at, local, b.name)};")
+            place, dtype = f"{pointer(b.name)}[{where}]", s.loop.body[r].dtype
+            text = value
+            if s.loop.store_mode == "add":
+                old = f"pyc_load({place})" if b.dtype != torch.bool else f"({place} != 0)"
+                text = f"({ctype(dtype).compute})({old} + {value})"
+            inside.lines.append(store(b, place, text, dtype))
+
+    # ---- folds -----------------------------------------------------------------------------------------------------
+
+    def declare_total(self, f: Fold, name: str) -> list[str]:
+        """Declarations of a running value (an extreme of floats has a second one: whether a NaN was seen)."""
+        wide = f.wide if f.two_levels or name != f.partial else f.compute
+        start = identity(f.kind, f.dtype)
+        if f.is_arg:
+            return [f"{f.compute} {name} = {start}; int64_t {name}_at = 0x7fffffffffffffffl;"]
+        lines = [f"{wide} {name} = {start};"]
+        if f.kind in EXTREMES and ctype(f.dtype).kind == "float":
+            lines.append(f"int32_t {name}_nan = 0;")
+        return lines
+
+    def fold_line(self, f: Fold, into: str, value: str, s: Stage) -> list[str]:
+        """Statements that fold `value` into `into`."""
+        if f.is_arg:
+            at = self.flat_position(s)
+            return [f"if (pyc_arg_before_{f.kind[3:]}<{f.compute}>({value}, {at}, {into}, {into}_at)) "
+                    f"{{ {into} = {value}; {into}_at = {at}; }}"]  # fmt: skip
+        if f.kind in EXTREMES:
+            lines = [f"{into} = {value} {EXTREMES[f.kind]} {into} ? {value} : {into};"]
+            if ctype(f.dtype).kind == "float":
+                if into.endswith("]"):
+                    return [f"{into} = pyc_{f.kind}({into}, {value});"]
+                lines.append(f"{into}_nan |= {value} != {value};")
+            return lines
+        return [f"{into} {COMBINE[f.kind]}= {value};"]
+
+    def fold_totals(self, f: Fold, into: str, value: str) -> list[str]:
+        """Statements that fold one running value into another."""
+        if f.is_arg:
+            return [f"if (pyc_arg_before_{f.kind[3:]}<{f.compute}>({value}, {value}_at, {into}, {into}_at)) "
+                    f"{{ {into} = {value}; {into}_at = {value}_at; }}"]  # fmt: skip
+        if f.kind in EXTREMES:
+            lines = [f"{into} = {value} {EXTREMES[f.kind]} {into} ? {value} : {into};"]
+            if ctype(f.dtype).kind == "float":
+                lines.append(f"{into}_nan |= {value}_nan;")
+            return lines
+        return [f"{into} {COMBINE[f.kind]}= {value};"]
+
+    def finish(self, f: Fold, name: str) -> str:
+        """Text of the folded value."""
+        if f.is_arg:
+            return f"{name}_at"
+        if f.kind in EXTREMES and ctype(f.dtype).kind == "float":
+            return f"({name}_nan ? ({f.compute})PYC_NAN : {name})"
+        return f"({name} != 0)" if ctype(f.dtype).kind == "bool" else name
+
+    def flat_position(self, s: Stage) -> str:
+        assert s.loop.reduction is not None
+        at, stride = Expr.of(0), Expr.of(1)
+        for v, n in zip(reversed(s.loop.reduction.vars), reversed(s.loop.reduction.ranges), strict=True):
+            at = at + Expr.sym(v) * stride
+            stride = stride * n
+        return self.size_of(at)
+
+    def fold_inner(self, f: Fold, value: str, s: Stage, inside: Scope, clauses: list[str], before: list[str],
+                   after: list[str]) -> None:  # fmt: skip
+        c = self.context
+        name = f.partial
+        if f.two_levels:
+            before += self.declare_partial(f, name)
+            after += self.fold_totals(f, f.total, name)
+        inside.lines += self.fold_line(f, name, value, s)
+        if f.is_arg:
+            c.scalar_only = True
+        elif f.kind in EXTREMES:
+            clauses.append(f"reduction({f.kind}:{name})")
+            if ctype(f.dtype).kind == "float":
+                clauses.append(f"reduction(|:{name}_nan)")
+        else:
+            clauses.append(f"reduction({COMBINE[f.kind]}:{name})")
+
+    def declare_partial(self, f: Fold, name: str) -> list[str]:
+        start = identity(f.kind, f.dtype)
+        if f.is_arg:
+            return [f"{f.compute} {name} = {start}; int64_t {name}_at = 0x7fffffffffffffffl;"]
+        lines = [f"{f.compute} {name} = {start};"]
+        if f.kind in EXTREMES and ctype(f.dtype).kind == "float":
+            lines.append(f"int32_t {name}_nan = 0;")
+        return lines
+
+    # ---- assembling ------------------------------------------------------------------------------------------------
+
+    def close_pass(self, body: list[str], clauses: list[str], before: list[str], after: list[str]) -> None:
+        c = self.context
+        loops = list(self.inner_loops)
+        last = loops[-1]
+        simd = [] if c.scalar_only else [" ".join(["#pragma omp simd", *clauses])]
+        chunked = self.long_inner() and bool(before)
+        if chunked:
+            begin = f"{last.var}_from"
+            last = InnerLoop(last.var, begin, f"pyc_min_index({begin} + {CHUNK}, {loops[-1].end})")
+        block = [*before, *simd, *_nested([last], body), *after]
+        if chunked:
+            block = [f"for (int64_t {last.start} = 0; {last.start} < {loops[-1].end}; {last.start} += {CHUNK}) {{",
+                     *_indent(block), "}"]  # fmt: skip
+        if len(loops) > 1:
+            block = _nested(loops[:-1], block)
+        elif (before or after) and not chunked:
+            block = ["{", *_indent(block), "}"]
+        c.row.lines += block
+        for s, line, result in self.pending:
+            c.row.lines.append(line)
+            c.row.names.add(result)
+            self.put(s, [result], c.row)
+        self.pending = []
+
+    def emit(self, rows: list[str]) -> None:
+        """The outer loops around the row block, the threads around them, and the accumulated results after them."""
+        prologue, epilogue, finish = self.accumulators()
+        loops = [f"for (int64_t {v} = {a}; {v} < {b}; {v} += {step}) {{" for v, a, b, step in self.outer_loops]
+        body: list[str] = []
+        if self.parallel and loops:
+            collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
+            body.append(f"#pragma omp for schedule(static){collapse} nowait")
+        body += [*_open(loops), *_indent(rows, len(loops)), *_close(len(loops))]
+        if not loops:
+            self.parallel = False
+        body = [*prologue, *body, *epilogue]
+        if self.parallel:
+            error = " reduction(|:error)" if self.function.may_fail else ""
+            self.lines += [*self.shared, f"#pragma omp parallel num_threads(threads) if(threads > 1){error}", "{",
+                           *_indent(body), "}", *finish]  # fmt: skip
+        else:
+            self.lines += [*self.shared, "{", *_indent(body), "}", *finish]
+
+    shared: list[str] = field(default_factory=list)
+
+    def accumulators(self) -> tuple[list[str], list[str], list[str]]:
+        """(in each thread before the loop, in each thread after it, after all threads) for accumulating stages."""
+        if not self.accumulated:
+            return [], [], []
+        begin: list[str] = ["const int32_t me = pyc_thread();"] if self.parallel else ["const int32_t me = 0;"]
+        end: list[str] = []
+        finish: list[str] = []
+        count = "(threads > 1 ? threads : 1)" if self.parallel else "1"
+        for s in self.accumulated:
+            f = self.folds[s.outputs[0]]
+            (self.array_accumulator if s.loop.vars else self.scalar_accumulator)(s, f, count, begin, end, finish)
+        return begin, end, finish
+
+    def scalar_accumulator(self, s: Stage, f: Fold, count: str, begin: list[str], end: list[str], finish: list[str]) -> None:
+        f.two_levels = True
+        begin += self.declare_total(f, f.total)
+        slots, kind = f"all_{f.partial}", f.wide if not f.is_arg else f.compute
+        fields = [("", kind)]
+        if f.is_arg:
+            fields.append(("_at", "int64_t"))
+        elif f.kind in EXTREMES and ctype(f.dtype).kind == "float":
+            fields.append(("_nan", "int32_t"))
+        for suffix, t in fields:
+            self.shared.append(f"{t}* const {slots}{suffix} = ({t}*)__builtin_alloca({count} * sizeof({t}));")
+            start = identity(f.kind, f.dtype) if not suffix else "0x7fffffffffffffffl" if f.is_arg else "0"
+            self.shared.append(f"for (int32_t k = 0; k < {count}; k++) {slots}{suffix}[k] = {start};")
+            end.append(f"{slots}{suffix}[me] = {f.total}{suffix};")
+        finish += ["{", *_indent(self.declare_total(f, f.total)), f"    for (int32_t k = 0; k < {count}; k++) {{"]
+        parts = [f"const {t} part{suffix} = {slots}{suffix}[k];" for suffix, t in fields]
+        finish += _indent([*parts, *self.fold_totals(f, f.total, "part")], 2) + ["    }"]
+        finish += _indent(self.final_store(s, f, self.finish(f, f.total)))
+        finish.append("}")
+
+    def array_accumulator(self, s: Stage, f: Fold, count: str, begin: list[str], end: list[str], finish: list[str]) -> None:
+        """One array per thread.  Float sums go on to a second array, in double, every FLUSH rows."""
+        slots, t = f"all_{f.partial}", f.compute
+        wide = f.wide if f.kind == "sum" else t
+        self.shared.append(f"const int64_t {slots}_size = (({self.size_of_inner()}) + 15) / 16 * 16;")
+        self.array(slots, t, count, f)
+        begin.append(f"{t}* const {f.total} = {slots} + me * {slots}_size;")
+        result = slots
+        if wide != t:
+            result = f"wide_{f.partial}"
+            self.array(result, wide, count, f, size=f"{slots}_size")
+            begin += [f"{wide}* const {result}_mine = {result} + me * {slots}_size;", f"int32_t {result}_rows = 0;"]
+            flush = ["#pragma omp simd", f"for (int64_t k = 0; k < {slots}_size; k++) {{ {result}_mine[k] += {f.total}[k]; "
+                     f"{f.total}[k] = 0; }}"]  # fmt: skip
+            self.context.row.lines += [f"if (++{result}_rows == {FLUSH}) {{", f"    {result}_rows = 0;", *_indent(flush), "}"]
+            end += flush
+        value, part = "folded", f"{result}[k * {slots}_size + ({self.context.scratch_at})]"
+        step = f"{value} = pyc_{f.kind}({value}, {part});" if f.kind in EXTREMES else f"{value} {COMBINE[f.kind]}= {part};"
+        body = [f"{wide} {value} = {identity(f.kind, f.dtype)};", f"for (int32_t k = 0; k < {count}; k++) {step}"]
+        body += self.final_store(s, f, f"({value} != 0)" if ctype(f.dtype).kind == "bool" else value)
+        plain = [InnerLoop(self.names[v], "0", self.size(n)) for v, n in self.inner_dims]
+        finish += _nested(plain, body)
+        finish += [f"pyc_release({name});" for name in dict.fromkeys((slots, result))]
+
+    def array(self, name: str, t: str, count: str, f: Fold, size: str = "") -> None:
+        """Declares one array per thread, filled with the fold's identity."""
+        size = size or f"{name}_size"
+        self.shared.append(f"{t}* const {name} = ({t}*)pyc_allocate({count} * {size} * sizeof({t}));")
+        self.shared.append(f"for (int64_t k = 0; k < {count} * {size}; k++) {name}[k] = {identity(f.kind, f.dtype)};")
+
+    def size_of_inner(self) -> str:
+        total = Expr.of(1)
+        for _, n in self.inner_dims:
+            total = total * n
+        return self.size(total)
+
+    def final_store(self, s: Stage, f: Fold, value: str) -> list[str]:
+        dtype = torch.int64 if f.is_arg else f.dtype
+        place = f"{pointer(s.outputs[0])}[{self.size_of(s.loop.store_index[0])}]"
+        return [store(s.loop.out[0], place, f"({ctype(dtype).compute}){value}", dtype)]
+
+
+def _scatters(s: Stage) -> bool:
+    return any(x.startswith("%") for e in s.loop.store_index for x in e.symbols)
+
+
+def _indent(lines: list[str], by: int = 1) -> list[str]:
+    return ["    " * by + line if not line.startswith("#") else line for line in lines]
+
+
+def _open(loops: list[str]) -> list[str]:
+    return ["    " * k + line for k, line in enumerate(loops)]
+
+
+def _close(count: int) -> list[str]:
+    return ["    " * k + "}" for k in reversed(range(count))]
+
+
+def _nested(loops: list[InnerLoop], body: list[str]) -> list[str]:
+    heads = [f"for (int64_t {p.var} = {p.start}; {p.var} < {p.end}; {p.var}++) {{" for p in loops]
+    return [*_open(heads), *_indent(body, len(loops)), *_close(len(loops))]

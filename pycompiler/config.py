@@ -1,0 +1,403 @@
+"""Every knob, typed: one row of KNOBS each, read as a plain module attribute.
+
+In: defaults below, environment variables at import, assignments and `patch` at run time.  Out: `config.<name>`.
+A knob `name` is also set by `PYCOMPILER_<NAME>` and by the older variables of its row; an alias is the same knob
+under torch's older name.  Unknown names and wrong types raise `ConfigError`, which lists what is known.
+
+Example: `config.recompile_limit = 4`, or `with config.patch(recompile_limit=4): ...`, or `@config.patch(verbose=True)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import platformdirs
+
+from pycompiler.errors import ConfigError
+
+ENV_PREFIX = "PYCOMPILER_"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One knob.  `types` are the exact types that it takes (an int is also taken where float is listed).
+
+    `env`: older environment variables that set it; `aliases`: other names of the same knob; `choices`: legal values.
+    """
+
+    name: str
+    types: tuple[type, ...]
+    default: Any
+    doc: str
+    env: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Environment variables that set this knob, the strongest first."""
+        return tuple(ENV_PREFIX + n.upper() for n in (self.name, *self.aliases)) + self.env
+
+    def check(self, value: Any) -> Any:
+        """`value` if this knob takes it (an int becomes a float where only float is taken), else ConfigError."""
+        if type(value) is int and int not in self.types and float in self.types:
+            value = float(value)
+        if type(value) not in self.types:
+            want = " or ".join("None" if t is type(None) else t.__name__ for t in self.types)
+            raise ConfigError(f"config.{self.name} takes {want}, got {value!r} of type {type(value).__name__}")
+        if self.choices and value not in self.choices:
+            known = ", ".join(map(repr, self.choices))
+            raise ConfigError(f"config.{self.name} takes one of {known}, got {value!r}")
+        return value
+
+    def parse(self, variable: str, text: str) -> Any:
+        """The value that `text`, found in environment `variable`, stands for."""
+        if type(None) in self.types and text.strip().lower() in ("", "none"):
+            return None
+        for kind in (t for t in (bool, int, float, str) if t in self.types):
+            try:
+                return self.check(_PARSERS[kind](text))
+            except (ValueError, KeyError):
+                continue
+        want = " or ".join(t.__name__ for t in self.types if t is not type(None))
+        raise ConfigError(f"environment variable {variable}={text!r} is not a legal {want} for config.{self.name}")
+
+
+_BOOLS = {
+    "1": True,
+    "true": True,
+    "on": True,
+    "yes": True,
+    "0": False,
+    "false": False,
+    "off": False,
+    "no": False,
+    "": False,
+}
+_PARSERS: dict[type, Any] = {bool: lambda t: _BOOLS[t.strip().lower()], int: int, float: float, str: str}
+
+_B, _I, _F, _S, _N = bool, int, float, str, type(None)
+
+
+def _default_cache_dir() -> str:
+    """A private directory for built kernels; under the temporary directory where no home can be found."""
+    try:
+        return platformdirs.user_cache_dir("pycompiler", appauthor=False)
+    except (RuntimeError, KeyError, OSError):
+        return os.path.join(tempfile.gettempdir(), f"pycompiler-{os.getuid()}")
+
+
+KNOBS: tuple[Knob, ...] = (
+    # recompiles
+    Knob(
+        "recompile_limit",
+        (_I,),
+        8,
+        "entries that one code object of a compiled callable may have",
+        aliases=("cache_size_limit",),
+    ),
+    Knob(
+        "accumulated_recompile_limit",
+        (_I,),
+        256,
+        "entries that a compiled callable may have over all code objects",
+        aliases=("accumulated_cache_size_limit",),
+    ),
+    Knob(
+        "error_on_recompile", (_B,), False, "raise RecompileError where a second compile of a code object would start"
+    ),
+    Knob(
+        "fail_on_recompile_limit_hit",
+        (_B,),
+        False,
+        "raise RecompileLimitExceeded at the limit, not one warning",
+        aliases=("fail_on_cache_limit_hit",),
+    ),
+    # what is captured
+    Knob(
+        "disable",
+        (_B,),
+        False,
+        "run every compiled callable eagerly",
+        env=("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"),
+    ),
+    Knob(
+        "debug_function",
+        (_S, _N),
+        None,
+        "compile only frames of this function name",
+        env=("TORCHDYNAMO_DEBUG_FUNCTION",),
+    ),
+    Knob(
+        "capture_scalar_outputs",
+        (_B,),
+        False,
+        "capture .item() and friends instead of breaking the graph",
+        env=("TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS",),
+    ),
+    Knob(
+        "capture_dynamic_output_shape_ops",
+        (_B,),
+        False,
+        "capture nonzero, masks and friends instead of breaking the graph",
+        env=("TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",),
+    ),
+    Knob("capture_func_transforms", (_B,), True, "capture torch.func transforms"),
+    Knob("trace_numpy", (_B,), True, "capture NumPy calls as tensor operations"),
+    Knob("rewrite_assert_with_torch_assert", (_B,), True, "capture assert on a tensor as an operator in the graph"),
+    # shapes
+    Knob("dynamic_shapes", (_B,), True, "allow symbolic sizes at all", env=("TORCHDYNAMO_DYNAMIC_SHAPES",)),
+    Knob("assume_static_by_default", (_B,), True, "first compile with the sizes seen"),
+    Knob("automatic_dynamic_shapes", (_B,), True, "a size that changed becomes symbolic at the next compile"),
+    Knob(
+        "specialize_int",
+        (_B,),
+        False,
+        "int arguments are constants of the graph, always",
+        env=("TORCHDYNAMO_SPECIALIZE_INT",),
+    ),
+    Knob(
+        "specialize_float",
+        (_B,),
+        False,
+        "float arguments are constants of the graph, always",
+        env=("TORCHDYNAMO_SPECIALIZE_FLOAT",),
+    ),
+    # guards
+    Knob("guard_nn_modules", (_B,), True, "guard the modules that the frame reads"),
+    # autograd and numerics
+    Knob(
+        "activation_memory_budget", (_F,), 1.0, "0 to 1: share of the activations that backward may keep (1: min-cut)"
+    ),
+    Knob(
+        "partition",
+        (_S,),
+        "min_cut",
+        "what backward keeps: min_cut (recompute cheap operators) or save_all",
+        choices=("min_cut", "save_all"),
+    ),
+    Knob("fallback_random", (_B,), False, "random operators through ATen: eager's random stream"),
+    Knob("emulate_precision_casts", (_B,), False, "round low-precision values between fused operators as eager does"),
+    Knob("deterministic", (_B,), False, "only kernels whose result repeats bit for bit"),
+    # compiler
+    Knob("threads", (_I,), 0, "threads of CPU kernels; 0: as many as torch uses"),
+    Knob("max_fusion_size", (_I,), 64, "loops that one kernel may hold"),
+    Knob("cxx", (_S, _N), None, "the C++ compiler; None: CXX, then c++, g++, clang++"),
+    Knob("cxx_flags", (_S,), "", "further flags for the C++ compiler"),
+    Knob("cache_dir", (_S,), _default_cache_dir(), "directory of built kernels"),
+    Knob("disk_cache", (_B,), True, "keep built kernels between processes"),
+    # errors and debugging
+    Knob(
+        "verbose", (_B,), False, "errors show both stacks: the user's and the compiler's", env=("TORCHDYNAMO_VERBOSE",)
+    ),
+    Knob(
+        "suppress_errors",
+        (_B,),
+        False,
+        "an error in the compiler becomes a warning, and the frame runs eagerly",
+        env=("TORCHDYNAMO_SUPPRESS_ERRORS",),
+    ),
+    Knob(
+        "replay_record_enabled",
+        (_B,),
+        False,
+        "write a replayable record of the frame when a compile fails",
+        env=("TORCH_COMPILE_REPLAY_RECORD",),
+    ),
+    Knob(
+        "repro_after",
+        (_S, _N),
+        None,
+        "write a repro after this layer fails",
+        env=("TORCHDYNAMO_REPRO_AFTER",),
+        choices=(None, "dynamo", "aot"),
+    ),
+    Knob(
+        "repro_level",
+        (_I,),
+        2,
+        "1 dump, 2 minify on failure, 3 always dump, 4 minify on wrong values",
+        env=("TORCHDYNAMO_REPRO_LEVEL",),
+        choices=(1, 2, 3, 4),
+    ),
+    Knob("repro_tolerance", (_F,), 1e-3, "difference that repro_level 4 takes for a wrong value"),
+    Knob("repro_dir", (_S, _N), None, "directory of repro.py; None: debug_dir_root", env=("TORCHDYNAMO_REPRO_DIR",)),
+    Knob("verify_correctness", (_B,), False, "compare each compiled graph with eager at its first call"),
+    Knob("debug", (_B,), False, "write the debug directory of every compile", env=("TORCH_COMPILE_DEBUG",)),
+    Knob(
+        "debug_dir_root",
+        (_S,),
+        os.path.join(os.getcwd(), "torch_compile_debug"),
+        "where debug directories go",
+        env=("TORCH_COMPILE_DEBUG_DIR",),
+    ),
+    Knob(
+        "report_guard_failures",
+        (_B,),
+        True,
+        "log the failed guard of every recompile",
+        env=("TORCHDYNAMO_REPORT_GUARD_FAILURES",),
+    ),
+    Knob("progress", (_B,), True, "on a terminal, show what is being compiled when it takes more than a second"),
+)
+
+# The attributes that readers see; a test holds them equal to KNOBS.
+recompile_limit: int
+cache_size_limit: int
+accumulated_recompile_limit: int
+accumulated_cache_size_limit: int
+error_on_recompile: bool
+fail_on_recompile_limit_hit: bool
+fail_on_cache_limit_hit: bool
+disable: bool
+debug_function: str | None
+capture_scalar_outputs: bool
+capture_dynamic_output_shape_ops: bool
+capture_func_transforms: bool
+trace_numpy: bool
+rewrite_assert_with_torch_assert: bool
+dynamic_shapes: bool
+assume_static_by_default: bool
+automatic_dynamic_shapes: bool
+specialize_int: bool
+specialize_float: bool
+guard_nn_modules: bool
+activation_memory_budget: float
+partition: str
+fallback_random: bool
+emulate_precision_casts: bool
+deterministic: bool
+threads: int
+max_fusion_size: int
+cxx: str | None
+cxx_flags: str
+cache_dir: str
+disk_cache: bool
+verbose: bool
+suppress_errors: bool
+replay_record_enabled: bool
+repro_after: str | None
+repro_level: int
+repro_tolerance: float
+repro_dir: str | None
+verify_correctness: bool
+debug: bool
+debug_dir_root: str
+report_guard_failures: bool
+progress: bool
+
+
+def _index(knobs: tuple[Knob, ...]) -> dict[str, Knob]:
+    table: dict[str, Knob] = {}
+    for knob in knobs:
+        for name in (knob.name, *knob.aliases):
+            if name in table:
+                raise ConfigError(f"two knobs are called {name!r}")
+            table[name] = knob
+    return table
+
+
+BY_NAME: dict[str, Knob] = _index(KNOBS)
+
+
+def knob(name: str) -> Knob:
+    """The row of `name` (or of the knob that it is an alias of); ConfigError for an unknown name."""
+    found = BY_NAME.get(name)
+    if found is None:
+        close = difflib.get_close_matches(name, BY_NAME, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ConfigError(f"config has no knob {name!r}{hint}. Known: {', '.join(sorted(BY_NAME))}")
+    return found
+
+
+def set_knob(name: str, value: Any) -> None:
+    """Sets a knob, and its aliases with it, after checking name and type."""
+    row = knob(name)
+    checked = row.check(value)
+    for each in (row.name, *row.aliases):
+        globals()[each] = checked
+
+
+def get_knob(name: str) -> Any:
+    return globals()[knob(name).name]
+
+
+def snapshot() -> dict[str, Any]:
+    """The values of all knobs, by name."""
+    return {row.name: globals()[row.name] for row in KNOBS}
+
+
+class patch(contextlib.ContextDecorator):
+    """Sets knobs for a `with` block or for the calls of a decorated function, and restores them after it.
+
+    Knobs are keywords, or one mapping, or a name and a value as in torch: `patch("verbose", True)`.
+    """
+
+    def __init__(self, changes: Mapping[str, Any] | str | None = None, value: Any = None, /, **knobs: Any) -> None:
+        named = {changes: value} if isinstance(changes, str) else dict(changes or {})
+        self._changes = {name: knob(name).check(v) for name, v in {**named, **knobs}.items()}
+        self._saved: list[dict[str, Any]] = []
+
+    def __enter__(self) -> None:
+        self._saved.append({name: get_knob(name) for name in self._changes})
+        for name, value in self._changes.items():
+            set_knob(name, value)
+
+    def __exit__(self, *exc: object) -> None:
+        for name, value in self._saved.pop().items():
+            set_knob(name, value)
+
+
+def load_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Knob values that `environ` sets; ConfigError for a value that cannot be read."""
+    found: dict[str, Any] = {}
+    for row in KNOBS:
+        variable = next((v for v in row.variables if v in environ), None)
+        if variable is not None:
+            found[row.name] = row.parse(variable, environ[variable])
+    return found
+
+
+def describe() -> Iterator[str]:
+    """One line a knob: name, value now, environment variables, meaning."""
+    for row in KNOBS:
+        yield f"{row.name} = {get_knob(row.name)!r}  [{', '.join(row.variables)}]  {row.doc}"
+
+
+class _ConfigModule(ModuleType):
+    """Checks assignments; reads stay plain module attributes."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            super().__setattr__(name, value)
+        else:
+            set_knob(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise ConfigError(f"config.{name} cannot be deleted; config.patch restores a knob")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*BY_NAME, "patch", "describe", "snapshot", "KNOBS", "knob"})
+
+
+def __getattr__(name: str) -> Any:
+    # Reached only for names that are missing: a misspelt knob.  Dunder probes (pickle, doctest) stay AttributeError.
+    if name.startswith("__"):
+        raise AttributeError(name)
+    knob(name)
+    raise AttributeError(name)
+
+
+for _row in KNOBS:
+    set_knob(_row.name, _row.default)
+for _name, _value in load_environment(os.environ).items():
+    set_knob(_name, _value)
+sys.modules[__name__].__class__ = _ConfigModule

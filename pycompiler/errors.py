@@ -1,0 +1,145 @@
+"""The three families of errors: the user's, a graph break, a bug of ours.
+
+In: what was seen.  Out: exceptions whose text says what was seen, what was expected and what to do.
+
+    UserError               the program asked for something impossible (unknown backend, wrong knob, double backward)
+    Unsupported             a graph break: what cannot be captured; `fullgraph=True` shows it to the user
+    InternalError           a bug of ours, or of a backend: names function, file, line and operator
+
+Example: `raise InternalError("no rule").locate(function="forward", operator="aten.mm")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pycompiler.ir.guards import UserFrame
+
+
+class PyCompilerError(Exception):
+    """Base of every error that the compiler raises by itself."""
+
+
+# ---------------------------------------------------------------- the user's
+
+
+class UserError(PyCompilerError):
+    """The user's program or settings ask for something that cannot be."""
+
+
+class ConfigError(UserError, AttributeError, TypeError):
+    """Unknown knob, wrong type or illegal value of a knob."""
+
+
+class UnknownName(UserError, ValueError):
+    """A backend, mode or option that does not exist."""
+
+    @staticmethod
+    def of(kind: str, seen: object, known: Sequence[str]) -> UnknownName:
+        return UnknownName(f"unknown {kind} {seen!r}; known: {', '.join(sorted(known))}")
+
+
+class RecompileError(UserError, RuntimeError):
+    """A compile would start where `error_on_recompile`, a stance or a frozen run forbids it."""
+
+
+class RecompileLimitExceeded(RecompileError):
+    """A callable reached its recompile limit under `fullgraph=True` or `fail_on_recompile_limit_hit`."""
+
+
+class DoubleBackwardError(UserError, RuntimeError):
+    """A second derivative through a compiled graph, which has one backward only."""
+
+
+# ---------------------------------------------------------------- graph breaks
+
+
+def stack_text(user: Sequence[UserFrame], indent: str = "    ") -> str:
+    """The user's stack, one frame a line (its source text below it), outermost first."""
+    return "\n".join(indent + str(frame).replace("\n", "\n" + indent) for frame in user)
+
+
+class Unsupported(PyCompilerError):
+    """A graph break as the user sees it under `fullgraph=True`.
+
+    `id` is stable (a row of `capture.breaks.BREAK_KINDS`); `reason` says what was seen and why it breaks the graph;
+    `hint` what to do; `user` the user's stack, outermost first.
+    """
+
+    def __init__(self, id: str, reason: str, hint: str = "", user: Sequence[UserFrame] = ()) -> None:
+        super().__init__(id, reason)
+        self.id = id
+        self.reason = reason
+        self.hint = hint
+        self.user = tuple(user)
+
+    def __str__(self) -> str:
+        lines = [f"graph break [{self.id}]: {self.reason}"]
+        if self.hint:
+            lines.append(f"  what to do: {self.hint}")
+        if self.user:
+            lines += ["  user code:", stack_text(self.user)]
+        return "\n".join(lines)
+
+
+GraphBreak = Unsupported
+
+
+# ---------------------------------------------------------------- bugs of ours
+
+
+@dataclass
+class Place:
+    """Where a compile was when it failed; unknown parts are empty."""
+
+    function: str = ""
+    filename: str = ""
+    lineno: int = 0
+    operator: str = ""
+
+    def __str__(self) -> str:
+        known = (
+            f"function {self.function}" if self.function else "",
+            f"{self.filename}:{self.lineno}" if self.filename else "",
+            f"operator {self.operator}" if self.operator else "",
+        )
+        return ", ".join(part for part in known if part)
+
+
+class InternalError(PyCompilerError):
+    """A bug of ours.  `place` is filled on the way out by whoever knows more (`locate`)."""
+
+    advice = "this is a bug of pycompiler, not of your program; config.suppress_errors runs the frame eagerly"
+
+    def __init__(self, message: str, place: Place | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place or Place()
+
+    def locate(self, **known: Any) -> InternalError:
+        """Fills parts of `place` that are still empty; returns self, for `raise error.locate(...)`."""
+        for name, value in known.items():
+            if not getattr(self.place, name):
+                setattr(self.place, name, value)
+        return self
+
+    def __str__(self) -> str:
+        where = str(self.place)
+        return "\n  ".join([self.message, *([f"while compiling {where}"] if where else []), self.advice])
+
+
+class CompileError(InternalError):
+    """A stage after capture failed: autograd, lowering, scheduling, codegen or the C++ compiler."""
+
+
+class BackendError(InternalError):
+    """A backend raised, or returned something that is not callable."""
+
+    advice = "the backend failed, not your program; config.suppress_errors runs the frame eagerly"
+
+
+class SoundnessError(InternalError):
+    """An invariant between stages does not hold (IR verifier, plan check)."""

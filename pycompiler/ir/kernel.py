@@ -1,0 +1,151 @@
+"""What scheduling produces: kernels in order, and where each buffer lives.
+
+In: nothing (plain data).  Out: `Schedule`, a list of `KernelGroup`s and `Extern`s.  A `KernelGroup` is one function of
+the generated library: one or more `Nest`s run one after the other.  A `Nest` is a loop nest over `outer` (parallel)
+and, inside, `inner` dimensions, shared by all its stages:
+
+    kernel softmax_0(in0) -> b2
+      nest rows [d0: 2048] inner [d1: 1024]
+        0 reduce  b0  register      max
+        0 ...
+        1 point   b1  scratch       exp(in0 - b0)
+
+Roles.  `point`: a value for each point of outer x inner.  `reduce`: a fold over inner, one value per outer point.
+`row`: one value per outer point.  `accumulate`: a fold over outer (and, unless its output has them, inner)
+dimensions, complete only when the nest ends.
+Levels.  Stages of level k run in the k-th pass over inner; a `reduce` of level k is complete after that pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.loops import Buffer, Extern, Loop, Program
+
+LOADS = ("load", "masked_load")
+
+Role = Literal["point", "reduce", "row", "accumulate"]
+# Where a stage's result lives: a variable of the row or of the pass; an array of one row; memory (a plan's buffer).
+Place = Literal["register", "scratch", "memory"]
+Dim = tuple[str, Expr]
+
+
+def loads(loop: Loop) -> Iterator[tuple[str, Expr]]:
+    """(buffer, index) of each load."""
+    for op in loop.body:
+        if op.name in LOADS:
+            yield op.attrs[0], op.attrs[1]
+
+
+def space_of(loop: Loop) -> list[Dim]:
+    """All variables that the loop ranges over, the folded ones last."""
+    dims = list(zip(loop.vars, loop.ranges, strict=True))
+    if loop.reduction:
+        dims += zip(loop.reduction.vars, loop.reduction.ranges, strict=True)
+    return dims
+
+
+def numel(dims: Sequence[Dim]) -> int | None:
+    """The number of points, None when symbolic."""
+    total = 1
+    for _, n in dims:
+        if not n.is_const:
+            return None
+        total *= n.as_int()
+    return total
+
+
+@dataclass
+class Stage:
+    """A Loop in the variables of its nest.  `place` and `level` are decided when fusion is over."""
+
+    loop: Loop
+    role: Role
+    level: int = 0
+    place: dict[str, Place] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(b.name for b in self.loop.out)
+
+
+@dataclass
+class Nest:
+    """`split`: how many of `dims` are outer.  A nest without reductions has split None: any division is right."""
+
+    dims: list[Dim]
+    split: int | None
+    stages: list[Stage]
+
+    @property
+    def outer(self) -> list[Dim]:
+        return self.dims if self.split is None else self.dims[: self.split]
+
+    @property
+    def inner(self) -> list[Dim]:
+        return [] if self.split is None else self.dims[self.split :]
+
+
+@dataclass
+class KernelGroup:
+    """One function.  `reads`/`writes`: buffers in memory that it needs, in the order of its pointer arguments
+    (writes follow reads); `scalars`: symbols whose values it needs."""
+
+    name: str
+    nests: list[Nest]
+    reads: list[str] = field(default_factory=list)
+    writes: list[str] = field(default_factory=list)
+    scalars: list[str] = field(default_factory=list)
+    work: int = 0
+
+    def stages(self) -> Iterator[Stage]:
+        for nest in self.nests:
+            yield from nest.stages
+
+    @property
+    def pointers(self) -> list[str]:
+        return self.reads + [w for w in self.writes if w not in self.reads]
+
+
+@dataclass
+class Schedule:
+    """`steps` in order.  `storage`: buffer -> the buffer whose memory it uses (itself unless it reuses another's);
+    `frees`: per step, the buffers whose memory is dead after it."""
+
+    program: Program
+    steps: list[KernelGroup | Extern]
+    buffers: dict[str, Buffer]
+    storage: dict[str, str] = field(default_factory=dict)
+    frees: list[list[str]] = field(default_factory=list)
+
+    @property
+    def kernels(self) -> list[KernelGroup]:
+        return [s for s in self.steps if isinstance(s, KernelGroup)]
+
+    def __str__(self) -> str:
+        lines = []
+        for step, frees in zip(self.steps, self.frees or [[]] * len(self.steps), strict=True):
+            lines += [_extern_text(step)] if isinstance(step, Extern) else _group_text(step)
+            if frees:
+                lines.append(f"  free {', '.join(frees)}")
+        return "\n".join(lines)
+
+
+def _extern_text(step: Extern) -> str:
+    return f"extern {step.op} -> {', '.join(b.name if b else '_' for b in step.out)}"
+
+
+def _group_text(group: KernelGroup) -> list[str]:
+    lines = [f"kernel {group.name}({', '.join(group.reads)}) -> {', '.join(group.writes)}"]
+    for nest in group.nests:
+        show = [f"{v}: {n}" for v, n in nest.dims]
+        split = len(show) if nest.split is None else nest.split
+        lines.append(f"  nest [{', '.join(show[:split])}] inner [{', '.join(show[split:])}]")
+        for s in nest.stages:
+            fold = s.loop.reduction.kind if s.loop.reduction else ""
+            where = ", ".join(f"{n} {s.place.get(n, '?')}" for n in s.outputs)
+            lines.append(f"    {s.level} {s.role:10} {where:30} {fold:7} {' '.join(s.loop.origin)}")
+    return lines

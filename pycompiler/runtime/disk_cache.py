@@ -1,0 +1,219 @@
+"""Compiled libraries on disk, safe to share between the processes of one user.
+
+In: a key (hex digest) and a function that fills a fresh folder.  Out: the folder of a verified entry:
+`<root>/<key>/` with `kernels.so`, `kernels.cpp` and `manifest.json` (sha256 of each file).
+
+Invariants.  The root belongs to this user and nobody else may write to it, or it is not used.  An entry appears by
+renaming a finished, fsynced folder, so it is whole or absent.  Nothing is loaded before owner, mode and sha256 were
+checked; what fails the check is replaced.  Locks are the kernel's (flock): a killed process leaves none behind.
+Nothing in it is unpickled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import filelock
+import platformdirs
+
+log = logging.getLogger("pycompiler.runtime")
+
+FORMAT = 1
+LIBRARY, SOURCE, MANIFEST = "kernels.so", "kernels.cpp", "manifest.json"
+LOCK_TIMEOUT_S = 300.0  # after that another process is taken to hang, and this one builds on its own
+LEFTOVER_AGE_S = 3600.0
+
+
+class Unsafe(OSError):
+    """A folder or file that somebody else could have written."""
+
+
+def check_private(path: Path, *, folder: bool) -> None:
+    """Raises Unsafe unless `path` is a real folder/file of this user that nobody else may write to."""
+    info = os.lstat(path)
+    kind_ok = stat.S_ISDIR(info.st_mode) if folder else stat.S_ISREG(info.st_mode)
+    if not kind_ok:
+        raise Unsafe(f"{path} is not a plain {'folder' if folder else 'file'}")
+    if info.st_uid != os.geteuid():
+        raise Unsafe(f"{path} belongs to user {info.st_uid}, not to this one ({os.geteuid()})")
+    if info.st_mode & 0o022:
+        raise Unsafe(f"{path} may be written by others (mode {stat.S_IMODE(info.st_mode):o}); chmod go-w to use it")
+
+
+def wanted_root() -> Path:
+    given = os.environ.get("PYCOMPILER_CACHE_DIR")
+    return Path(given) if given else Path(platformdirs.user_cache_dir("pycompiler", appauthor=False))
+
+
+_warned: set[str] = set()
+
+
+def warn_once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        log.warning("%s", message)
+
+
+@functools.cache
+def temporary_root() -> Path:
+    """A folder of this process alone, removed at its end."""
+    path = Path(tempfile.mkdtemp(prefix="pycompiler-"))
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(path, ignore_errors=True)
+
+    atexit.register(remove)
+    return path
+
+
+def open_root() -> Path:
+    """The cache folder, made if need be; a temporary one (with one warning) when it cannot be used."""
+    root = wanted_root()
+    try:
+        if not root.is_absolute():
+            root = Path.cwd() / root if os.environ.get("PYCOMPILER_CACHE_DIR") else root
+        if not root.is_absolute():
+            raise OSError(f"no home folder ({root})")
+        if not root.is_dir():
+            root.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                root.mkdir(mode=0o700)
+        check_private(root.resolve() if root.is_symlink() else root, folder=True)
+        return root
+    except OSError as error:
+        return fall_back(error)
+
+
+def fall_back(error: OSError) -> Path:
+    warn_once(f"kernel cache not used: {error}; kernels are kept in a temporary folder and built again next time "
+              "(set PYCOMPILER_CACHE_DIR to a private folder)")  # fmt: skip
+    return temporary_root()
+
+
+def digest(*parts: str) -> str:
+    h = hashlib.sha256(f"pycompiler cache {FORMAT}".encode())
+    for part in parts:
+        data = part.encode()
+        h.update(len(data).to_bytes(8, "little"))
+        h.update(data)
+    return h.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def verified(entry: Path, key: str) -> bool:
+    """Whether the entry exists and may be loaded.  Says what is wrong with one that may not."""
+    try:
+        check_private(entry, folder=True)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        warn_once(f"kernel cache entry not used: {error}")
+        return False
+    try:
+        manifest = json.loads((entry / MANIFEST).read_bytes())
+        if manifest["key"] != key:
+            raise ValueError(f"its manifest is of another entry ({str(manifest['key'])[:12]})")
+        for name in (LIBRARY, SOURCE):
+            check_private(entry / name, folder=False)
+            if file_digest(entry / name) != manifest["sha256"][name]:
+                raise ValueError(f"{name} does not have the recorded sha256")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("kernel cache entry %s is damaged (%s): built again", entry, error)
+        return False
+    return True
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _publish(work: Path, entry: Path, key: str) -> None:
+    """Renames a filled folder into place; an entry that is there already and is good wins."""
+    names = (LIBRARY, SOURCE)
+    for name in names:
+        os.chmod(work / name, 0o700 if name == LIBRARY else 0o600)
+        _sync(work / name)
+    manifest = {"format": FORMAT, "key": key, "sha256": {n: file_digest(work / n) for n in names}}
+    (work / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    _sync(work / MANIFEST)
+    _sync(work)
+    for _ in range(8):
+        try:
+            os.rename(work, entry)
+            return
+        except OSError:
+            if not os.path.lexists(entry):
+                raise
+        if verified(entry, key):
+            return
+        aside = Path(tempfile.mkdtemp(prefix="tmp-", dir=entry.parent))
+        with contextlib.suppress(OSError):
+            os.rename(entry, aside / "old")
+        shutil.rmtree(aside, ignore_errors=True)
+    raise OSError(f"cannot replace the damaged entry {entry}")
+
+
+def clean_leftovers(root: Path) -> None:
+    """Removes the work folders of processes that were killed."""
+    old = time.time() - LEFTOVER_AGE_S
+    for path in root.glob("tmp-*"):
+        with contextlib.suppress(OSError):
+            if os.lstat(path).st_mtime < old:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(root: Path, key: str) -> Iterator[None]:
+    """One builder per key; the others wait and find the result.  A lock that cannot be had is done without."""
+    lock = filelock.FileLock(str(root / f"{key}.lock"), mode=0o600)
+    try:
+        lock.acquire(timeout=LOCK_TIMEOUT_S)
+    except (filelock.Timeout, OSError, NotImplementedError) as error:
+        log.warning("kernel cache lock not had (%s): building without it", error)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            lock.release(force=True)
+
+
+def fetch(root: Path, key: str, fill: Callable[[Path], None]) -> tuple[Path, bool]:
+    """(folder of the entry, whether it was built now).  `fill(folder)` writes LIBRARY and SOURCE."""
+    entry = root / key
+    if verified(entry, key):
+        return entry, False
+    with _locked(root, key):
+        if verified(entry, key):
+            return entry, False
+        clean_leftovers(root)
+        work = Path(tempfile.mkdtemp(prefix="tmp-", dir=root))
+        try:
+            fill(work)
+            _publish(work, entry, key)
+        finally:
+            if work.exists():
+                shutil.rmtree(work, ignore_errors=True)
+    if not verified(entry, key):
+        raise OSError(f"the new entry {entry} does not read back as written")
+    return entry, True

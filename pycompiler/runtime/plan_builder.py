@@ -1,0 +1,124 @@
+"""A scheduled program and its library as a `Plan`.
+
+In: `Schedule` and the built library (None when there are no kernels).  Out: `ir.plan.Plan`: slots numbered, memory
+allocated before its first use, views made where ATen needs them, everything freed after its last use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import KernelGroup, Schedule
+from pycompiler.ir.loops import Buffer, Extern, Ref
+from pycompiler.ir.plan import Alloc, Aten, Free, Kernel, Plan, Size, SlotRef, Step, View
+from pycompiler.runtime.build import BuiltLibrary
+
+
+def make_plan(schedule: Schedule, library: BuiltLibrary | None) -> Plan:
+    """The plan of `schedule`, whose kernels are in `library`."""
+    return _Builder(schedule).build(library)
+
+
+def _size(e: Expr) -> Size:
+    return e.as_int() if e.is_const else e
+
+
+def _sizes(exprs: tuple[Expr, ...]) -> tuple[Size, ...]:
+    return tuple(map(_size, exprs))
+
+
+@dataclass
+class _Builder:
+    schedule: Schedule
+    steps: list[Step] = field(default_factory=list)
+    slot_of: dict[str, int] = field(default_factory=dict)  # memory (a buffer's name) -> slot
+    n_slots: int = 0
+
+    def build(self, library: BuiltLibrary | None) -> Plan:
+        program = self.schedule.program
+        for b in program.inputs:
+            slot = self.new_slot()
+            if b is not None:
+                self.slot_of[b.name] = slot
+        constants = {}
+        for name, tensor in program.constants.items():
+            self.slot_of[name] = self.new_slot()
+            constants[self.slot_of[name]] = tensor
+        fixed = self.n_slots
+        for step, frees in zip(self.schedule.steps, self.schedule.frees, strict=True):
+            temporary = self.extern(step) if isinstance(step, Extern) else self.kernel(step)
+            dead = tuple(temporary) + tuple(self.slot_of[n] for n in frees if n in self.slot_of)
+            dead = tuple(s for s in dead if s >= fixed)
+            if dead:
+                self.steps.append(Free(dead))
+        outputs = [self.output(o) for o in program.outputs]
+        return Plan(len(program.inputs), self.n_slots, self.steps, outputs, constants,
+                    library.path if library else None, library.source if library else "", program.name)  # fmt: skip
+
+    def new_slot(self) -> int:
+        self.n_slots += 1
+        return self.n_slots - 1
+
+    def home(self, name: str) -> str:
+        return self.schedule.storage.get(name, name)
+
+    def slot(self, name: str) -> int:
+        """The slot of a buffer's memory, allocated now if it is not yet."""
+        home = self.home(name)
+        if home not in self.slot_of:
+            b = self.schedule.buffers[home]
+            self.slot_of[home] = self.new_slot()
+            self.steps.append(Alloc(self.slot_of[home], _sizes(b.shape), _sizes(b.stride), b.dtype, b.device))
+        return self.slot_of[home]
+
+    def kernel(self, group: KernelGroup) -> list[int]:
+        slots = tuple(self.slot(n) for n in group.pointers)
+        self.steps.append(Kernel(group.name, slots, tuple(Expr.sym(s) for s in group.scalars), group.work))
+        return []
+
+    def extern(self, node: Extern) -> list[int]:
+        temporary: list[int] = []
+        args = self.argument(node.args, temporary)
+        kwargs = {k: self.argument(v, temporary) for k, v in node.kwargs.items()}
+        out: list[int | None] = []
+        for b in node.out:
+            if b is None:
+                out.append(None)
+                continue
+            self.slot_of[b.name] = self.new_slot()
+            out.append(self.slot_of[b.name])
+        self.steps.append(Aten(node.op, args, kwargs, tuple(out)))
+        return temporary
+
+    def argument(self, value: Any, temporary: list[int]) -> Any:
+        if isinstance(value, Ref):
+            slot, made = self.view(value)
+            if made:
+                temporary.append(slot)
+            return SlotRef(slot)
+        if isinstance(value, Expr):
+            return _size(value)
+        if isinstance(value, list | tuple):
+            return type(value)(self.argument(v, temporary) for v in value)
+        return value
+
+    def view(self, ref: Ref) -> tuple[int, bool]:
+        """(slot, whether a view was made)."""
+        base, b = self.slot(ref.buffer), self.schedule.buffers[ref.buffer]
+        if ref.shape == b.shape and ref.offset == 0 and _same_strides(ref, b):
+            return base, False
+        slot = self.new_slot()
+        self.steps.append(View(slot, base, _sizes(ref.shape), _sizes(ref.stride), _size(ref.offset)))
+        return slot, True
+
+    def output(self, output: Ref | int | tuple[Any] | None) -> int | tuple[Any]:
+        if isinstance(output, Ref):
+            return self.view(output)[0]
+        return (None,) if output is None else output
+
+
+def _same_strides(ref: Ref, b: Buffer) -> bool:
+    """Strides of dimensions with one element do not matter."""
+    return all(n == 1 or s == t for n, s, t in zip(ref.shape, ref.stride, b.stride, strict=True))

@@ -1,0 +1,99 @@
+"""The C++ compiler of this machine: which one, its flags, and what its output depends on.
+
+In: the environment (`CXX`, PATH).  Out: `Toolchain(command, identity)`; `identity` changes whenever the compiler, the
+flags or the CPU change, and is found without running the compiler.
+
+    find_toolchain().command     # ("/usr/bin/g++",)
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pycompiler
+
+CANDIDATES = ("c++", "g++", "clang++")
+
+# One table of flags.  No -ffast-math: NaN, inf and signed zero keep their meaning.
+FLAGS: tuple[str, ...] = (
+    "-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pipe", "-w",
+    "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fno-semantic-interposition",
+    "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fvisibility=hidden",
+)  # fmt: skip
+# Tried in turn: a clang without libomp still has `omp simd`.
+OPENMP: tuple[tuple[str, ...], ...] = (("-fopenmp",), ("-fopenmp-simd",))
+
+
+class NoCompiler(RuntimeError):
+    """This machine has no C++ compiler; graphs run through ATen."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    command: tuple[str, ...]
+    identity: str
+
+
+def prelude_dir() -> Path:
+    """The folder of the headers that generated code includes: in a wheel inside the package, else beside it."""
+    package = Path(pycompiler.__file__).resolve().parent
+    for folder in (package / "kernels" / "cpp", package.parent / "kernels" / "cpp"):
+        if (folder / "pyc_prelude.h").is_file():
+            return folder
+    raise FileNotFoundError(f"pyc_prelude.h is neither in {package}/kernels/cpp nor beside the package: reinstall")
+
+
+@functools.cache
+def prelude_text() -> str:
+    """All headers in one text (part of the cache key)."""
+    return "\n".join(p.read_text() for p in sorted(prelude_dir().glob("*.h")))
+
+
+@functools.cache
+def cpu_identity() -> str:
+    """The instruction set that -march=native means here."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return platform.machine() + " " + " ".join(sorted(line.split(":", 1)[1].split()))
+    except OSError:
+        pass
+    return f"{platform.machine()} {platform.processor()} {platform.node()}"
+
+
+def _locate(text: str) -> tuple[str, ...] | None:
+    words = shlex.split(text)
+    path = shutil.which(words[0]) if words else None
+    return (path, *words[1:]) if path else None
+
+
+def find_toolchain() -> Toolchain:
+    """The first compiler found; raises NoCompiler.  Not remembered across a change of CXX or PATH."""
+    return _find(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+
+
+@functools.lru_cache(maxsize=8)
+def _find(cxx: str, path: str) -> Toolchain:
+    for text in (cxx, *CANDIDATES):
+        command = _locate(text)
+        if command is None:
+            continue
+        binary = Path(command[0]).resolve()
+        stat = binary.stat()
+        return Toolchain(command, f"{command} {binary} {stat.st_size} {stat.st_mtime_ns} {cpu_identity()}")
+    tried = ", ".join(filter(None, (f"$CXX={cxx}" if cxx else "$CXX (not set)", *CANDIDATES)))
+    raise NoCompiler(f"no C++ compiler found (tried {tried}); install g++ or set CXX")
+
+
+def has_compiler() -> bool:
+    try:
+        find_toolchain()
+    except NoCompiler:
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""Loop bodies: what they read and cost, inlining one into another, removal of duplicate and dead operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import LOADS, loads, space_of
+from pycompiler.ir.loops import Loop, Op
+from pycompiler.scheduling.space import map_exprs
+
+_FREE = ("const", "index", "cast", "load", "masked_load", "bitcast", "not", "and", "or", "neg", "abs", "where")
+_SIMPLE = (
+    "add", "sub", "mul", "maximum", "minimum", "fma", "square", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf",
+    "sign", "floor", "ceil", "round", "trunc", "xor", "shl", "shr", "signbit", "copysign",
+)  # fmt: skip
+WEIGHT: dict[str, int] = {**dict.fromkeys(_FREE, 0), **dict.fromkeys(_SIMPLE, 1), "truediv": 4, "reciprocal": 4,
+                          "sqrt": 4, "rsqrt": 6}  # fmt: skip
+TRANSCENDENTAL_WEIGHT = 12
+
+
+def cost(loop: Loop) -> int:
+    """Arithmetic per point, an addition being 1."""
+    return sum(WEIGHT.get(op.name, TRANSCENDENTAL_WEIGHT) for op in loop.body)
+
+
+def loaded(loop: Loop) -> set[str]:
+    return {name for name, _ in loads(loop)}
+
+
+def reads(loop: Loop) -> set[str]:
+    """Buffers whose contents the loop needs, the one that it extends included."""
+    return loaded(loop) | ({loop.init} if loop.init else set())
+
+
+def is_indirect(index: Expr) -> bool:
+    return any(s.startswith("%") for s in index.symbols)
+
+
+def renumber(e: Expr, at: Mapping[int, int]) -> Expr:
+    """`%n` symbols follow their operations to new positions."""
+    names = {s: Expr.sym(f"%{at[int(s[1:])]}") for s in e.symbols if s.startswith("%")}
+    return e.subst(names) if names else e
+
+
+def move(op: Op, at: Mapping[int, int]) -> Op:
+    """`op` with its arguments and indirect indices renumbered."""
+    attrs = tuple(renumber(a, at) if isinstance(a, Expr) else a for a in op.attrs)
+    return Op(op.name, tuple(at[a] for a in op.args), op.dtype, attrs)
+
+
+def digits(index: Expr, store: Expr, dims: Sequence[tuple[str, Expr]]) -> dict[str, Expr] | None:
+    """Values of the variables `dims` at which `store` equals `index`; None when the store is not a mixed radix number."""
+    strides: list[tuple[int, int, str]] = []
+    for v, n in dims:
+        c = store.coeff(v)
+        if c is None or not c.is_const or not n.is_const or c.as_int() <= 0:
+            return None
+        strides.append((c.as_int(), n.as_int(), v))
+    rest = index - store.subst({v: 0 for v, _ in dims})
+    if rest.symbols & {v for v, _ in dims} and store.symbols - {v for v, _ in dims}:
+        return None
+    strides.sort(reverse=True)
+    for (outer, _, _), (inner, n, _) in zip(strides, strides[1:], strict=False):
+        if outer < inner * n:
+            return None
+    found: dict[str, Expr] = {}
+    for k, (stride, _, v) in enumerate(strides):
+        found[v] = rest // stride
+        if k + 1 < len(strides):
+            rest = rest % stride
+    return found
+
+
+def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
+    """`consumer` computing what it loaded from `name`, which `producer` (pointwise) writes; None when it cannot be."""
+    which = [b.name for b in producer.out].index(name)
+    store, dims = producer.store_index[which], space_of(producer)
+    ranges = dict(space_of(consumer))
+    body: list[Op] = []
+    at: dict[int, int] = {}
+    for position, op in enumerate(consumer.body):
+        new = move(op, at)
+        if op.name not in LOADS or op.attrs[0] != name:
+            at[position] = len(body)
+            body.append(new)
+            continue
+        values = None if is_indirect(new.attrs[1]) else digits(new.attrs[1], store, dims)
+        if values is None:
+            return None
+        values = {v: e.simplify(ranges) for v, e in values.items()}
+        guard = new.args if op.name == "masked_load" else None
+        at[position] = _splice(body, producer, producer.results[which], values, ranges, guard)
+    return tidy(replace(consumer, body=tuple(body), results=tuple(at[r] for r in consumer.results),
+                        store_index=tuple(renumber(e, at) for e in consumer.store_index),
+                        origin=producer.origin + tuple(o for o in consumer.origin if o not in producer.origin)))  # fmt: skip
+
+
+def _splice(body: list[Op], producer: Loop, result: int, values: Mapping[str, Expr], ranges: Mapping[str, Expr],
+            guard: tuple[int, ...] | None) -> int:  # fmt: skip
+    """Appends the producer's body at `values`; under a guard (predicate, other) no load happens where it is false."""
+    at: dict[int, int] = {}
+    for position, op in enumerate(producer.body):
+        new = move(map_exprs(op, values, ranges), at)
+        if guard is not None and op.name == "load":
+            body.append(Op("const", (), op.dtype, (0,)))
+            new = Op("masked_load", (guard[0], len(body) - 1), op.dtype, new.attrs)
+        elif guard is not None and op.name == "masked_load":
+            body.append(Op("and", (guard[0], new.args[0]), body[guard[0]].dtype))
+            new = Op("masked_load", (len(body) - 1, new.args[1]), op.dtype, new.attrs)
+        at[position] = len(body)
+        body.append(new)
+    if guard is None:
+        return at[result]
+    body.append(Op("where", (guard[0], at[result], guard[1]), producer.body[result].dtype))
+    return len(body) - 1
+
+
+def tidy(loop: Loop) -> Loop:
+    """Without duplicate and unused operations."""
+    seen: dict[tuple[object, ...], int] = {}
+    at: dict[int, int] = {}
+    body: list[Op] = []
+    for position, op in enumerate(loop.body):
+        new = move(op, at)
+        key = (new.name, new.args, new.dtype, tuple((type(a), repr(a)) for a in new.attrs))
+        if key not in seen:
+            seen[key] = len(body)
+            body.append(new)
+        at[position] = seen[key]
+    results = [at[r] for r in loop.results]
+    stores = [renumber(e, at) for e in loop.store_index]
+    needed: set[int] = set()
+    work = results + [int(s[1:]) for e in stores for s in e.symbols if s.startswith("%")]
+    while work:
+        p = work.pop()
+        if p in needed:
+            continue
+        needed.add(p)
+        work += body[p].args
+        work += [int(s[1:]) for a in body[p].attrs if isinstance(a, Expr) for s in a.symbols if s.startswith("%")]
+    place = {p: k for k, p in enumerate(sorted(needed))}
+    return replace(loop, body=tuple(move(body[p], place) for p in sorted(needed)),
+                   results=tuple(place[r] for r in results), store_index=tuple(renumber(e, place) for e in stores))  # fmt: skip

@@ -1,0 +1,357 @@
+"""Fusion: loops that share an iteration space become one nest.
+
+In: prepared nodes.  Out: `Group`s (one nest each, or an Extern) in dependency order.
+
+Each loop starts as a nest of its own.  Two nests merge when (LEGAL) nothing outside lies on a path from one to the
+other, their spaces have a common refinement, and every value that passes between them is read at exactly the point
+at which it is made; and (WORTH) they share memory traffic.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import Dim, Nest, Role, Stage, loads, numel, space_of
+from pycompiler.ir.loops import Extern, Loop, Node
+from pycompiler.ir.verify import reads_of
+from pycompiler.scheduling.body import is_indirect
+from pycompiler.scheduling.simplify import Graph, writes_of
+from pycompiler.scheduling.space import Refinement, joint, refine, rewrite
+
+STAGE_LIMIT = 48
+POINTER_LIMIT = 48
+OP_LIMIT = 800
+FEW_ROWS = 8  # below, a fused nest could not use the machine's cores
+MUCH_WORK = 1 << 18
+
+
+@dataclass
+class Group:
+    """A node of the dependency graph.  `before`: bit set of the groups that must precede it (closed under paths)."""
+
+    number: int
+    node: Nest | Extern
+    reads: set[str]
+    writes: set[str]
+    before: int = 0
+    solo: bool = False
+    first: int = 0  # position of its first node in the program
+
+
+def fuse(graph: Graph) -> list[Group]:
+    return _Fusion(graph).run()
+
+
+def start_nest(loop: Loop) -> Nest:
+    """The nest of one loop, in the form that suits its memory accesses."""
+    outer = list(zip(loop.vars, loop.ranges, strict=True))
+    if loop.reduction is None:
+        return Nest(outer, None, [Stage(loop, "point")])
+    folded = list(zip(loop.reduction.vars, loop.reduction.ranges, strict=True))
+    if not outer:
+        return Nest(folded, None, [Stage(loop, "accumulate")])
+    if _folds_rows(loop):
+        return Nest(folded + outer, len(folded), [Stage(loop, "accumulate")])
+    return Nest(outer + folded, len(outer), [Stage(loop, "reduce")])
+
+
+def _folds_rows(loop: Loop) -> bool:
+    """Whether the fold runs over the large strides of what is read and the outputs over the small ones."""
+    assert loop.reduction is not None
+    if loop.reduction.kind in ("argmax", "argmin"):
+        return False
+    votes = 0
+    for _, index in loads(loop):
+        inner = [index.coeff(v) for v in loop.vars]
+        fold = [index.coeff(v) for v in loop.reduction.vars]
+        if any(c is None or not c.is_const for c in inner + fold):
+            continue
+        strides = [abs(c.as_int()) for c in inner if c is not None and c != 0]
+        folds = [abs(c.as_int()) for c in fold if c is not None and c != 0]
+        if strides and folds:
+            votes += 1 if max(strides) < min(folds) else -1
+    return votes > 0
+
+
+@dataclass
+class _Match:
+    """How two nests become one: the merged dims and each side's variables over them."""
+
+    dims: list[Dim]
+    split: int | None
+    left: dict[str, Expr]
+    right: dict[str, Expr]
+    left_rows: bool = False  # the left (right) nest has values per row only
+    right_rows: bool = False
+
+
+def _swap(r: Refinement) -> Refinement:
+    return Refinement(r.dims, r.right, r.left)
+
+
+def _split_after(r: Refinement, outer: list[Dim], exprs: dict[str, Expr]) -> int:
+    names = set().union(*(exprs[v].symbols for v, _ in outer)) if outer else set()
+    return sum(1 for v, _ in r.dims if v in names)
+
+
+def _matches(g: Nest, h: Nest) -> Iterator[_Match]:
+    if g.split is None and h.split is None:
+        r = refine(g.dims, h.dims)
+        if r is not None:
+            yield _Match(r.dims, None, r.left, r.right)
+    elif g.split is not None and h.split is not None:
+        outer, inner = refine(g.outer, h.outer), refine(g.inner, h.inner)
+        if outer is not None and inner is not None:
+            both = joint(outer, inner)
+            yield _Match(both.dims, len(outer.dims), both.left, both.right)
+    elif g.split is not None:
+        yield from _match_rows(g, h, swapped=False)
+    else:
+        yield from _match_rows(h, g, swapped=True)
+
+
+def _match_rows(rows: Nest, flat: Nest, *, swapped: bool) -> Iterator[_Match]:
+    full = refine(rows.dims, flat.dims)
+    if full is not None:
+        split = _split_after(full, rows.outer, full.left)
+        r = _swap(full) if swapped else full
+        yield _Match(r.dims, split, r.left, r.right)
+        return
+    outer = refine(rows.outer, flat.dims)
+    if outer is not None and flat.dims:
+        same = {v: Expr.sym(v) for v, _ in rows.inner}
+        both = Refinement(outer.dims + rows.inner, {**outer.left, **same}, outer.right)
+        r = _swap(both) if swapped else both
+        yield _Match(r.dims, len(outer.dims), r.left, r.right, left_rows=swapped, right_rows=not swapped)
+
+
+def _moved(stages: list[Stage], mapping: dict[str, Expr], dims: list[Dim], rows: bool) -> list[Stage]:
+    ranges = dict(dims)
+    out = []
+    for s in stages:
+        role: Role = "row" if rows and s.role == "point" else s.role
+        out.append(Stage(rewrite(s.loop, mapping, dims, ranges), role))
+    return out
+
+
+def sort_stages(stages: list[Stage]) -> list[Stage]:
+    """Producers first, otherwise in the given order."""
+    made = {name: s for s in stages for name in s.outputs}
+    done: list[Stage] = []
+    state: dict[int, bool] = {}
+
+    def visit(s: Stage) -> None:
+        if id(s) in state:
+            return
+        state[id(s)] = True
+        for name, _ in loads(s.loop):
+            if name in made and made[name] is not s:
+                visit(made[name])
+        done.append(s)
+
+    for s in stages:
+        visit(s)
+    return done
+
+
+@dataclass
+class _Fusion:
+    graph: Graph
+    groups: dict[int, Group] = field(default_factory=dict)
+    touching: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    owner: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # buffer -> groups that write it
+    users: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # ... that read it
+
+    def run(self) -> list[Group]:
+        for position, node in enumerate(self.graph.nodes):
+            group = self.add(position, node)
+            if not group.solo:
+                self.grow(group)
+        return self.order()
+
+    def add(self, position: int, node: Node) -> Group:
+        reads, writes = set(reads_of(node)), set(writes_of(node))
+        solo = isinstance(node, Extern) or self.is_solo(node)
+        group = Group(position, node if isinstance(node, Extern) else start_nest(node), reads, writes, 0, solo, position)
+        needs = {g for name in reads for g in self.owner[name]}  # read after write
+        needs |= {g for name in writes for g in self.owner[name]}  # write after write
+        needs |= {g for name in writes for g in self.users[name]}  # write after read
+        for g in needs:
+            group.before |= self.groups[g].before | (1 << g)
+        for name in writes:
+            self.owner[name].append(position)
+        for name in reads:
+            self.users[name].add(position)
+        for name in reads | writes:
+            self.touching[name].add(position)
+        self.groups[position] = group
+        return group
+
+    def is_solo(self, loop: Loop) -> bool:
+        """Loops whose order relative to others on the same memory matters stay alone."""
+        names = {b.name for b in loop.out}
+        return (
+            loop.init is not None
+            or loop.store_mode != "set"
+            or any(len(self.graph.writers[n]) > 1 for n in names)
+            or any(is_indirect(e) for e in loop.store_index)
+        )
+
+    def grow(self, group: Group) -> None:
+        """Merges the group with neighbours until none fits."""
+        refused: set[tuple[int, int]] = set()
+        while True:
+            neighbours = {g for name in group.reads | group.writes for g in self.touching[name]} - {group.number}
+            ranked = sorted(neighbours, key=lambda g: (not (self.groups[g].writes & group.reads), -g))
+            for g in ranked:
+                other = self.groups[g]
+                if other.solo or (g, group.number) in refused:
+                    continue
+                merged = self.merge(other, group)
+                if merged is not None:
+                    group = merged
+                    break
+                refused.add((g, group.number))
+            else:
+                return
+
+    def independent_path(self, a: Group, b: Group) -> bool:
+        """Whether a third group lies between the two."""
+        for x, y in ((a, b), (b, a)):
+            between = y.before & ~(1 << x.number)
+            while between:
+                low = between & -between
+                if self.groups[low.bit_length() - 1].before >> x.number & 1:
+                    return True
+                between ^= low
+        return False
+
+    def merge(self, a: Group, b: Group) -> Group | None:
+        assert isinstance(a.node, Nest) and isinstance(b.node, Nest)
+        if len((a.reads | a.writes | b.reads | b.writes)) > POINTER_LIMIT or self.too_big(a.node, b.node):
+            return None
+        if self.independent_path(a, b):
+            return None
+        for match in _matches(a.node, b.node):
+            left = _moved(a.node.stages, match.left, match.dims, match.left_rows)
+            right = _moved(b.node.stages, match.right, match.dims, match.right_rows)
+            if not self.parallel_enough(match, a.node, b.node):
+                continue
+            if aligned(left + right, dict(match.dims)) and worth(left, right):
+                return self.replace(a, b, Nest(match.dims, match.split, sort_stages(left + right)))
+        return None
+
+    def too_big(self, a: Nest, b: Nest) -> bool:
+        return (
+            len(a.stages) + len(b.stages) > STAGE_LIMIT
+            or sum(len(s.loop.body) for s in a.stages + b.stages) > OP_LIMIT
+        )
+
+    def parallel_enough(self, match: _Match, a: Nest, b: Nest) -> bool:
+        """A flat nest does not join rows that are too few to share out."""
+        if match.split is None or (a.split is not None and b.split is not None):
+            return True
+        rows, points = numel(match.dims[: match.split]), numel(match.dims)
+        return rows is None or points is None or rows >= FEW_ROWS or points < MUCH_WORK
+
+    def replace(self, a: Group, b: Group, nest: Nest) -> Group:
+        """`a` takes `b` over."""
+        bit_a, bit_b = 1 << a.number, 1 << b.number
+        before = (a.before | b.before) & ~bit_a & ~bit_b
+        merged = Group(a.number, nest, a.reads | b.reads, a.writes | b.writes, before, False, min(a.first, b.first))
+        del self.groups[b.number]
+        self.groups[a.number] = merged
+        for g in self.groups.values():
+            if g is not merged and g.before & (bit_a | bit_b):
+                g.before = ((g.before | before) & ~bit_b) | bit_a
+        for name in b.reads | b.writes:
+            self.touching[name].discard(b.number)
+            self.touching[name].add(a.number)
+        for name in b.writes:
+            self.owner[name] = [a.number if g == b.number else g for g in self.owner[name]]
+        for name in b.reads:
+            self.users[name].discard(b.number)
+            self.users[name].add(a.number)
+        return merged
+
+    def order(self) -> list[Group]:
+        """Dependencies first; among the ready ones the earliest in the program."""
+        waiting = sorted(self.groups.values(), key=lambda g: g.first)
+        done, out = 0, []
+        while waiting:
+            for k, g in enumerate(waiting):
+                if g.before & ~done == 0:
+                    break
+            else:
+                raise AssertionError("fusion made a cycle: " + ", ".join(str(g.number) for g in waiting))
+            out.append(waiting.pop(k))
+            done |= 1 << g.number
+        return out
+
+
+def aligned(stages: list[Stage], ranges: dict[str, Expr]) -> bool:
+    """Whether each value made in the nest is read in the nest only at the point where it is made, and complete there."""
+    made = {b.name: (s, e) for s in stages for b, e in zip(s.loop.out, s.loop.store_index, strict=True)}
+    for s in stages:
+        for name, index in loads(s.loop):
+            if name not in made:
+                continue
+            producer, at = made[name]
+            if producer.role == "accumulate" or producer is s:
+                return False
+            if index != at and index.simplify(ranges) != at.simplify(ranges):
+                return False
+    return True
+
+
+def worth(left: list[Stage], right: list[Stage]) -> bool:
+    """Whether the merged nest moves less memory: a value passed on, or the same elements read."""
+    for a, b in ((left, right), (right, left)):
+        made = {name for s in a for name in s.outputs}
+        if any(name in made for s in b for name, _ in loads(s.loop)):
+            return True
+    seen = {(n, i) for s in left for n, i in loads(s.loop) if i.symbols}
+    return any((n, i) in seen for s in right for n, i in loads(s.loop))
+
+
+def collapse(nest: Nest) -> Nest:
+    """Adjacent dimensions that every index treats as one become one."""
+    while True:
+        for k in range(len(nest.dims) - 1):
+            if nest.split is not None and k + 1 == nest.split:
+                continue
+            (u, n), (v, m) = nest.dims[k], nest.dims[k + 1]
+            if all(_joins(e, u, v, m) for s in nest.stages for e in _exprs(s.loop)) and all(_same_side(s.loop, u, v) for s in nest.stages):
+                break
+        else:
+            return nest
+        dims = [*nest.dims[:k], (v, n * m), *nest.dims[k + 2 :]]
+        # an index c*m*u + c*v becomes c*v
+        stages = [replace(s, loop=_drop_var(s.loop, u, v, n * m)) for s in nest.stages]
+        split = nest.split if nest.split is None or k + 1 > nest.split else nest.split - 1
+        nest = Nest(dims, split, stages)
+
+
+def _exprs(loop: Loop) -> Iterator[Expr]:
+    yield from loop.store_index
+    for op in loop.body:
+        yield from (a for a in op.attrs if isinstance(a, Expr))
+
+
+def _joins(e: Expr, u: str, v: str, m: Expr) -> bool:
+    cu, cv = e.coeff(u), e.coeff(v)
+    return cu is not None and cv is not None and cu == cv * m
+
+
+def _same_side(loop: Loop, u: str, v: str) -> bool:
+    folded = loop.reduction.vars if loop.reduction else ()
+    return (u in loop.vars) == (v in loop.vars) and (u in folded) == (v in folded)
+
+
+def _drop_var(loop: Loop, u: str, v: str, size: Expr) -> Loop:
+    mapping = {u: Expr.of(0)}
+    dims = [(w, size if w == v else n) for w, n in space_of(loop) if w != u]
+    return rewrite(loop, mapping, dims, dict(dims))

@@ -1,0 +1,96 @@
+"""The memory plan: which buffers may use the memory of dead ones, and when memory is given back.
+
+In: steps in order.  Out: `storage` (buffer -> buffer whose memory it is) and `frees` (per step).
+
+Invariant: two buffers share memory only if one's last use precedes the other's first by a whole step.  Only buffers
+that kernels alone touch share: outputs, inputs and what ATen sees are tensors of their own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pycompiler.ir.kernel import KernelGroup, Schedule
+from pycompiler.ir.loops import Buffer, Extern
+from pycompiler.ir.verify import reads_of
+from pycompiler.scheduling.simplify import writes_of
+
+
+def touched(step: KernelGroup | Extern) -> set[str]:
+    """Buffers in memory that the step reads or writes."""
+    if isinstance(step, KernelGroup):
+        return set(step.pointers)
+    return set(reads_of(step)) | set(writes_of(step))
+
+
+def storage_bytes(b: Buffer) -> int | None:
+    """Bytes from the first element to the last; None when symbolic."""
+    extent = 1
+    for n, s in zip(b.shape, b.stride, strict=True):
+        if not n.is_const or not s.is_const:
+            return None
+        if n.as_int() == 0:
+            return 0
+        extent += (n.as_int() - 1) * s.as_int()
+    return extent * b.dtype.itemsize
+
+
+def plan_memory(schedule: Schedule, kept: set[str]) -> None:
+    """Fills `storage` and `frees`.  `kept`: buffers that are never freed here (inputs, constants, outputs)."""
+    last: dict[str, int] = {}
+    shared_ok: dict[str, bool] = defaultdict(lambda: True)
+    for k, step in enumerate(schedule.steps):
+        for name in touched(step):
+            last[name] = k
+            if isinstance(step, Extern):
+                shared_ok[name] = False
+    storage: dict[str, str] = {}
+    users: dict[str, int] = {}  # memory -> step of its last use
+    dead: list[str] = []
+    frees: list[list[str]] = [[] for _ in schedule.steps]
+    for k, step in enumerate(schedule.steps):
+        for name in _fresh(step, storage, kept):
+            home = None
+            if shared_ok[name] and name not in kept:
+                home = _take(schedule, dead, name)
+            storage[name] = home or name
+        for name in touched(step):
+            home = storage.setdefault(name, name)
+            users[home] = max(users.get(home, -1), last[name])
+        for name in sorted(touched(step)):
+            home = storage[name]
+            if last[name] == k and name not in kept and users[home] <= k:
+                if shared_ok[home] and shared_ok[name]:
+                    dead.append(home)
+                else:
+                    frees[k].append(home)
+    final: dict[str, int] = {}
+    for k, step in enumerate(schedule.steps):
+        for name in touched(step):
+            final[storage[name]] = k
+    for name in dict.fromkeys(dead):
+        frees[final[name]].append(name)
+    schedule.storage = storage
+    schedule.frees = [sorted(set(f)) for f in frees]
+
+
+def _fresh(step: KernelGroup | Extern, storage: dict[str, str], kept: set[str]) -> list[str]:
+    names = step.writes if isinstance(step, KernelGroup) else writes_of(step)
+    return [n for n in names if n not in storage]
+
+
+def _take(schedule: Schedule, dead: list[str], name: str) -> str | None:
+    """The smallest dead memory that the buffer fits in without wasting more than it needs."""
+    need = storage_bytes(schedule.buffers[name])
+    device = schedule.buffers[name].device
+    best: tuple[int, str] | None = None
+    for home in dead:
+        have = storage_bytes(schedule.buffers[home])
+        if need is None or have is None or schedule.buffers[home].device != device:
+            continue
+        if need <= have <= 2 * need + 4096 and (best is None or have < best[0]):
+            best = (have, home)
+    if best is None:
+        return None
+    dead.remove(best[1])
+    return best[1]

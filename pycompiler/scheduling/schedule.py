@@ -1,0 +1,82 @@
+"""Scheduling: a `Program` in, a `Schedule` out.  See kernel.py for what comes out.
+
+    print(schedule(lower(gm)))
+"""
+
+from __future__ import annotations
+
+from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, numel, space_of
+from pycompiler.ir.loops import Extern, Program, Ref
+from pycompiler.scheduling.body import loaded, reads
+from pycompiler.scheduling.fuse import collapse, fuse
+from pycompiler.scheduling.memory import plan_memory
+from pycompiler.scheduling.place import memory_of, place
+from pycompiler.scheduling.simplify import prepare
+
+
+def schedule(program: Program) -> Schedule:
+    """Fused kernels and ATen calls in order, with a memory plan.  Does not change `program`."""
+    graph = prepare(program)
+    groups = fuse(graph)
+    kept = {o.buffer for o in program.outputs if isinstance(o, Ref)} | set(program.constants)
+    kept |= {b.name for b in program.inputs if b is not None}
+    readers: dict[str, set[int]] = {}
+    for g in groups:
+        for name in g.reads:
+            readers.setdefault(name, set()).add(g.number)
+    steps: list[KernelGroup | Extern] = []
+    for g in groups:
+        if isinstance(g.node, Extern):
+            steps.append(g.node)
+            continue
+        needed = {n for n in g.writes if n in kept or readers.get(n, set()) - {g.number} or g.solo}
+        nest = collapse(g.node)
+        place(nest, needed, graph.buffers)
+        steps.append(_kernel(f"{_word(program.name)}_{len(steps)}", [nest]))
+    done = Schedule(program, steps, graph.buffers)
+    plan_memory(done, kept)
+    return done
+
+
+def _word(name: str) -> str:
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+
+
+def _kernel(name: str, nests: list[Nest]) -> KernelGroup:
+    group = KernelGroup(name, nests)
+    local: set[str] = set()
+    read: dict[str, None] = {}
+    written: dict[str, None] = {}
+    symbols: set[str] = set()
+    for nest in nests:
+        for s in nest.stages:
+            memory = set(memory_of(s))
+            written |= dict.fromkeys(n for n in s.outputs if n in memory)
+            local |= set(s.outputs) - memory
+        for s in nest.stages:
+            made = {n for t in nest.stages for n in t.outputs}
+            wanted = sorted(reads(s.loop) if s.loop.init else loaded(s.loop))
+            read |= dict.fromkeys(n for n in wanted if n not in made and n not in local)
+        symbols |= _symbols(nest)
+        group.work += _work(nest)
+    group.reads = [n for n in read if n not in written]
+    group.writes = list(written)
+    group.scalars = sorted(symbols)
+    return group
+
+
+def _symbols(nest: Nest) -> set[str]:
+    """Size symbols in the nest's extents and indices."""
+    own = {v for v, _ in nest.dims}
+    found = {s for _, n in nest.dims for s in n.symbols}
+    for stage in nest.stages:
+        exprs = [*stage.loop.store_index, *(a for op in stage.loop.body for a in op.attrs if hasattr(a, "symbols"))]
+        found |= {s for e in exprs for s in e.symbols if not s.startswith("%")}
+    return found - own
+
+
+def _work(nest: Nest) -> int:
+    """Element operations of one call (a guess of 1024 points where sizes are symbolic)."""
+    return sum((numel(space_of(s.loop)) or 1024) * max(1, len(s.loop.body) // 2) for s in nest.stages)
+
+

@@ -1,0 +1,215 @@
+"""Rewrites of a program before fusion: dead nodes, welford as two passes, inlining of cheap producers.
+
+In: a `Program`.  Out: its nodes, fewer and fatter, in an order that respects dependencies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import loads, numel, space_of
+from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Op, Program, Reduction, Ref
+from pycompiler.ir.verify import reads_of
+from pycompiler.scheduling.body import cost, inline, tidy
+from pycompiler.scheduling.space import fresh_var, rewrite
+
+BODY_LIMIT = 160  # operations in a body after inlining
+CHEAP = 3  # arithmetic that is better repeated than stored
+CHEAP_USES = 4
+
+
+@dataclass
+class Graph:
+    """Nodes and who writes and reads what.  `kept`: buffers that outlive the program's nodes (outputs, inputs)."""
+
+    nodes: list[Node]
+    kept: set[str]
+    buffers: dict[str, Buffer]
+    writers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
+    readers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
+
+    def index(self) -> Graph:
+        self.writers, self.readers = defaultdict(list), defaultdict(list)
+        for node in self.nodes:
+            for name in writes_of(node):
+                self.writers[name].append(node)
+            for name in set(reads_of(node)):
+                self.readers[name].append(node)
+        return self
+
+
+def writes_of(node: Node) -> list[str]:
+    names = [b.name for b in node.out if b is not None]
+    return names + [n for n in node.mutates if n not in names] if isinstance(node, Extern) else names
+
+
+def prepare(program: Program) -> Graph:
+    """The program's nodes after all rewrites."""
+    kept = {o.buffer for o in program.outputs if isinstance(o, Ref)}
+    kept |= {b.name for b in program.inputs if b is not None} | set(program.constants)
+    buffers = dict(program.buffers)
+    for b in program.inputs:
+        if b is not None:
+            buffers[b.name] = b
+    for node in program.nodes:
+        for b in node.out:
+            if b is not None:
+                buffers[b.name] = b
+    graph = Graph([_own_vars(n) if isinstance(n, Loop) else n for n in program.nodes], kept, buffers)
+    for step in (drop_dead, split_welford, inline_all, drop_dead):
+        graph = step(graph.index())
+    return graph.index()
+
+
+def _own_vars(loop: Loop) -> Loop:
+    """Variables that no other loop has; a common spelling of reductions with one element or none."""
+    dims = space_of(loop)
+    new = [(fresh_var(), n) for _, n in dims]
+    mapping = {old: Expr.sym(v) for (old, _), (v, _) in zip(dims, new, strict=True)}
+    return tidy(rewrite(loop, mapping, new, dict(new)))
+
+
+def drop_dead(graph: Graph) -> Graph:
+    """Removes nodes whose results nobody reads.  An Extern that mutates is kept."""
+    live = set(graph.kept)
+    nodes: list[Node] = []
+    for node in reversed(graph.nodes):
+        if live.intersection(writes_of(node)) or (isinstance(node, Extern) and (node.mutates or not node.out)):
+            nodes.append(node)
+            live.update(reads_of(node))
+    return replace(graph, nodes=nodes[::-1])
+
+
+# ---- welford ------------------------------------------------------------------------------------------------------
+
+
+def split_welford(graph: Graph) -> Graph:
+    """mean = sum(x)/n, then m2 = sum((x - mean)^2): two passes vectorise, and lose nothing to cancellation."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if isinstance(node, Loop) and node.reduction is not None and node.reduction.kind == "welford":
+            nodes += _two_passes(graph, node)
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=nodes)
+
+
+def _buffer(graph: Graph, name: str, dtype: torch.dtype, dims: list[tuple[str, Expr]], device: torch.device) -> tuple[Buffer, Expr]:
+    """A fresh contiguous buffer over `dims` and the index that stores into it."""
+    stride, at, strides = Expr.of(1), Expr.of(0), []
+    for v, n in reversed(dims):
+        strides.append(stride)
+        at = at + Expr.sym(v) * stride
+        stride = stride * n
+    buffer = Buffer(name, dtype, tuple(n for _, n in dims), tuple(reversed(strides)), device)
+    graph.buffers[name] = buffer
+    return buffer, at
+
+
+def _two_passes(graph: Graph, node: Loop) -> list[Node]:
+    reduction = node.reduction
+    assert reduction is not None
+    mean, m2 = node.out
+    dims, dtype = space_of(node), node.body[node.results[0]].dtype
+    count = math.prod(reduction.ranges, start=Expr.of(1))
+    outer = dims[: len(node.vars)]
+    total, total_at = _buffer(graph, f"{mean.name}_sum", dtype, outer, mean.device)
+    made: list[Node] = []
+    value = node
+    if cost(node) > CHEAP or len(list(loads(node))) > 1:  # computed once, read twice
+        whole, at = _buffer(graph, f"{mean.name}_x", dtype, dims, mean.device)
+        made.append(replace(node, out=(whole,), vars=tuple(v for v, _ in dims), ranges=tuple(n for _, n in dims),
+                            store_index=(at,), reduction=None))  # fmt: skip
+        value = replace(node, body=(Op("load", (), dtype, (whole.name, at)),), results=(0,))
+    fold = Reduction("sum", reduction.vars, reduction.ranges)
+    made.append(replace(value, out=(total,), store_index=(total_at,), reduction=fold))
+    divide = (Op("load", (), dtype, (total.name, total_at)), Op("index", (), torch.int64, (count,)),
+              Op("cast", (1,), dtype), Op("truediv", (0, 2), dtype))  # fmt: skip
+    if count.is_const:
+        divide = (divide[0], Op("const", (), dtype, (float(count.as_int()),)), Op("truediv", (0, 1), dtype))
+    made.append(Loop((mean,), node.vars, node.ranges, divide, (len(divide) - 1,), node.store_index[:1], origin=node.origin))
+    k = len(value.body)
+    square = (*value.body, Op("load", (), dtype, (mean.name, node.store_index[0])), Op("sub", (value.results[0], k), dtype),
+              Op("mul", (k + 1, k + 1), dtype))  # fmt: skip
+    made.append(replace(value, out=(m2,), body=square, results=(k + 2,), store_index=node.store_index[1:], reduction=fold))
+    return [_own_vars(n) if isinstance(n, Loop) else n for n in made]
+
+
+# ---- inlining -----------------------------------------------------------------------------------------------------
+
+
+def inline_all(graph: Graph) -> Graph:
+    """Producers that are cheap, or used once, move into their consumers."""
+    nodes: dict[int, Node] = dict(enumerate(graph.nodes))
+    readers: dict[str, set[int]] = defaultdict(set)
+    for k, node in nodes.items():
+        for name in set(reads_of(node)):
+            readers[name].add(k)
+    for k in range(len(graph.nodes)):
+        producer = nodes[k]
+        if not isinstance(producer, Loop) or not _movable(graph, producer):
+            continue
+        name = producer.out[0].name
+        users = sorted(readers[name])
+        new = _inlined(graph, producer, name, [nodes[u] for u in users])
+        if new is None:
+            continue
+        for u, loop in zip(users, new, strict=True):
+            nodes[u] = loop
+            for read in set(reads_of(loop)):
+                readers[read].add(u)
+        for read in set(reads_of(producer)):
+            readers[read].discard(k)
+        del nodes[k]
+    return replace(graph, nodes=[nodes[k] for k in sorted(nodes)])
+
+
+def _movable(graph: Graph, loop: Loop) -> bool:
+    """Pointwise, one result, which only nodes read; what it reads is never overwritten later."""
+    if loop.reduction or loop.init or loop.store_mode != "set" or len(loop.out) != 1:
+        return False
+    name = loop.out[0].name
+    if name in graph.kept or len(graph.writers[name]) != 1 or not graph.readers[name]:
+        return False
+    return not any(_overwritten(graph, b) for b, _ in loads(loop))
+
+
+def _overwritten(graph: Graph, name: str) -> bool:
+    """Whether the buffer changes after somebody may have read it."""
+    writers = graph.writers[name]
+    return any(isinstance(w, Extern) and name in w.mutates for w in writers) or (name in graph.kept and _is_input(graph, name) and bool(writers))
+
+
+def _is_input(graph: Graph, name: str) -> bool:
+    return bool(graph.writers[name]) and all(getattr(w, "init", None) == name for w in graph.writers[name])
+
+
+def _inlined(graph: Graph, producer: Loop, name: str, users: list[Node]) -> list[Loop] | None:
+    loops = [u for u in users if isinstance(u, Loop)]
+    if len(loops) != len(users) or any(u.init == name for u in loops):
+        return None
+    work, sources = cost(producer), len({b for b, _ in loads(producer)})
+    points = numel(space_of(producer))
+    sites = [(u, [i for b, i in loads(u) if b == name]) for u in loops]
+    repeats = sum(len(set(found)) for _, found in sites)
+    spread = any(points is None or (numel(space_of(u)) or 0) > points for u in loops)  # each value wanted many times
+    if sources == 0 and work <= CHEAP:
+        pass
+    elif work <= CHEAP and sources <= 1 and repeats <= CHEAP_USES:
+        pass
+    elif repeats > 1 or spread:
+        return None
+    new = []
+    for u in loops:
+        if len(u.body) + len(producer.body) > BODY_LIMIT:
+            return None
+        loop = inline(u, producer, name)
+        if loop is None:
+            return None
+        new.append(loop)
+    return new

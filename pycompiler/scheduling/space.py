@@ -1,0 +1,96 @@
+"""Iteration spaces: rewriting a Loop in other variables, and finding the common refinement of two spaces.
+
+    refine([("a", 12)], [("x", 3), ("y", 4)])     # dims [3, 4]; a = 4*u + v; x = u; y = v
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import Dim
+from pycompiler.ir.loops import Loop, Op, Reduction
+
+_fresh = itertools.count()
+
+
+def fresh_var() -> str:
+    return f"v{next(_fresh)}"
+
+
+def map_exprs(op: Op, f: Mapping[str, Expr], ranges: Mapping[str, Expr]) -> Op:
+    """`op` with variables replaced in its index expressions."""
+    if op.name in ("load", "masked_load"):
+        return replace(op, attrs=(op.attrs[0], op.attrs[1].subst(f).simplify(ranges)))
+    if op.name == "index":
+        return replace(op, attrs=(op.attrs[0].subst(f).simplify(ranges),))
+    return op
+
+
+def rewrite(loop: Loop, mapping: Mapping[str, Expr], dims: Sequence[Dim], ranges: Mapping[str, Expr]) -> Loop:
+    """`loop` with its variables replaced.  `dims`: the new variables that it ranges over; for a reduction those that
+    occur in the stores stay outer ones and the rest is folded."""
+    body = tuple(map_exprs(op, mapping, ranges) for op in loop.body)
+    stores = tuple(e.subst(mapping).simplify(ranges) for e in loop.store_index)
+    kept = set().union(*(mapping.get(v, Expr.sym(v)).symbols for v in loop.vars)) if loop.vars else set()
+    outer = [d for d in dims if d[0] in kept]
+    if loop.reduction is None:
+        return replace(loop, vars=tuple(v for v, _ in outer), ranges=tuple(n for _, n in outer), body=body,
+                       store_index=stores)  # fmt: skip
+    used = set().union(*(mapping.get(v, Expr.sym(v)).symbols for v in loop.reduction.vars))
+    folded = [d for d in dims if d[0] in used]
+    reduction = Reduction(loop.reduction.kind, tuple(v for v, _ in folded), tuple(n for _, n in folded))
+    return replace(loop, vars=tuple(v for v, _ in outer), ranges=tuple(n for _, n in outer), body=body,
+                   store_index=stores, reduction=reduction)  # fmt: skip
+
+
+@dataclass
+class Refinement:
+    """`dims`: the common refinement; `left`/`right`: each space's variables as expressions over it."""
+
+    dims: list[Dim]
+    left: dict[str, Expr]
+    right: dict[str, Expr]
+
+
+def refine(left: Sequence[Dim], right: Sequence[Dim]) -> Refinement | None:
+    """The coarsest space that both are regroupings of (row-major order kept), or None."""
+    dims: list[Dim] = []
+    pieces: tuple[dict[str, list[Dim]], dict[str, list[Dim]]] = ({v: [] for v, _ in left}, {v: [] for v, _ in right})
+    a, b = list(reversed(left)), list(reversed(right))
+    while a and b:
+        (va, na), (vb, nb) = a.pop(), b.pop()
+        dim = (fresh_var(), na)
+        if na != nb:
+            if not (na.is_const and nb.is_const) or 0 in (na, nb):
+                return None
+            x, y = na.as_int(), nb.as_int()
+            if x > y and x % y == 0:
+                dim = (dim[0], nb)
+                a.append((va, Expr.of(x // y)))
+            elif y > x and y % x == 0:
+                b.append((vb, Expr.of(y // x)))
+            else:
+                return None
+        dims.append(dim)
+        pieces[0][va].append(dim)
+        pieces[1][vb].append(dim)
+    if a or b:
+        return None
+    return Refinement(dims, {v: compose(p) for v, p in pieces[0].items()}, {v: compose(p) for v, p in pieces[1].items()})
+
+
+def compose(parts: Sequence[Dim]) -> Expr:
+    """The row-major index that the digits `parts` make up."""
+    total, stride = Expr.of(0), Expr.of(1)
+    for v, n in reversed(parts):
+        total = total + Expr.sym(v) * stride
+        stride = stride * n
+    return total
+
+
+def joint(left: Refinement, right: Refinement) -> Refinement:
+    """Two refinements side by side."""
+    return Refinement(left.dims + right.dims, {**left.left, **right.left}, {**left.right, **right.right})

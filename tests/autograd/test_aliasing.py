@@ -1,0 +1,331 @@
+"""Mutation, views and identity of inputs and outputs are as eager has them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import Compiled, check, clones, flat, loss_of
+from torch import fx, nn
+
+from pycompiler.autograd import AutogradUnsupported, aot_eager
+
+
+@pytest.fixture(autouse=True)
+def _fixed() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+
+def test_mutated_input() -> None:
+    check(lambda x: x.add_(1), [torch.randn(3)])
+    check(lambda x, y: x.mul_(y) + 1, [torch.randn(3), torch.randn(3)])
+
+
+def test_mutation_through_a_view() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x[1:].t().mul_(2)
+        x[0].fill_(3)
+        return x.sum(0)
+
+    check(fn, [torch.randn(3, 4)])
+
+
+def test_view_taken_before_the_mutation_sees_it() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        v = x.view(-1)
+        x.add_(1)
+        return v * 2
+
+    check(fn, [torch.randn(2, 3)])
+
+
+def test_buffer_takes_a_parameters_gradient() -> None:
+    def run(fn: object, buffer: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        out = flat(fn(buffer, w))[0]  # type: ignore[operator]
+        (out.sum() + (buffer * 3).sum()).backward()
+        return out
+
+    def step(buffer: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        buffer.add_(w)
+        return buffer * 2
+
+    buffer, w = torch.randn(3), torch.randn(3, requires_grad=True)
+    (b1, w1), (b2, w2) = clones([buffer, w]), clones([buffer, w])
+    run(step, b1, w1)
+    run(Compiled(step, [buffer, w]).fn, b2, w2)
+    assert b2.requires_grad
+    torch.testing.assert_close(b2, b1)
+    torch.testing.assert_close(w2.grad, w1.grad)
+
+
+def test_mutated_input_that_requires_grad() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x * w
+        x.mul_(2)
+        return y + x
+
+    def run(target: object) -> tuple[torch.Tensor, ...]:
+        leaf, w = torch.linspace(1, 2, 4).requires_grad_(), torch.linspace(2, 3, 4)
+        x = leaf * 1
+        out = flat(target(x, w))[0]  # type: ignore[operator]
+        (out * x).sum().backward()
+        assert leaf.grad is not None
+        return out, x, leaf.grad
+
+    x = torch.randn(4, requires_grad=True) * 1
+    compiled = Compiled(fn, [x, torch.randn(4)])
+    for got, expected in zip(run(compiled.fn), run(fn), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_value_saved_before_the_mutation_survives_it() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (x.clone() * w).sum()
+        x.zero_()
+        return y
+
+    check(fn, [torch.randn(4), torch.randn(4, requires_grad=True)])
+
+
+def test_leaf_mutated_under_no_grad() -> None:
+    graph = fx.Graph()
+    w, g = graph.placeholder("w"), graph.placeholder("g")
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    graph.call_method("sub_", (w, g))
+    graph.call_function(torch._C._set_grad_enabled, (True,))
+    graph.output((graph.call_method("mul", (w, g)),))
+    weight, grad = torch.ones(3, requires_grad=True), torch.full((3,), 0.25)
+    fn = aot_eager(fx.GraphModule(nn.Module(), graph), [weight, grad])
+    before = weight._version
+    (out,) = fn(weight, grad)
+    assert weight.is_leaf and weight._version == before + 1 and torch.is_grad_enabled()
+    torch.testing.assert_close(weight.detach(), torch.full((3,), 0.75))
+    out.sum().backward()
+    torch.testing.assert_close(weight.grad, grad)
+
+
+def test_mutation_through_data_hides_from_autograd() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    data = graph.call_function(getattr, (x, "data"))
+    graph.call_method("add_", (data, 1))
+    graph.output((graph.call_method("mul", (x, 2)),))
+    value = torch.zeros(3, requires_grad=True)
+    fn = aot_eager(fx.GraphModule(nn.Module(), graph), [value])
+    version = value._version
+    (out,) = fn(value)
+    torch.testing.assert_close(value.detach(), torch.ones(3))
+    torch.testing.assert_close(out.detach(), torch.full((3,), 2.0))
+    assert value._version == version
+
+
+def test_output_is_input() -> None:
+    x, w = torch.randn(3), torch.randn(3, requires_grad=True)
+    out = Compiled(lambda a, b: (a, b, a * b, b), [x, w])(x, w)
+    assert out[0] is x and out[1] is w and out[3] is w and out[2].requires_grad
+    x2 = torch.randn(3)
+    compiled = Compiled(lambda a: a.add_(1), [x])
+    assert compiled(x2)[0] is x2
+
+
+def test_same_object_twice() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x + 1
+        return y, y
+
+    out = Compiled(fn, [torch.randn(3)])(torch.randn(3))
+    assert out[0] is out[1]
+
+
+def test_equal_values_do_not_share_memory() -> None:
+    x = torch.randn(3)
+    a, b = Compiled(lambda t: (t + 1, t + 1), [x])(x)
+    a.zero_()
+    torch.testing.assert_close(b, x + 1)
+    (c,) = Compiled(lambda t: t.clone(), [x])(x)
+    assert c.data_ptr() != x.data_ptr()
+
+
+def test_view_of_an_input() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.t()[1:], x * 2, x.detach()
+
+    leaf = torch.randn(3, 4, requires_grad=True)
+    x = leaf * 1
+    compiled = Compiled(fn, [x])
+    view, twice, detached = compiled(x)
+    assert view._base is x and detached.data_ptr() == x.data_ptr() and not detached.requires_grad
+    view.mul_(5)
+    (view.sum() + twice.sum() + x.sum()).backward()
+    expected = torch.ones(3, 4) * 3
+    expected[:, 1:] = 12
+    torch.testing.assert_close(leaf.grad, expected)
+
+
+def test_view_of_a_mutated_input() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x[1]
+
+    x = torch.zeros(3, 2)
+    (out,) = Compiled(fn, [torch.zeros(3, 2)])(x)
+    out.mul_(4)
+    torch.testing.assert_close(x, torch.tensor([[1.0, 1], [4, 4], [1, 1]]))
+
+
+def test_strided_view_of_an_input_with_an_offset() -> None:
+    (out,) = Compiled(lambda x: x.unfold(0, 2, 1), [torch.arange(5.0)])(torch.arange(10.0)[5:])
+    torch.testing.assert_close(out, torch.arange(10.0)[5:].unfold(0, 2, 1))
+
+
+def test_outputs_that_alias_each_other() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * w
+        return y, y[1:], y.t()
+
+    compiled = check(fn, [torch.randn(3, 3, requires_grad=True), torch.randn(3, 3)])
+    y, rest, transposed = compiled(torch.randn(3, 3), torch.ones(3, 3))
+    y.zero_()
+    assert rest._base is y and not rest.any() and not transposed.any()
+
+
+def test_views_of_a_hidden_base() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = (x @ w).chunk(3, dim=1)
+        return parts[0], parts[1], parts[2]
+
+    compiled = check(fn, [torch.randn(2, 4), torch.randn(4, 6, requires_grad=True)])
+    a, b, _ = compiled(torch.randn(2, 4), torch.randn(4, 6, requires_grad=True))
+    assert a._base is b._base and a.requires_grad
+
+
+def test_in_place_on_an_intermediate_and_its_view() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        v = y[0]
+        v.add_(y[1])
+        y[2].fill_(7.0)
+        return y, v
+
+    check(fn, [torch.randn(3, 4, requires_grad=True)])
+
+
+def test_in_place_view_op_on_an_intermediate() -> None:
+    check(lambda x: (x * 2).unsqueeze_(0).transpose_(0, 1), [torch.randn(3, 4, requires_grad=True)])
+
+
+def test_outputs_not_requiring_grad_and_ints() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[object, ...]:
+        y = x * w
+        return y, y.argmax(0), y.detach() + 1, 5, None, (y > 0)
+
+    compiled = check(fn, [torch.randn(3, 3), torch.randn(3, 3, requires_grad=True)])
+    assert compiled(torch.randn(3, 3), torch.randn(3, 3, requires_grad=True))[3:5] == (5, None)
+
+
+def test_unused_and_integer_inputs() -> None:
+    check(lambda x, unused, n: x * n, [torch.randn(3, requires_grad=True), torch.randn(2, requires_grad=True), 3])
+
+
+def test_only_one_output_gets_a_gradient() -> None:
+    x, w = torch.randn(3), torch.randn(3, requires_grad=True)
+    compiled = Compiled(lambda a, b: (a * b, (a + b).exp()), [x, w])
+    compiled(x, w)[1].sum().backward()
+    torch.testing.assert_close(w.grad, (x + w).exp().detach())
+
+
+def test_tangent_strides_are_coerced() -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    compiled = Compiled(lambda t: t.exp(), [x])
+    out = compiled(x)[0]
+    for grad in (torch.randn(4, 3).t(), torch.ones(()).expand(3, 4), torch.randn(3, 8)[:, ::2]):
+        (got,) = torch.autograd.grad(out, [x], grad, retain_graph=True)
+        torch.testing.assert_close(got, grad * x.exp())
+
+
+def test_retain_graph() -> None:
+    x = torch.randn(3, requires_grad=True)
+    out = Compiled(lambda t: (t * t).sum(), [x])(x)[0]
+    out.backward(retain_graph=True)
+    out.backward()
+    torch.testing.assert_close(x.grad, 4 * x.detach())
+    with pytest.raises(RuntimeError, match="second time"):
+        out.backward()
+
+
+def test_double_backward_is_an_error_that_says_so() -> None:
+    x = torch.randn(3, requires_grad=True)
+    out = Compiled(lambda t: (t * t * t).sum(), [x], name="cube")(x)[0]
+    (grad,) = torch.autograd.grad(out, [x], create_graph=True)
+    torch.testing.assert_close(grad, 3 * x * x)
+    with pytest.raises(RuntimeError, match="double backward through the compiled graph 'cube'"):
+        grad.sum().backward()
+
+
+def test_saved_tensor_changed_before_backward() -> None:
+    x, w = torch.randn(3), torch.randn(3, requires_grad=True)
+    out = Compiled(lambda a, b: a * b, [x, w])(x, w)[0]
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_saved_output_changed_before_backward() -> None:
+    x = torch.randn(3, requires_grad=True)
+    out = Compiled(lambda a: a.exp(), [x], partition="default")(x)[0]
+    out.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_tensor_attributes_and_constants() -> None:
+    gm = fx.symbolic_trace(nn.Linear(3, 2))
+    x = torch.randn(4, 3)
+    fn = aot_eager(gm, [x])
+    out = fn(x)[0]
+    torch.testing.assert_close(out, gm(x))
+    out.sum().backward()
+    assert gm.weight.grad is not None
+
+
+def test_backward_is_compiled_on_first_use() -> None:
+    x = torch.randn(3, requires_grad=True)
+    compiled = Compiled(lambda a: a.exp(), [x])
+    out = compiled(x)[0]
+    assert compiled.backward is None
+    out.sum().backward()
+    first = compiled.backward
+    compiled(x)[0].sum().backward()
+    assert first is not None and compiled.backward is first
+
+
+REFUSED = [
+    (lambda x: x.unsqueeze_(0) * 1, "metadata"),
+    (lambda x: x.resize_(2) * 1, "metadata"),
+    (lambda x: x.requires_grad_() * 1, "requires_grad"),
+    (lambda x: (x + 1).requires_grad_(), "leaf"),
+]
+
+
+@pytest.mark.parametrize(("fn", "word"), REFUSED, ids=lambda v: v if isinstance(v, str) else "")
+def test_refused(fn: object, word: str) -> None:
+    with pytest.raises(AutogradUnsupported, match=word):
+        Compiled(fn, [torch.randn(3)])
+
+
+def test_aliasing_inputs_may_be_read_but_not_mutated() -> None:
+    x = torch.randn(4)
+    check(lambda a, b: a + b, [x, x[:]])
+    with pytest.raises(AutogradUnsupported, match="aliasing inputs"):
+        Compiled(lambda a, b: a.add_(1) + b, [x, x[:]])
+
+
+def test_leaf_mutated_under_grad_raises_as_eager() -> None:
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        Compiled(lambda w: w.add_(1), [torch.randn(3, requires_grad=True)])
+
+
+def test_loss_helper_weighs_outputs_differently() -> None:
+    a = torch.ones(3, requires_grad=True)
+    loss_of([a]).backward()
+    assert a.grad is not None and len(set(a.grad.tolist())) == 3

@@ -1,0 +1,298 @@
+"""Values, gradients, mutated buffers: the compiled graph beside eager."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import Compiled, check, loss_of
+from torch import nn
+
+
+@pytest.fixture(autouse=True)
+def _fixed() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4))
+
+
+@pytest.mark.parametrize("how", ["default", "min_cut"])
+def test_mlp(how: str) -> None:
+    check(mlp(), [torch.randn(5, 8)], partition=how)
+
+
+def test_input_gradient() -> None:
+    check(mlp(), [torch.randn(5, 8, requires_grad=True)])
+
+
+class ConvNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+        self.pool = nn.MaxPool2d(2)
+        self.down = nn.Conv2d(6, 8, 3, stride=2)
+        self.norm2 = nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.norm(self.conv(x)), inplace=True)
+        y = F.relu(self.norm2(self.down(self.pool(y))) + 0.5)
+        return self.head(y.mean((2, 3)))
+
+
+def test_conv_batchnorm_training() -> None:
+    net = ConvNet()
+    compiled = check(net, [torch.randn(2, 3, 12, 12)])
+    assert int(net.norm.num_batches_tracked) == 1
+    assert compiled.backward is not None
+
+
+def test_conv_batchnorm_eval() -> None:
+    net = ConvNet()
+    check(net, [torch.randn(2, 3, 12, 12)])
+    check(net.eval(), [torch.randn(2, 3, 12, 12)])
+
+
+def test_channels_last() -> None:
+    net = ConvNet().to(memory_format=torch.channels_last)
+    check(net, [torch.randn(2, 3, 12, 12).to(memory_format=torch.channels_last)])
+
+
+def test_dropout_same_stream_and_same_mask() -> None:
+    check(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.Linear(8, 8), nn.Dropout(0.5)), [torch.randn(16, 8)], seed=7)
+
+
+def test_dropout_eval() -> None:
+    check(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3)).eval(), [torch.randn(16, 8)])
+
+
+class Block(nn.Module):
+    """A GPT block with causal attention."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = 2, 6, 16
+        q, k, v = self.qkv(self.ln1(x)).split(width, dim=2)
+        q = q.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+        k = k.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+        v = v.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = y.transpose(1, 2).contiguous().view(batch, length, width)
+        x = x + F.dropout(self.proj(y), self.dropout)
+        return x + F.dropout(self.down(F.gelu(self.up(self.ln2(x)), approximate="tanh")), self.dropout)
+
+
+class GPT(nn.Module):
+    def __init__(self, dropout: float = 0.0, layers: int = 2) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(11, 16), nn.Embedding(6, 16)
+        self.blocks = nn.ModuleList([Block(16, 2, dropout) for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 11, bias=False)
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.token(ids) + self.position(torch.arange(6))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        return logits, F.cross_entropy(logits.view(-1, 11), targets.view(-1))
+
+
+@pytest.mark.parametrize("how", ["default", "min_cut"])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_gpt(how: str, dropout: float) -> None:
+    ids = torch.randint(0, 11, (2, 6))
+    check(GPT(dropout), [ids, ids.roll(1, 1)], partition=how)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy(reduction: str, weighted: bool) -> None:
+    weight = torch.rand(5) + 0.5 if weighted else None
+    target = torch.tensor([0, 4, -100, 2])
+
+    def loss(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x, t, weight=weight, reduction=reduction)
+
+    check(loss, [torch.randn(4, 5, requires_grad=True), target])
+    check(loss, [torch.randn(2, 5, 2, requires_grad=True), target.view(2, 2)])
+
+
+UNARY = [
+    F.relu,
+    F.gelu,
+    F.silu,
+    F.sigmoid,
+    torch.tanh,
+    F.softplus,
+    F.elu,
+    F.leaky_relu,
+    F.hardtanh,
+    F.hardswish,
+    F.hardsigmoid,
+    F.mish,
+    F.selu,
+    F.logsigmoid,
+    F.relu6,
+    torch.exp,
+    torch.sin,
+    torch.erf,
+    torch.var,
+    torch.std,
+    torch.prod,
+    torch.cumsum,
+    torch.logsumexp,
+    torch.softmax,
+    torch.log_softmax,
+    torch.amax,
+    torch.sort,
+    torch.norm,
+    torch.diff,
+    torch.triu,
+    torch.flip,
+    torch.trace,
+]
+NEEDS_DIM = {torch.cumsum: (1,), torch.logsumexp: (1,), torch.softmax: (0,), torch.log_softmax: (1,), torch.flip: ((0,),)}
+
+
+@pytest.mark.parametrize("fn", UNARY, ids=lambda f: f.__name__)
+def test_unary(fn: object) -> None:
+    rest = NEEDS_DIM.get(fn, ())
+    check(lambda x: fn(x * 1.5, *rest)[0] if fn is torch.sort else fn(x * 1.5, *rest), [torch.randn(4, 4, requires_grad=True)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 8), nn.Softmax(-1)).to(dtype)
+    check(net, [torch.randn(4, 8, dtype=dtype)], tolerance=1e-9 if dtype is torch.float64 else 3e-2)
+
+
+LOSSES = [
+    torch.ops.aten.mse_loss,
+    torch.ops.aten.l1_loss,
+    torch.ops.aten.smooth_l1_loss,
+    torch.ops.aten.huber_loss,
+    torch.ops.aten.binary_cross_entropy_with_logits,
+    torch.ops.aten.kl_div,
+]
+
+
+@pytest.mark.parametrize("fn", LOSSES, ids=str)
+def test_losses(fn: Any) -> None:
+    check(lambda a, b: fn(a, b), [torch.randn(6, 3, requires_grad=True), torch.rand(6, 3)])
+
+
+def test_group_norm_and_instance_norm() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.instance_norm(F.group_norm(x, 2, w), eps=1e-3)
+
+    check(fn, [torch.randn(2, 4, 9, requires_grad=True), torch.rand(4, requires_grad=True)])
+
+
+def test_views_and_indexing() -> None:
+    def fn(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, dim=1)
+        c = torch.cat([a.t(), b.t() * 2], 1)
+        return torch.stack([c[:, ::2].sum(1), c[i, 1:-1].mean(0)[:3]]) + x.unbind(0)[1][:3]
+
+    check(fn, [torch.randn(5, 6, requires_grad=True), torch.tensor([2, 0, 0, 1])])
+
+
+def test_where_masked_and_scalars() -> None:
+    def fn(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        y = x.masked_fill(m, float("-inf")).softmax(-1)
+        return torch.where(m, 3.0 - x, y) + (1 - x) * torch.tensor([1.0, 2.0, 3.0]) + torch.tensor(2.5)
+
+    check(fn, [torch.randn(4, 3, requires_grad=True), torch.tensor([True, False, False])])
+
+
+def test_autocast_region() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ w
+        return y.float().sum(1)
+
+    from torch import fx
+
+    graph = fx.Graph()
+    x, w = graph.placeholder("x"), graph.placeholder("w")
+    region = graph.call_function(torch.amp.autocast_mode._enter_autocast, ("cpu", torch.bfloat16, True, None))
+    y = graph.call_function(torch.matmul, (x, w))
+    graph.call_function(torch.amp.autocast_mode._exit_autocast, (region,))
+    graph.output((graph.call_method("sum", (graph.call_method("float", (y,)), 1)),))
+    args = [torch.randn(4, 8), torch.randn(8, 4, requires_grad=True)]
+    from pycompiler.autograd import aot_eager
+
+    got = aot_eager(fx.GraphModule(nn.Module(), graph), args)(*args)[0]
+    expected = fn(*args)
+    torch.testing.assert_close(got, expected)
+    (g,) = torch.autograd.grad(loss_of([got]), [args[1]])
+    (e,) = torch.autograd.grad(loss_of([expected]), [args[1]])
+    torch.testing.assert_close(g, e)
+
+
+def test_ambient_autocast_is_part_of_the_graph() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+    x = torch.randn(4, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        compiled = Compiled(net, [x])
+        got, expected = compiled(x)[0], net(x)
+    assert got.dtype == expected.dtype
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+    got.float().sum().backward()
+    assert net[0].weight.grad is not None and net[0].weight.grad.dtype == torch.float32
+
+
+def test_no_grad_region() -> None:
+    from torch import fx
+
+    graph = fx.Graph()
+    x, w = graph.placeholder("x"), graph.placeholder("w")
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    y = graph.call_function(torch.matmul, (x, w))
+    graph.call_function(torch._C._set_grad_enabled, (True,))
+    z = graph.call_function(torch.matmul, (x, w))
+    graph.output((graph.call_function(operator.add, (y, z)), y))
+    args = [torch.randn(4, 8), torch.randn(8, 4, requires_grad=True)]
+    from pycompiler.autograd import aot_eager
+
+    out, inside = aot_eager(fx.GraphModule(nn.Module(), graph), args)(*args)
+    assert torch.is_grad_enabled() and out.requires_grad and not inside.requires_grad
+    (got,) = torch.autograd.grad(out.sum(), [args[1]])
+    torch.testing.assert_close(got, args[0].sum(0)[:, None].expand(8, 4))
+    torch.testing.assert_close(inside, (args[0] @ args[1]).detach())
+
+
+def test_grad_mode_off_is_inference() -> None:
+    with torch.no_grad():
+        compiled = Compiled(mlp(), [torch.randn(5, 8)])
+        assert compiled.inference is not None and compiled.forward is None
+        assert not compiled(torch.randn(5, 8))[0].requires_grad
+    with torch.inference_mode():
+        compiled = Compiled(mlp(), [torch.randn(5, 8)])
+        assert compiled(torch.randn(5, 8))[0].is_inference()
+
+
+def test_inference_without_epilogue_is_the_compilers_callable() -> None:
+    def kernel(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (args[0] * 2,)
+
+    from helpers import fakes, lifted
+
+    from pycompiler.autograd import compile_joint
+
+    gm, _ = lifted(lambda x: x * 2, [torch.randn(3)])
+    fn = compile_joint(gm, fakes(gm), fw_compiler=lambda g, i: kernel, bw_compiler=lambda g, i: kernel)
+    assert fn is kernel

@@ -1,0 +1,67 @@
+"""Lower a function, verify the program, interpret it, compare with eager: values, dtypes, shapes and strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from pycompiler.ir.interpret import interpret
+from pycompiler.ir.loops import Extern, Program
+from pycompiler.ir.verify import verify
+from pycompiler.lowering import core_decompositions, lower
+
+
+def lowered(f: Callable[..., Any], args: Sequence[Any], decompose: bool = True) -> Program:
+    table = core_decompositions() if decompose else {}
+    with torch.no_grad():
+        graph = make_fx(lambda *a: f(*a), tracing_mode="fake")(*args)
+        gm = make_fx(torch.func.functionalize(graph), decomposition_table=table, tracing_mode="fake")(*args)
+    program = lower(gm)
+    verify(program)
+    return program
+
+
+def externs(program: Program) -> list[str]:
+    return [str(n.op) for n in program.nodes if isinstance(n, Extern)]
+
+
+def check(f: Callable[..., Any], args: Sequence[Any], *, native: bool | None = None, decompose: bool = True,
+          rtol: float | None = None, atol: float | None = None) -> Program:  # fmt: skip
+    """native: whether there must be no Extern (None: either)."""
+    program = lowered(f, args, decompose)
+    if native is not None:
+        assert (not externs(program)) == native, externs(program)
+    with torch.no_grad():
+        want = pytree.tree_leaves(f(*args))
+    got = interpret(program, list(args))
+    assert len(want) == len(got)
+    for a, b in zip(got, want, strict=True):
+        if not isinstance(b, torch.Tensor):
+            assert a == b
+            continue
+        if rtol is None and b.dtype in (torch.bfloat16, torch.float16):
+            tolerance = {"rtol": 2e-2, "atol": 2e-2}
+        else:
+            tolerance = {} if rtol is None else {"rtol": rtol, "atol": atol if atol is not None else rtol}
+        torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
+        strides = [(s, t) for s, t, n in zip(a.stride(), b.stride(), b.shape, strict=True) if n > 1 and b.numel()]
+        assert all(s == t for s, t in strides), f"strides {a.stride()}, eager's {b.stride()}"
+    return program
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    g = torch.Generator().manual_seed(seed + 31 * sum(shape))
+    return torch.randn(*shape, generator=g).to(dtype)
+
+
+def ints(*shape: int, low: int = -5, high: int = 6, dtype: torch.dtype = torch.int64, seed: int = 0) -> torch.Tensor:
+    g = torch.Generator().manual_seed(seed + 7 * sum(shape))
+    return torch.randint(low, high, shape, generator=g).to(dtype)
+
+
+def bools(*shape: int, seed: int = 0) -> torch.Tensor:
+    return randn(*shape, seed=seed + 5) > 0

@@ -1,0 +1,152 @@
+"""The walls: stage order, no import cycle, nothing of the peer's compiler, `unsafe` only where it is allowed.
+
+Every import statement counts, function-local and `TYPE_CHECKING` ones too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "pycompiler"
+
+BASE = {"ir", "config", "errors", "logs", "_native"}
+STAGES = {"capture", "autograd", "lowering", "scheduling", "codegen", "runtime"}
+# folder or module of the package -> what it may import besides itself
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": {"ir"},  # UserFrame, for annotations only
+    "config": {"errors"},
+    "logs": {"errors"},
+    "ir": {"errors"},
+    **{stage: BASE for stage in STAGES},
+    "pipeline": BASE | STAGES,
+    "debug": BASE | {"pipeline"},
+    "distributed": BASE | {"pipeline"},
+    "backends": BASE | {"pipeline", "debug"},
+    "api": BASE | {"pipeline", "backends", "debug", "distributed"},
+    "__init__": BASE | {"api", "backends", "debug", "distributed", "pipeline"},
+}
+
+PEER = (
+    "torch._dynamo",
+    "torch._inductor",
+    "torch._functorch.aot_autograd",
+    "torch._functorch._aot_autograd",
+    "torch._functorch.partitioners",
+    "torch._functorch.compilers",
+)
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name; a package is named without `__init__`."""
+    names = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        names[dotted.removesuffix(".__init__")] = path
+    return names
+
+
+MODULES = modules()
+
+
+def imports(name: str) -> Iterator[tuple[str, int]]:
+    """Dotted names that a module imports, with line numbers; `from a import b` gives `a.b` and `a`."""
+    path = MODULES[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                anchor = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*anchor, *([node.module] if node.module else [])])
+            yield base, node.lineno
+            yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def room(name: str) -> str:
+    """The folder or top-level module that a dotted name belongs to."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_stage_order(name: str) -> None:
+    here = room(name)
+    assert here in MAY_IMPORT, f"{here} is a new room: add it to MAY_IMPORT"
+    allowed = MAY_IMPORT[here] | {here}
+    for target, line in imports(name):
+        if target.startswith("pycompiler."):
+            assert room(target) in allowed, f"{MODULES[name]}:{line} imports {target}; {here} may import {allowed}"
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def runtime_imports(name: str) -> Iterator[str]:
+    """As `imports`, without blocks under TYPE_CHECKING, which never run."""
+    skip = {
+        child.lineno
+        for node in ast.walk(ast.parse(MODULES[name].read_text()))
+        if is_type_checking(node)
+        for child in ast.walk(node)
+        if isinstance(child, (ast.Import, ast.ImportFrom))
+    }
+    yield from (target for target, line in imports(name) if line not in skip)
+
+
+def test_no_import_cycle() -> None:
+    """A module that is imported pulls in its packages' `__init__`, except for an `__init__` it lies in itself."""
+    graph: dict[str, set[str]] = {}
+    for name in MODULES:
+        targets = {t for t in runtime_imports(name) if t in MODULES}
+        # `from a.b import c` with c a module needs c, not what a/b/__init__ happens to hold
+        needed = {t for t in targets if not any(o.startswith(t + ".") for o in targets)}
+        graph[name] = {t for t in needed if t != name and not name.startswith(t + ".")}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as e:
+        pytest.fail("import cycle: " + " -> ".join(e.args[1]))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_nothing_of_the_peers_compiler(name: str) -> None:
+    for target, line in imports(name):
+        assert not any(target == p or target.startswith(p + ".") for p in PEER), f"{MODULES[name]}:{line}: {target}"
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Attribute):
+            text = ast.unparse(node)
+            seen = any(text == p or text.startswith(p + ".") for p in PEER)
+            assert not seen, f"{MODULES[name]}:{node.lineno} reaches {text}"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.compile":
+            pytest.fail(f"{MODULES[name]}:{node.lineno} calls torch.compile")
+
+
+def test_unsafe_only_in_ffi() -> None:
+    """`unsafe` code lies in `ffi/`; each block or impl has a SAFETY comment just before it."""
+    use = re.compile(r"\bunsafe\s*(\{|impl\b)")
+    for path in sorted((ROOT / "guards-rs" / "src").rglob("*.rs")):
+        lines = path.read_text().splitlines()
+        in_ffi = "ffi" in path.relative_to(ROOT / "guards-rs" / "src").parts
+        for number, line in enumerate(lines, 1):
+            code = line.split("//")[0]
+            if re.search(r"\bunsafe\b(?!_code)", code) and "unsafe_code" not in code:
+                assert in_ffi, f"{path}:{number}: unsafe outside of ffi/"
+            if use.search(code):
+                before = "\n".join(lines[max(0, number - 12) : number])
+                assert "SAFETY" in before, f"{path}:{number}: unsafe without a SAFETY comment"
+
+
+def test_the_walls_are_standing() -> None:
+    """Guards the tests above against looking at nothing."""
+    assert {"pycompiler.config", "pycompiler.ir.guards", "pycompiler.capture"} <= MODULES.keys()
+    assert list((ROOT / "guards-rs" / "src" / "ffi").glob("*.rs"))
+    assert "pycompiler.errors" in {target for target, _ in imports("pycompiler.config")}
