@@ -51,7 +51,9 @@ def compile_joint(
     joint = trace_joint(gm, fakes, mode, table)
     ambient_autocast = torch._C._is_any_autocast_enabled()
     if joint.needs_backward:
-        inner = _compile_pair(joint, fw_compiler, bw_compiler, partition, activation_memory_budget, ambient_autocast, name)
+        inner = _compile_pair(
+            joint, fw_compiler, bw_compiler, partition, activation_memory_budget, ambient_autocast, name
+        )
     else:
         inner = _compile_inference(joint, inference_compiler or fw_compiler)
         if ambient_autocast:
@@ -70,7 +72,13 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[...
 
 
 def _compile_pair(
-    joint: Joint, fw_compiler: Compiler, bw_compiler: Compiler, how: str, budget: float, ambient_autocast: bool, name: str
+    joint: Joint,
+    fw_compiler: Compiler,
+    bw_compiler: Compiler,
+    how: str,
+    budget: float,
+    ambient_autocast: bool,
+    name: str,
 ) -> Callable[..., Sequence[Any]]:
     part = cut_joint(joint, how, budget)
     forward = fw_compiler(part.forward, _example_values(part.forward))
@@ -109,7 +117,11 @@ def lift_attributes(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tens
     env = {}
     lifted = {target: graph.placeholder(f"lifted_{i}") for i, target in enumerate(values)}
     for node in gm.graph.nodes:
-        env[node] = lifted[node.target] if node.op == "get_attr" and node.target in lifted else graph.node_copy(node, env.__getitem__)
+        env[node] = (
+            lifted[node.target]
+            if node.op == "get_attr" and node.target in lifted
+            else graph.node_copy(node, env.__getitem__)
+        )
     return fx.GraphModule(gm, graph), list(values.values())
 
 

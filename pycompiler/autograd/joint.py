@@ -283,7 +283,9 @@ class _Trace:
         """Outputs that share one storage: views of an input, or of one fresh output."""
         for t in tensors:
             if t.requires_grad and t.is_leaf:
-                raise AutogradUnsupported("a leaf is made in the graph", "requires_grad_() on an intermediate", "make it outside")
+                raise AutogradUnsupported(
+                    "a leaf is made in the graph", "requires_grad_() on an intermediate", "make it outside"
+                )
         i = self.input_of_storage.get(storage)
         if i is not None:
             item = self.inputs[i]
@@ -352,7 +354,11 @@ class _Trace:
 def _mutation_kind(item: _Input) -> str:
     if item.seen._version == item.version:
         return "hidden"
-    return "no_grad" if item.seen.grad_fn is item.grad_fn and item.seen_requires_grad == item.seen.requires_grad else "grad"
+    return (
+        "no_grad"
+        if item.seen.grad_fn is item.grad_fn and item.seen_requires_grad == item.seen.requires_grad
+        else "grad"
+    )
 
 
 def _clone_of(value: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:

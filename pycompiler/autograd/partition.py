@@ -62,6 +62,7 @@ class Region:
             if node.op == "call_function" and any(a in self.backward for a in node.all_input_nodes):
                 self.backward.add(node)
         self.outputs = set(joint.fresh)
+        self.output_roots = {view_root(n) for n in joint.fresh}
         self.inputs = set(joint.inputs)
         live = _ancestors(self.grads)
         # What the backward reads of the forward: the sinks of every cut.
@@ -86,12 +87,12 @@ class Region:
             return cut
         releasable = sorted((n for n in dear if not is_random(n.target)), key=recompute_cost)
         keep = {n for n in dear if is_random(n.target)}
-        most, least = self._bytes(cut), self._bytes(self.min_cut(keep))
+        most, least = self.cost(cut), self.cost(self.min_cut(keep))
         target = least + budget * (most - least)
         low, high = 0, len(releasable)
         while low < high:
             middle = (low + high) // 2
-            if self._bytes(self.min_cut(keep | set(releasable[middle:]))) <= target:
+            if self.cost(self.min_cut(keep | set(releasable[middle:]))) <= target:
                 high = middle
             else:
                 low = middle + 1
@@ -127,10 +128,13 @@ class Region:
             return 1  # alive anyway
         if not isinstance(value, torch.Tensor):
             return INFINITE  # a tuple: its elements are what can be saved
+        if view_root(n) in self.output_roots:
+            return size_bytes(n) + 2  # written anyway, only kept for longer
         return 2 * size_bytes(n) + 2
 
-    def _bytes(self, cut: Iterable[fx.Node]) -> int:
-        return sum(size_bytes(n) for n in cut if n not in self.inputs)
+    def cost(self, cut: Iterable[fx.Node]) -> int:
+        """What `cut` costs beyond inputs: twice its bytes, outputs of the forward at half price."""
+        return sum(self._save_cost(n) for n in cut if n not in self.inputs and size_bytes(n))
 
 
 def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:

@@ -23,8 +23,25 @@ aten = torch.ops.aten
 _CHEAP_PACKETS = frozenset(
     (
         *(aten._to_copy, aten.clone, aten.copy, aten.where, aten.masked_fill, aten.tril, aten.triu),
-        *(aten.full, aten.full_like, aten.zeros, aten.zeros_like, aten.ones, aten.ones_like, aten.new_zeros, aten.new_full),
-        *(aten.arange, aten.scalar_tensor, aten.empty, aten.empty_like, aten.new_empty, aten.new_empty_strided, aten.empty_strided),
+        *(
+            aten.full,
+            aten.full_like,
+            aten.zeros,
+            aten.zeros_like,
+            aten.ones,
+            aten.ones_like,
+            aten.new_zeros,
+            aten.new_full,
+        ),
+        *(
+            aten.arange,
+            aten.scalar_tensor,
+            aten.empty,
+            aten.empty_like,
+            aten.new_empty,
+            aten.new_empty_strided,
+            aten.empty_strided,
+        ),
         *(aten.constant_pad_nd, aten.select_scatter, aten.slice_scatter, aten.flip, aten.eye),
         *(torch.ops.prims.convert_element_type, torch.ops.prims.iota, torch.ops.prims.broadcast_in_dim),
     )

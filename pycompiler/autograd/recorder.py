@@ -21,6 +21,8 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from pycompiler.autograd.views import is_view_op
+
 aten = torch.ops.aten
 prim = torch.ops.prim
 
@@ -102,6 +104,7 @@ class Recorder(TorchDispatchMode):
         self._constant_of: dict[int, FakeTensor] = {}
         self._seen: dict[Any, Any] = {}
         self._depth = 0
+        self._given: set[int] = set()  # ids of tensors that functionalisation holds
         self._last_placeholder: fx.Node | None = None
 
     # -- tensors and nodes ------------------------------------------------------------------------------------------
@@ -118,6 +121,7 @@ class Recorder(TorchDispatchMode):
         self._last_placeholder = node
         if isinstance(value, torch.Tensor):
             self._node_of[id(value)] = node
+            self._given.add(id(value))
         return node
 
     def node(self, value: torch.Tensor) -> fx.Node:
@@ -147,8 +151,7 @@ class Recorder(TorchDispatchMode):
         else:
             name = f"_tensor_constant{len(self.constants)}"
             self.constants[name] = value
-            node = fx.Node(self.graph, name, "get_attr", name, (), {})
-            self.graph._insert(node)
+            node = self.graph.create_node("get_attr", name, (), {}, name=name)
         node.meta["val"] = fake
         node.meta["constant"] = value
         self._node_of[id(fake)] = node
@@ -162,7 +165,27 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         if func is prim.device.default:
             return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
-        kwargs = kwargs or {}
+        out = self._value(func, types, args, kwargs or {})
+        return self._separate(func, out) if self._depth == 0 else out
+
+    def _separate(self, func: OpOverload, out: Any) -> Any:
+        """`out` for functionalisation: a new tensor there must not share the version counter of one given out before."""
+        if isinstance(out, (list, tuple)):
+            parts = [self._separate(func, o) for o in out]
+            return parts if isinstance(out, list) else tuple(parts)
+        if not isinstance(out, FakeTensor):
+            return out
+        if id(out) not in self._given:
+            self._given.add(id(out))
+        elif not is_view_op(func):
+            node = self._node_of[id(out)]
+            options = {"dtype": out.dtype, "device": out.device}
+            shape = (list(out.shape), list(out.stride()))
+            out = self.fake_mode.__torch_dispatch__(aten.empty_strided.default, (), shape, options)
+            self.alias(out, node)
+        return out
+
+    def _value(self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         pure = not is_random(func)
         key: Any = None
         if pure:
@@ -173,6 +196,11 @@ class Recorder(TorchDispatchMode):
                     return known
             except TypeError:
                 pure = False
+        fold = _FOLDS.get(func)
+        if fold is not None:
+            args = fold(self, *args)
+            if len(args) == 1:
+                return args[0]
         decompose = self.decompositions.get(func)
         if decompose is None and _is_composite(func):
             decompose = func.decompose
@@ -195,7 +223,9 @@ class Recorder(TorchDispatchMode):
             raise TypeError("a tensor that is not fake has no key")
         return (kind, value)
 
-    def _decomposed(self, func: OpOverload, decompose: Decomposition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _decomposed(
+        self, func: OpOverload, decompose: Decomposition, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         mark = self.graph._root.prev
         self._depth += 1
         try:
@@ -276,6 +306,33 @@ class Recorder(TorchDispatchMode):
             if isinstance(item, torch.Tensor):
                 self._attach(self.graph.create_node("call_function", operator.getitem, (node, i)), item)
 
+
+def _fold_view(recorder: Recorder, x: torch.Tensor, size: Sequence[int]) -> tuple[Any, ...]:
+    """A view of a view is a view of the base; of the base's own shape it is the base."""
+    node = recorder.node(x)
+    if node.target is aten.view.default:
+        base = node.args[0].meta["val"]  # type: ignore[union-attr]
+        if base.is_contiguous():
+            x = base
+    return (x,) if tuple(x.shape) == tuple(size) else (x, size)
+
+
+def _fold_permute(recorder: Recorder, x: torch.Tensor, dims: Sequence[int]) -> tuple[Any, ...]:
+    """A permutation of a permutation is one permutation; the identity is nothing."""
+    rank = x.dim()
+    dims = [d % rank for d in dims]
+    node = recorder.node(x)
+    if node.target is aten.permute.default:
+        inner: Any = node.args[1]
+        x, dims = node.args[0].meta["val"], [inner[d] for d in dims]  # type: ignore[union-attr]
+    return (x,) if dims == list(range(rank)) else (x, dims)
+
+
+# Operator → simpler arguments for it, or the one value that it amounts to. Their recorded arguments are normal (d >= 0).
+_FOLDS: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
+    aten.view.default: _fold_view,
+    aten.permute.default: _fold_permute,
+}
 
 _composite: dict[OpOverload, bool] = {}
 

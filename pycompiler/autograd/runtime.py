@@ -58,7 +58,10 @@ class LazyBackward:
 
     def __init__(self, module: fx.GraphModule, compiler: Callable[[fx.GraphModule, list[Any]], Compiled]) -> None:
         self._lock = threading.Lock()
-        self._pending: tuple[fx.GraphModule, Callable[[fx.GraphModule, list[Any]], Compiled]] | None = (module, compiler)
+        self._pending: tuple[fx.GraphModule, Callable[[fx.GraphModule, list[Any]], Compiled]] | None = (
+            module,
+            compiler,
+        )
         self.call: Compiled = self._first
 
     def _first(self, *args: Any) -> Sequence[Any]:
@@ -92,7 +95,9 @@ class _NoDoubleBackward(torch.autograd.Function):
         )
 
 
-def _first_order(backward: Callable[..., tuple[Any, ...]], name: str, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
+def _first_order(
+    backward: Callable[..., tuple[Any, ...]], name: str, ctx: Any, tangents: tuple[Any, ...]
+) -> tuple[Any, ...]:
     """`backward` under ``create_graph=True``: the gradients are right, differentiating them again raises."""
     with torch.no_grad():
         grads = backward(ctx, *tangents)
@@ -177,7 +182,11 @@ def _backward_lines(joint: Joint, part: Partition, scope: dict[str, Any]) -> lis
     if all(is_tensor):
         lines.append(f"    grads = lazy.call(*ctx.saved_tensors{tangents})")
     else:
-        lines.append("    tensors, numbers = iter(ctx.saved_tensors), iter(ctx.numbers)" if any(is_tensor) else "    numbers = iter(ctx.numbers)")
+        lines.append(
+            "    tensors, numbers = iter(ctx.saved_tensors), iter(ctx.numbers)"
+            if any(is_tensor)
+            else "    numbers = iter(ctx.numbers)"
+        )
         order = ", ".join("next(tensors)" if t else "next(numbers)" for t in is_tensor)
         lines.append(f"    grads = lazy.call({order}{tangents})")
     result = [f"grads[{i}]" if g is not None else "None" for i, g in enumerate(joint.grads)]
@@ -249,5 +258,9 @@ def _output_lines(k: int, output: Output, scope: dict[str, Any]) -> list[str]:
         if offset is not None:
             arguments += f", r{k}.storage_offset() + {offset}"
         item = "" if step.item is None else f"[{step.item}]"
-        lines.append(f"    r{k} = op{k}_{j}(r{k}, {arguments}){item}" if step.args or kwargs or offset is not None else f"    r{k} = op{k}_{j}(r{k}){item}")
+        lines.append(
+            f"    r{k} = op{k}_{j}(r{k}, {arguments}){item}"
+            if step.args or kwargs or offset is not None
+            else f"    r{k} = op{k}_{j}(r{k}){item}"
+        )
     return lines

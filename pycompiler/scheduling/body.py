@@ -73,6 +73,18 @@ def digits(index: Expr, store: Expr, dims: Sequence[tuple[str, Expr]]) -> dict[s
     return found
 
 
+def checked_ranges(index: Expr, body: Sequence[Op]) -> dict[str, Expr] | None:
+    """Ranges of the indirect symbols of an index; None when one of them is not known to be in range."""
+    found: dict[str, Expr] = {}
+    for s in index.symbols:
+        if s.startswith("%"):
+            op = body[int(s[1:])]
+            if op.name != "wrap_index":
+                return None
+            found[s] = op.attrs[0]
+    return found
+
+
 def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
     """`consumer` computing what it loaded from `name`, which `producer` (pointwise) writes; None when it cannot be."""
     which = [b.name for b in producer.out].index(name)
@@ -86,10 +98,11 @@ def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
             at[position] = len(body)
             body.append(new)
             continue
-        values = None if is_indirect(new.attrs[1]) else digits(new.attrs[1], store, dims)
-        if values is None:
+        limits = checked_ranges(new.attrs[1], body)
+        values = None if limits is None else digits(new.attrs[1], store, dims)
+        if values is None or limits is None:
             return None
-        values = {v: e.simplify(ranges) for v, e in values.items()}
+        values = {v: e.simplify({**ranges, **limits}) for v, e in values.items()}
         guard = new.args if op.name == "masked_load" else None
         at[position] = _splice(body, producer, producer.results[which], values, ranges, guard)
     return tidy(replace(consumer, body=tuple(body), results=tuple(at[r] for r in consumer.results),
@@ -102,7 +115,7 @@ def _splice(body: list[Op], producer: Loop, result: int, values: Mapping[str, Ex
     """Appends the producer's body at `values`; under a guard (predicate, other) no load happens where it is false."""
     at: dict[int, int] = {}
     for position, op in enumerate(producer.body):
-        new = move(map_exprs(op, values, ranges), at)
+        new = map_exprs(move(op, at), values, ranges)
         if guard is not None and op.name == "load":
             body.append(Op("const", (), op.dtype, (0,)))
             new = Op("masked_load", (guard[0], len(body) - 1), op.dtype, new.attrs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, numel, space_of
 from pycompiler.ir.loops import Extern, Program, Ref
 from pycompiler.scheduling.body import loaded, reads
+from pycompiler.scheduling.bundle import bundle
 from pycompiler.scheduling.fuse import collapse, fuse
 from pycompiler.scheduling.memory import plan_memory
 from pycompiler.scheduling.place import memory_of, place
@@ -24,15 +25,21 @@ def schedule(program: Program) -> Schedule:
     for g in groups:
         for name in g.reads:
             readers.setdefault(name, set()).add(g.number)
-    steps: list[KernelGroup | Extern] = []
+    nests: list[Nest | Extern] = []
+    touched: dict[int, tuple[set[str], set[str]]] = {}
     for g in groups:
         if isinstance(g.node, Extern):
-            steps.append(g.node)
+            nests.append(g.node)
             continue
         needed = {n for n in g.writes if n in kept or readers.get(n, set()) - {g.number} or g.solo}
         nest = collapse(g.node)
         place(nest, needed, graph.buffers)
-        steps.append(_kernel(f"{_word(program.name)}_{len(steps)}", [nest]))
+        nests.append(nest)
+        adds = any(s.loop.store_mode == "add" for s in nest.stages)
+        touched[id(nest)] = (g.reads if adds else g.reads - g.writes, g.writes)
+    steps: list[KernelGroup | Extern] = []
+    for step in bundle(nests, touched):
+        steps.append(step if isinstance(step, Extern) else _kernel(f"{_word(program.name)}_{len(steps)}", step))
     done = Schedule(program, steps, graph.buffers)
     plan_memory(done, kept)
     return done
@@ -53,8 +60,8 @@ def _kernel(name: str, nests: list[Nest]) -> KernelGroup:
             memory = set(memory_of(s))
             written |= dict.fromkeys(n for n in s.outputs if n in memory)
             local |= set(s.outputs) - memory
+        made = {n for t in nest.stages for n in t.outputs}
         for s in nest.stages:
-            made = {n for t in nest.stages for n in t.outputs}
             wanted = sorted(reads(s.loop) if s.loop.init else loaded(s.loop))
             read |= dict.fromkeys(n for n in wanted if n not in made and n not in local)
         symbols |= _symbols(nest)

@@ -21,6 +21,7 @@ from pycompiler.scheduling.space import fresh_var, rewrite
 BODY_LIMIT = 160  # operations in a body after inlining
 CHEAP = 3  # arithmetic that is better repeated than stored
 CHEAP_USES = 4
+FEW = 8  # a consumer of less than 1/FEW of the values is better off computing them
 
 
 @dataclass
@@ -152,10 +153,15 @@ def inline_all(graph: Graph) -> Graph:
             readers[name].add(k)
     for k in range(len(graph.nodes)):
         producer = nodes[k]
-        if not isinstance(producer, Loop) or not _movable(graph, producer):
+        if not isinstance(producer, Loop) or not _repeatable(graph, producer):
             continue
         name = producer.out[0].name
+        _repeat_for_few(nodes, readers, producer, name)
+        if name in graph.kept:
+            continue
         users = sorted(readers[name])
+        if not users:
+            continue
         new = _inlined(graph, producer, name, [nodes[u] for u in users])
         if new is None:
             continue
@@ -169,14 +175,32 @@ def inline_all(graph: Graph) -> Graph:
     return replace(graph, nodes=[nodes[k] for k in sorted(nodes)])
 
 
-def _movable(graph: Graph, loop: Loop) -> bool:
-    """Pointwise, one result, which only nodes read; what it reads is never overwritten later."""
+def _repeatable(graph: Graph, loop: Loop) -> bool:
+    """Pointwise, one result with one writer; what it reads is never overwritten later."""
     if loop.reduction or loop.init or loop.store_mode != "set" or len(loop.out) != 1:
         return False
     name = loop.out[0].name
-    if name in graph.kept or len(graph.writers[name]) != 1 or not graph.readers[name]:
+    if len(graph.writers[name]) != 1 or not graph.readers[name]:
         return False
     return not any(_overwritten(graph, b) for b, _ in loads(loop))
+
+
+def _repeat_for_few(nodes: dict[int, Node], readers: dict[str, set[int]], producer: Loop, name: str) -> None:
+    """A consumer that wants few of the producer's values computes them itself (a gather from log_softmax)."""
+    points = numel(space_of(producer))
+    if cost(producer) > CHEAP or points is None:
+        return
+    for u in sorted(readers[name]):
+        user = nodes[u]
+        wanted = numel(space_of(user)) if isinstance(user, Loop) else None
+        if not isinstance(user, Loop) or user.init == name or wanted is None or wanted * FEW > points:
+            continue
+        loop = inline(user, producer, name)
+        if loop is not None and len(loop.body) <= BODY_LIMIT:
+            nodes[u] = loop
+            readers[name].discard(u)
+            for read in set(reads_of(loop)):
+                readers[read].add(u)
 
 
 def _overwritten(graph: Graph, name: str) -> bool:

@@ -66,7 +66,9 @@ def test_channels_last() -> None:
 
 
 def test_dropout_same_stream_and_same_mask() -> None:
-    check(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.Linear(8, 8), nn.Dropout(0.5)), [torch.randn(16, 8)], seed=7)
+    check(
+        nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.Linear(8, 8), nn.Dropout(0.5)), [torch.randn(16, 8)], seed=7
+    )
 
 
 def test_dropout_eval() -> None:
@@ -164,13 +166,22 @@ UNARY = [
     torch.flip,
     torch.trace,
 ]
-NEEDS_DIM = {torch.cumsum: (1,), torch.logsumexp: (1,), torch.softmax: (0,), torch.log_softmax: (1,), torch.flip: ((0,),)}
+NEEDS_DIM = {
+    torch.cumsum: (1,),
+    torch.logsumexp: (1,),
+    torch.softmax: (0,),
+    torch.log_softmax: (1,),
+    torch.flip: ((0,),),
+}
 
 
 @pytest.mark.parametrize("fn", UNARY, ids=lambda f: f.__name__)
 def test_unary(fn: object) -> None:
     rest = NEEDS_DIM.get(fn, ())
-    check(lambda x: fn(x * 1.5, *rest)[0] if fn is torch.sort else fn(x * 1.5, *rest), [torch.randn(4, 4, requires_grad=True)])
+    check(
+        lambda x: fn(x * 1.5, *rest)[0] if fn is torch.sort else fn(x * 1.5, *rest),
+        [torch.randn(4, 4, requires_grad=True)],
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

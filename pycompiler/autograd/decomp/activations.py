@@ -93,6 +93,26 @@ def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     return grad * (mask.to(grad.dtype) * scale)
 
 
+@rule(aten.mul.Scalar)
+def mul_scalar(x: Tensor, other: Any) -> Tensor:
+    return aten.mul.Tensor(x, other)
+
+
+@rule(aten.div.Scalar)
+def div_scalar(x: Tensor, other: Any) -> Tensor:
+    return aten.div.Tensor(x, other)
+
+
+@rule(aten.add.Scalar)
+def add_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+    return aten.add.Tensor(x, other, alpha=alpha) if alpha != 1 else aten.add.Tensor(x, other)
+
+
+@rule(aten.sub.Scalar)
+def sub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+    return aten.sub.Tensor(x, other, alpha=alpha) if alpha != 1 else aten.sub.Tensor(x, other)
+
+
 @rule(aten.rsub.Scalar)
 def rsub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     return torch.neg(x) + other if alpha == 1 else torch.neg(x * alpha) + other

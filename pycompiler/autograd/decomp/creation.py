@@ -78,14 +78,26 @@ def new_full(
 
 @rule(aten.zeros_like.default)
 def zeros_like(
-    x: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None
+    x: Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
 ) -> Any:
     return filled_like(x, 0, dtype, layout, device, memory_format)
 
 
 @rule(aten.ones_like.default)
 def ones_like(
-    x: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None
+    x: Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
 ) -> Any:
     return filled_like(x, 1, dtype, layout, device, memory_format)
 

@@ -27,7 +27,9 @@ def _class_shape(x: Tensor) -> tuple[int, list[int]]:
 
 def _weights(x: Tensor, safe: Tensor, weight: Tensor, dim: int, shape: list[int]) -> Tensor:
     """The weight of each target's class."""
-    return aten.squeeze.dim(aten.gather.default(aten.expand.default(aten.view.default(weight, shape), list(x.shape)), dim, safe), dim)
+    return aten.squeeze.dim(
+        aten.gather.default(aten.expand.default(aten.view.default(weight, shape), list(x.shape)), dim, safe), dim
+    )
 
 
 @rule(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)

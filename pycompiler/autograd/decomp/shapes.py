@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pycompiler.autograd.decomp.registry import rule
+from pycompiler.autograd.recorder import is_dense
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -41,11 +42,6 @@ def unsafe_view(x: Tensor, size: list[int], stride: list[int] | None = None) -> 
     return aten.view.default(x, size)
 
 
-@rule(aten.view.default)
-def view(x: Tensor, size: list[int]) -> Any:
-    return x if list(x.shape) == list(size) else NotImplemented
-
-
 @rule(aten.expand.default)
 def expand(x: Tensor, size: list[int], implicit: bool = False) -> Any:
     if list(x.shape) == list(size):
@@ -53,10 +49,12 @@ def expand(x: Tensor, size: list[int], implicit: bool = False) -> Any:
     return aten.expand.default(x, size) if implicit else NotImplemented
 
 
-@rule(aten.permute.default)
-def permute(x: Tensor, dims: list[int]) -> Any:
-    rank = x.dim()
-    return x if [d % rank for d in dims] == list(range(rank)) else NotImplemented
+@rule(aten.clone.default)
+def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Any:
+    """A copy with the same strides is the value itself: nothing in a functional graph can tell."""
+    if memory_format is torch.contiguous_format:
+        return x if x.is_contiguous() else NotImplemented
+    return x if memory_format in (None, torch.preserve_format) and is_dense(x) else NotImplemented
 
 
 @rule(aten.slice.Tensor)

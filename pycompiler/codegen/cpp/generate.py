@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pycompiler.codegen.cpp.body import Function, pointer
-from pycompiler.codegen.cpp.nest import NestWriter
+from pycompiler.codegen.cpp.nest import NestWriter, is_serial, nest_work
 from pycompiler.codegen.cpp.types import Unsupported, ctype
-from pycompiler.ir.kernel import KernelGroup, Schedule
+from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, loads
 from pycompiler.ir.loops import Buffer
 
 __all__ = ["CppSource", "Unsupported", "generate"]
+
+PARALLEL_WORK = 1 << 15  # element operations below which threads do not pay
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ def generate(schedule: Schedule) -> CppSource:
 def write_function(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[str]:
     function = Function(buffers)
     body: list[str] = []
-    for nest in group.nests:
-        body += NestWriter(function, nest).write()
+    for region in regions(group):
+        body += write_region(function, region)
     written = set(group.writes)
     head = [f'extern "C" PYC_EXPORT int64_t {group.name}(void** ptrs, const int64_t* scalars, int32_t threads) {{']
     for k, name in enumerate(group.pointers):
@@ -50,4 +52,38 @@ def write_function(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[st
         head.append(f"    {const}{t}* PYC_RESTRICT const {pointer(name)} = ({const}{t}*)ptrs[{k}];{shape}")
     head += [f"    const int64_t {s} = scalars[{k}];" for k, s in enumerate(group.scalars)]
     head.append("    int64_t error = 0;")
-    return [*head, *("    " + line if not line.startswith("#") else line for line in body), "    return error;", "}"]
+    return [*head, *indent(body), "    return error;", "}"]
+
+
+def indent(lines: list[str]) -> list[str]:
+    return ["    " + line if not line.startswith("#") else line for line in lines]
+
+
+def regions(group: KernelGroup) -> list[list[Nest]]:
+    """Runs of nests that do not depend on each other: the threads need not wait in between.  (Two that write one
+    buffer, and do not add, write different parts of it.)"""
+    found: list[list[Nest]] = []
+    written: set[str] = set()
+    for nest in group.nests:
+        reads = {name for s in nest.stages for name, _ in loads(s.loop)}
+        writes = {name for s in nest.stages for name in s.outputs}
+        serial = is_serial(nest)
+        if not found or serial or reads & written or is_serial(found[-1][-1]):
+            found.append([])
+            written = set()
+        found[-1].append(nest)
+        written |= writes
+    return found
+
+
+def write_region(function: Function, nests: list[Nest]) -> list[str]:
+    works = [nest_work(n) for n in nests]
+    known = [w for w in works if w is not None]
+    parallel = (len(known) < len(works) or sum(known) >= PARALLEL_WORK) and not is_serial(nests[0])
+    codes = [NestWriter(function, n, parallel).write() for n in nests]
+    lines = [line for c in codes for line in c.shared]
+    body = [line for c in codes for line in (*c.comments, *c.body)]
+    if parallel:
+        error = " reduction(|:error)" if function.may_fail else ""
+        body = [f"#pragma omp parallel num_threads(threads) if(threads > 1){error}", "{", *indent(body), "}"]
+    return [*lines, *body, *(line for c in codes for line in c.finish)]

@@ -26,7 +26,6 @@ from pycompiler.ir.loops import Buffer
 CHUNK = 4096  # points of an inner loop that accumulate in float before the sum goes on in double
 FLUSH = 64  # rows that a column sum adds up in float before it goes on in double
 TILE = 32  # edge of a square tile where reads and writes run along different dimensions
-PARALLEL_WORK = 1 << 15  # element operations below which threads do not pay
 EXTREMES = {"max": ">", "min": "<"}
 COMBINE = {"sum": "+", "prod": "*", "any": "|", "all": "&", "xor_sum": "^"}
 
@@ -63,31 +62,57 @@ class Fold:
 
 
 @dataclass
+class NestCode:
+    """`shared`: before the threads start; `body`: what each thread runs; `finish`: after all threads."""
+
+    comments: list[str]
+    shared: list[str]
+    body: list[str]
+    finish: list[str]
+
+
+def nest_work(nest: Nest) -> int | None:
+    """Element operations; None when symbolic."""
+    total = 0
+    for s in nest.stages:
+        n = numel(space_of(s.loop))
+        if n is None:
+            return None
+        total += n * max(1, len(s.loop.body) // 4)
+    return total
+
+
+def is_serial(nest: Nest) -> bool:
+    """Whether two points may write one place."""
+    return any(s.loop.store_mode == "add" or _scatters(s) for s in nest.stages)
+
+
+@dataclass
 class NestWriter:
     function: Function
     nest: Nest
     parallel: bool = False
-    lines: list[str] = field(default_factory=list)
-    thread_bytes: list[str] = field(default_factory=list)  # sizes of the accumulators of one thread
+    comments: list[str] = field(default_factory=list)
 
-    def write(self) -> list[str]:
+    def write(self) -> NestCode:
         nest = self.nest
+        for s in nest.stages:
+            self.comments += [f"// {s.outputs[0]}: {' '.join(s.loop.origin)}"] if s.loop.origin else []
         if any(n == 0 for _, n in nest.dims):
-            return self.write_empty()
+            return NestCode(self.comments, [], self.write_empty(), [])
         self.ranges = dict(nest.dims)
         self.outer, self.inner_dims = self.division()
         self.names = {v: f"i{k}" for k, (v, _) in enumerate(self.outer)}
         self.names |= {v: f"j{k}" for k, (v, _) in enumerate(self.inner_dims)}
         self.names |= {s: s for s in self.free_symbols()}
         self.accumulated = [s for s in nest.stages if s.role == "accumulate"]
-        for s in nest.stages:
-            self.lines += [f"// {s.outputs[0]}: {' '.join(s.loop.origin)}"] if s.loop.origin else []
-        self.parallel = self.worth_threads()
-        self.emit(self.row_block())
-        return self.lines
+        rows = self.row_block()
+        body, finish = self.assemble(rows)
+        return NestCode(self.comments, self.shared, body, finish)
 
     def write_empty(self) -> list[str]:
         """A nest over no points: folds give their identities."""
+        lines: list[str] = []
         for s in self.nest.stages:
             if s.loop.reduction is None or any(n == 0 for n in s.loop.ranges):
                 continue
@@ -98,8 +123,10 @@ class NestWriter:
             value = f"({ctype(dtype).compute})" + identity(kind, dtype)
             place = f"{pointer(s.loop.out[0].name)}[{context.index(s.loop.store_index[0])}]"
             loops = [InnerLoop(names[v], "0", context.index(n)) for v, n in dims]
-            self.lines += _nested(loops, [store(s.loop.out[0], place, value, dtype)])
-        return self.lines
+            lines += _nested(loops, [store(s.loop.out[0], place, value, dtype)])
+        if self.parallel and lines:
+            lines = ["#pragma omp single nowait", "{", *_indent(lines), "}"]
+        return lines
 
     # ---- the shape -------------------------------------------------------------------------------------------------
 
@@ -135,21 +162,6 @@ class NestWriter:
             exprs = [*s.loop.store_index, *(a for op in s.loop.body for a in op.attrs if isinstance(a, Expr))]
             found |= {x for e in exprs for x in e.symbols if not x.startswith("%")}
         return found - own
-
-    def work(self) -> int | None:
-        total = 0
-        for s in self.nest.stages:
-            n = numel(space_of(s.loop))
-            if n is None:
-                return None
-            total += n * max(1, len(s.loop.body) // 4)
-        return total
-
-    def worth_threads(self) -> bool:
-        work = self.work()
-        if any(s.loop.store_mode == "add" or _scatters(s) for s in self.nest.stages):
-            return False
-        return work is None or work >= PARALLEL_WORK
 
     # ---- rows ------------------------------------------------------------------------------------------------------
 
@@ -433,24 +445,18 @@ class NestWriter:
             self.put(s, [result], c.row)
         self.pending = []
 
-    def emit(self, rows: list[str]) -> None:
-        """The outer loops around the row block, the threads around them, and the accumulated results after them."""
+    def assemble(self, rows: list[str]) -> tuple[list[str], list[str]]:
+        """(what each thread runs, what follows when all are done): the outer loops around the row block."""
         prologue, epilogue, finish = self.accumulators()
         loops = [f"for (int64_t {v} = {a}; {v} < {b}; {v} += {step}) {{" for v, a, b, step in self.outer_loops]
-        body: list[str] = []
+        body = [*_open(loops), *_indent(rows, len(loops)), *_close(len(loops))]
         if self.parallel and loops:
             collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
-            body.append(f"#pragma omp for schedule(static){collapse} nowait")
-        body += [*_open(loops), *_indent(rows, len(loops)), *_close(len(loops))]
-        if not loops:
-            self.parallel = False
-        body = [*prologue, *body, *epilogue]
-        if self.parallel:
-            error = " reduction(|:error)" if self.function.may_fail else ""
-            self.lines += [*self.shared, f"#pragma omp parallel num_threads(threads) if(threads > 1){error}", "{",
-                           *_indent(body), "}", *finish]  # fmt: skip
-        else:
-            self.lines += [*self.shared, "{", *_indent(body), "}", *finish]
+            body = [f"#pragma omp for schedule(static){collapse} nowait", *body]
+        body = ["{", *_indent([*prologue, *body, *epilogue]), "}"]
+        if self.parallel and not loops:  # one thread takes it, whichever comes first
+            body = ["#pragma omp single nowait", *body]
+        return body, finish
 
     shared: list[str] = field(default_factory=list)
 

@@ -1,0 +1,38 @@
+"""Several nests in one function: fewer calls, and one team of threads for all.
+
+In: kernels and Externs in order.  Out: the same, with runs of kernels put together where that costs no memory: nests that
+do not depend on each other (a step of Adam over 100 parameters), small ones (the division that ends a mean), and
+the parts of one buffer (cat).
+"""
+
+from __future__ import annotations
+
+from pycompiler.ir.kernel import Nest, numel
+from pycompiler.ir.loops import Extern
+
+SMALL = 4096  # points of a nest that may join whatever it depends on
+POINTS = 1 << 22  # of all nests of a bundle together
+
+
+def bundle(steps: list[Nest | Extern], touched: dict[int, tuple[set[str], set[str]]]) -> list[list[Nest] | Extern]:
+    """`touched`: id(nest) -> (buffers in memory that it reads, that it writes)."""
+    out: list[list[Nest] | Extern] = []
+    for step in steps:
+        last = out[-1] if out else None
+        if isinstance(step, Nest) and isinstance(last, list) and _joins(last, step, touched):
+            last.append(step)
+        else:
+            out.append([step] if isinstance(step, Nest) else step)
+    return out
+
+
+def points(nest: Nest) -> int:
+    return numel(nest.dims) or 0 if all(n.is_const for _, n in nest.dims) else POINTS
+
+
+def _joins(nests: list[Nest], new: Nest, touched: dict[int, tuple[set[str], set[str]]]) -> bool:
+    if points(new) <= SMALL or sum(map(points, nests)) <= SMALL:
+        return True
+    reads, writes = touched[id(new)]
+    made = set().union(*(touched[id(n)][1] for n in nests))
+    return not reads & made and sum(map(points, nests)) + points(new) <= POINTS

@@ -1,0 +1,200 @@
+"""The cut: it separates forward from backward, saves few bytes, and recomputing from it gives the same gradients."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from helpers import Compiled, check, fakes, lifted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_values import GPT
+from torch import fx, nn
+
+from pycompiler.autograd.decompositions import default_decompositions
+from pycompiler.autograd.joint import Joint, trace_joint
+from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
+from pycompiler.autograd.partition import Region, partition
+from pycompiler.autograd.recompute import size_bytes
+from pycompiler.autograd.recorder import is_random
+
+
+def joint_of(target: Any, args: list[Any]) -> Joint:
+    gm, _ = lifted(target, args)
+    examples = fakes(gm)
+    mode = next(e.fake_mode for e in examples if isinstance(e, torch.Tensor))
+    return trace_joint(gm, examples, mode, default_decompositions())
+
+
+def random_program(seed: int) -> tuple[Any, list[torch.Tensor]]:
+    """A DAG of pointwise operators, views, matmuls, reductions and random numbers over 4×4 matrices."""
+    rng = random.Random(seed)
+    steps = [(rng.randrange(9), rng.random(), rng.random()) for _ in range(rng.randrange(3, 25))]
+
+    def program(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values = [a, b, c]
+        for kind, i, j in steps:
+            x, y = values[int(i * len(values))], values[int(j * len(values))]
+            makers = [
+                lambda x=x, y=y: x + y,
+                lambda x=x, y=y: (x * y).tanh(),
+                lambda x=x, y=y: x.sin() * 0.5,
+                lambda x=x, y=y: x @ y * 0.3,
+                lambda x=x, y=y: x.t() - y,
+                lambda x=x, y=y: x.softmax(-1),
+                lambda x=x, y=y: x - y.mean(0, keepdim=True),
+                lambda x=x, y=y: nn.functional.dropout(x, 0.5),
+                lambda x=x, y=y: torch.cat([x[:2], y[2:]]),
+            ]
+            values.append(makers[kind]())
+        return values[-1], values[len(values) // 2] * 2
+
+    torch.manual_seed(seed)
+    args = [torch.randn(4, 4, requires_grad=k != 1) for k in range(3)]
+    return program, args
+
+
+@pytest.mark.parametrize("how", ["default", "min_cut"])
+@pytest.mark.parametrize("seed", range(25))
+def test_random_programs(seed: int, how: str) -> None:
+    torch.set_num_threads(1)
+    program, args = random_program(seed)
+    check(program, args, tolerance=1e-4, seed=seed, partition=how, activation_memory_budget=(seed % 3) / 2)
+
+
+def separates(joint: Joint, region: Region, cut: set[fx.Node]) -> bool:
+    """No gradient is reached from an input, and no random number drawn again, without passing the cut."""
+    stack, seen = [g for g in joint.grads if g is not None], set()
+    while stack:
+        n = stack.pop()
+        if n in seen or n in cut:
+            continue
+        seen.add(n)
+        if n in region.inputs or (n not in region.backward and is_random(n.target)):
+            return False
+        stack.extend(n.all_input_nodes)
+    return True
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000))
+def test_cut_separates_and_is_no_larger_than_the_default(seed: int) -> None:
+    program, args = random_program(seed)
+    joint = joint_of(program, args)
+    if not joint.needs_backward:
+        return
+    region = Region(joint)
+    smallest, default = region.budget_cut(1.0), region.default_cut()
+    assert separates(joint, region, set(smallest)) and separates(joint, region, set(default))
+    assert region.cost(smallest) <= region.cost(default)
+    part = partition(joint)
+    for gm in (part.forward, part.backward):
+        gm.graph.lint()
+        dead = [n for n in gm.graph.nodes if not n.users and n.op == "call_function" and not is_random(n.target)]
+        assert not dead
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000))
+def test_budget_is_monotone(seed: int) -> None:
+    program, args = random_program(seed)
+    joint = joint_of(program, args)
+    if not joint.needs_backward:
+        return
+    region = Region(joint)
+    sizes = [region.cost(region.budget_cut(b / 4)) for b in range(5)]
+    assert sizes == sorted(sizes)
+
+
+def test_budget_zero_saves_only_inputs() -> None:
+    args = [torch.randn(8, 8, requires_grad=True), torch.randn(8, 8)]
+    joint = joint_of(lambda w, x: torch.tanh(torch.tanh(x @ w) @ w) @ w, args)
+    assert {kind for kind, _ in partition(joint, budget=0.0).saved} == {"input"}
+    assert {kind for kind, _ in partition(joint, budget=1.0).saved} == {"input", "output"}
+    check(lambda w, x: torch.tanh(torch.tanh(x @ w) @ w) @ w, args, activation_memory_budget=0.0)
+
+
+def test_pointwise_chain_saves_only_its_input() -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(10):
+            x = torch.sin(x) * 2 + 1
+        return x
+
+    compiled = check(chain, [torch.randn(64, requires_grad=True)])
+    assert len(compiled.forward.graph.output_node().args[0]) == 1  # type: ignore[union-attr, arg-type]
+
+
+def test_matmuls_are_not_computed_again() -> None:
+    ids = torch.randint(0, 11, (2, 6))
+    compiled = check(GPT(0.1), [ids, ids])
+
+    def count(gm: fx.GraphModule | None) -> int:
+        assert gm is not None
+        dear = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bernoulli.p)
+        return sum(n.target in dear for n in gm.graph.nodes)
+
+    gm, _ = lifted(GPT(0.1), [ids, ids])
+    linear = sum(n.target is torch.nn.functional.linear for n in gm.graph.nodes)
+    dropout = sum(n.target is torch.nn.functional.dropout for n in gm.graph.nodes)
+    assert count(compiled.forward) == linear + dropout
+    assert count(compiled.backward) == 2 * linear
+
+
+def test_output_view_shares_the_saved_memory() -> None:
+    """Logits returned as a view of what the loss reads are saved once, as the output."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        logits = torch.nn.functional.linear(x, w)
+        return logits, torch.nn.functional.cross_entropy(logits.view(-1, 7), t)
+
+    args = [torch.randn(2, 3, 4), torch.randn(7, 4, requires_grad=True), torch.tensor([0, 1, 2, 3, 4, 5])]
+    joint = joint_of(fn, args)
+    part = partition(joint)
+    shapes = [n.meta["val"].numel() for n in part.forward.graph.output_node().args[0]]  # type: ignore[union-attr]
+    assert shapes.count(2 * 3 * 7) == 1
+    check(fn, args)
+
+
+@pytest.mark.parametrize(("how", "budget"), [("fastest", 1.0), ("min_cut", 1.5), ("min_cut", -0.1)])
+def test_bad_options(how: str, budget: float) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Compiled(
+            lambda x: x.exp(), [torch.randn(2, requires_grad=True)], partition=how, activation_memory_budget=budget
+        )
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000))
+def test_flow_equals_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    n = rng.randrange(3, 8)
+    edges = [(rng.randrange(n), rng.randrange(n), rng.randrange(1, 9)) for _ in range(rng.randrange(2, 16))]
+    edges = [(a, b, c) for a, b, c in edges if a != b]
+    network = FlowNetwork(n)
+    for a, b, c in edges:
+        network.edge(a, b, c)
+    side = network.min_cut_sink_side(0, n - 1)
+
+    def value(sink_side: set[int]) -> int:
+        return sum(c for a, b, c in edges if a not in sink_side and b in sink_side)
+
+    cuts = []
+    for mask in range(1 << (n - 2)):
+        cuts.append({n - 1, *(v for v in range(1, n - 1) if mask >> (v - 1) & 1)})
+    best = min(map(value, cuts))
+    assert 0 not in side and value(side) == best
+    assert all(side <= cut for cut in cuts if value(cut) == best)
+
+
+def test_flow_without_a_cut_says_so() -> None:
+    network = FlowNetwork(2)
+    network.edge(0, 1, INFINITE)
+    with pytest.raises(AssertionError, match="nothing can be cut"):
+        network.min_cut_sink_side(0, 1)
+
+
+def test_size_bytes() -> None:
+    joint = joint_of(lambda x: x.double(), [torch.randn(3, 5)])
+    assert [size_bytes(n) for n in joint.fresh] == [3 * 5 * 8]
