@@ -9,7 +9,6 @@ mod entry;
 mod ffi;
 mod guard;
 mod guard_tree;
-mod plan;
 mod signature;
 mod tensor_view;
 
@@ -101,6 +100,5 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(tensor_probe, m)?)?;
     m.add_function(wrap_pyfunction!(guard_kinds, m)?)?;
     m.add_function(wrap_pyfunction!(accessors, m)?)?;
-    plan::register(m)?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -8,7 +8,6 @@
 
 #![allow(unsafe_code)]
 
-pub mod aten;
 pub mod callable;
 pub mod object;
 pub mod sync;
