@@ -71,6 +71,9 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             return handler(cx, args, kwargs)
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)  # type: ignore[no-any-return]
+        if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):
+            cx.effects.calls.append((fn, args))
+            return Const(None)
         reason = skip.why_not_inlined(fn.real)
         if reason is not None:
             raise Break(*reason)
@@ -160,8 +163,7 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     if handler is not None:
         return handler(cx, args, kwargs)
     if isinstance(fn, functools._lru_cache_wrapper):
-        wrapped = fn.__wrapped__
-        return cx.call(cx.make(wrapped), args, kwargs)  # type: ignore[no-any-return]
+        return call_cached(cx, fn, args, kwargs)
     owner = getattr(fn, "__objclass__", None)
     if owner is not None and issubclass(torch.Tensor, owner) and owner is not object:
         if args and isinstance(args[0], Tensor):
@@ -183,6 +185,25 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             if descriptor is not None and _handler(descriptor) is not None:
                 return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)  # type: ignore[no-any-return]
     raise Break("builtin-call", _describe_call(fn, args))
+
+
+def _steady(value: Value) -> bool:
+    """Whether a value is the same object, in the same state, when the frame ends."""
+    return value.is_const() or (isinstance(value, Object) and value.exists)
+
+
+def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A function under functools.lru_cache: inlined, since a pure function gives the same result.
+
+    If all it does is a deferred call (logging once), the call of the cached function itself is deferred.
+    """
+    before, nodes = cx.effects.count(), len(cx.graph.graph.nodes)
+    result = cx.call(cx.make(fn.__wrapped__), args, kwargs)
+    after = cx.effects.count()
+    if after[:-1] == before[:-1] and after[-1] > before[-1] and nodes == len(cx.graph.graph.nodes) and not kwargs:
+        del cx.effects.calls[before[-1] :]
+        cx.effects.calls.append((Builtin(fn), args))
+    return result  # type: ignore[no-any-return]
 
 
 def _plain_storage(value: Value) -> Value:

@@ -114,7 +114,7 @@ class Head:
             return build.load_const(source.arg)
         if source.kind == "mro_lookup" and source.base.kind == "const":
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
-        base = self.load_source(source.base)
+        base = self.follow(source.base)
         reload = RELOAD.get(source.kind)
         if reload is not None and not (source.kind == "dict_item" and not isinstance(source.arg, (str, int))):
             return [*base, *reload(source.arg)]
@@ -325,6 +325,8 @@ def replay_effects(head: Head) -> Code:
     for cell in effects.cells.values():
         contents = [] if cell.contents is None else [head.load_item(cell.contents)]
         code += [*head.call(rebuild.set_cell, head.load_source(_source(cell)), *contents), *build.pop_top()]
+    for fn, args in effects.calls:
+        code += [*build.call_function(head.load(fn), *[head.load_item(a) for a in args]), *build.pop_top()]
     return code
 
 

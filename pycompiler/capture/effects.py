@@ -21,9 +21,15 @@ class Effects:
         self.containers: dict[int, Value] = {}
         self.globals: dict[tuple[int, str], tuple[dict[str, Any], str, Value]] = {}
         self.cells: dict[int, Cell] = {}
+        self.calls: list[tuple[Value, list[Value]]] = []  # calls that wait until the graph has run (skip.DEFERRED)
 
     def __bool__(self) -> bool:
-        return bool(self.attributes or self.containers or self.globals or self.cells)
+        return bool(self.attributes or self.containers or self.globals or self.cells or self.calls)
+
+    def count(self) -> tuple[int, ...]:
+        """How many writes of each kind are pending, calls last."""
+        kinds = (self.attributes, self.containers, self.globals, self.cells, self.calls)
+        return tuple(len(k) for k in kinds)  # type: ignore[arg-type]
 
     def mutate(self, container: Value) -> None:
         """A container is about to change; only existing ones need a replay."""

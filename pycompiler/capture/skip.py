@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import logging
 import math
 import operator
 import types
@@ -99,7 +100,7 @@ SKIP_PREFIXES = (
     "torch.multiprocessing", "torch.onnx", "torch.export", "torch.fx", "torch._subclasses", "torch._functorch",
     "torch.autograd.function", "torch.autograd.graph", "torch.serialization", "torch.profiler", "torch.autograd.profiler",
     "torch._tensor_str", "torch.random", "torch.hub", "torch.overrides", "torch._logging", "torch.package",
-    "logging", "inspect", "importlib", "threading", "unittest", "pickle", "subprocess", "socket", "tempfile", "shutil",
+    "logging", "importlib", "threading", "unittest", "pickle", "subprocess", "socket", "tempfile", "shutil",
     "random", "time", "datetime", "asyncio", "concurrent", "multiprocessing", "traceback", "linecache", "pdb", "io",
     "numpy", "pandas", "matplotlib", "pycompiler.api", "pycompiler.capture", "pycompiler.pipeline", "pycompiler.debug",
     "pycompiler.backends", "pycompiler.runtime", "_pytest", "pluggy", "ctypes", "cffi", "warnings", "rich",
@@ -117,6 +118,17 @@ def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
     if _has_prefix(module, SKIP_PREFIXES) and not _has_prefix(module, INLINE_ANYWAY):
         return ("skipped-call", f"{module}.{fn.__qualname__}")
     return None
+
+
+# Calls on constants that may wait until the graph has run: their effect is not seen by the program.
+DEFERRED = frozenset(
+    getattr(logging.Logger, n) for n in ("debug", "info", "warning", "error", "critical", "exception", "log")
+)
+
+
+def is_deferred(fn: Any) -> bool:
+    """Whether a call of `fn` on constants is replayed by the generated code instead of breaking the graph."""
+    return fn in DEFERRED
 
 
 def _has_prefix(module: str, prefixes: tuple[str, ...]) -> bool:

@@ -94,7 +94,9 @@ def _dict(cx: Capture, real: Any, source: Source) -> Value:
 
 @wraps(types.MappingProxyType)
 def _proxy(cx: Capture, real: Any, source: Source) -> Value:
-    raise Break("unsupported-type", "mappingproxy")
+    if source.root.kind != "const":
+        raise Break("unsupported-type", "mappingproxy")
+    return Dict({Key(cx, cx.make(k)): cx.make(v) for k, v in real.items()})
 
 
 @wraps(set, frozenset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
 import itertools
 import math
 import operator
@@ -580,6 +581,14 @@ def _effectful(name: str) -> Callable[[Capture, Args, Kwargs], Value]:
 
 for _name in ("print", "input", "open", "exec", "eval", "compile", "breakpoint", "dir", "locals"):
     builtin(getattr(builtins, _name))(_effectful(_name))
+
+
+@builtin(inspect.signature)
+def signature(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    fn, bound = (args[0].function, True) if isinstance(args[0], Method) else (args[0], False)
+    if not isinstance(fn, Function) or fn.real is None or kwargs:
+        raise Break("builtin-call", f"inspect.signature({args[0].describe()})")
+    return cx.make(inspect.signature(types.MethodType(fn.real, cx) if bound else fn.real))  # type: ignore[no-any-return]
 
 
 @builtin(typing.cast)
