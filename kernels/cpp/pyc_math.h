@@ -359,12 +359,12 @@ template <class T> PYC_INLINE T pyc_floordiv(T a, T b) {
     return b == 0 ? a / b : f;
 }
 
-// Inverse error function: an initial value from erfinv(x) ~ w-expansion, then Newton steps in double.
+// Inverse error function: Winitzki's approximation (2e-3), then Halley's steps in double.
 PYC_INLINE double pyc_erfinv(double y) {
     double a = pyc_abs(y);
     if (!(a < 1.0)) return a == 1.0 ? pyc_copysign(__builtin_inf(), y) : __builtin_nan("");
     if (a == 0.0) return y;
-    double w = -log1p(-a * a), b = 4.330746750799873 + 0.5 * w, x = pyc_sqrt(pyc_sqrt(b * b - w * 6.802721088435374) - b);
+    double w = -log1p(-a * a), b = 4.330746750799873 - 0.5 * w, x = pyc_sqrt(pyc_sqrt(b * b + w * 6.802721088435374) - b);
     if (!(x > 0.0)) x = 0.8862269254527580 * a;
     for (int i = 0; i < 4; i++) {
         double slope = 1.1283791670955126 * exp(-x * x);

@@ -1,0 +1,185 @@
+"""The build and its disk cache: hits without a compiler, damage, foreign folders, no compiler, processes at once."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pycompiler.runtime import build as build_module
+from pycompiler.runtime import disk_cache, toolchain
+from pycompiler.runtime.build import BuildFailed, NoCompiler, build, has_compiler
+
+SOURCE = '#include "pyc_prelude.h"\nextern "C" PYC_EXPORT int64_t answer() { return 42; }\n'
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, with odd characters in its path."""
+    folder = tmp_path / "a 'cache', with \u00e4 $odd: name"
+    monkeypatch.setenv("PYCOMPILER_CACHE_DIR", str(folder))
+    disk_cache._warned.clear()
+    return folder
+
+
+def answer(path: str) -> int:
+    return int(ctypes.CDLL(path).answer())
+
+
+def entry_of(cache: Path) -> Path:
+    (entry,) = [p for p in cache.iterdir() if p.is_dir()]
+    return entry
+
+
+def test_built_once_then_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build(SOURCE, ("answer",))
+    assert first.built and answer(first.path) == 42 and first.symbols == ("answer",)
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("a hit ran the compiler"))
+    second = build(SOURCE, ("answer",))
+    assert not second.built and second.path == first.path
+    assert oct(cache.stat().st_mode & 0o777) == "0o700"
+    assert not list(cache.glob("tmp-*"))
+
+
+def test_the_key_covers_source_flags_and_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = toolchain.find_toolchain()
+    key = build_module.cache_key(SOURCE, tool)
+    assert key != build_module.cache_key(SOURCE + " ", tool)
+    assert key != build_module.cache_key(SOURCE, toolchain.Toolchain(tool.command, tool.identity + "x"))
+    monkeypatch.setattr(build_module, "FLAGS", (*toolchain.FLAGS, "-O1"))
+    build_module._environment_key.cache_clear()
+    assert key != build_module.cache_key(SOURCE, tool)
+    build_module._environment_key.cache_clear()
+
+
+@pytest.mark.parametrize("name", [disk_cache.LIBRARY, disk_cache.SOURCE, disk_cache.MANIFEST])
+@pytest.mark.parametrize("how", ["flip", "truncate", "remove"])
+def test_a_damaged_entry_is_built_again(cache: Path, name: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = Path(build(SOURCE).path).parent / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x41
+    path.chmod(0o600)
+    {"flip": lambda: path.write_bytes(data), "truncate": lambda: path.write_bytes(data[:10]), "remove": path.unlink}[how]()
+    with caplog.at_level(logging.WARNING):
+        again = build(SOURCE)
+    assert again.built and answer(again.path) == 42 and "damaged" in caplog.text
+    assert not build(SOURCE).built
+
+
+def test_swapped_entries_are_noticed(cache: Path) -> None:
+    a = Path(build(SOURCE).path).parent
+    b = Path(build(SOURCE.replace("42", "43")).path).parent
+    spare = cache / "spare"
+    a.rename(spare), b.rename(a), spare.rename(b)
+    assert answer(build(SOURCE).path) == 42 and answer(build(SOURCE.replace("42", "43")).path) == 43
+
+
+def test_a_folder_that_others_may_write_is_refused(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        library = build(SOURCE)
+    assert not library.path.startswith(str(cache)) and answer(library.path) == 42
+    assert "may be written by others" in caplog.text and not list(cache.iterdir())
+
+
+def test_a_writable_entry_is_not_loaded(cache: Path) -> None:
+    library = Path(build(SOURCE).path)
+    library.chmod(0o777)
+    again = build(SOURCE)
+    assert again.built and oct(Path(again.path).stat().st_mode & 0o777) == "0o700"
+
+
+def test_a_file_in_the_folders_place(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache.parent.mkdir(exist_ok=True)
+    cache.write_text("not a folder")
+    with caplog.at_level(logging.WARNING):
+        assert answer(build(SOURCE).path) == 42
+    assert "kernel cache not used" in caplog.text
+
+
+def test_full_disk_falls_back(cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    real = build_module.compile_into
+
+    def full(folder: Path, text: str, tool: toolchain.Toolchain) -> None:
+        if str(folder).startswith(str(cache)):
+            raise OSError(28, "No space left on device", str(folder))
+        real(folder, text, tool)
+
+    monkeypatch.setattr(build_module, "compile_into", full)
+    with caplog.at_level(logging.WARNING):
+        assert answer(build(SOURCE).path) == 42
+    assert "No space left" in caplog.text
+
+
+def test_wrong_source_says_what_the_compiler_said(cache: Path) -> None:
+    with pytest.raises(BuildFailed, match="no_such_thing"):
+        build("int f() { return no_such_thing; }")
+    assert not [p for p in cache.iterdir() if p.is_dir()]
+
+
+def test_no_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    assert not has_compiler()
+    with pytest.raises(NoCompiler, match="install g"):
+        build(SOURCE)
+
+
+def test_cxx_chooses_the_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ -DANSWER=7")
+    assert toolchain.find_toolchain().command[1:] == ("-DANSWER=7",)
+    assert answer(build(SOURCE.replace("42", "ANSWER")).path) == 7
+
+
+CHILD = """
+import sys, ctypes
+from pycompiler.runtime.build import build, counters
+library = build(sys.argv[1])
+print(ctypes.CDLL(library.path).answer(), counters["builds"])
+"""
+
+
+def child(cache: Path, source: str = SOURCE) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYCOMPILER_CACHE_DIR": str(cache)}
+    return subprocess.Popen([sys.executable, "-c", CHILD, source], env=environment, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)  # fmt: skip
+
+
+def test_processes_at_once_build_once(cache: Path) -> None:
+    children = [child(cache) for _ in range(4)]
+    out = [c.communicate(timeout=120) for c in children]
+    assert all(o.startswith("42") for o, _ in out), out
+    assert sum(int(o.split()[1]) for o, _ in out) == 1
+
+
+def test_killed_in_the_middle(cache: Path) -> None:
+    """kill -9 at several moments: the next build is right and does not wait."""
+    source = SOURCE + "\n".join(f"static float f{k}(float x) {{ return pyc_exp(x) + {k}; }}" for k in range(200))
+    for delay in (0.15, 0.3, 0.5):
+        c = child(cache, source)
+        time.sleep(delay)
+        c.send_signal(signal.SIGKILL)
+        c.communicate()
+    begin = time.perf_counter()
+    library = build(source)
+    assert answer(library.path) == 42 and time.perf_counter() - begin < 60
+    for path in cache.glob("tmp-*"):
+        os.utime(path, (0, 0))
+    disk_cache.clean_leftovers(cache)
+    assert not list(cache.glob("tmp-*"))
+
+
+def test_manifest_is_json(cache: Path) -> None:
+    build(SOURCE)
+    manifest = json.loads((entry_of(cache) / disk_cache.MANIFEST).read_text())
+    assert set(manifest["sha256"]) == {disk_cache.LIBRARY, disk_cache.SOURCE}
