@@ -16,6 +16,7 @@ import torch
 from torch._ops import OpOverload
 
 from pycompiler.autograd import decomp  # noqa: F401  (fills RULES)
+from pycompiler.autograd.decomp.foreach import foreach
 from pycompiler.autograd.decomp.registry import RULES
 from pycompiler.autograd.recorder import Decomposition, is_random
 
@@ -46,7 +47,7 @@ class DefaultTable(Mapping[OpOverload, Decomposition]):
         """The decomposition of `op`, or None."""
         if op not in self._known:
             whole = is_random(op) or torch.Tag.core in op.tags or op.overloadpacket in WHOLE
-            self._known[op] = None if whole else _torch_table().get(op)
+            self._known[op] = None if whole else foreach(op) or _torch_table().get(op)
         return self._known[op]
 
     def get(self, op: OpOverload, default: object = None) -> Decomposition | None:  # type: ignore[override]

@@ -32,12 +32,15 @@ class Partition:
     """`forward` returns fresh outputs then `saved_outputs` new ones; `backward` takes the saved values then the tangents.
 
     saved: for each value that travels, ``("input", i)`` (input i of the forward) or ``("output", i)`` (its output i).
+    grads: for each input None or where its gradient is: ``("result", i)`` of the backward, ``("tangent", k)`` or ``("saved", j)``
+    when it is one of the backward's own inputs, which then needs no output.
     """
 
     forward: fx.GraphModule
     backward: fx.GraphModule
     saved: list[tuple[str, int]]
     saved_nodes: list[fx.Node]
+    grads: list[tuple[str, int] | None]
 
 
 def partition(joint: Joint, how: str = "min_cut", budget: float = 1.0) -> Partition:
@@ -194,8 +197,17 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
     for n, owner in rebuilt:
         bw.rebuild(n, owner)
     bw.emit_with_needs([n for n in joint.graph.nodes if n in region.backward], region.grads)
-    grads = [None if g is None else bw.env[g] for g in joint.grads]
-    return Partition(fw.finish(outputs), bw.finish(grads), list(saved.values()), list(saved))
+    where: dict[fx.Node, tuple[str, int]] = {n: ("tangent", k) for k, n in enumerate(joint.tangents)}
+    where.update({n: ("saved", j) for j, n in enumerate(saved)})
+    results = [g for g in dict.fromkeys(region.grads) if g not in where]
+    where.update({g: ("result", i) for i, g in enumerate(results)})
+    return Partition(
+        forward=fw.finish(outputs),
+        backward=bw.finish([bw.env[g] for g in results]),
+        saved=list(saved.values()),
+        saved_nodes=list(saved),
+        grads=[None if g is None else where[g] for g in joint.grads],
+    )
 
 
 def _same_elements(owner: fx.Node, n: fx.Node) -> bool:
@@ -249,7 +261,7 @@ class _Builder:
         copy.meta["val"] = n.meta["val"]
         self.env[n] = copy
 
-    def finish(self, outputs: Sequence[fx.Node | None]) -> fx.GraphModule:
+    def finish(self, outputs: Sequence[fx.Node]) -> fx.GraphModule:
         self.graph.output(tuple(outputs))
         return graph_module(self.graph, self.joint.constants)
 

@@ -257,7 +257,7 @@ class Recorder(TorchDispatchMode):
             return out
         if isinstance(out, torch.Tensor) and id(out) in self._node_of:
             return out
-        node = self.graph.create_node("call_function", func, self._arg(args), self._arg(kwargs))
+        node = self.graph.create_node("call_function", func, self._arg(args), self._arg(kwargs), name=func.overloadpacket.__name__)
         self._attach(node, out)
         return out
 

@@ -178,22 +178,22 @@ def _backward_lines(joint: Joint, part: Partition, scope: dict[str, Any]) -> lis
         lines += [f"    if g{k} is None:", f"        g{k} = like{k}.zeros()"]
         lines += [f"    elif g{k}.stride() != strides{k}:", f"        g{k} = coerce(g{k}, like{k})"]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
-    tangents = "".join(f", g{k}" for k in joint.tangent_of)
     if all(is_tensor):
-        lines.append(f"    grads = lazy.call(*ctx.saved_tensors{tangents})")
+        saved = "*ctx.saved_tensors, " if is_tensor else ""
     else:
-        lines.append(
-            "    tensors, numbers = iter(ctx.saved_tensors), iter(ctx.numbers)"
-            if any(is_tensor)
-            else "    numbers = iter(ctx.numbers)"
-        )
-        order = ", ".join("next(tensors)" if t else "next(numbers)" for t in is_tensor)
-        lines.append(f"    grads = lazy.call({order}{tangents})")
-    result = [f"grads[{i}]" if g is not None else "None" for i, g in enumerate(joint.grads)]
-    if all(g is not None for g in joint.grads):
+        lines.append("    tensors, numbers = iter(ctx.saved_tensors), iter(ctx.numbers)")
+        lines.append(f"    saved = ({' '.join('next(tensors),' if t else 'next(numbers),' for t in is_tensor)})")
+        saved = "*saved, "
+    lines.append(f"    grads = lazy.call({saved}{', '.join(f'g{k}' for k in joint.tangent_of)})")
+    tangents = joint.tangent_of
+    spelled = {"result": "grads[{}]".format, "tangent": lambda k: f"g{tangents[k]}"}
+    tensor_at = {j: sum(is_tensor[:j]) for j in range(len(is_tensor))}
+    spelled["saved"] = lambda j: f"ctx.saved_tensors[{tensor_at[j]}]"
+    results = ["None" if g is None else spelled[g[0]](g[1]) for g in part.grads]
+    if results == [f"grads[{i}]" for i in range(len(results))]:
         lines.append("    return tuple(grads)")
     else:
-        lines.append(f"    return ({', '.join(result)},)")
+        lines.append(f"    return ({' '.join(f'{r},' for r in results)})")
     return lines
 
 

@@ -1,0 +1,194 @@
+"""Each rule of our own beside ATen's kernel, on random arguments; the table's order of precedence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pycompiler.autograd.decomp.foreach import foreach
+from pycompiler.autograd.decomp.registry import RULES, rule
+from pycompiler.autograd.decompositions import default_decompositions
+from pycompiler.autograd.recorder import is_random
+
+aten = torch.ops.aten
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.randn(*(shape or (4, 6)))
+
+
+def layer_norm_backward() -> tuple[Any, ...]:
+    a, w, b = x(5, 4, 6), x(4, 6), x(4, 6)
+    _, mean, rstd = aten.native_layer_norm(a, [4, 6], w, b, 1e-5)
+    return x(5, 4, 6), a, [4, 6], mean, rstd, w, b, [True, True, True]
+
+
+def batch_norm_backward(train: bool) -> tuple[Any, ...]:
+    a, w = x(3, 5, 7), x(5)
+    mean, rstd = a.mean((0, 2)), (a.var((0, 2), correction=0) + 1e-5).rsqrt()
+    return x(3, 5, 7), a, w, x(5), x(5).abs() + 0.5, mean, rstd, train, 1e-5, [True, True, True]
+
+
+def group_norm_backward() -> tuple[Any, ...]:
+    a, w = x(2, 6, 5), x(6)
+    _, mean, rstd = aten.native_group_norm(a, w, x(6), 2, 6, 5, 3, 1e-5)
+    return x(2, 6, 5), a, mean, rstd, w, 2, 6, 5, 3, [True, True, True]
+
+
+def nll_backward(reduction: int, weight: torch.Tensor | None) -> tuple[Any, ...]:
+    t = torch.tensor([1, 0, 5, 2])
+    logp = x(4, 6).log_softmax(1)
+    _, total = aten.nll_loss_forward(logp, t, weight, reduction, 2)
+    return torch.rand(4) if reduction == 0 else torch.rand(()), logp, t, weight, reduction, 2, total
+
+
+T = torch.tensor([1, 0, 5, 2])
+CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+    (aten.t.default, (x(),), {}),
+    (aten.t.default, (x(3),), {}),
+    (aten.transpose.int, (x(2, 3, 4), 0, -1), {}),
+    (aten._unsafe_view.default, (x(), [6, 4]), {}),
+    (aten.slice.Tensor, (x(), 1, 0, 99), {}),
+    (aten.split.Tensor, (x(), 4, 1), {}),
+    (aten.split_with_sizes.default, (x(), [1, 5], 1), {}),
+    (aten.unbind.int, (x(), 1), {}),
+    (aten.expand.default, (x(4, 6), [4, 6]), {}),
+    (aten.clone.default, (x(4, 6).t(),), {"memory_format": torch.preserve_format}),
+    (aten.copy.default, (x(4, 6), x(6)), {}),
+    (aten.copy.default, (x(4, 6), x(4, 6).double()), {}),
+    (aten.copy.default, (x(4, 6), x(6, 4).t()), {}),
+    (aten.select_backward.default, (x(4), [4, 6], 1, 2), {}),
+    (aten.select_backward.default, (x(6), [4, 6], -2, -1), {}),
+    (aten.slice_backward.default, (x(4, 3), [4, 6], 1, 2, 5, 1), {}),
+    (aten.slice_backward.default, (x(4, 3), [4, 6], 1, -3, 9999, 1), {}),
+    (aten.slice_backward.default, (x(4, 2), [4, 6], 1, 1, 5, 2), {}),
+    (aten.zeros.default, ([2, 3],), {}),
+    (aten.ones.default, ([2, 3],), {"dtype": torch.int32}),
+    (aten.new_zeros.default, (x(), [3]), {}),
+    (aten.new_ones.default, (x(), [3]), {}),
+    (aten.new_full.default, (x(), [3], 7), {"dtype": torch.int64}),
+    (aten.zeros_like.default, (x(2, 3, 4).permute(2, 0, 1),), {}),
+    (aten.ones_like.default, (x(2, 3, 4).permute(1, 0, 2),), {"dtype": torch.float64}),
+    (aten.full_like.default, (x(), 3), {}),
+    (aten.fill.Scalar, (x(), 3), {}),
+    (aten.zero.default, (x(),), {}),
+    (aten.gelu.default, (x(),), {}),
+    (aten.gelu.default, (x(),), {"approximate": "tanh"}),
+    (aten.gelu_backward.default, (x(), x()), {}),
+    (aten.gelu_backward.default, (x(), x()), {"approximate": "tanh"}),
+    (aten.silu.default, (x(),), {}),
+    (aten.silu_backward.default, (x(), x()), {}),
+    (aten.sigmoid_backward.default, (x(), x()), {}),
+    (aten.tanh_backward.default, (x(), x()), {}),
+    (aten.threshold_backward.default, (x(), x(), 0), {}),
+    (aten.leaky_relu_backward.default, (x(), x(), 0.1, False), {}),
+    (aten.hardtanh_backward.default, (x(), x(), -0.5, 0.5), {}),
+    (aten.native_dropout_backward.default, (x(), x() > 0, 2.0), {}),
+    (aten.mul.Scalar, (x(), 2.5), {}),
+    (aten.div.Scalar, (x(), 2.5), {}),
+    (aten.add.Scalar, (x(), 2.5, 3), {}),
+    (aten.sub.Scalar, (x(), 2.5, 3), {}),
+    (aten.rsub.Scalar, (x(), 2.5), {}),
+    (aten.rsub.Scalar, (x(), 2.5, 3), {}),
+    (aten.rsub.Tensor, (x(), x()), {"alpha": 2}),
+    (aten.addcmul.default, (x(), x(), x()), {"value": 0.5}),
+    (aten.addcdiv.default, (x(), x(), x().abs() + 1), {"value": 0.5}),
+    (aten.masked_fill.Scalar, (x(), x() > 0, float("-inf")), {}),
+    (aten.masked_fill.Tensor, (x(), x() > 0, torch.tensor(2.0)), {}),
+    (aten._softmax.default, (x(), 1, False), {}),
+    (aten._softmax.default, (x().bfloat16(), 0, False), {}),
+    (aten._log_softmax.default, (x(), 0, False), {}),
+    (aten._softmax_backward_data.default, (x(), x().softmax(1), 1, torch.float32), {}),
+    (aten._log_softmax_backward_data.default, (x(), x().log_softmax(1), 1, torch.float32), {}),
+    (aten.sum.default, (x(2, 3, 4),), {}),
+    (aten.sum.default, (torch.tensor(True),), {}),
+    (aten.mean.default, (x(2, 3, 4),), {}),
+    (aten.native_layer_norm.default, (x(5, 4, 6), [4, 6], x(4, 6), x(4, 6), 1e-5), {}),
+    (aten.native_layer_norm.default, (x(5, 6), [6], None, None, 1e-3), {}),
+    (aten.native_layer_norm_backward.default, layer_norm_backward(), {}),
+    (aten._native_batch_norm_legit_functional.default, (x(3, 5, 7), x(5), x(5), x(5), x(5).abs(), True, 0.1, 1e-5), {}),
+    (aten._native_batch_norm_legit.no_stats, (x(3, 5, 7), x(5), x(5), True, 0.1, 1e-5), {}),
+    (aten._native_batch_norm_legit_no_training.default, (x(3, 5, 7), x(5), None, x(5), x(5).abs(), 0.1, 1e-5), {}),
+    (aten.native_batch_norm_backward.default, batch_norm_backward(True), {}),
+    (aten.native_batch_norm_backward.default, batch_norm_backward(False), {}),
+    (aten.native_group_norm.default, (x(2, 6, 5), x(6), x(6), 2, 6, 5, 3, 1e-5), {}),
+    (aten.native_group_norm_backward.default, group_norm_backward(), {}),
+    *((aten.nll_loss_forward.default, (x(4, 6), T, w, r, 2), {}) for w in (None, torch.rand(6)) for r in (0, 1, 2)),
+    *((aten.nll_loss_backward.default, nll_backward(r, w), {}) for w in (None, torch.rand(6)) for r in (0, 1, 2)),
+    (aten.nll_loss_forward.default, (x(6), torch.tensor(3), None, 1, -100), {}),
+    (aten.nll_loss2d_forward.default, (x(4, 6, 2, 1), T.view(4, 1, 1).expand(4, 2, 1), None, 1, 2), {}),
+    (aten.mse_loss.default, (x(), x()), {}),
+    (aten.mse_loss_backward.default, (x(), x(), x(), 0), {}),
+    (aten.mse_loss_backward.default, (torch.rand(()), x(), x(), 1), {}),
+]
+
+
+@pytest.mark.parametrize(("op", "args", "kwargs"), CASES, ids=lambda v: str(v) if hasattr(v, "overloadpacket") else "")
+def test_rule_equals_kernel(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    got = RULES[op](*args, **kwargs)
+    assert got is not NotImplemented
+    expected = op(*args, **kwargs)
+    if isinstance(expected, torch.Tensor):
+        got, expected = [got], [expected]
+    assert len(got) == len(expected)
+    for i, (a, b) in enumerate(zip(got, expected, strict=True)):
+        if op is aten.native_layer_norm.default and i:
+            a = a.reshape(b.shape)
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        torch.testing.assert_close(a, b, rtol=1e-4 if b.dtype == torch.float32 else 2e-2, atol=1e-5, check_stride=i == 0)
+
+
+# Rules that only say "the value itself", or that stand in for what cannot be called by hand.
+UNCALLED = {aten.detach.default, aten.alias.default, aten.lift.default, aten._reshape_alias.default, aten.nll_loss2d_backward.default}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert set(RULES) - {op for op, _, _ in CASES} == UNCALLED
+
+
+def test_two_rules_for_one_operator_are_refused() -> None:
+    with pytest.raises(ValueError, match="two decompositions"):
+        rule(aten.gelu.default)(lambda: None)
+
+
+def test_table_order() -> None:
+    table = default_decompositions()
+    assert table.get(aten.gelu.default) is RULES[aten.gelu.default]
+    assert table.get(aten.mm.default) is None
+    assert table.get(aten.hardswish_backward.default) is not None
+    assert table.get(aten.bernoulli.default) is None
+    with pytest.raises(KeyError):
+        table[aten.convolution.default]
+    assert not any(is_random(op) for op in table)
+    assert len(table) > len(RULES)
+
+
+FOREACH = [
+    (aten._foreach_add.List, ([x(3), x(2, 2)], [x(3), x(2, 2)]), {"alpha": 2}),
+    (aten._foreach_mul.Scalar, ([x(3), x(2, 2)], 0.5), {}),
+    (aten._foreach_addcdiv.Scalar, ([x(3)], [x(3)], [x(3).abs() + 1], 0.3), {}),
+    (aten._foreach_addcmul.ScalarList, ([x(3)], [x(3)], [x(3)], [0.3]), {}),
+    (aten._foreach_lerp.Scalar, ([x(3)], [x(3)], 0.3), {}),
+    (aten._foreach_sqrt.default, ([x(3).abs()],), {}),
+    (aten._foreach_maximum.Scalar, ([x(3)], 0.1), {}),
+    (aten._foreach_pow.ScalarAndTensor, (2.0, [x(3), x(2)]), {}),
+    (aten._foreach_norm.Scalar, ([x(3), x(2, 2)], 2), {}),
+    (aten._foreach_div.Tensor, ([x(3)], torch.tensor(2.0)), {}),
+]
+
+
+@pytest.mark.parametrize(("op", "args", "kwargs"), FOREACH, ids=lambda v: str(v) if hasattr(v, "overloadpacket") else "")
+def test_foreach(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    decompose = foreach(op)
+    assert decompose is not None
+    for a, b in zip(decompose(*args, **kwargs), op(*args, **kwargs), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_foreach_leaves_others_alone() -> None:
+    assert foreach(aten.add.Tensor) is None
+    assert foreach(aten._foreach_add_.List) is None
+    assert foreach(aten._foreach_addcdiv.Tensor) is None
