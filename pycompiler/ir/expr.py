@@ -382,7 +382,7 @@ def _within(e: Expr, k: Expr, ranges: Mapping[str, IntLike] | None) -> bool:
         fits = single is not None and single[1] == 1 and single[0].kind == "sym" and ranges.get(single[0].key) == k
         return fits and low is not None and low >= 0
     low, high = e.bounds(ranges)
-    return low is not None and high is not None and 0 <= low and high < k.const
+    return low is not None and high is not None and low >= 0 and high < k.const
 
 
 def _split(a: Expr, k: Expr) -> tuple[Expr, Expr]:

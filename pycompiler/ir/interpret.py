@@ -194,7 +194,7 @@ def _store(node: Loop, target: Tensor, at: Tensor, value: Tensor) -> None:
     if node.store_mode == "add":
         target.index_put_((at,), value, accumulate=True)
         return
-    if at.unique().numel() != at.numel():
+    if torch.unique(at).numel() != at.numel():
         raise InterpretError(f"{node.out[0].name}: two points of the loop write one element")
     target[at] = value
 
@@ -218,7 +218,9 @@ def _run_op(m: _Machine, grid: _Grid, op: Op, values: list[Tensor]) -> Tensor:
             return source[at]
         case "masked_load":
             source, (mask, other) = m.storage[op.attrs[0]], args
-            at, mask, other = torch.broadcast_tensors(grid.eval(op.attrs[1], values), mask, other)
+            at = grid.eval(op.attrs[1], values)
+            shape = grid.shape
+            at, mask, other = at.expand(shape), mask.expand(shape), other.expand(shape)
             result = other.clone()
             if bool(mask.any()):
                 _check_range(f"masked_load {op.attrs[0]}", at[mask], source)

@@ -74,7 +74,7 @@ def print_loop(node: Loop) -> str:
     values = [f"{kind}{r}" for r in node.results]
     values += [f"{values[0]} .{k}" for k in range(len(values), len(node.out))]
     lines += [f"    -> {b.name}[{index}] {sign} {value}"
-              for b, index, value in zip(node.out, node.store_index, values, strict=True)]  # fmt: skip
+              for b, index, value in zip(node.out, node.store_index, values, strict=False)]  # fmt: skip
     return "\n".join(lines)
 
 
@@ -92,5 +92,3 @@ def print_program(program: Program) -> str:
     head = f"program {program.name}({', '.join(print_buffer(b) for b in program.inputs)})"
     outputs = ", ".join(f"input {o}" if isinstance(o, int) else print_value(o) for o in program.outputs)
     return "\n".join([head, *constants, *(print_node(n) for n in program.nodes), f"return {outputs}"])
-
-

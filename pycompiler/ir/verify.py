@@ -101,7 +101,9 @@ def buffers_declared(p: Program) -> Complaints:
 def mutations_are_arguments(p: Program) -> Complaints:
     for node in p.nodes:
         if isinstance(node, Extern):
-            yield from (f"{node.op} mutates {m}, which is no argument" for m in node.mutates if m not in set(reads_of(node)))
+            yield from (
+                f"{node.op} mutates {m}, which is no argument" for m in node.mutates if m not in set(reads_of(node))
+            )
 
 
 def outputs_are_legal(p: Program) -> Complaints:
@@ -161,12 +163,51 @@ def arity(n: Loop, _: Program) -> Complaints:
 
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _FLOAT_ONLY = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf "
-    "erfc erfinv lgamma digamma sigmoid reciprocal truediv floor ceil round trunc copysign nextafter hypot rand randn".split()
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sqrt",
+        "rsqrt",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "atan2",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "erfinv",
+        "lgamma",
+        "digamma",
+        "sigmoid",
+        "reciprocal",
+        "truediv",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "copysign",
+        "nextafter",
+        "hypot",
+        "rand",
+        "randn",
+    ]
 )
-_COMPARISONS = frozenset("eq ne lt le gt ge isnan isinf signbit".split())
-_BITWISE = frozenset("and or xor not shl shr".split())
-_FREE = frozenset("cast bitcast load masked_load const index where rand randn".split())
+_COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"])
+_BITWISE = frozenset(["and", "or", "xor", "not", "shl", "shr"])
+_FREE = frozenset(["cast", "bitcast", "load", "masked_load", "const", "index", "where", "rand", "randn"])
 
 
 def dtypes(n: Loop, p: Program) -> Complaints:

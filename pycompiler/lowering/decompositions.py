@@ -15,23 +15,88 @@ from torch._decomp import get_decompositions
 
 aten = torch.ops.aten
 
-_WANTED = """
-    _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
-    _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update batch_norm_backward
-    native_batch_norm native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward
-    native_group_norm_backward _fused_rms_norm_backward _safe_softmax _weight_norm_interface
-    binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
-    mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
-    soft_margin_loss soft_margin_loss_backward multi_margin_loss margin_ranking_loss hinge_embedding_loss
-    nll_loss2d_forward nll_loss2d_backward
-    glu_backward addr linspace logspace norm renorm dist aminmax trace logaddexp2 diag_embed
-    im2col col2im pixel_shuffle pixel_unshuffle channel_shuffle grid_sampler_2d affine_grid_generator
-    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
-    reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
-    unfold_backward diagonal_backward rot90 narrow_copy take index_copy index_fill isin special_erfcx mvlgamma
-    expand_copy permute_copy squeeze_copy unsqueeze_copy t_copy transpose_copy view_copy unbind_copy
-    split_with_sizes_copy diagonal_copy as_strided_copy unfold_copy
-""".split()
+_WANTED = [
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training",
+    "_batch_norm_with_update",
+    "_batch_norm_with_update_functional",
+    "_batch_norm_no_update",
+    "batch_norm_backward",
+    "native_batch_norm",
+    "native_batch_norm_backward",
+    "cudnn_batch_norm",
+    "cudnn_batch_norm_backward",
+    "native_group_norm_backward",
+    "_fused_rms_norm_backward",
+    "_safe_softmax",
+    "_weight_norm_interface",
+    "binary_cross_entropy",
+    "binary_cross_entropy_backward",
+    "binary_cross_entropy_with_logits",
+    "mse_loss",
+    "mse_loss_backward",
+    "smooth_l1_loss",
+    "smooth_l1_loss_backward",
+    "huber_loss",
+    "huber_loss_backward",
+    "soft_margin_loss",
+    "soft_margin_loss_backward",
+    "multi_margin_loss",
+    "margin_ranking_loss",
+    "hinge_embedding_loss",
+    "nll_loss2d_forward",
+    "nll_loss2d_backward",
+    "glu_backward",
+    "addr",
+    "linspace",
+    "logspace",
+    "norm",
+    "renorm",
+    "dist",
+    "aminmax",
+    "trace",
+    "logaddexp2",
+    "diag_embed",
+    "im2col",
+    "col2im",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "channel_shuffle",
+    "grid_sampler_2d",
+    "affine_grid_generator",
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "reflection_pad3d",
+    "replication_pad1d",
+    "replication_pad2d",
+    "replication_pad3d",
+    "reflection_pad1d_backward",
+    "reflection_pad2d_backward",
+    "reflection_pad3d_backward",
+    "unfold_backward",
+    "diagonal_backward",
+    "rot90",
+    "narrow_copy",
+    "take",
+    "index_copy",
+    "index_fill",
+    "isin",
+    "special_erfcx",
+    "mvlgamma",
+    "expand_copy",
+    "permute_copy",
+    "squeeze_copy",
+    "unsqueeze_copy",
+    "t_copy",
+    "transpose_copy",
+    "view_copy",
+    "unbind_copy",
+    "split_with_sizes_copy",
+    "diagonal_copy",
+    "as_strided_copy",
+    "unfold_copy",
+]
 
 
 @cache

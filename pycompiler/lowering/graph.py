@@ -18,13 +18,24 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from pycompiler.ir.expr import ZERO, Expr
-from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Ref, Reduction
+from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref
 from pycompiler.ir.verify import reads_of, refs_of
 from pycompiler.lowering.body import Body, Val
 from pycompiler.lowering.registry import ANY_DTYPE, LOWERINGS
-from pycompiler.lowering.values import Exprs, Value, contiguous_strides, expand, mapped, restrided, select, to_expr, to_exprs
+from pycompiler.lowering.values import (
+    Exprs,
+    Value,
+    contiguous_strides,
+    expand,
+    mapped,
+    restrided,
+    select,
+    to_expr,
+    to_exprs,
+)
 
 perf_hints = logging.getLogger("pycompiler.perf_hints")
 
@@ -46,6 +57,16 @@ class Lowering:
     @property
     def fake(self) -> Any:
         return self.node.meta["val"]
+
+    @property
+    def op(self) -> Any:
+        """The operator of the current node."""
+        return self.node.target
+
+    def fake_of(self, position: int) -> Any:
+        """The fake tensor of the current node's argument at `position`."""
+        argument: Any = self.node.args[position]
+        return argument.meta["val"]
 
     # -- buffers --------------------------------------------------------------------------------------------------
 
@@ -141,15 +162,18 @@ class Lowering:
             self._placed[node] = self.realised(v, to_exprs(node.meta["val"].stride()))
         return self._placed[node]
 
-    def call(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fake: Any, mutates: tuple[str, ...] = ()) -> Any:
+    def call(
+        self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fake: Any, mutates: tuple[str, ...] = ()
+    ) -> Any:
         """An Extern of `op` on refs and constants, whose results are as `fake`."""
         outs: list[Buffer | None] = []
 
         def make(f: Any) -> Any:
             if isinstance(f, torch.Tensor):
                 shape = to_exprs(f.shape)
-                outs.append(self.fresh(f.dtype, shape, to_exprs(f.stride()), f.device))
-                return self.value_of(outs[-1])  # type: ignore[arg-type]
+                buffer = self.fresh(f.dtype, shape, to_exprs(f.stride()), f.device)
+                outs.append(buffer)
+                return self.value_of(buffer)
             if isinstance(f, list | tuple):
                 return tuple(make(x) for x in f)
             outs.append(None)
@@ -161,7 +185,13 @@ class Lowering:
 
     def extern(self, op: Any = None) -> Any:
         """The current node as an Extern (of another overload with the same arguments, when given)."""
-        node, op = self.node, op or _fresh_results(self.node.target)
+        node: Any = self.node
+        op = op or _fresh_results(node.target)
+        fake = node.meta.get("val")
+        if op is not node.target:  # the copying variants of views give contiguous results
+            fake = pytree.tree_map_only(
+                torch.Tensor, lambda t: torch.empty_like(t, memory_format=torch.contiguous_format), fake
+            )
         refs = fx.map_arg((node.args, node.kwargs), self._argument)
         mutated: list[str] = []
         target: Value | None = None
@@ -176,7 +206,7 @@ class Lowering:
         if mutated and returned and all(r.alias_info is not None and r.alias_info.is_write for r in returned):
             self.add(Extern(op, tuple(refs[0]), dict(refs[1]), (None,) * len(returned), tuple(mutated), (node.name,)))
             return target
-        return self.call(op, refs[0], refs[1], node.meta.get("val"), tuple(mutated))
+        return self.call(op, refs[0], refs[1], fake, tuple(mutated))
 
     def _argument(self, node: fx.Node) -> Any:
         return self.placed(node).ref() if isinstance(self.env[node], Value) else self.env[node]
@@ -269,8 +299,7 @@ def lower(gm: fx.GraphModule, *, name: str = "graph") -> Program:
         elif node.op == "call_function":
             low.env[node] = _call(low, node)
         elif node.op == "output":
-            low.program.outputs = [_output(low, a) for a in node.args[0]] if isinstance(
-                node.args[0], list | tuple) else [_output(low, node.args[0])]  # fmt: skip
+            low.program.outputs = [_output(low, a) for a in pytree.tree_leaves(node.args[0])]
         else:
             raise LoweringError(f"unexpected node in an ATen graph: {node.format_node()}")
     _drop_dead(low.program)
@@ -307,6 +336,8 @@ def _attribute(low: Lowering, node: fx.Node) -> Any:
 
 
 def _call(low: Lowering, node: fx.Node) -> Any:
+    args: Any
+    kwargs: Any
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: low.env[n])
     if node.target is operator.getitem:
         return args[0][args[1]]
@@ -344,7 +375,9 @@ _COMPUTABLE = {
 def _foreign_dtypes(node: fx.Node) -> bool:
     """Complex, quantised, sparse and other tensors are left to ATen."""
     tensors = [n.meta.get("val") for n in (*node.all_input_nodes, node)]
-    return any(isinstance(t, torch.Tensor) and (t.dtype not in _COMPUTABLE or t.layout != torch.strided) for t in tensors)
+    return any(
+        isinstance(t, torch.Tensor) and (t.dtype not in _COMPUTABLE or t.layout != torch.strided) for t in tensors
+    )
 
 
 def _output(low: Lowering, a: Any) -> Ref | int | tuple[Any] | None:

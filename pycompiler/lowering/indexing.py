@@ -107,7 +107,9 @@ def index(low: Lowering, x: Value, indices: Sequence[Value | None]) -> Any:
 # -- scatters --------------------------------------------------------------------------------------------------------
 
 
-def added(low: Lowering, base: Value, shape: Exprs, emit: Callable[[Body, list[Expr]], tuple[Sequence[Expr], Val]]) -> Value:
+def added(
+    low: Lowering, base: Value, shape: Exprs, emit: Callable[[Body, list[Expr]], tuple[Sequence[Expr], Val]]
+) -> Value:
     """A copy of base with, for each index of `shape`, a value added at a place: emit gives (index into base, value)."""
     out = stored(low, base, low.fake)
     assert out.buffer is not None

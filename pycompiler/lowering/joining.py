@@ -139,7 +139,9 @@ def scattered(low: Lowering, x: Value, source: Value, dim: int, start: Any, end:
             offset = body.index(i - first)
             mask = both(mask, offset.op("mod", step).eq(0))
         at = i - first if step == 1 else (i - first) // step
-        return masked_load(low, kept, body, [*index[:d], at, *index[d + 1 :]], mask, x.load(body, index).to(buffer.dtype))
+        return masked_load(
+            low, kept, body, [*index[:d], at, *index[d + 1 :]], mask, x.load(body, index).to(buffer.dtype)
+        )
 
     return low.pointwise(emit, buffer)
 

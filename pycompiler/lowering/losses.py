@@ -25,7 +25,9 @@ MEAN, SUM = 1, 2
 class Classes:
     """The target's element, checked: `valid` (it is not ignored), its position among the classes, and its weight."""
 
-    def __init__(self, target: Value, weight: Value | None, ignore_index: int, classes: Expr, dtype: torch.dtype) -> None:
+    def __init__(
+        self, target: Value, weight: Value | None, ignore_index: int, classes: Expr, dtype: torch.dtype
+    ) -> None:
         self.target, self.weight, self.ignore, self.classes, self.dtype = target, weight, ignore_index, classes, dtype
 
     def at(self, body: Body, i: list[Expr]) -> tuple[Val, Expr]:
@@ -40,7 +42,9 @@ class Classes:
 
 
 @lowering(aten.nll_loss_forward.default)
-def nll_loss_forward(low: Lowering, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int) -> Any:
+def nll_loss_forward(
+    low: Lowering, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
+) -> Any:
     if x.rank not in (1, 2) or any(n == 0 for n in x.shape) or x.rank != target.rank + 1:
         return NotImplemented
     out, total = low.fake

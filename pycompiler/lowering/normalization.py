@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from pycompiler.ir.expr import Expr
 from pycompiler.lowering import values
 from pycompiler.lowering.body import Val, compute_dtype
 from pycompiler.lowering.elementwise import folded, folded_all, lazy, stored
 from pycompiler.lowering.graph import Lowering
+from pycompiler.lowering.promotion import as_float
 from pycompiler.lowering.reductions import divided_by
 from pycompiler.lowering.registry import lowering
-from pycompiler.lowering.promotion import as_float
 from pycompiler.lowering.values import Value, normal_dim, product
-
-import torch
 
 aten = torch.ops.aten
 

@@ -130,10 +130,36 @@ def logit(x: Val, eps: Val | None = None) -> Val:
     return (x / (1 - x)).op("log")
 
 
-FLOAT_UNARY = (
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "erf erfc erfinv lgamma digamma sigmoid reciprocal"
-).split()
+FLOAT_UNARY = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "erfinv",
+    "lgamma",
+    "digamma",
+    "sigmoid",
+    "reciprocal",
+]
 
 # operands are promoted together and computed in that dtype
 DEFAULT: dict[Any, Tree] = {
@@ -187,7 +213,7 @@ for _op, _tree in LOGIC.items():
 
 @lowering(aten.add, aten.sub)
 def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Value:
-    plus = low.node.target._overloadpacket is aten.add
+    plus = low.op._overloadpacket is aten.add
 
     def tree(x: Val, y: Val) -> Val:
         scaled = mul(y, y.like(alpha)) if alpha != 1 else y
@@ -223,7 +249,7 @@ def round_decimals(low: Lowering, x: Value, decimals: int = 0) -> Any:
 
 
 @lowering(aten.clamp, aten.clip)
-def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A002 (ATen's names)
+def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Value:
     def tree(x: Val, low_end: Val | None, high: Val | None) -> Val:
         x = x if low_end is None else maximum(x, low_end)
         return x if high is None else minimum(x, high)

@@ -5,6 +5,7 @@ In: a value and dimensions.  Out: values over fresh buffers.  bf16/f16 are folde
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,11 +13,12 @@ import torch
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Buffer
-from pycompiler.lowering.body import Body, Val, compute_dtype
+from pycompiler.lowering.body import Val, compute_dtype
+from pycompiler.lowering.elementwise import folded, lazy, stored
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.promotion import as_float
 from pycompiler.lowering.registry import lowering
-from pycompiler.lowering.values import Value, normal_dim, product
+from pycompiler.lowering.values import Value, normal_dim, product, reshape
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Finish = Callable[[Val], Val]
@@ -34,11 +36,23 @@ def finished(low: Lowering, v: Value, fake: torch.Tensor, finish: Finish) -> Val
     return low.pointwise(lambda b, i: finish(v.load(b, i)), low.buffer_for(fake))
 
 
-def fold(low: Lowering, kind: str, x: Value, dims: Sequence[int], keepdim: bool, *, compute: torch.dtype,
-         prepare: Finish = lambda v: v, finish: Finish | None = None, fake: torch.Tensor | None = None) -> Value:  # fmt: skip
+def fold(
+    low: Lowering,
+    kind: str,
+    x: Value,
+    dims: Sequence[int],
+    keepdim: bool,
+    *,
+    compute: torch.dtype,
+    prepare: Finish = lambda v: v,
+    finish: Finish | None = None,
+    fake: torch.Tensor | None = None,
+) -> Any:
     """kind over prepare(x in `compute`), finished into the fake result's dtype."""
     fake = low.fake if fake is None else fake
-    accumulator = {"argmax": torch.int64, "argmin": torch.int64, "any": torch.bool, "all": torch.bool}.get(kind, compute)
+    accumulator = {"argmax": torch.int64, "argmin": torch.int64, "any": torch.bool, "all": torch.bool}.get(
+        kind, compute
+    )
     if any(x.shape[d] == 0 for d in dims) and kind not in ("sum", "prod", "any", "all"):
         return NotImplemented  # ATen raises, or has a value of its own
     direct = finish is None and accumulator == fake.dtype
@@ -54,7 +68,7 @@ def accumulate_dtype(low: Lowering, x: Value) -> torch.dtype:
 
 
 @lowering(aten.sum)
-def sum_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+def sum_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     return fold(low, "sum", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x))
 
 
@@ -67,7 +81,7 @@ def nansum(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, d
 
 
 @lowering(aten.mean)
-def mean(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+def mean(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     dims = dims_of(x, dim)
     count = divided_by(product([x.shape[d] for d in dims]))
     return fold(low, "sum", x, dims, keepdim, compute=accumulate_dtype(low, x), finish=count)
@@ -80,21 +94,21 @@ def divided_by(n: Expr) -> Finish:
 
 
 @lowering(aten.prod)
-def prod(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+def prod(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     return fold(low, "prod", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x))
 
 
 @lowering(aten.amax, aten.max.default)
-def amax(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def amax(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
     return extreme(low, "max", x, dims_of(x, dim), keepdim)
 
 
 @lowering(aten.amin, aten.min.default)
-def amin(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def amin(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
     return extreme(low, "min", x, dims_of(x, dim), keepdim)
 
 
-def extreme(low: Lowering, kind: str, x: Value, dims: Sequence[int], keepdim: bool, fake: Any = None) -> Value:
+def extreme(low: Lowering, kind: str, x: Value, dims: Sequence[int], keepdim: bool, fake: Any = None) -> Any:
     if x.dtype == torch.bool:
         return fold(low, "any" if kind == "max" else "all", x, dims, keepdim, compute=torch.bool, fake=fake)
     return fold(low, kind, x, dims, keepdim, compute=compute_dtype(x.dtype), fake=fake)
@@ -112,7 +126,7 @@ def _with_indices(kind: str) -> Callable[..., Any]:
     return handler
 
 
-def arg_fold(low: Lowering, kind: str, x: Value, dims: Sequence[int], keepdim: bool, fake: Any) -> Value:
+def arg_fold(low: Lowering, kind: str, x: Value, dims: Sequence[int], keepdim: bool, fake: Any) -> Any:
     compute = torch.uint8 if x.dtype == torch.bool else compute_dtype(x.dtype)
     return fold(low, kind, x, dims, keepdim, compute=compute, fake=fake)
 
@@ -133,12 +147,12 @@ lowering(aten.argmin.default)(_arg("argmin"))
 
 
 @lowering(aten.any)
-def any_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def any_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
     return fold(low, "any", x, dims_of(x, dim), keepdim, compute=torch.bool)
 
 
 @lowering(aten.all)
-def all_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def all_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
     return fold(low, "all", x, dims_of(x, dim), keepdim, compute=torch.bool)
 
 
@@ -170,11 +184,10 @@ def spread(low: Lowering, x: Value, dim: Any, correction: Any, keepdim: bool, ro
     if isinstance(correction, bool):
         correction = int(correction)
     mean, m2 = moments(low, x, dims, keepdim, fakes[0])
-    degrees = max(count.as_int() - correction, 0)
+    degrees: float = max(count.as_int() - correction, 0)
 
     def finish(v: Val) -> Val:
-        variance = v / degrees
-        return variance.op("sqrt") if root else variance
+        return (v / degrees).op("sqrt") if root else v / degrees
 
     result = finished(low, m2, fakes[0], finish)
     if len(fakes) == 1:
@@ -223,7 +236,7 @@ for _packet, _root, _two in ((aten.var, False, False), (aten.std, True, False), 
 
 
 @lowering(aten.linalg_vector_norm.default)
-def vector_norm(low: Lowering, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,  # noqa: A002
+def vector_norm(low: Lowering, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
                 dtype: Any = None) -> Any:  # fmt: skip
     compute = compute_dtype(low.fake.dtype)
     dims = dims_of(x, dim)
@@ -247,33 +260,8 @@ def logsumexp(low: Lowering, x: Value, dim: Any, keepdim: bool = False) -> Any:
     compute = compute_dtype(as_float(x.dtype))
     if any(x.shape[d] == 0 for d in dims):
         return NotImplemented
-    top = fold(low, "max", x, dims, True, compute=compute, fake=_kept(low, x, dims, compute))
-    clean = low.pointwise(lambda b, i: _finite(top.load(b, i)), low.buffer_for(_kept(low, x, dims, compute)))
-
-    def element(body: Body, index: Sequence[Expr]) -> Val:
-        peak = clean.load(body, [Expr.of(0) if d in dims else k for d, k in enumerate(index)])
-        return (x.load(body, index).to(compute) - peak).op("exp")
-
-    shifted = Value(x.shape, compute, x.device, emit=element)
-    total = fold(low, "sum", shifted, dims, True, compute=compute, fake=_kept(low, x, dims, compute))
-    out = low.buffer_for(low.fake)
-
-    def finish(body: Body, index: Sequence[Expr]) -> Val:
-        at = list(index)
-        if not keepdim:
-            rest = iter(index)
-            at = [Expr.of(0) if d in dims else next(rest) for d in range(x.rank)]
-        return total.load(body, at).op("log") + clean.load(body, at)
-
-    return low.pointwise(finish, out)
-
-
-def _finite(v: Val) -> Val:
-    return (v.op("abs").eq(float("inf"))).where(0.0, v)
-
-
-def _kept(low: Lowering, x: Value, dims: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A fake tensor of x's shape with 1 in the reduced dimensions."""
-    fake = low.node.args[0].meta["val"]
-    shape = [1 if d in dims else n for d, n in enumerate(fake.shape)]
-    return fake.new_empty(shape, dtype=dtype)
+    top = folded(low, "max", lazy(lambda v: v, x, dtype=compute), dims)
+    shift = stored(low, lazy(lambda m: m.op("abs").eq(math.inf).where(0.0, m), top, dtype=compute))
+    total = folded(low, "sum", lazy(lambda v, m: (v - m).op("exp"), x, shift, dtype=compute), dims)
+    result = lazy(lambda s, m: s.op("log") + m, total, shift, dtype=compute)
+    return stored(low, reshape(result, low.fake.shape), low.fake)

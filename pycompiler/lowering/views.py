@@ -151,10 +151,10 @@ def unfold(low: Lowering, x: Value, dim: int, size: int, step: int) -> Value:
 
 @lowering(aten.as_strided.default, any_dtype=True)
 def as_strided(low: Lowering, x: Value, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Any:
-    """Strides of the storage: the value must be laid out as in the trace; the offset counts from its storage's start."""
-    base = low.placed(low.node.args[0])
-    fake = low.node.args[0].meta["val"]
-    own = to_expr(fake.storage_offset())
+    """Strides of the storage: the value must lie as in the trace; the offset counts from the storage's start."""
+    argument: Any = low.node.args[0]
+    base = low.placed(argument)
+    own = to_expr(low.fake_of(0).storage_offset())
     start = base.offset if storage_offset is None else base.offset + to_expr(storage_offset) - own
     return values.restrided(base, to_exprs(size), to_exprs(stride), start)
 
@@ -190,7 +190,7 @@ def sym_size(low: Lowering, x: Value, dim: int) -> Expr:
 
 @lowering(aten.sym_stride.int)
 def sym_stride(low: Lowering, x: Value, dim: int) -> Expr:
-    return to_expr(low.node.args[0].meta["val"].stride(dim))
+    return to_expr(low.fake_of(0).stride(dim))
 
 
 @lowering(aten.sym_numel.default)

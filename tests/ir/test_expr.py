@@ -23,8 +23,9 @@ def trees(negative: bool = True):
     """Nested (op, left, right) over symbols and constants; divisors are positive constants."""
     leaf = st.sampled_from(list(RANGES)) | st.integers(-9 if negative else 0, 30)
     ops = ["+", "*", "min", "max"] + (["-"] if negative else [])
-    grow = lambda t: st.tuples(st.sampled_from(ops), t, t) | st.tuples(
-        st.sampled_from(["//", "%"]), t, st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24])
+    grow = lambda t: (
+        st.tuples(st.sampled_from(ops), t, t)
+        | st.tuples(st.sampled_from(["//", "%"]), t, st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24]))
     )
     return st.recursive(leaf, grow, max_leaves=8)
 
@@ -49,7 +50,8 @@ def test_value_simplify_bounds_print(tree):
         assert e.eval(env) == want
         assert small.eval(env) == want, (e, small)
         assert eval(code, {"min": min, "max": max}, dict(env)) == want
-        assert (low is None or low <= want) and (high is None or want <= high)
+        assert low is None or low <= want
+        assert high is None or want <= high
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -108,17 +110,27 @@ def test_symbolic_sizes():
     assert (flat // s).simplify({"i": 4, "j": s}) == i
     assert (flat % s).simplify({"i": 4, "j": s}) == j
     assert flat.coeff("i") == s
-    assert s * 4 // s == 4 and s % s == 0
-    assert s.max(0) == s and s.min(0) == 0
+    assert s * 4 // s == 4
+    assert s % s == 0
+    assert s.max(0) == s
+    assert s.min(0) == 0
 
 
 def test_constants_are_ints():
-    assert Expr.of(3) == 3 and 3 == Expr.of(3) and Expr.of(3) != 4
-    assert {Expr.of(3): "x"}[3] == "x" and hash(Expr.of(10**9)) == hash(10**9)
-    assert int(Expr.of(7)) == 7 and [0, 1, 2][Expr.of(1)] == 1
-    assert Expr.of(0) is Expr.of(2) - 2 and not Expr.of(0)
-    assert 5 - Expr.of(3) == 2 and 7 // Expr.of(2) == 3 and 7 % Expr.of(4) == 3
-    assert Expr.of("n") == Expr.sym("n") and Expr.of("n").symbols == {"n"}
+    assert Expr.of(3) == 3
+    assert 3 == Expr.of(3)
+    assert Expr.of(3) != 4
+    assert {Expr.of(3): "x"}[3] == "x"
+    assert hash(Expr.of(10**9)) == hash(10**9)
+    assert int(Expr.of(7)) == 7
+    assert [0, 1, 2][Expr.of(1)] == 1
+    assert Expr.of(0) is Expr.of(2) - 2
+    assert not Expr.of(0)
+    assert 5 - Expr.of(3) == 2
+    assert 7 // Expr.of(2) == 3
+    assert 7 % Expr.of(4) == 3
+    assert Expr.of("n") == Expr.sym("n")
+    assert Expr.of("n").symbols == {"n"}
     with pytest.raises(TypeError, match="symbolic"):
         int(Expr.sym("n"))
     with pytest.raises(TypeError, match=r"not float"):
@@ -129,8 +141,10 @@ def test_constants_are_ints():
 
 def test_canonical_and_pickled():
     i, j = Expr.sym("i"), Expr.sym("j")
-    assert 2 * i + j * 3 == j + i + i + 2 * j and hash(i + j) == hash(j + i)
+    assert 2 * i + j * 3 == j + i + i + 2 * j
+    assert hash(i + j) == hash(j + i)
     e = (i * 5 + j) % 7 + i // 2 * j
     assert pickle.loads(pickle.dumps(e)) == e
-    assert repr(1024 * i + j + 3) == "1024*i + j + 3" and (-i).to_c() == "-i"
+    assert repr(1024 * i + j + 3) == "1024*i + j + 3"
+    assert (-i).to_c() == "-i"
     assert ((i * 5 + j) // 7).to_c({"i": "x"}) == "((5*x + j) / (7))"

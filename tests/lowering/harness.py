@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -17,9 +18,10 @@ from pycompiler.lowering import core_decompositions, lower
 
 def lowered(f: Callable[..., Any], args: Sequence[Any], decompose: bool = True) -> Program:
     table = core_decompositions() if decompose else {}
-    with torch.no_grad():
-        graph = make_fx(lambda *a: f(*a), tracing_mode="fake")(*args)
-        gm = make_fx(torch.func.functionalize(graph), decomposition_table=table, tracing_mode="fake")(*args)
+    with torch.no_grad(), enable_python_dispatcher():
+        gm = make_fx(lambda *a: f(*a), decomposition_table=table, tracing_mode="fake")(*args)
+        if any(getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in gm.graph.nodes):
+            gm = make_fx(torch.func.functionalize(gm), decomposition_table=table, tracing_mode="fake")(*args)
     program = lower(gm)
     verify(program)
     return program

@@ -8,14 +8,24 @@ import torch
 import torch.nn.functional as F
 from harness import bools, check, ints, randn
 
-f32, f64, bf16, f16, i64, i32, u8 = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32,
-                                     torch.uint8)  # fmt: skip
+f32, f64, bf16, f16, i64, i32, u8 = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+)
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, 1e-3, 1e3, math.inf, -math.inf, math.nan])
 UNARY_FLOAT = (
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
-    "erfinv lgamma digamma sigmoid reciprocal sinc deg2rad rad2deg logit"
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
+    "erfc erfinv lgamma digamma sigmoid reciprocal sinc deg2rad rad2deg logit"
 ).split()
-UNARY = "neg abs sign sgn square floor ceil trunc round frac relu isnan isinf isfinite isposinf isneginf signbit logical_not".split()
+UNARY = (
+    "neg abs sign sgn square floor ceil trunc round frac relu isnan isinf isfinite isposinf isneginf signbit "
+    "logical_not"
+).split()
 
 
 @pytest.mark.parametrize("name", UNARY_FLOAT + UNARY)
@@ -26,8 +36,27 @@ def test_unary(name, dtype):
     check(lambda x: f(x), [randn(3, 5, dtype=dtype)], native=True)
 
 
-@pytest.mark.parametrize("name", ["exp", "sqrt", "sigmoid", "reciprocal", "sign", "abs", "neg", "floor", "round", "square",
-                                  "isnan", "isfinite", "relu", "signbit", "logical_not", "bitwise_not"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "exp",
+        "sqrt",
+        "sigmoid",
+        "reciprocal",
+        "sign",
+        "abs",
+        "neg",
+        "floor",
+        "round",
+        "square",
+        "isnan",
+        "isfinite",
+        "relu",
+        "signbit",
+        "logical_not",
+        "bitwise_not",
+    ],
+)
 @pytest.mark.parametrize("dtype", [i64, i32])
 def test_unary_integer(name, dtype):
     f = getattr(torch, name)
@@ -35,14 +64,32 @@ def test_unary_integer(name, dtype):
 
 
 BINARY = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum,
-    "minimum": torch.minimum, "fmod": torch.fmod, "remainder": torch.remainder, "eq": torch.eq, "ne": torch.ne,
-    "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "logical_and": torch.logical_and,
-    "logical_or": torch.logical_or, "logical_xor": torch.logical_xor, "atan2": torch.atan2, "copysign": torch.copysign,
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "fmod": torch.fmod,
+    "remainder": torch.remainder,
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "logical_and": torch.logical_and,
+    "logical_or": torch.logical_or,
+    "logical_xor": torch.logical_xor,
+    "atan2": torch.atan2,
+    "copysign": torch.copysign,
     "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
-    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"), "floor_divide": torch.floor_divide,
-    "fmax": torch.fmax, "fmin": torch.fmin, "xlogy": torch.xlogy,
-}  # fmt: skip
+    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "floor_divide": torch.floor_divide,
+    "fmax": torch.fmax,
+    "fmin": torch.fmin,
+    "xlogy": torch.xlogy,
+}
 PAIRS = [(f32, f32), (bf16, bf16), (f32, bf16), (i64, i64), (i32, f32), (i64, bf16)]
 
 
@@ -55,8 +102,13 @@ def test_binary(name, dtypes):
     check(lambda x, y: BINARY[name](x, y), [x, y], native=True)
 
 
-FLOAT_BINARY = {"pow": torch.pow, "hypot": torch.hypot, "logaddexp": torch.logaddexp, "nextafter": torch.nextafter,
-                "heaviside": torch.heaviside}  # fmt: skip
+FLOAT_BINARY = {
+    "pow": torch.pow,
+    "hypot": torch.hypot,
+    "logaddexp": torch.logaddexp,
+    "nextafter": torch.nextafter,
+    "heaviside": torch.heaviside,
+}
 
 
 @pytest.mark.parametrize("name", FLOAT_BINARY)
@@ -73,15 +125,24 @@ def test_bitwise(name):
 
 
 def test_shifts_and_integer_pow():
-    check(lambda x: (x << 2, x >> 1, x**2, x**3, x**0, 2**x.abs()), [ints(4, 3)], native=True)
+    check(lambda x: (x << 2, x >> 1, x**2, x**3, x**0, 2 ** x.abs()), [ints(4, 3)], native=True)
 
 
 @pytest.mark.parametrize("scalar", [2, 2.5, True, -1])
 @pytest.mark.parametrize("dtype", [f32, bf16, i32, torch.bool, u8])
 def test_scalars_promote_as_torch(scalar, dtype):
-    x = bools(3, 4) if dtype == torch.bool else randn(3, 4, dtype=dtype) if dtype.is_floating_point else ints(
-        3, 4, low=0, dtype=dtype)  # fmt: skip
-    check(lambda x: (x + scalar, x * scalar, x == scalar, x < scalar, x / scalar, torch.where(x > 1, x, scalar)), [x], native=True)
+    x = (
+        bools(3, 4)
+        if dtype == torch.bool
+        else randn(3, 4, dtype=dtype)
+        if dtype.is_floating_point
+        else ints(3, 4, low=0, dtype=dtype)
+    )
+    check(
+        lambda x: (x + scalar, x * scalar, x == scalar, x < scalar, x / scalar, torch.where(x > 1, x, scalar)),
+        [x],
+        native=True,
+    )
 
 
 @pytest.mark.parametrize("zero_dtype", [f64, f32, i64, torch.bool])
@@ -99,35 +160,62 @@ def test_pow_scalar(exponent, dtype):
 
 def test_alpha_and_compound():
     x, y, z = randn(4, 3), randn(3, seed=1), randn(4, 1, seed=2)
-    check(lambda x, y, z: (torch.add(x, y, alpha=2), torch.sub(x, y, alpha=0.5), torch.rsub(x, y, alpha=3)), [x, y, z], native=True)
+    check(
+        lambda x, y, z: (torch.add(x, y, alpha=2), torch.sub(x, y, alpha=0.5), torch.rsub(x, y, alpha=3)),
+        [x, y, z],
+        native=True,
+    )
     check(lambda x, y, z: (torch.addcmul(x, y, z, value=0.5), torch.addcdiv(x, y, z.abs() + 1)), [x, y, z], native=True)
     check(lambda x, y, z: (torch.lerp(x, y, 0.3), torch.lerp(x, y, z), torch.lerp(x, y, 0.7)), [x, y, z], native=True)
-    check(lambda x, y, z: (x.clamp(-0.5, 0.5), x.clamp(min=y), x.clamp_min(0.1), x.clamp_max(0.1), x.clamp(y, z)), [x, y, z], native=True)
+    check(
+        lambda x, y, z: (x.clamp(-0.5, 0.5), x.clamp(min=y), x.clamp_min(0.1), x.clamp_max(0.1), x.clamp(y, z)),
+        [x, y, z],
+        native=True,
+    )
     check(lambda x: (torch.nan_to_num(x), torch.nan_to_num(x, 1.0, 2.0, -3.0)), [SPECIAL], native=True)
     check(lambda x: torch.special.entr(x), [SPECIAL], native=True)
 
 
 def test_where_and_masks():
     x, y, m = randn(4, 3), ints(3), bools(4, 1)
-    check(lambda x, y, m: (torch.where(m, x, y), torch.where(m, y, 1.5), torch.where(m, 2.0, x)), [x, y, m], native=True)
+    check(
+        lambda x, y, m: (torch.where(m, x, y), torch.where(m, y, 1.5), torch.where(m, 2.0, x)), [x, y, m], native=True
+    )
     check(lambda x, m: (x.masked_fill(m, -math.inf), x.masked_fill(m, torch.tensor(2.0))), [x, m], native=True)
     check(lambda x, m: x.bfloat16().masked_fill(m, -1e4), [x, m], native=True)
 
 
 def test_bool_arithmetic():
-    check(lambda a, b: (a + b, a * b, torch.maximum(a, b), torch.minimum(a, b), a == b, a.float() - 1, ~a),
-          [bools(4, 3), bools(3, seed=3)], native=True)  # fmt: skip
+    check(
+        lambda a, b: (a + b, a * b, torch.maximum(a, b), torch.minimum(a, b), a == b, a.float() - 1, ~a),
+        [bools(4, 3), bools(3, seed=3)],
+        native=True,
+    )
 
 
 ACTIVATIONS = {
-    "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "mish": F.mish,
-    "relu6": F.relu6, "hardtanh": lambda x: F.hardtanh(x, -0.5, 2), "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish,
-    "leaky_relu": lambda x: F.leaky_relu(x, 0.2), "elu": lambda x: F.elu(x, 1.3), "celu": lambda x: F.celu(x, 0.7),
-    "selu": F.selu, "softplus": lambda x: F.softplus(x, 2, 3), "softshrink": lambda x: F.softshrink(x, 0.3),
-    "hardshrink": lambda x: F.hardshrink(x, 0.3), "threshold": lambda x: F.threshold(x, 0.1, -3),
-    "logsigmoid": F.logsigmoid, "tanhshrink": F.tanhshrink, "softsign": F.softsign,
-    "prelu": lambda x: F.prelu(x, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])), "glu": lambda x: F.glu(x[:, :4], 1),
-}  # fmt: skip
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "mish": F.mish,
+    "relu6": F.relu6,
+    "hardtanh": lambda x: F.hardtanh(x, -0.5, 2),
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
+    "elu": lambda x: F.elu(x, 1.3),
+    "celu": lambda x: F.celu(x, 0.7),
+    "selu": F.selu,
+    "softplus": lambda x: F.softplus(x, 2, 3),
+    "softshrink": lambda x: F.softshrink(x, 0.3),
+    "hardshrink": lambda x: F.hardshrink(x, 0.3),
+    "threshold": lambda x: F.threshold(x, 0.1, -3),
+    "logsigmoid": F.logsigmoid,
+    "tanhshrink": F.tanhshrink,
+    "softsign": F.softsign,
+    "prelu": lambda x: F.prelu(x, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])),
+    "glu": lambda x: F.glu(x[:, :4], 1),
+}
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -159,13 +247,15 @@ def test_prelu_gradient():
 
 
 LOSSES = {
-    "mse": lambda x, y: F.mse_loss(x, y), "l1": lambda x, y: F.l1_loss(x, y),
-    "smooth_l1": lambda x, y: F.smooth_l1_loss(x, y, beta=0.5), "huber": lambda x, y: F.huber_loss(x, y, delta=0.4),
+    "mse": lambda x, y: F.mse_loss(x, y),
+    "l1": lambda x, y: F.l1_loss(x, y),
+    "smooth_l1": lambda x, y: F.smooth_l1_loss(x, y, beta=0.5),
+    "huber": lambda x, y: F.huber_loss(x, y, delta=0.4),
     "bce_logits": lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()),
     "bce": lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
     "kl": lambda x, y: F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction="batchmean"),
     "soft_margin": lambda x, y: F.soft_margin_loss(x, y.sign()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -181,7 +271,9 @@ def test_loss_and_gradient(name):
 
 def test_dtype_conversions():
     x = torch.tensor([-2.7, -0.2, 0.0, 1.5, 200.4, 3e9])
-    check(lambda x: (x.to(f64), x.bfloat16(), x.half(), x[:5].int(), x.long(), x.bool(), x[1:5].to(u8)), [x], native=True)
+    check(
+        lambda x: (x.to(f64), x.bfloat16(), x.half(), x[:5].int(), x.long(), x.bool(), x[1:5].to(u8)), [x], native=True
+    )
     check(lambda x: (x.float(), x.bool(), x.to(i32)), [ints(4, 3)], native=True)
     check(lambda x: x.view(i32), [randn(4, 3)], native=True)
 

@@ -10,17 +10,33 @@ from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Loop
 
 VIEWS = {
-    "view": lambda x: x.view(6, 20), "reshape": lambda x: x.permute(2, 0, 1).reshape(10, 12),
-    "permute": lambda x: x.permute(2, 0, 1), "transpose": lambda x: x.transpose(0, -1), "t": lambda x: x[0].t(),
-    "expand": lambda x: x[:, :1].expand(6, 7, 5), "expand_new": lambda x: x.expand(2, 6, 4, 5),
-    "slice": lambda x: x[1:5:2, :, 1:], "negative": lambda x: x[-3:, -1], "select": lambda x: x.select(1, 2),
-    "squeeze": lambda x: x[:, :1].squeeze(1), "unsqueeze": lambda x: x.unsqueeze(-1).unsqueeze(0),
-    "narrow": lambda x: x.narrow(0, 2, 3), "unbind": lambda x: x.unbind(1), "split": lambda x: x.split(2, 2),
-    "split_sizes": lambda x: x.split([1, 3], 1), "chunk": lambda x: x.chunk(4, 0), "diagonal": lambda x: x.diagonal(1, 0, 2),
-    "diagonal_below": lambda x: x.diagonal(-2, 0, 1), "unfold": lambda x: x.unfold(2, 3, 1), "movedim": lambda x: x.movedim(0, 2),
-    "as_strided": lambda x: x.as_strided((3, 4), (10, 2), 5), "flatten": lambda x: x.flatten(1),
-    "mT": lambda x: x.mT, "view_as": lambda x: x.view_as(torch.empty(12, 10)), "swapaxes": lambda x: x.swapaxes(0, 1),
-}  # fmt: skip
+    "view": lambda x: x.view(6, 20),
+    "reshape": lambda x: x.permute(2, 0, 1).reshape(10, 12),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "transpose": lambda x: x.transpose(0, -1),
+    "t": lambda x: x[0].t(),
+    "expand": lambda x: x[:, :1].expand(6, 7, 5),
+    "expand_new": lambda x: x.expand(2, 6, 4, 5),
+    "slice": lambda x: x[1:5:2, :, 1:],
+    "negative": lambda x: x[-3:, -1],
+    "select": lambda x: x.select(1, 2),
+    "squeeze": lambda x: x[:, :1].squeeze(1),
+    "unsqueeze": lambda x: x.unsqueeze(-1).unsqueeze(0),
+    "narrow": lambda x: x.narrow(0, 2, 3),
+    "unbind": lambda x: x.unbind(1),
+    "split": lambda x: x.split(2, 2),
+    "split_sizes": lambda x: x.split([1, 3], 1),
+    "chunk": lambda x: x.chunk(4, 0),
+    "diagonal": lambda x: x.diagonal(1, 0, 2),
+    "diagonal_below": lambda x: x.diagonal(-2, 0, 1),
+    "unfold": lambda x: x.unfold(2, 3, 1),
+    "movedim": lambda x: x.movedim(0, 2),
+    "as_strided": lambda x: x.as_strided((3, 4), (10, 2), 5),
+    "flatten": lambda x: x.flatten(1),
+    "mT": lambda x: x.mT,
+    "view_as": lambda x: x.view_as(torch.empty(12, 10)),
+    "swapaxes": lambda x: x.swapaxes(0, 1),
+}
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -44,9 +60,9 @@ def test_views_of_intermediates_are_no_nodes():
 
 
 def test_reshape_of_a_permuted_input_folds_into_its_consumer():
-    from pycompiler.lowering.values import Value, permute, reshape
-    from pycompiler.lowering.body import Body
     from pycompiler.ir.expr import Expr
+    from pycompiler.lowering.body import Body
+    from pycompiler.lowering.values import Value, permute, reshape
 
     n = tuple(map(Expr.of, (2, 3, 4, 5)))
     v = Value.strided("in0", n, tuple(map(Expr.of, (60, 20, 5, 1))), torch.float32, torch.device("cpu"))
@@ -128,18 +144,28 @@ def test_output_strides_match_eager():
 
 def test_outputs_that_are_inputs_and_repeated_outputs():
     program = check(lambda x, y: (x, y, y * 2, x), [randn(3), randn(4)], native=True)
-    assert program.outputs[0] == 0 and program.outputs[3] == 0
+    assert program.outputs[0] == 0
+    assert program.outputs[3] == 0
 
 
 CREATION = {
-    "full": lambda x: torch.full((2, 3), 2.5) + x, "zeros_like": lambda x: torch.zeros_like(x), "arange": lambda x: torch.arange(3) * x,
-    "arange_steps": lambda x: torch.arange(7, 1, -2) * x, "ones": lambda x: x @ torch.ones(3, 2),
-    "eye": lambda x: torch.eye(3)[1:] + x, "tril": lambda x: x.tril(-1) + x.triu(1), "linspace": lambda x: torch.linspace(0, 1, 3) + x,
-    "mask": lambda x: torch.ones(3, 3, dtype=torch.bool).tril()[:2] & (x > 0), "arange_f32": lambda x: torch.arange(3, dtype=torch.float32),
-    "scalar": lambda x: torch.tensor(3.0) * x, "empty_like": lambda x: torch.empty_like(x).copy_(x) * 2,
-    "positions": lambda x: (torch.arange(2)[:, None] >= torch.arange(3)[None]).float() * x, "fill": lambda x: torch.full_like(x, 3),
-    "bf16": lambda x: torch.full((3,), 1.1, dtype=torch.bfloat16) * 3, "new": lambda x: x.new_zeros(2, 3) + x.new_ones(3),
-}  # fmt: skip
+    "full": lambda x: torch.full((2, 3), 2.5) + x,
+    "zeros_like": lambda x: torch.zeros_like(x),
+    "arange": lambda x: torch.arange(3) * x,
+    "arange_steps": lambda x: torch.arange(7, 1, -2) * x,
+    "ones": lambda x: x @ torch.ones(3, 2),
+    "eye": lambda x: torch.eye(3)[1:] + x,
+    "tril": lambda x: x.tril(-1) + x.triu(1),
+    "linspace": lambda x: torch.linspace(0, 1, 3) + x,
+    "mask": lambda x: torch.ones(3, 3, dtype=torch.bool).tril()[:2] & (x > 0),
+    "arange_f32": lambda x: torch.arange(3, dtype=torch.float32),
+    "scalar": lambda x: torch.tensor(3.0) * x,
+    "empty_like": lambda x: torch.empty_like(x).copy_(x) * 2,
+    "positions": lambda x: (torch.arange(2)[:, None] >= torch.arange(3)[None]).float() * x,
+    "fill": lambda x: torch.full_like(x, 3),
+    "bf16": lambda x: torch.full((3,), 1.1, dtype=torch.bfloat16) * 3,
+    "new": lambda x: x.new_zeros(2, 3) + x.new_ones(3),
+}
 
 
 @pytest.mark.parametrize("name", CREATION)
@@ -148,18 +174,35 @@ def test_creation(name):
 
 
 JOINING = {
-    "cat": lambda x, y: torch.cat([x, y]), "cat1": lambda x, y: torch.cat([x[:, :2], x, x.t()[:3, :1].t().expand(3, 3)], 1),
-    "cat_dtypes": lambda x, y: torch.cat([x, y.long()]), "stack": lambda x, y: torch.stack([x, y], 1), "stack_last": lambda x, y: torch.stack([x, y], -1),
-    "cat_same": lambda x, y: torch.cat([x, x]) * 2, "cat_empty": lambda x, y: torch.cat([x, torch.empty(0), y[:0]]),
-    "pad": lambda x, y: torch.nn.functional.pad(x, (1, 2, 0, 3), value=1.5), "crop": lambda x, y: torch.nn.functional.pad(x, (-1, 2, 1, -2)),
-    "pad_expr": lambda x, y: torch.nn.functional.pad(x * y, (2, 0)), "slice_scatter": lambda x, y: torch.slice_scatter(x, y[:2], 0, 1, 3),
-    "slice_scatter_step": lambda x, y: torch.slice_scatter(x, y[:, :2], 1, 0, 4, 2), "select_scatter": lambda x, y: torch.select_scatter(x, y[0], 0, -1),
-    "flip": lambda x, y: x.flip(0, 1), "flip1": lambda x, y: (x * y).flip(-1), "roll": lambda x, y: x.roll(1, 0), "roll2": lambda x, y: x.roll((2, -1), (1, 0)),
-    "roll_flat": lambda x, y: x.roll(5), "repeat": lambda x, y: x.repeat(2, 1, 3), "tile": lambda x, y: x.tile(2), "rot90": lambda x, y: x.rot90(),
-    "repeat_interleave": lambda x, y: x.repeat_interleave(3, 1), "hstack": lambda x, y: torch.hstack([x, y]), "block": lambda x, y: torch.cat([-x[..., 2:], x[..., :2]], -1),
-    "slice_grad": lambda x, y: torch.ops.aten.slice_backward(x, [6, 4], 0, 1, 4, 1), "select_grad": lambda x, y: torch.ops.aten.select_backward(x, [3, 5, 4], 1, -2),
-    "reflect": lambda x, y: torch.nn.functional.pad(x[None], (1, 2), mode="reflect"), "meshgrid": lambda x, y: torch.meshgrid(x[0], y[0], indexing="ij"),
-}  # fmt: skip
+    "cat": lambda x, y: torch.cat([x, y]),
+    "cat1": lambda x, y: torch.cat([x[:, :2], x, x.t()[:3, :1].t().expand(3, 3)], 1),
+    "cat_dtypes": lambda x, y: torch.cat([x, y.long()]),
+    "stack": lambda x, y: torch.stack([x, y], 1),
+    "stack_last": lambda x, y: torch.stack([x, y], -1),
+    "cat_same": lambda x, y: torch.cat([x, x]) * 2,
+    "cat_empty": lambda x, y: torch.cat([x, torch.empty(0), y[:0]]),
+    "pad": lambda x, y: torch.nn.functional.pad(x, (1, 2, 0, 3), value=1.5),
+    "crop": lambda x, y: torch.nn.functional.pad(x, (-1, 2, 1, -2)),
+    "pad_expr": lambda x, y: torch.nn.functional.pad(x * y, (2, 0)),
+    "slice_scatter": lambda x, y: torch.slice_scatter(x, y[:2], 0, 1, 3),
+    "slice_scatter_step": lambda x, y: torch.slice_scatter(x, y[:, :2], 1, 0, 4, 2),
+    "select_scatter": lambda x, y: torch.select_scatter(x, y[0], 0, -1),
+    "flip": lambda x, y: x.flip(0, 1),
+    "flip1": lambda x, y: (x * y).flip(-1),
+    "roll": lambda x, y: x.roll(1, 0),
+    "roll2": lambda x, y: x.roll((2, -1), (1, 0)),
+    "roll_flat": lambda x, y: x.roll(5),
+    "repeat": lambda x, y: x.repeat(2, 1, 3),
+    "tile": lambda x, y: x.tile(2),
+    "rot90": lambda x, y: x.rot90(),
+    "repeat_interleave": lambda x, y: x.repeat_interleave(3, 1),
+    "hstack": lambda x, y: torch.hstack([x, y]),
+    "block": lambda x, y: torch.cat([-x[..., 2:], x[..., :2]], -1),
+    "slice_grad": lambda x, y: torch.ops.aten.slice_backward(x, [6, 4], 0, 1, 4, 1),
+    "select_grad": lambda x, y: torch.ops.aten.select_backward(x, [3, 5, 4], 1, -2),
+    "reflect": lambda x, y: torch.nn.functional.pad(x[None], (1, 2), mode="reflect"),
+    "meshgrid": lambda x, y: torch.meshgrid(x[0], y[0], indexing="ij"),
+}
 
 
 @pytest.mark.parametrize("name", JOINING)
@@ -173,16 +216,27 @@ def test_cat_writes_into_one_buffer():
 
 
 INDEXING = {
-    "embedding": lambda x, i: torch.nn.functional.embedding(i % 6, x), "gather": lambda x, i: x.gather(0, i.abs() % 6),
-    "index": lambda x, i: x[i], "index_neg": lambda x, i: x[-i.abs() % 6 - 6], "index2": lambda x, i: x[i, i % 4],
-    "index_apart": lambda x, i: x[None][:, i[0] % 6, None, i[1] % 4], "index_tail": lambda x, i: x[:, i % 4], "select": lambda x, i: x.index_select(1, i[0] % 4),
-    "take": lambda x, i: x.take(i), "take_along": lambda x, i: torch.take_along_dim(x, i.abs() % 6, 0),
-    "scatter_add": lambda x, i: x.scatter_add(0, i.abs() % 6, torch.ones(2, 4)), "index_add": lambda x, i: x.index_add(0, i[0] % 6, x[:4]),
-    "index_put_acc": lambda x, i: x.index_put((i[0], i[1] % 4), x[0], accumulate=True), "scatter_line": lambda x, i: x.scatter(0, i[:1].abs() % 6, -1.0),
-    "scatter_src": lambda x, i: x.scatter(0, i[:1].abs() % 6, x[1:2]), "embedding_grad": lambda x, i: torch.ops.aten.embedding_dense_backward(x[:2], i[:, 0].abs() % 6, 7, -1, False),
-    "embedding_pad": lambda x, i: torch.ops.aten.embedding_dense_backward(x[:2], i[:, 0].abs() % 2, 7, 1, False), "one_hot": lambda x, i: torch.nn.functional.one_hot(i % 6, 6),
-    "index_float_chain": lambda x, i: (x * 2)[i + 0] + x[i], "cross": lambda x, i: torch.nn.functional.cross_entropy(x, i[0].abs().repeat(2)[:6] % 4),
-}  # fmt: skip
+    "embedding": lambda x, i: torch.nn.functional.embedding(i % 6, x),
+    "gather": lambda x, i: x.gather(0, i.abs() % 6),
+    "index": lambda x, i: x[i],
+    "index_neg": lambda x, i: x[-i.abs() % 6 - 6],
+    "index2": lambda x, i: x[i, i % 4],
+    "index_apart": lambda x, i: x[None][:, i[0] % 6, None, i[1] % 4],
+    "index_tail": lambda x, i: x[:, i % 4],
+    "select": lambda x, i: x.index_select(1, i[0] % 4),
+    "take": lambda x, i: x.take(i),
+    "take_along": lambda x, i: torch.take_along_dim(x, i.abs() % 6, 0),
+    "scatter_add": lambda x, i: x.scatter_add(0, i.abs() % 6, torch.ones(2, 4)),
+    "index_add": lambda x, i: x.index_add(0, i[0] % 6, x[:4]),
+    "index_put_acc": lambda x, i: x.index_put((i[0], i[1] % 4), x[0], accumulate=True),
+    "scatter_line": lambda x, i: x.scatter(0, i[:1].abs() % 6, -1.0),
+    "scatter_src": lambda x, i: x.scatter(0, i[:1].abs() % 6, x[1:2]),
+    "embedding_grad": lambda x, i: torch.ops.aten.embedding_dense_backward(x[:2], i[:, 0].abs() % 6, 7, -1, False),
+    "embedding_pad": lambda x, i: torch.ops.aten.embedding_dense_backward(x[:2], i[:, 0].abs() % 2, 7, 1, False),
+    "interpolate": lambda x, i: torch.nn.functional.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
+    "index_float_chain": lambda x, i: (x * 2)[i + 0] + x[i],
+    "cross": lambda x, i: torch.nn.functional.cross_entropy(x, i[0].abs().repeat(2)[:6] % 4),
+}
 
 
 @pytest.mark.parametrize("name", INDEXING)

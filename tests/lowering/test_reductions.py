@@ -1,0 +1,182 @@
+"""Reductions, normalisations and losses against eager."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from harness import bools, check, externs, ints, lowered, randn
+
+from pycompiler.ir.loops import Loop
+
+f32, f64, bf16, i64 = torch.float32, torch.float64, torch.bfloat16, torch.int64
+
+REDUCTIONS = {
+    "sum": lambda x: (x.sum(), x.sum(1), x.sum((0, 2), keepdim=True)),
+    "mean": lambda x: (x.mean(), x.mean(-1), x.mean((0, 1), True)),
+    "prod": lambda x: (x.prod(), x.prod(1, keepdim=True)),
+    "amax": lambda x: (x.amax(), x.amax((0, 1)), x.max(), x.amax(-1, True)),
+    "amin": lambda x: (x.amin(2), x.min()),
+    "max_dim": lambda x: x.max(1),
+    "min_dim": lambda x: x.min(0, keepdim=True),
+    "argmax": lambda x: (x.argmax(), x.argmax(1), x.argmin(-1, keepdim=True)),
+    "any": lambda x: ((x > 1).any(), (x > 1).any(1), x.any(0)),
+    "all": lambda x: ((x > -1).all(), (x > -1).all(-1, True)),
+    "var": lambda x: (x.var(), x.var(1), x.var((0, 2), correction=0, keepdim=True)),
+    "std": lambda x: (x.std(), x.std(-1, unbiased=False)),
+    "var_mean": lambda x: torch.var_mean(x, 1),
+    "std_mean": lambda x: torch.std_mean(x, (0, 1)),
+    "norm": lambda x: (
+        x.norm(),
+        torch.linalg.vector_norm(x, 1, 1),
+        torch.linalg.vector_norm(x, float("inf")),
+        torch.linalg.vector_norm(x, 3, -1),
+    ),
+    "logsumexp": lambda x: (x.logsumexp(1), x.logsumexp((0, 1), keepdim=True)),
+    "count": lambda x: (x > 0).count_nonzero(1),
+    "nansum": lambda x: x.nansum(1),
+    "of_views": lambda x: (x.transpose(0, 2).sum(1), x[:, ::2].mean(0), x.permute(1, 0, 2).reshape(4, -1).amax(1)),
+    "chain": lambda x: ((x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1e-5).sqrt()).sum(1),
+    "sum_dtype": lambda x: (x.sum(1, dtype=f64), x.mean(0, dtype=f32)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [f32, bf16])
+def test_reduction(name, dtype):
+    check(REDUCTIONS[name], [randn(3, 4, 5, dtype=dtype)], native=True)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "amax", "amin", "max_dim", "argmax", "any", "all", "count"])
+def test_integer_reduction(name):
+    check(REDUCTIONS[name], [ints(3, 4, 5)], native=True)
+    if name != "argmax":
+        check(lambda x: REDUCTIONS[name](x.int()), [ints(3, 4, 5)], native=True)
+
+
+def test_bool_reduction():
+    check(lambda x: (x.sum(1), x.sum(), x.any(0), x.all(1), x.amax(1)), [bools(3, 4)], native=True)
+
+
+def test_nan_and_ties():
+    x = torch.tensor([[1.0, float("nan"), 3.0, 3.0], [2.0, 5.0, 5.0, -1.0]])
+    check(lambda x: (x.amax(1), x.amin(1), x.argmax(1), x.argmin(1), x.max(), x.max(1)), [x], native=True)
+
+
+def test_size_one_and_empty():
+    check(lambda x: (x.sum(0), x.amax(0), x.mean(1), x.var(0, correction=0)), [randn(1, 3)], native=True)
+    check(lambda x: (x.sum(0), x.sum(1), x.prod(1), x.any(1), x.mean(1)), [torch.empty(3, 0)], native=True)
+    check(lambda x: (x + 1, x.reshape(0, 6), x.t().sum(0)), [torch.empty(0, 3)], native=True)
+    check(lambda x: (x.sum(), x.mean(), x.amax()), [torch.tensor(3.0)], native=True)
+
+
+NORMS = {
+    "softmax": lambda x: (x.softmax(-1), x.softmax(0)),
+    "log_softmax": lambda x: (x.log_softmax(-1), x.log_softmax(1)),
+    "softmax_f32": lambda x: x.softmax(-1, dtype=f32),
+    "softmin": lambda x: F.softmin(x, 1),
+    "layer_norm": lambda x: F.layer_norm(x, (5,)),
+    "layer_norm2": lambda x: F.layer_norm(x, (4, 5)),
+    "group_norm": lambda x: F.group_norm(x, 2),
+    "rms_norm": lambda x: F.rms_norm(x, (5,)),
+    "instance_norm": lambda x: F.instance_norm(x),
+    "normalize": lambda x: F.normalize(x, dim=-1),
+    "cosine": lambda x: F.cosine_similarity(x[0], x[1]),
+    "masked": lambda x: x.masked_fill(x < 0, float("-inf")).softmax(-1),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("dtype", [f32, bf16])
+def test_normalisation(name, dtype):
+    check(NORMS[name], [randn(3, 4, 5, dtype=dtype)], native=True)
+
+
+@pytest.mark.parametrize("name", [n for n in NORMS if n not in ("masked",)])
+def test_normalisation_gradient(name):
+    def gradient(x, g):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = NORMS[name](x)
+            y = y[0] + y[1] if isinstance(y, tuple) else y
+            return torch.autograd.grad(y, x, g.reshape(-1)[: y.numel()].reshape(y.shape).to(y.dtype))
+
+    check(gradient, [randn(3, 4, 5, dtype=f64), randn(3, 4, 5, dtype=f64, seed=1)], native=True)
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16])
+def test_affine_layer_norm_and_gradients(dtype):
+    def both(x, w, b, g):
+        with torch.enable_grad():
+            x, w, b = (t.detach().requires_grad_() for t in (x, w, b))
+            y = F.layer_norm(x, (5,), w, b)
+            return y.detach(), *torch.autograd.grad(y, (x, w, b), g)
+
+    tensors = randn(3, 4, 5), randn(5, seed=1), randn(5, seed=2), randn(3, 4, 5, seed=3)
+    check(both, [t.to(dtype) for t in tensors], native=True)
+    check(lambda x, w: F.layer_norm(x, (5,), w), [tensors[0].to(dtype), tensors[1].to(dtype)], native=True)
+
+
+def test_affine_group_norm_and_rms_norm_gradients():
+    def both(x, w, b, g):
+        with torch.enable_grad():
+            x, w, b = (t.detach().requires_grad_() for t in (x, w, b))
+            y = F.group_norm(x, 2, w, b) + F.rms_norm(x, (5,), x[0, 0])
+            return y.detach(), *torch.autograd.grad(y, (x, w, b), g)
+
+    check(
+        both,
+        [t.double() for t in (randn(3, 4, 5), randn(4, seed=1), randn(4, seed=2), randn(3, 4, 5, seed=3))],
+        native=True,
+    )
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm(training):
+    def both(x, w, b, mean, var, g):
+        with torch.enable_grad():
+            x, w, b = (t.detach().requires_grad_() for t in (x, w, b))
+            y = F.batch_norm(x, mean.clone(), var.clone(), w, b, training=training)
+            return y.detach(), *torch.autograd.grad(y, (x, w, b), g)
+
+    args = [
+        randn(3, 4, 5, 2),
+        randn(4, seed=1),
+        randn(4, seed=2),
+        randn(4, seed=5),
+        randn(4, seed=6).abs(),
+        randn(3, 4, 5, 2, seed=3),
+    ]
+    check(both, args, rtol=1e-4, atol=1e-5, native=True)
+
+
+CROSS = {
+    "plain": {},
+    "sum": {"reduction": "sum"},
+    "none": {"reduction": "none"},
+    "ignore": {"ignore_index": 1},
+    "smooth": {"label_smoothing": 0.1},
+    "weight": {"weight": [0.5, 1.0, 2.0, 0.1]},
+}
+
+
+@pytest.mark.parametrize("name", CROSS)
+@pytest.mark.parametrize("dtype", [f32, bf16])
+def test_cross_entropy_and_gradient(name, dtype):
+    options = dict(CROSS[name])
+    weights = [torch.tensor(options.pop("weight"), dtype=dtype)] if "weight" in options else []
+
+    def both(x, t, *weights):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            if weights:
+                options["weight"] = weights[0]
+            loss = F.cross_entropy(x, t, **options)
+            return loss.detach(), *torch.autograd.grad(loss.sum(), x)
+
+    check(both, [randn(6, 4, dtype=dtype), ints(6, low=0, high=4), *weights], native=True)
+
+
+def test_softmax_is_four_loops():
+    program = lowered(lambda x: x.softmax(-1), [randn(4, 8)])
+    kinds = [n.reduction.kind if isinstance(n, Loop) and n.reduction else "" for n in program.nodes]
+    assert kinds == ["max", "", "sum", ""]
+    assert not externs(program)
