@@ -1,7 +1,7 @@
 """The native engine (guards-rs/).  Contracts: ARCHITECTURE.md, "The engine"."""
 
 from collections.abc import Callable, Iterable, Sequence
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Literal, final, overload
 
 from pycompiler.ir.guards import Guard
@@ -63,6 +63,8 @@ class Entry:
         kind: EntryKind,
         outputs: tuple[str, Any] | None = None,
         inputs: Iterable[Source] | None = None,
+        *,
+        frame_hook: bool = False,
     ) -> Entry: ...
     @property
     def guards(self) -> tuple[Guard, ...]: ...
@@ -74,6 +76,8 @@ class Entry:
     def inputs(self) -> tuple[Source, ...]: ...
     @property
     def outputs(self) -> tuple[str, Any] | None: ...
+    @property
+    def frame_hook(self) -> bool: ...
     @property
     def hits(self) -> int: ...
 
@@ -104,6 +108,17 @@ def set_limit_callback(callback: Callable[[CompiledFunction, list[Reason]], obje
 def set_exceptions(**classes: type[BaseException]) -> None:
     """RecompileError=cls: the class raised in mode 'error'."""
 
+def set_frame_hook(callback: Callable[[CodeType], CompiledFunction | None] | None) -> None:
+    """`callback(code)` is asked once per code object met while the hook is on; None turns the hook off."""
+
+def enter_hook() -> None:
+    """Turns the frame hook on in this thread, until the matching exit_hook()."""
+
+def exit_hook() -> None: ...
+def pause_hook() -> None:
+    """Ignores the frame hook in this thread, until the matching resume_hook()."""
+
+def resume_hook() -> None: ...
 def force_tensor_level(level: Level) -> Level:
     """Caps how tensors are read, for guards built from now on; returns the level in force."""
 

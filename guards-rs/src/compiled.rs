@@ -9,6 +9,7 @@ use crate::ffi::object::{raise, runtime_error, type_error, value_error};
 use crate::ffi::sync::{Acquired, CompileLock, GilCell};
 use crate::ffi::{callable, tailcall, Obj, Owned, Raised, Res};
 use crate::guard::Walk;
+use crate::hook::{self, Answer, Passing};
 use crate::signature::{Locals, Mismatch};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -84,12 +85,14 @@ struct Compiling<'a>(&'a CompileLock);
 impl<'a> Compiling<'a> {
     fn enter(lock: &'a CompileLock) -> Self {
         COMPILING.with(|n| n.set(n.get() + 1));
+        hook::pause();
         Compiling(lock)
     }
 }
 
 impl Drop for Compiling<'_> {
     fn drop(&mut self) {
+        hook::resume();
         COMPILING.with(|n| n.set(n.get() - 1));
         self.0.release();
     }
@@ -151,6 +154,7 @@ impl Inner {
 
     fn eager(&self, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
         self.counters.eager_calls.add();
+        let _passing = Passing::new(self.function.func_code());
         self.function.call(args, kwnames)
     }
 
@@ -339,11 +343,9 @@ fn compiled(this: &Obj) -> Res<Rc<Inner>> {
     callable::state(this).ok_or_else(|| type_error("not a CompiledFunction"))?.inner()
 }
 
-/// A call, and the tail calls that it returns: the engine, not the Python stack, goes from one to the next.
+/// Follows tail calls: the engine, not the Python stack, goes from one to the next.
 #[inline]
-pub fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
-    let inner = compiled(&this)?;
-    let mut result = inner.step(this, args, kwnames)?;
+fn follow(inner: &Inner, mut result: Owned) -> Res<Owned> {
     while let Some((next, args)) = tailcall::view(&result) {
         inner.counters.tail_calls.add();
         let value = match callable::state(&next) {
@@ -353,6 +355,46 @@ pub fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
         result = value;
     }
     Ok(result)
+}
+
+/// A call.
+#[inline]
+pub fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+    let inner = compiled(&this)?;
+    let result = inner.step(this, args, kwnames)?;
+    follow(&inner, result)
+}
+
+/// A frame caught by the hook: its parameters and its function's cells are the locals.
+pub fn frame(this: Obj, caught: crate::ffi::frame::Frame) -> Answer {
+    let run = || -> Res<Option<Owned>> {
+        let inner = compiled(&this)?;
+        if inner.mode.get() == Mode::Eager {
+            return Ok(None);
+        }
+        let cache = inner.cache(caught.code())?;
+        if cache.skip.get() {
+            return Ok(None);
+        }
+        let mut locals = Locals::default();
+        locals.slots.extend((0..cache.signature.n_params()).map(|i| caught.parameter(i)));
+        let function = caught.function();
+        let closure = if function.is_function() { function.func_closure() } else { None };
+        locals.add_closure(closure);
+        let frame = Frame { this, cache: &cache, globals: caught.globals(), closure };
+        match inner.dispatch(&frame, &mut locals)? {
+            Outcome::Value(value) => follow(&inner, value).map(Some),
+            Outcome::Eager => {
+                inner.counters.eager_calls.add();
+                Ok(None)
+            }
+        }
+    };
+    match run() {
+        Ok(None) => Answer::Default,
+        Ok(Some(value)) => Answer::Done(Ok(value)),
+        Err(raised) => Answer::Done(Err(raised)),
+    }
 }
 
 fn limit(value: Obj, what: &str) -> Res<usize> {

@@ -8,6 +8,7 @@ use crate::ffi::sync::GilCell;
 use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
 use crate::guard::tree::Tree;
 use crate::guard::Walk;
+use crate::hook;
 use crate::signature::Locals;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
@@ -55,6 +56,8 @@ pub struct Contents {
     inputs: Owned,
     outputs: Owned,
     kind: Kind,
+    /// Frames that the target calls go through the frame hook.
+    frame_hook: bool,
     bound: OnceCell<Bound>,
     /// Last closure and the function made of the target's code with it.
     with_closure: RefCell<Option<(Owned, Owned)>>,
@@ -73,9 +76,10 @@ pub type EntryRef = Handle<Entry>;
 #[pymethods]
 impl Entry {
     #[new]
-    #[pyo3(signature = (guards, target, kind, outputs=None, inputs=None))]
+    #[pyo3(signature = (guards, target, kind, outputs=None, inputs=None, *, frame_hook=false))]
     fn new(
         guards: &Bound_, target: &Bound_, kind: &str, outputs: Option<&Bound_>, inputs: Option<&Bound_>,
+        frame_hook: bool,
     ) -> PyResult<Self> {
         let Some((_, kind)) = KINDS.iter().find(|(name, _)| *name == kind) else {
             return Err(value_error(&format!("unknown entry kind {kind:?}; known: function, plan, eager")).into());
@@ -97,6 +101,7 @@ impl Entry {
             inputs,
             outputs: outputs.map_or_else(Owned::none, |o| Obj::of(o).own()),
             kind: *kind,
+            frame_hook,
             bound: OnceCell::new(),
             with_closure: RefCell::new(None),
             hits: Cell::new(0),
@@ -124,6 +129,10 @@ impl Entry {
     fn kind(&self) -> PyResult<&'static str> {
         let kind = self.live()?.kind;
         Ok(KINDS.iter().find(|(_, k)| *k == kind).map_or("", |(name, _)| name))
+    }
+    #[getter]
+    fn frame_hook(&self) -> PyResult<bool> {
+        Ok(self.live()?.frame_hook)
     }
     /// Number of calls that this entry answered.
     #[getter]
@@ -207,6 +216,7 @@ impl Contents {
         };
         if self.kind == Kind::Function {
             let code = self.target.func_code();
+            hook::never(code);
             let want = if takes_closure { n_params } else { names.len() };
             let have = code.attr(c"co_argcount")?.as_i64()? as usize;
             if have != want {
@@ -251,6 +261,7 @@ impl Contents {
     }
 
     fn run_function(&self, bound: &Bound, locals: &Locals, closure: Option<Obj>) -> Res<Owned> {
+        let _entered = if self.frame_hook { Some(hook::Entered::new()?) } else { None };
         let args: SmallVec<[Obj; 16]> = locals.slots.iter().flatten().copied().collect();
         let Some(closure) = closure.filter(|_| bound.takes_closure) else {
             return self.target.call(&args, None);

@@ -9,6 +9,8 @@ mod entry;
 mod ffi;
 mod guard;
 mod guard_tree;
+mod hook;
+mod plan;
 mod signature;
 mod tensor_view;
 
@@ -41,6 +43,34 @@ fn set_exceptions(classes: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
         compiled::set_recompile_error(Obj::of(&class).own());
     }
     Ok(())
+}
+
+/// `callback(code) -> CompiledFunction | None` is asked once per code object met while the hook is on; None turns it off.
+#[pyfunction]
+fn set_frame_hook(callback: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    Ok(hook::set_callback(callback.map(|c| Obj::of(c).own()))?)
+}
+
+/// Turns the frame hook on in this thread, until the matching `exit_hook()`.
+#[pyfunction]
+fn enter_hook() -> PyResult<()> {
+    Ok(hook::enter()?)
+}
+
+#[pyfunction]
+fn exit_hook() {
+    hook::exit();
+}
+
+/// Ignores the frame hook in this thread, until the matching `resume_hook()`.
+#[pyfunction]
+fn pause_hook() {
+    hook::pause();
+}
+
+#[pyfunction]
+fn resume_hook() {
+    hook::resume();
 }
 
 const LEVELS: &[(&str, tensor_view::Level)] =
@@ -96,9 +126,15 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("RecompileError", error)?;
     m.add_function(wrap_pyfunction!(set_limit_callback, m)?)?;
     m.add_function(wrap_pyfunction!(set_exceptions, m)?)?;
+    m.add_function(wrap_pyfunction!(set_frame_hook, m)?)?;
+    m.add_function(wrap_pyfunction!(enter_hook, m)?)?;
+    m.add_function(wrap_pyfunction!(exit_hook, m)?)?;
+    m.add_function(wrap_pyfunction!(pause_hook, m)?)?;
+    m.add_function(wrap_pyfunction!(resume_hook, m)?)?;
     m.add_function(wrap_pyfunction!(force_tensor_level, m)?)?;
     m.add_function(wrap_pyfunction!(tensor_probe, m)?)?;
     m.add_function(wrap_pyfunction!(guard_kinds, m)?)?;
     m.add_function(wrap_pyfunction!(accessors, m)?)?;
+    plan::register(m)?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -8,7 +8,9 @@
 
 #![allow(unsafe_code)]
 
+pub mod aten;
 pub mod callable;
+pub mod frame;
 pub mod object;
 pub mod sync;
 pub mod tailcall;

@@ -1,0 +1,229 @@
+//! PEP 523: the interpreter frame of each supported CPython, and the evaluation function that we install.
+//!
+//! A frame that we answer ourselves must be cleared exactly once.  On 3.11 the caller of the evaluation function does it
+//! (`_PyEval_Vector`).  From 3.12 on the evaluation function does, and CPython exports nothing to clear with, so the frame
+//! is finished by the default function itself: it is made to execute one RETURN_VALUE with our result on its stack,
+//! or, for an exception, entered as by `generator.throw()`.
+
+use super::object::{import, Obj, Owned, Raised, Res};
+use crate::hook::{self, Answer};
+use pyo3::ffi::*;
+use std::ffi::{c_int, c_void};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU16, Ordering};
+
+// pycore_frame.h, _PyInterpreterFrame.
+#[cfg(not(Py_3_12))]
+#[repr(C)]
+struct RawFrame {
+    function: *mut PyObject,
+    globals: *mut PyObject,
+    builtins: *mut PyObject,
+    locals: *mut PyObject,
+    code: *mut PyObject,
+    frame_object: *mut PyObject,
+    previous: *mut RawFrame,
+    instruction: *const u16,
+    stacktop: c_int,
+    is_entry: bool,
+    owner: u8,
+    localsplus: [*mut PyObject; 1],
+}
+
+#[cfg(Py_3_12)]
+#[repr(C)]
+struct RawFrame {
+    code: *mut PyObject,
+    previous: *mut RawFrame,
+    function: *mut PyObject,
+    globals: *mut PyObject,
+    builtins: *mut PyObject,
+    locals: *mut PyObject,
+    frame_object: *mut PyObject,
+    instruction: *const u16,
+    stacktop: c_int,
+    return_offset: u16,
+    owner: u8,
+    localsplus: [*mut PyObject; 1],
+}
+
+const OWNED_BY_THREAD: u8 = 0;
+
+type EvalFunction = unsafe extern "C" fn(*mut PyThreadState, *mut RawFrame, c_int) -> *mut PyObject;
+
+// Private functions of CPython, exported by every supported version (3.12 renamed the third, and keeps the old name).
+extern "C" {
+    fn _PyInterpreterState_GetEvalFrameFunc(interpreter: *mut PyInterpreterState) -> EvalFunction;
+    fn _PyInterpreterState_SetEvalFrameFunc(interpreter: *mut PyInterpreterState, f: EvalFunction);
+    fn _PyEval_RequestCodeExtraIndex(free: unsafe extern "C" fn(*mut c_void)) -> Py_ssize_t;
+    fn _PyCode_GetExtra(code: *mut PyObject, index: Py_ssize_t, extra: *mut *mut c_void) -> c_int;
+    fn _PyCode_SetExtra(code: *mut PyObject, index: Py_ssize_t, extra: *mut c_void) -> c_int;
+}
+
+/// The frame of a Python function at its first instruction; live while its evaluation function runs.
+#[derive(Clone, Copy)]
+pub struct Frame(*mut RawFrame);
+
+impl Frame {
+    #[inline]
+    pub fn code(self) -> Obj {
+        // SAFETY: a frame that is evaluated holds its code.
+        unsafe { Obj::borrow((*self.0).code) }
+    }
+    pub fn globals(self) -> Obj {
+        // SAFETY: as for code.
+        unsafe { Obj::borrow((*self.0).globals) }
+    }
+    pub fn function(self) -> Obj {
+        // SAFETY: frames owned by a thread hold their function.
+        unsafe { Obj::borrow((*self.0).function) }
+    }
+    /// The i-th parameter, `i` below the number of parameters of the code.
+    pub fn parameter(self, i: usize) -> Option<Obj> {
+        // SAFETY: parameters are the first of the frame's local slots.
+        unsafe { Obj::borrow_opt(*(*self.0).localsplus.as_ptr().add(i)) }
+    }
+}
+
+/// What ran frames before us.
+static PREVIOUS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// A filler and a RETURN_VALUE.
+static RETURN: [AtomicU16; 2] = [AtomicU16::new(0), AtomicU16::new(0)];
+
+unsafe fn default(thread: *mut PyThreadState, frame: *mut RawFrame, throw: c_int) -> *mut PyObject {
+    let previous = PREVIOUS.load(Ordering::Relaxed);
+    std::mem::transmute::<*mut c_void, EvalFunction>(previous)(thread, frame, throw)
+}
+
+#[cfg(not(Py_3_12))]
+unsafe fn finish(_: *mut PyThreadState, _: *mut RawFrame, result: Res<Owned>) -> *mut PyObject {
+    result.map_or(null_mut(), Owned::into_ptr)
+}
+
+#[cfg(Py_3_12)]
+unsafe fn finish(thread: *mut PyThreadState, frame: *mut RawFrame, result: Res<Owned>) -> *mut PyObject {
+    match result {
+        Ok(value) => {
+            let f = &mut *frame;
+            *f.localsplus.as_mut_ptr().add(f.stacktop as usize) = value.into_ptr();
+            f.stacktop += 1;
+            // 3.12 keeps the instruction before the next one, 3.13 the next one.
+            let at = if cfg!(Py_3_13) { 1 } else { 0 };
+            f.instruction = RETURN[at].as_ptr();
+            default(thread, frame, 0)
+        }
+        Err(Raised) => default(thread, frame, 1),
+    }
+}
+
+unsafe extern "C" fn evaluate(thread: *mut PyThreadState, frame: *mut RawFrame, throw: c_int) -> *mut PyObject {
+    if throw != 0 || (*frame).owner != OWNED_BY_THREAD || !hook::active() {
+        return default(thread, frame, throw);
+    }
+    match catch_unwind(AssertUnwindSafe(|| hook::evaluate(Frame(frame)))) {
+        Ok(Answer::Default) => default(thread, frame, throw),
+        Ok(Answer::Done(result)) => finish(thread, frame, result),
+        Err(_) => default(thread, frame, throw),
+    }
+}
+
+/// Puts our evaluation function in front of the one in place.
+pub fn install() -> Res<()> {
+    if RETURN[1].load(Ordering::Relaxed) == 0 {
+        let opmap = import(c"opcode")?.attr(c"opmap")?;
+        let code = opmap.dict_get(*Owned::interned("RETURN_VALUE")?)?.ok_or(Raised)?.as_i64()?;
+        RETURN[0].store(code as u16, Ordering::Relaxed);
+        RETURN[1].store(code as u16, Ordering::Relaxed);
+    }
+    // SAFETY: *gil*; the interpreter of this thread.
+    unsafe {
+        let interpreter = PyInterpreterState_Get();
+        let now = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+        if now as *const () != evaluate as *const () {
+            PREVIOUS.store(now as *mut c_void, Ordering::Relaxed);
+            _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate);
+        }
+    }
+    Ok(())
+}
+
+/// Takes it away again, unless somebody put theirs in front of it.
+pub fn uninstall() {
+    // SAFETY: *gil*; PREVIOUS holds the evaluation function found by `install`.
+    unsafe {
+        let interpreter = PyInterpreterState_Get();
+        let previous = PREVIOUS.load(Ordering::Relaxed);
+        if _PyInterpreterState_GetEvalFrameFunc(interpreter) as *const () == evaluate as *const () && !previous.is_null() {
+            _PyInterpreterState_SetEvalFrameFunc(interpreter, std::mem::transmute::<*mut c_void, EvalFunction>(previous));
+        }
+    }
+}
+
+/// What the hook remembers of a code object, stored in the code object and freed with it.
+pub struct Remembered {
+    /// The callback that it was asked of.
+    pub generation: u64,
+    pub compiled: Option<Owned>,
+}
+
+static EXTRA: AtomicIsize = AtomicIsize::new(-1);
+
+unsafe extern "C" fn free_remembered(p: *mut c_void) {
+    if !p.is_null() {
+        drop(Box::from_raw(p.cast::<Remembered>()));
+    }
+}
+
+fn extra_index() -> Py_ssize_t {
+    let known = EXTRA.load(Ordering::Relaxed);
+    if known >= 0 {
+        return known;
+    }
+    // SAFETY: *gil*; -1 when there is no index left, which the callers handle.
+    let index = unsafe { _PyEval_RequestCodeExtraIndex(free_remembered) };
+    EXTRA.store(index, Ordering::Relaxed);
+    index
+}
+
+/// (generation, compiled) of what is remembered of `code`.
+#[inline]
+pub fn remembered(code: Obj) -> Option<(u64, Option<Obj>)> {
+    let mut p = null_mut();
+    // SAFETY: *gil*, *live*; the extra is null or a Remembered that `remember` stored.
+    unsafe {
+        if extra_index() < 0 || _PyCode_GetExtra(code.ptr(), extra_index(), &mut p) < 0 {
+            PyErr_Clear();
+            return None;
+        }
+        p.cast::<Remembered>().as_ref().map(|r| (r.generation, r.compiled.as_ref().map(|c| c.get())))
+    }
+}
+
+/// Replaces what is remembered; an interpreter without room for it forgets (the callback is asked again).
+pub fn remember(code: Obj, value: Remembered) {
+    let mut old = null_mut();
+    // SAFETY: as in `remembered`; the old value is freed here, SetExtra does not free what it replaces before 3.12.
+    unsafe {
+        if extra_index() < 0 || _PyCode_GetExtra(code.ptr(), extra_index(), &mut old) < 0 {
+            PyErr_Clear();
+            return;
+        }
+        match old.cast::<Remembered>().as_mut() {
+            Some(slot) => drop(std::mem::replace(slot, value)),
+            None => {
+                let p = Box::into_raw(Box::new(value));
+                if _PyCode_SetExtra(code.ptr(), extra_index(), p.cast()) < 0 {
+                    PyErr_Clear();
+                    drop(Box::from_raw(p));
+                }
+            }
+        }
+    }
+}
+
+/// Reports the pending exception where it cannot propagate.
+pub fn write_unraisable(context: Obj) {
+    // SAFETY: *gil*, *live*.
+    unsafe { PyErr_WriteUnraisable(context.ptr()) }
+}

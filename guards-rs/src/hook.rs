@@ -1,0 +1,190 @@
+//! The frame hook: frames that a captured frame calls and that could not be inlined.
+//!
+//! In: `set_frame_hook(callback)`.  While the hook is on in a thread (`enter_hook` .. `exit_hook`, or an Entry with
+//! `frame_hook=True` runs), each new function frame's code is looked up; an unknown code asks `callback(code)` once for a
+//! CompiledFunction or None, and the answer is remembered in the code object.  A frame whose code has one takes the same
+//! way as a direct call: guards, entry, or compilation.
+//!
+//! The hook is off in a thread while that thread compiles, and for the one frame that the engine itself runs eagerly.
+
+use crate::compiled;
+use crate::ffi::frame::{self, Frame, Remembered};
+use crate::ffi::object::type_error;
+use crate::ffi::sync::GilCell;
+use crate::ffi::{callable, Obj, Owned, Res};
+use std::cell::Cell;
+
+pub enum Answer {
+    /// Let the interpreter run the frame.
+    Default,
+    Done(Res<Owned>),
+}
+
+#[derive(Default)]
+struct Hook {
+    callback: Option<Owned>,
+    /// Counts callbacks; what an older one said is asked again.
+    generation: u64,
+    /// Threads and depths at which the hook is on.
+    users: usize,
+}
+
+static HOOK: GilCell<Hook> = GilCell::new(Hook { callback: None, generation: 0, users: 0 });
+
+/// Stands for every generation.
+const FOR_EVER: u64 = u64::MAX;
+
+thread_local! {
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    static PAUSED: Cell<usize> = const { Cell::new(0) };
+    /// Address of the code whose next frame runs as it is.
+    static PASS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether the hook looks at this thread's frames now.
+#[inline]
+pub fn active() -> bool {
+    DEPTH.with(|d| d.get() > 0) && PAUSED.with(|p| p.get() == 0)
+}
+
+pub fn set_callback(callback: Option<Owned>) -> Res<()> {
+    if callback.as_ref().is_some_and(|c| !c.is_callable()) {
+        return Err(type_error("set_frame_hook(callback): callback must be callable or None"));
+    }
+    let old = HOOK.with(|h| {
+        h.generation += 1;
+        std::mem::replace(&mut h.callback, callback)
+    });
+    drop(old);
+    Ok(())
+}
+
+pub fn enter() -> Res<()> {
+    let first = HOOK.with(|h| {
+        h.users += 1;
+        h.users == 1
+    });
+    DEPTH.with(|d| d.set(d.get() + 1));
+    if first {
+        frame::install().inspect_err(|_| exit())?;
+    }
+    Ok(())
+}
+
+pub fn exit() {
+    if DEPTH.with(|d| d.get()) == 0 {
+        return;
+    }
+    DEPTH.with(|d| d.set(d.get() - 1));
+    let last = HOOK.with(|h| {
+        h.users -= 1;
+        h.users == 0
+    });
+    if last {
+        frame::uninstall();
+    }
+}
+
+pub fn pause() {
+    PAUSED.with(|p| p.set(p.get() + 1));
+}
+
+pub fn resume() {
+    PAUSED.with(|p| p.set(p.get().saturating_sub(1)));
+}
+
+/// The hook is on while this lives.
+pub struct Entered;
+
+impl Entered {
+    pub fn new() -> Res<Entered> {
+        enter().map(|()| Entered)
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        exit();
+    }
+}
+
+/// The next frame of `code` in this thread passes the hook, while this lives.
+pub struct Passing(usize);
+
+impl Passing {
+    #[inline]
+    pub fn new(code: Obj) -> Option<Passing> {
+        active().then(|| Passing(PASS.with(|p| p.replace(code.id()))))
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        PASS.with(|p| p.set(self.0));
+    }
+}
+
+/// Generated code is never asked about.
+pub fn never(code: Obj) {
+    if !matches!(frame::remembered(code), Some((FOR_EVER, None))) {
+        frame::remember(code, Remembered { generation: FOR_EVER, compiled: None });
+    }
+}
+
+const OPTIMIZED: i64 = 0x1;
+const NEWLOCALS: i64 = 0x2;
+const SUSPENDABLE: i64 = 0x20 | 0x80 | 0x100 | 0x200; // generators and coroutines of all kinds
+
+fn is_function_code(code: Obj) -> bool {
+    match code.attr(c"co_flags").and_then(|f| f.as_i64()) {
+        Ok(flags) => flags & (OPTIMIZED | NEWLOCALS) == OPTIMIZED | NEWLOCALS && flags & SUSPENDABLE == 0,
+        Err(_) => {
+            crate::ffi::object::clear_error();
+            false
+        }
+    }
+}
+
+/// Asks the callback about a code seen for the first time.
+#[inline(never)]
+fn ask(code: Obj, generation: u64) -> Option<Owned> {
+    let callback = HOOK.read(|h| h.callback.clone())?;
+    let mut compiled = None;
+    if is_function_code(code) {
+        // Paused until the end: reports of a broken callback run Python code as well.
+        pause();
+        match callback.call(&[code], None) {
+            Ok(c) if c.is_none() => {}
+            Ok(c) if callable::state(&c.get()).is_some() => compiled = Some(c),
+            Ok(c) => {
+                type_error(&format!("the frame hook's callback must return a CompiledFunction or None, not {}", c.repr()));
+                frame::write_unraisable(callback.get());
+            }
+            // A broken callback must not break the user's call: the frame runs as it is.
+            Err(_) => frame::write_unraisable(callback.get()),
+        }
+        resume();
+    }
+    frame::remember(code, Remembered { generation, compiled: compiled.clone() });
+    compiled
+}
+
+/// The way of a frame; called when `active()`.
+#[inline]
+pub fn evaluate(frame: Frame) -> Answer {
+    let code = frame.code();
+    if PASS.with(|p| p.get() == code.id()) {
+        PASS.with(|p| p.set(0));
+        return Answer::Default;
+    }
+    let generation = HOOK.read(|h| h.generation);
+    let compiled = match frame::remembered(code) {
+        Some((FOR_EVER, _)) => None,
+        Some((g, compiled)) if g == generation => compiled.map(|c| c.own()),
+        _ => ask(code, generation),
+    };
+    match compiled {
+        None => Answer::Default,
+        Some(compiled) => compiled::frame(compiled.get(), frame),
+    }
+}

@@ -1,0 +1,303 @@
+"""The frame hook: frames reached through other code, cleared exactly once whatever the answer."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pycompiler import _native
+from pycompiler.ir.guards import Guard
+from pycompiler.ir.source import local
+from tests.native.engine import equality_compiler
+
+
+@contextmanager
+def hook(callback: Any) -> Iterator[None]:
+    _native.set_frame_hook(callback)
+    _native.enter_hook()
+    try:
+        yield
+    finally:
+        _native.exit_hook()
+        _native.set_frame_hook(None)
+
+
+def for_codes(table: dict[Any, Any], log: list[Any] | None = None) -> Any:
+    def callback(code: Any) -> Any:
+        if log is not None:
+            log.append(code)
+        return table.get(code)
+
+    return callback
+
+
+def compiled(fn: Any, body: Any) -> Any:
+    return _native.CompiledFunction(fn, equality_compiler(fn, body))
+
+
+def target(a: Any, b: Any = 2, *args: Any, k: Any = 3, **kw: Any) -> Any:
+    return ("eager", a, b, args, k, kw)
+
+
+def test_frames_take_the_compiled_way() -> None:
+    c = compiled(target, lambda d: ("compiled", d["a"], d["b"], d["args"], d["k"], d["kw"]))
+    log: list[Any] = []
+    with hook(for_codes({target.__code__: c}, log)):
+        for _ in range(3):
+            assert target(1) == ("compiled", 1, 2, (), 3, {})
+            assert target(1, 5, 6, k=7, z=8) == ("compiled", 1, 5, (6,), 7, {"z": 8})
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'a'"):
+            target()  # type: ignore[call-arg]
+    assert target(1)[0] == "eager"
+    assert log.count(target.__code__) == 1
+    n = c.counters()
+    assert (n["compiles"], n["hits"]) == (2, 4)
+
+
+def test_answer_none_is_remembered_until_the_next_callback() -> None:
+    def plain(x: int) -> int:
+        return x
+
+    log: list[Any] = []
+    for _ in range(2):
+        with hook(for_codes({}, log)):
+            assert [plain(i) for i in range(5)] == list(range(5))
+    assert log.count(plain.__code__) == 2
+
+
+def test_off_unless_entered() -> None:
+    c = compiled(target, lambda d: "compiled")
+    _native.set_frame_hook(for_codes({target.__code__: c}))
+    try:
+        assert target(1)[0] == "eager"
+        _native.enter_hook(), _native.enter_hook()
+        assert target(1) == "compiled"
+        _native.exit_hook()
+        assert target(1) == "compiled"
+        _native.pause_hook()
+        assert target(1)[0] == "eager"
+        _native.resume_hook()
+        seen: list[Any] = []
+        t = threading.Thread(target=lambda: seen.append(target(1)))
+        t.start(), t.join()
+        assert seen[0][0] == "eager"  # on in this thread only
+        _native.exit_hook()
+        assert target(1)[0] == "eager"
+    finally:
+        _native.set_frame_hook(None)
+
+
+def test_closures_and_methods() -> None:
+    def outer(n: int) -> Any:
+        def f(x: int) -> Any:
+            return ("eager", x + n)
+
+        return f
+
+    f, g = outer(10), outer(20)
+    c = _native.CompiledFunction(f, equality_compiler(f, lambda d: ("compiled", d["x"] + d["n"].cell_contents)))
+    with hook(for_codes({f.__code__: c})):
+        assert (f(1), g(1), f(1)) == (("compiled", 11), ("compiled", 21), ("compiled", 11))
+    # a target with free variables of its own runs with the cells of the frame's function
+    def generated(n: int) -> Any:
+        return lambda x: ("compiled", x + n)
+
+    inner = generated(-5)
+    d = _native.CompiledFunction(f, lambda s, l, r: _native.Entry([], inner, "function"))
+    with hook(for_codes({f.__code__: d})):
+        assert (f(1), g(1)) == (("compiled", 11), ("compiled", 21))
+    assert d.counters()["hits"] == 1
+
+    class Host:
+        def method(self, x: int) -> Any:
+            return ("eager", x)
+
+    m = compiled(Host.method, lambda d: ("compiled", d["self"], d["x"]))
+    h = Host()
+    with hook(for_codes({Host.method.__code__: m})):
+        assert h.method(4) == ("compiled", h, 4)
+
+
+def test_exceptions_come_out_of_the_frame() -> None:
+    def body(d: Any) -> Any:
+        raise ZeroDivisionError("inside")
+
+    c = compiled(target, body)
+    with hook(for_codes({target.__code__: c})):
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError, match="inside"):
+                target(1)
+            try:
+                target(1)
+            except ZeroDivisionError as e:
+                assert e.__traceback__ is not None
+    assert c.counters()["compiles"] == 1
+
+
+def test_eager_answers_run_the_frame_itself() -> None:
+    def compile(s: Any, l: Any, r: Any) -> Any:
+        assert target(0)[0] == "eager"  # the hook is off while this thread compiles
+        return None
+
+    c = _native.CompiledFunction(target, compile)
+    with hook(for_codes({target.__code__: c})):
+        assert target(1)[0] == "eager" and target(2)[0] == "eager"
+    e = _native.CompiledFunction(target, lambda s, l, r: _native.Entry([Guard("equals", local("a"), 1)], target, "eager"))
+    with hook(for_codes({target.__code__: e})):
+        assert target(1)[0] == "eager" and target(1)[0] == "eager"
+    assert e.counters()["hits"] == 1
+
+
+def test_direct_entry_that_runs_eagerly_passes_the_hook() -> None:
+    direct = _native.CompiledFunction(target, lambda *a: None)
+    other = compiled(target, lambda d: "compiled")
+    with hook(for_codes({target.__code__: other})):
+        assert direct(1)[0] == "eager"
+        assert target(1) == "compiled"
+        assert direct(1)[0] == "eager"
+
+
+def test_generators_coroutines_and_module_code_run_as_they_are() -> None:
+    log: list[Any] = []
+
+    def gen(n: int) -> Iterator[int]:
+        for i in range(n):
+            yield target(i)[1]
+
+    async def coro() -> int:
+        return 5
+
+    with hook(for_codes({}, log)):
+        assert list(gen(3)) == [0, 1, 2]
+        c = coro()
+        with pytest.raises(StopIteration):
+            c.send(None)
+        exec("x = [i for i in range(3)]\ndef f(): return x\nassert f() == [0, 1, 2]", {})
+        assert type("T", (), {"a": property(lambda self: 7)})().a == 7
+    assert gen.__code__ not in log and coro.__code__ not in log and target.__code__ in log
+
+
+def test_tail_calls_in_a_frame() -> None:
+    def resume(x: int) -> Any:
+        raise AssertionError("compiled")
+
+    r = _native.CompiledFunction(resume, lambda s, l, q: _native.Entry([], lambda x: x + 1, "function"), positional=True)
+    c = compiled(target, lambda d: _native.tail_call(r, d["a"]))
+    with hook(for_codes({target.__code__: c})):
+        assert [target(i) for i in (1, 1, 2)] == [2, 2, 3]
+
+
+def test_entry_turns_the_hook_on_for_its_own_run() -> None:
+    def caller(x: int) -> Any: ...
+
+    c = compiled(target, lambda d: "compiled")
+    _native.set_frame_hook(for_codes({target.__code__: c}))
+    try:
+        for on in (True, False):
+            f = _native.CompiledFunction(caller, lambda s, l, r: _native.Entry([], lambda x: target(x), "function", frame_hook=on))
+            assert [f(1), f(1)] == [target_result(on)] * 2
+        assert target(1)[0] == "eager"
+    finally:
+        _native.set_frame_hook(None)
+
+
+def target_result(on: bool) -> Any:
+    return "compiled" if on else ("eager", 1, 2, (), 3, {})
+
+
+def test_broken_callbacks_do_not_break_the_call(capsys: pytest.CaptureFixture[str]) -> None:
+    def f(x: int) -> int:
+        return x
+
+    seen: list[Any] = []
+    old, sys.unraisablehook = sys.unraisablehook, lambda u: seen.append(u.exc_type)
+    try:
+        with hook(lambda code: 1 // 0):
+            assert f(3) == 3
+        assert ZeroDivisionError in seen
+        seen.clear()
+        with hook(lambda code: 17):
+            assert f(3) == 3
+        assert TypeError in seen
+    finally:
+        sys.unraisablehook = old
+    with pytest.raises(TypeError, match="callable or None"):
+        _native.set_frame_hook(3)
+
+
+def test_frames_leak_nothing() -> None:
+    class Thing:
+        pass
+
+    def f(x: Any, *args: Any) -> Any:
+        y = x
+        return y
+
+    def g(x: Any) -> Any:
+        raise ValueError(x)
+
+    cf = _native.CompiledFunction(f, lambda s, l, r: _native.Entry([], lambda x, args: x, "function"))
+
+    def fail(x: Any) -> Any:
+        raise ValueError(x)
+
+    cg = _native.CompiledFunction(g, lambda s, l, r: _native.Entry([], fail, "function"))
+    thing = Thing()
+
+    def rounds(n: int) -> None:
+        for _ in range(n):
+            assert f(thing, thing) is thing
+            try:
+                g(thing)
+            except ValueError:
+                pass
+
+    with hook(for_codes({f.__code__: cf, g.__code__: cg})):
+        rounds(20)
+        gc.collect()
+        before = sys.getrefcount(thing), sys.getrefcount(f), sys.getrefcount(f.__code__), sys.getallocatedblocks()
+        rounds(5000)
+        gc.collect()
+        after = sys.getrefcount(thing), sys.getrefcount(f), sys.getrefcount(f.__code__), sys.getallocatedblocks()
+    assert after[:3] == before[:3]
+    assert after[3] - before[3] < 200
+    assert cf.counters()["hits"] >= 5000 and cg.counters()["hits"] >= 5000
+    r = weakref.ref(thing)
+    del thing
+    gc.collect()
+    assert r() is None
+
+
+def test_deep_recursion_through_the_hook() -> None:
+    def down(n: int) -> int:
+        return 0 if n == 0 else 1 + down(n - 1)
+
+    c = _native.CompiledFunction(down, lambda s, l, r: _native.Entry([], lambda n: 0 if n == 0 else 1 + down(n - 1), "function"))
+    with hook(for_codes({down.__code__: c})):
+        assert down(50) == 50
+        with pytest.raises(RecursionError):
+            down(10**6)
+        assert down(50) == 50
+
+
+def test_sys_settrace_and_frames_inspection_still_work() -> None:
+    def f(x: int) -> Any:
+        return sys._getframe(1).f_code.co_name
+
+    c = compiled(target, lambda d: f(1))
+    with hook(for_codes({target.__code__: c})):
+        events: list[str] = []
+        sys.settrace(lambda frame, event, arg: events.append(event))  # type: ignore[arg-type,func-returns-value]
+        try:
+            target(1)
+        finally:
+            sys.settrace(None)
+        assert "call" in events
+        assert target(1) is not None
