@@ -261,10 +261,8 @@ def _lower(
     if instruction.target is None or instruction.target not in order:
         raise ValueError(f"the target of {instruction!r} is not in the list of instructions")
     forward = order[instruction.target] > order[instruction]
-    opname = _jump_opcode(instruction.opname, forward)
-    if opname is not None:
-        return [_Emission(opname, 0, instruction)]
-    return _trampoline(instruction)
+    directed = _jump_opcode(instruction.opname, forward)
+    return _trampoline(instruction) if directed is None else [_Emission(directed, 0, instruction)]
 
 
 def _jump_opcode(opname: str, forward: bool) -> str | None:

@@ -110,8 +110,8 @@ def _record_if_bound(name, state):
     return [load, *store_fast("__v"), *record, *pop_top(), *jump(done[0]), *unbound, *done]
 
 
-def intercept(code, at, callback):
-    """`code` with every arrival at `at` led to `callback`; in a resume function all but the one from its own head."""
+def intercept(code, at, callback, from_head=False):
+    """`code` with every arrival at `at` led to `callback`; in a resume function the one from its own head only if asked."""
     body = decode(code)
     position = find(body, at)
     tail = dynamic_tail(code, at, callback)
@@ -120,7 +120,7 @@ def intercept(code, at, callback):
     gate.handler = entry.handler
     info = resume_info(code)
     for i in body:
-        if i.target is entry and (info is None or i.offset in info.offsets):
+        if i.target is entry and (info is None or from_head or i.offset in info.offsets):
             i.target = gate
         if i.handler is not None and i.handler.target is entry:
             i.handler = Handler(gate, i.handler.depth, i.handler.lasti)
@@ -132,7 +132,8 @@ def intercept(code, at, callback):
 class Splitter:
     """Runs `fn` with cuts; `cuts` counts how often one was met."""
 
-    def __init__(self, fn):
+    def __init__(self, fn, limit=1000):
+        self.limit = limit
         self.bound = fn.__self__ if isinstance(fn, types.MethodType) else None
         self.fn = fn.__func__ if isinstance(fn, types.MethodType) else fn
         self.cuts = 0
@@ -153,7 +154,7 @@ class Splitter:
 
         def cut(state):
             self.cuts += 1
-            assert self.cuts < 1000
+            assert self.cuts < self.limit
             names, stack = state.layout()
             code = resume(state.code, state.at, locals=names, stack=stack)
             info = resume_info(code)
@@ -161,6 +162,29 @@ class Splitter:
             inner = info.offset_of(at)
             assert resume(code, inner, locals=names, stack=stack) is code
             return TailCall(self.function(intercept(code, inner, cut)), *state.arguments())
+
+        return trampoline(self.start(intercept(self.fn.__code__, at, cut), args, kwargs))
+
+    def cycle(self, at, args, kwargs):
+        """At every arrival at `at` a continuation of whatever code runs there, then a resume function, broken in turn."""
+
+        def cut(state):
+            self.cuts += 1
+            assert self.cuts < self.limit
+            tails = {
+                key: dynamic_tail(state.code, way.offset, after) for key, way in exits(state.code, state.at).items()
+            }
+            code = continuation(state.code, self.head(state), state.at, tails)
+            closure = self.fn.__closure__ if code.co_freevars else None
+            return TailCall(self.function(code, closure), *(None for _ in FrameLayout.of(state.code).params))
+
+        def after(state):
+            names, stack = state.layout()
+            code = resume(state.code, state.at, locals=names, stack=stack)
+            offsets = {old: new for new, old in resume_info(code).offsets.items()}
+            if at in offsets:
+                code = intercept(code, offsets[at], cut, from_head=True)
+            return TailCall(self.function(code), *state.arguments())
 
         return trampoline(self.start(intercept(self.fn.__code__, at, cut), args, kwargs))
 
