@@ -6,9 +6,8 @@ Example: `GPT(Config())(torch.zeros(1, 8, dtype=torch.int64))`.
 
 from __future__ import annotations
 
-import math
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,22 +113,16 @@ def standard_library(limit: int = 4_000_000) -> Tensor:
     return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
 
 
-def batches(text: Tensor, batch: int, length: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless pairs (tokens, targets) of shape `(batch, length)`, int64; the same ones for the same seed."""
-    generator = torch.Generator().manual_seed(seed)
-    window = torch.arange(length + 1)
-    while True:
-        starts = torch.randint(len(text) - length - 1, (batch, 1), generator=generator)
-        rows = text[starts + window].long()
-        yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
-
-
 @torch.no_grad()
-def generate(model: nn.Module, prompt: bytes, count: int, length: int, seed: int = 0) -> bytes:
-    """`prompt` and `count` sampled bytes.  The model always sees `length` bytes (spaces in front), so it is compiled once."""
+def generate(
+    model: Callable[[Tensor], Tensor], prompt: bytes, count: int, length: int, *, device: torch.device, seed: int = 0
+) -> bytes:
+    """`prompt` and `count` sampled bytes.
+
+    The model always sees `length` bytes, with spaces in front, so it is compiled once.
+    """
     generator = torch.Generator().manual_seed(seed)
     tokens = list(prompt)
-    device = next(model.parameters()).device
     for _ in range(count):
         seen = tokens[-length:]
         context = torch.tensor([[32] * (length - len(seen)) + seen], device=device)
@@ -138,8 +131,3 @@ def generate(model: nn.Module, prompt: bytes, count: int, length: int, seed: int
         choice = torch.multinomial(values.softmax(0), 1, generator=generator)
         tokens.append(int(indices[choice]))
     return bytes(tokens)
-
-
-def starting_loss() -> float:
-    """The loss of a model that knows nothing: log 256."""
-    return math.log(256)
