@@ -1,8 +1,8 @@
 """The oracle of the native executor: a plan, step for step, in plain Python.
 
-In: an `ir.plan.Plan`.  Out: `PythonPlan`, called like `_native.Plan`: with the inputs (or one list of them), returns a
-tuple.  Kernels are called through cffi in ABI mode.  Slow and obvious; tests compare `_native.Plan` with it, and it runs
-plans where the engine cannot.
+In: an `ir.plan.Plan`.  Out: `PythonPlan`, called like `_native.Plan`: with the inputs (or one list of them), returns
+a tuple.  Kernels are called through cffi in ABI mode.  Slow and obvious; tests compare `_native.Plan` with it, and it
+runs plans where the engine cannot.
 
     PythonPlan(plan)(x, y)    # (output, ...)
 """
@@ -68,7 +68,7 @@ def label(step: Step) -> str:
 
 def cast_view(base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int) -> torch.Tensor:
     """The bytes of `base`'s storage as `dtype`; `offset` in items of it from where `base` starts."""
-    start, rest = divmod(base.storage_offset() * base.dtype.itemsize, dtype.itemsize)
+    start, rest = divmod(int(base.storage_offset()) * base.dtype.itemsize, dtype.itemsize)
     if rest:
         raise RuntimeError(f"a view of {dtype} starts at byte {start * dtype.itemsize + rest} of {base.dtype} storage")
     empty = torch.empty(0, dtype=dtype, device=base.device)
@@ -85,7 +85,10 @@ class PythonPlan:
         symbols = kernel_symbols(plan)
         if symbols and plan.library is None:
             raise ValueError(f"graph {plan.name}: kernel {symbols[0]}, but the plan has no library")
-        self._ffi, self._library = open_library(plan.library, symbols) if plan.library and symbols else (None, None)
+        self._ffi: cffi.FFI | None = None
+        self._library: Any = None
+        if plan.library and symbols:
+            self._ffi, self._library = open_library(plan.library, symbols)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         if len(inputs) == 1 and type(inputs[0]) is list:

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+
 from pycompiler import _native
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.plan import Alloc, Aten, CopyInto, Free, Kernel, Plan, SlotRef, View
 from pycompiler.runtime.plan_python import PythonPlan
 
 sys.path.insert(0, str(Path(__file__).parent))
-from plan_cases import CASES, CPU, SOURCE, aten, build_kernels, f32, ref, some  # noqa: E402
+from plan_cases import CASES, CPU, SOURCE, aten, build_kernels, f32, ref, some
 
 Executor = Callable[[Plan], Callable[..., Any]]
 EXECUTORS: list[Executor] = [_native.Plan, PythonPlan]
@@ -58,8 +59,15 @@ def assert_same(got: Any, want: Any) -> None:
     if not isinstance(want, torch.Tensor):
         assert got == want
         return
-    assert (got.dtype, got.shape, got.stride(), got.requires_grad) == (want.dtype, want.shape, want.stride(), want.requires_grad)
-    assert torch.equal(got.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8)) if want.numel() else True
+    assert (got.dtype, got.shape, got.stride(), got.requires_grad) == (
+        want.dtype,
+        want.shape,
+        want.stride(),
+        want.requires_grad,
+    )
+    assert (
+        torch.equal(got.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8)) if want.numel() else True
+    )
 
 
 def run(executor: Executor, name: str, library: str, grad: bool = False) -> tuple[Any, ...]:
@@ -88,10 +96,13 @@ def test_inputs_that_require_grad_record_nothing(name: str, library: str) -> Non
     case = CASES[name]
     for i, out in enumerate(case.outputs):
         if isinstance(out, int) and out >= case.n_inputs and isinstance(got[i], torch.Tensor):
-            assert not got[i].requires_grad and got[i].grad_fn is None
+            assert not got[i].requires_grad
+            assert got[i].grad_fn is None
 
 
-@pytest.mark.parametrize("name", ["one_kernel", "addmm", "python_scalar", "mutation", "outputs", "view_for_both", "constant"])
+@pytest.mark.parametrize(
+    "name", ["one_kernel", "addmm", "python_scalar", "mutation", "outputs", "view_for_both", "constant"]
+)
 def test_fallbacks_of_wrapping(name: str, library: str, slow_routes: None) -> None:
     for got, want in zip(run(_native.Plan, name, library), run(PythonPlan, name, library), strict=True):
         assert_same(got, want)
@@ -110,7 +121,18 @@ def test_every_operator_of_the_shim_table_exists_or_is_newer(library: str) -> No
     ("name", "routes"),
     {
         "one_kernel": ["alloc", "kernel"],
-        "chain_in_scratch": ["place", "kernel", "place", "kernel", "free", "place", "kernel", "free", "alloc", "kernel"],
+        "chain_in_scratch": [
+            "place",
+            "kernel",
+            "place",
+            "kernel",
+            "free",
+            "place",
+            "kernel",
+            "free",
+            "alloc",
+            "kernel",
+        ],
         "addmm": ["shim"],
         "convolution_backward": ["shim"],
         "attention_masked": ["shim"],
@@ -158,7 +180,10 @@ def test_takes_one_list(executor: Executor, library: str) -> None:
 def test_input_as_output_is_the_same_object(executor: Executor, library: str) -> None:
     x, y = some(4).requires_grad_(), some(2)
     outputs = executor(CASES["outputs"].plan("g", library))(x, y)
-    assert outputs[1] is y and outputs[5] is x and outputs[0] is outputs[3] and outputs[2] is None
+    assert outputs[1] is y
+    assert outputs[5] is x
+    assert outputs[0] is outputs[3]
+    assert outputs[2] is None
 
 
 @both
@@ -186,7 +211,8 @@ def test_parameters_and_subclasses_are_inputs(executor: Executor) -> None:
     plan = executor(plan_of([Aten(aten.mm.default, ref(0, 1), {}, (2,))], [2, 0], 2, 3))
     a, b = torch.nn.Parameter(some(3, 4)), some(4, 5).as_subclass(Marked)
     outputs = plan(a, b)
-    assert outputs[1] is a and torch.equal(outputs[0], a.detach().mm(b.as_subclass(torch.Tensor)))
+    assert outputs[1] is a
+    assert torch.equal(outputs[0], a.detach().mm(b.as_subclass(torch.Tensor)))
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
@@ -213,7 +239,9 @@ def test_input_that_is_no_tensor(library: str) -> None:
         (aten.gather.default, (some(3), 0, torch.tensor([7])), RuntimeError),
     ],
 )
-def test_operator_errors_are_those_of_eager(executor: Executor, op: Any, inputs: tuple[Any, ...], error: type[Exception]) -> None:
+def test_operator_errors_are_those_of_eager(
+    executor: Executor, op: Any, inputs: tuple[Any, ...], error: type[Exception]
+) -> None:
     with pytest.raises(error) as eager:
         op(*inputs)
     tensors = [a for a in inputs if isinstance(a, torch.Tensor)]
@@ -223,7 +251,8 @@ def test_operator_errors_are_those_of_eager(executor: Executor, op: Any, inputs:
     for _ in range(2):
         with pytest.raises(error) as seen:
             plan(*tensors)
-        assert type(seen.value) is type(eager.value) and str(seen.value) == str(eager.value)
+        assert type(seen.value) is type(eager.value)
+        assert str(seen.value) == str(eager.value)
         assert any("graph hand, step 1" in note and str(op) in note for note in seen.value.__notes__)
 
 
@@ -307,7 +336,9 @@ def test_size_arithmetic_is_that_of_expr(a: int, size: str) -> None:
     """Floor division and remainder of negative numbers, minimum, maximum, products."""
     n, m = Expr.sym("n"), Expr.sym("m")
     d = n - m + a
-    expr = {"q": d // 3 + 100, "r": d % 3, "m": d.min(m * m) + 50, "x": d.max(n * m - 2) + (d // (n + 1)) * 2 + 100}[size]
+    expr = {"q": d // 3 + 100, "r": d % 3, "m": d.min(m * m) + 50, "x": d.max(n * m - 2) + (d // (n + 1)) * 2 + 100}[
+        size
+    ]
     ir = Plan(1, 2, [Alloc(1, (expr,), (1,), torch.uint8, CPU)], [1], symbols={"n": (0, 0), "m": (0, 1)})
     for shape in [(1, 1), (3, 8), (9, 2)]:
         assert _native.Plan(ir)(some(*shape))[0].shape == (expr.eval({"n": shape[0], "m": shape[1]}),)
@@ -356,8 +387,19 @@ def resident() -> int:
 
 
 def test_calls_do_not_leak(library: str) -> None:
-    names = ["chain_in_scratch", "addmm", "dispatcher_layer_norm", "dispatcher_full_dtype", "list_result", "index", "view_for_both",
-             "outputs", "python_scalar", "mutation", "convolution_backward_masked"]  # fmt: skip
+    names = [
+        "chain_in_scratch",
+        "addmm",
+        "dispatcher_layer_norm",
+        "dispatcher_full_dtype",
+        "list_result",
+        "index",
+        "view_for_both",
+        "outputs",
+        "python_scalar",
+        "mutation",
+        "convolution_backward_masked",
+    ]
     work = [(_native.Plan(CASES[c].plan(c, library)), CASES[c].inputs()) for c in names]
 
     def rounds(count: int) -> int:
@@ -372,8 +414,12 @@ def test_calls_do_not_leak(library: str) -> None:
 
 
 def test_errors_do_not_leak(library: str) -> None:
-    steps = [f32(2, 1000), Kernel("add_one", (0, 2), (4,)), Aten(aten.relu.default, ref(2), {}, (3,)),
-             Aten(aten.embedding.default, ref(0, 1), {}, (4,))]  # fmt: skip
+    steps = [
+        f32(2, 1000),
+        Kernel("add_one", (0, 2), (4,)),
+        Aten(aten.relu.default, ref(2), {}, (3,)),
+        Aten(aten.embedding.default, ref(0, 1), {}, (4,)),
+    ]
     plan = _native.Plan(plan_of(steps, [4, 2], 2, 5, library))
     weight, index = some(4, 1), torch.tensor([9])
 
@@ -419,7 +465,8 @@ def test_view_records_alias_their_base() -> None:
     x = some(3, 3)
     (view,) = _native.Plan(plan_of([View(1, 0, (2,), (3,), 1)], [1], 1, 2))(x)
     view.fill_(5.0)
-    assert x[0, 1] == 5.0 and x[1, 1] == 5.0
+    assert x[0, 1] == 5.0
+    assert x[1, 1] == 5.0
 
 
 def test_plans_may_outlive_the_interpreter(library: str) -> None:

@@ -1,0 +1,251 @@
+"""A plan as a Python file that people read and run: `output_code.py`.
+
+In: an `ir.plan.Plan` and, for the file's `__main__`, what its inputs look like.  Out: the text of a module with the
+C++ source of the kernels, their declarations for cffi and `call(args)`, one line a step, in the order in which the
+native executor takes them.
+
+    print(output_code(plan, example_inputs))
+    # buf1 = torch.empty_strided((4,), (1,), dtype=torch.float32, device='cpu')
+    # run(lib.graph_k0, [arg0, buf1], [])
+    # return (buf1,)
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CopyInto, Free, Kernel, Plan, SlotRef, Step, View
+from pycompiler.runtime.plan_python import KERNEL_SIGNATURE, kernel_symbols
+
+ERRORS = tuple(KERNEL_ERRORS.items())
+EMBED_BYTES = 1 << 20  # constants up to this size are part of the file
+
+
+def output_code(plan: Plan, inputs: Sequence[Any] = ()) -> str:
+    """The module's text.  `inputs`: tensors (fake ones will do) or buffers: shape, stride, dtype and device count."""
+    return "\n".join(_Printer(plan).module(inputs))
+
+
+HEAD = '''\
+"""Graph {name}: {n_inputs} inputs, {n_steps} steps, {n_kernels} kernels, {n_operators} ATen calls.
+
+Printed by pycompiler.  `call(args)` does what a call of the compiled graph does; run the file to see it work.
+"""
+
+import base64
+import os
+import zlib
+
+import torch
+
+inf, nan = float("inf"), float("nan")
+'''
+
+KERNELS = '''
+# The kernels ---------------------------------------------------------------------------------------------------------
+
+import cffi
+
+SOURCE = r"""{source}"""
+
+LIBRARY = {library!r}
+if not os.path.exists(LIBRARY):  # the cache was emptied: build the source again
+    from pycompiler.runtime.build import build
+
+    LIBRARY = build(SOURCE).path
+
+ffi = cffi.FFI()
+ffi.cdef("""
+{declarations}
+""")
+lib = ffi.dlopen(LIBRARY)
+ERRORS = {{{errors}}}
+
+
+def run(kernel, tensors, scalars):
+    """Calls a kernel on the tensors' memory."""
+    pointers = ffi.new("void*[]", [ffi.cast("void*", t.data_ptr()) for t in tensors])
+    code = kernel(pointers, ffi.new("int64_t[]", scalars), torch.get_num_threads())
+    if code:
+        raise ERRORS[code]
+'''
+
+VIEW_AS = '''
+
+def view_as(base, shape, stride, offset, dtype):
+    """The bytes of the base's storage as `dtype`; the offset in items of it, from where the base starts."""
+    start = base.storage_offset() * base.itemsize // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), start + offset, shape, stride)
+'''
+
+UNPRINTABLE = """
+
+def unprintable(text):
+    raise RuntimeError(f"this argument has no printed form: {text}")
+"""
+
+MAIN = """
+
+def random_inputs():
+    def fill(shape, stride, dtype, device):
+        t = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        return t.normal_() if dtype.is_floating_point or dtype.is_complex else t.random_(0, 2)
+
+    return [
+{inputs}
+    ]
+
+
+if __name__ == "__main__":
+    for i, out in enumerate(call(random_inputs())):
+        shown = f"{{tuple(out.shape)}} {{out.dtype}} {{out.device}}" if isinstance(out, torch.Tensor) else repr(out)
+        print(f"output {{i}}: {{shown}}")
+"""
+
+
+class _Printer:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.helpers: set[str] = set()
+
+    def module(self, inputs: Sequence[Any]) -> Iterable[str]:
+        plan, symbols = self.plan, kernel_symbols(self.plan)
+        body = list(self.body())
+        yield HEAD.format(name=plan.name, n_inputs=plan.n_inputs, n_steps=len(plan.steps), n_kernels=len(symbols),
+                          n_operators=sum(isinstance(s, Aten) for s in plan.steps))  # fmt: skip
+        if symbols:
+            yield KERNELS.format(
+                source=plan.source.replace('"""', '\\"\\"\\"'),
+                library=plan.library,
+                declarations="\n".join(KERNEL_SIGNATURE.format(symbol=s) for s in symbols),
+                errors=", ".join(f"{code}: {error.__name__}({text!r})" for code, (error, text) in ERRORS),
+            )
+        if "view_as" in self.helpers:
+            yield VIEW_AS
+        if "unprintable" in self.helpers:
+            yield UNPRINTABLE
+        for slot, tensor in plan.constants.items():
+            yield f"{self.name(slot)} = {self.tensor(tensor)}"
+        yield "\n\n# The plan " + "-" * 109 + "\n\n\n@torch.no_grad()\ndef call(args):"
+        yield from (f"    {line}" for line in body)
+        if len(inputs) == plan.n_inputs:
+            yield MAIN.format(inputs="\n".join(f"        fill({described(t)})," for t in inputs))
+
+    def body(self) -> Iterable[str]:
+        plan = self.plan
+        names = ", ".join(self.name(i) for i in range(plan.n_inputs))
+        if names:
+            yield f"{names}{',' if plan.n_inputs == 1 else ''} = args"
+        for symbol, (slot, dim) in plan.symbols.items():
+            yield f"{symbol} = {self.name(slot)}.size({dim})"
+        for step in plan.steps:
+            line = STEPS[type(step)](self, step)
+            if line:
+                yield line
+        outputs = [self.value(o[0]) if isinstance(o, tuple) else self.name(o) for o in plan.outputs]
+        yield f"return ({', '.join(outputs)}{',' if len(outputs) == 1 else ''})"
+
+    def name(self, slot: int) -> str:
+        if slot < self.plan.n_inputs:
+            return f"arg{slot}"
+        return f"const{slot}" if slot in self.plan.constants else f"buf{slot}"
+
+    # -- steps
+
+    def alloc(self, step: Alloc) -> str:
+        where = f"dtype={step.dtype}, device={str(step.device)!r}"
+        layout = f"{self.value(step.shape)}, {self.value(step.stride)}"
+        return f"{self.name(step.slot)} = torch.empty_strided({layout}, {where})"
+
+    def view(self, step: View) -> str:
+        name, base, offset = self.name(step.slot), self.name(step.base), self.value(step.offset)
+        layout = f"{self.value(step.shape)}, {self.value(step.stride)}"
+        if step.dtype is not None:
+            self.helpers.add("view_as")
+            return f"{name} = view_as({base}, {layout}, {offset}, {step.dtype})"
+        return f"{name} = torch.as_strided({base}, {layout}, {base}.storage_offset() + {offset})"
+
+    def kernel(self, step: Kernel) -> str:
+        tensors = ", ".join(map(self.name, step.slots))
+        return f"run(lib.{step.symbol}, [{tensors}], {self.value(list(step.scalars))})"
+
+    def aten(self, step: Aten) -> str:
+        args = [self.value(a) for a in step.args] + [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
+        call = f"torch.ops.{step.op}({', '.join(args)})"
+        names = ["_" if slot is None else self.name(slot) for slot in step.out]
+        returns = step.op._schema.returns
+        if not any(slot is not None for slot in step.out):
+            return call
+        if len(returns) == 1 and str(returns[0].real_type) == "Tensor":
+            return f"{names[0]} = {call}"
+        return f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}"
+
+    def free(self, step: Free) -> str:
+        own = [self.name(s) for s in step.slots if s >= self.plan.n_inputs and s not in self.plan.constants]
+        return f"del {', '.join(own)}" if own else ""
+
+    def copy(self, step: CopyInto) -> str:
+        return f"{self.name(step.target)}.copy_({self.name(step.source)})"
+
+    # -- values
+
+    def value(self, value: Any) -> str:
+        """An argument as Python source."""
+        if isinstance(value, SlotRef):
+            return self.name(value.slot)
+        if isinstance(value, Expr):
+            return value.to_py()
+        if isinstance(value, list):
+            return f"[{', '.join(map(self.value, value))}]"
+        if type(value) is tuple:
+            return f"({', '.join(map(self.value, value))}{',' if len(value) == 1 else ''})"
+        if isinstance(value, torch.device):
+            return f"torch.device({str(value)!r})"
+        if isinstance(value, (bool, int, str, type(None), torch.dtype, torch.layout, torch.memory_format)):
+            return repr(value)
+        if isinstance(value, float):
+            return repr(value) if math.isfinite(value) else str(value)
+        if isinstance(value, complex):
+            return f"complex({self.value(value.real)}, {self.value(value.imag)})"
+        self.helpers.add("unprintable")
+        return f"unprintable({repr(value)!r})"
+
+    def tensor(self, t: torch.Tensor) -> str:
+        """A constant: its bytes, or random values of its kind when it is large."""
+        size, where = t.numel() * t.dtype.itemsize, f"dtype={t.dtype}, device={str(t.device)!r}"
+        flat = f"torch.empty_strided({tuple(t.shape)}, {tuple(t.stride())}, {where})"
+        if size > EMBED_BYTES:
+            return f"{flat}.random_(0, 2)  # {size} bytes, left out: random values instead"
+        raw = t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes() if size else b""
+        if not raw:
+            return flat
+        data = base64.b85encode(zlib.compress(raw)).decode()
+        read = f"torch.frombuffer(bytearray(zlib.decompress(base64.b85decode({data!r}))), dtype={t.dtype})"
+        return f"{flat}.copy_({read}.view({tuple(t.shape)}))"
+
+
+STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
+    Alloc: _Printer.alloc,
+    View: _Printer.view,
+    Kernel: _Printer.kernel,
+    Aten: _Printer.aten,
+    Free: _Printer.free,
+    CopyInto: _Printer.copy,
+}
+
+
+def described(t: Any) -> str:
+    """Shape, stride, dtype and device of a tensor or buffer; a symbolic size becomes 8."""
+    shape, stride = tuple(t.shape), tuple(t.stride() if callable(t.stride) else t.stride)
+    return f"{concrete(shape)}, {concrete(stride)}, {t.dtype}, {str(t.device)!r}"
+
+
+def concrete(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(s.eval(dict.fromkeys(s.symbols, 8)) if isinstance(s, Expr) else int(s) for s in sizes)
