@@ -22,14 +22,24 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pycompiler import _native, autograd, backends, config, lowering, runtime, scheduling
+from pycompiler import _native, autograd, backends, config, lowering, scheduling
 from pycompiler.capture.breaks import SkipFrame
 from pycompiler.capture.frame import BreakRecord, Captured, capture_frame
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.codegen import cpp
-from pycompiler.errors import BackendError, InternalError, PyCompilerError, Unsupported
+from pycompiler.errors import (
+    BackendError,
+    InternalError,
+    PyCompilerError,
+    RecompileError,
+    RecompileLimitExceeded,
+    Unsupported,
+)
 from pycompiler.ir.guards import Guard, Scope, explain
 from pycompiler.logs import artifact, stage, step
+from pycompiler.runtime import build
+from pycompiler.runtime.plan_builder import make_plan
+from pycompiler.runtime.toolchain import NoCompiler
 
 log = stage("dynamo")
 log_graph = artifact("graph_code")
@@ -85,12 +95,12 @@ def compile_aten(gm: fx.GraphModule, example_inputs: Sequence[Any], name: str = 
         with timed("codegen"):
             source = cpp.generate(schedule)
         with timed("build"):
-            library = runtime.build(source) if source.symbols else None
-        plan = runtime.make_plan(schedule, library, source)
+            library = build.build(source.text, source.symbols, name) if source.symbols else None
+        plan = make_plan(schedule, library)
         if log_output.enabled:
             log_output(plan.source)
         return _native.Plan(plan)  # type: ignore[no-any-return,attr-defined]
-    except runtime.NoCompiler:
+    except NoCompiler:
         return gm.forward  # type: ignore[no-any-return]
     except Exception as e:
         if not config.suppress_errors and config.verbose:
@@ -274,8 +284,6 @@ class FrameCompiler:
         if log_recompiles.enabled:
             log_recompiles("recompiling %s; failed guards:\n%s", fn.name, "\n".join(texts))
         if config.error_on_recompile:
-            from pycompiler.errors import RecompileError
-
             raise RecompileError(f"{fn.name} would be compiled again; failed guards:\n" + "\n".join(texts))
 
     def record(self, code: types.CodeType, captured: Captured, seconds: float) -> None:
@@ -340,8 +348,6 @@ def new_compiled(function: Callable[..., Any], family: Family, *, positional: bo
 
 def _on_limit(fn: Any, reasons: list[tuple[int, int]]) -> None:
     """Called by the engine, once per code object that reaches its limit."""
-    from pycompiler.errors import RecompileLimitExceeded
-
     guards = []
     for index, failed in reasons[:1]:
         entries = fn.entries

@@ -1,4 +1,5 @@
-"""Ahead-of-time autograd: torch-level graph → functional ATen graphs and the wrappers that run them; see `compile_joint`."""
+"""Ahead-of-time autograd: torch-level graph → functional ATen graphs and the wrappers that run them; see
+`compile_joint`."""
 
 from pycompiler.autograd.compile import aot_eager, compile_joint
 from pycompiler.autograd.unsupported import AutogradUnsupported

@@ -20,7 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from pycompiler.autograd import runtime
 from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.joint import Joint, trace_joint
-from pycompiler.autograd.partition import graph_module, partition as cut_joint
+from pycompiler.autograd.partition import graph_module
+from pycompiler.autograd.partition import partition as cut_joint
 from pycompiler.autograd.recorder import Decomposition
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]

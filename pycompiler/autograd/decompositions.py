@@ -1,10 +1,11 @@
 """The default table of decompositions: ATen operator → Python function in smaller operators.
 
 In: an operator. Out: a function of its arguments, or None when the operator stays whole.
-Example: ``default_decompositions().get(aten.silu.default)`` is `decomp.activations.silu`; of ``aten.mm.default`` it is None.
+Example: ``default_decompositions().get(aten.silu.default)`` is `decomp.activations.silu`; of ``aten.mm.default`` it is
+None.
 
-Order: our own rules (`decomp/`: few nodes, fast to trace); then operators that stay whole (random ones, those of ATen's core
-set, those in `WHOLE`); then torch's table of decompositions into that core set.
+Order: our own rules (`decomp/`: few nodes, fast to trace); then operators that stay whole (random ones, those of ATen's
+core set, those in `WHOLE`); then torch's table of decompositions into that core set.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Trace a torch-level graph once into a functional ATen graph: forward, and gradients when somebody needs them.
 
 In: an ``fx.GraphModule`` whose placeholders are tensors (or numbers) and FakeTensors for them.
-Out: a `Joint`: one graph whose placeholders are the inputs then the tangents, whose outputs are the new values of mutated
-inputs, the fresh outputs, then the gradients; plus data that says how the caller's outputs are made of all that.
+Out: a `Joint`: one graph whose placeholders are the inputs then the tangents, whose outputs are the new values of
+mutated inputs, the fresh outputs, then the gradients; plus data that says how the caller's outputs are made of all
+that.
 
-Example: ``y = x @ w; y.relu_(); return y, y[0]`` has the fresh output ``relu(x @ w)``; the second output is a view of it that
-the runtime makes again, so that it aliases the first as in eager.
+Example: ``y = x @ w; y.relu_(); return y, y[0]`` has the fresh output ``relu(x @ w)``; the second output is a view of
+it that the runtime makes again, so that it aliases the first as in eager.
 
-How: inputs become functional wrappers (C++ functionalisation, below autograd); the graph runs on them under `Recorder`, then
-``torch.autograd.grad`` runs under it too. So one pass sees mutation, aliasing, gradients and the operators.
+How: inputs become functional wrappers (C++ functionalisation, below autograd); the graph runs on them under `Recorder`,
+then ``torch.autograd.grad`` runs under it too. So one pass sees mutation, aliasing, gradients and the operators.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, is_random, plain
@@ -45,8 +47,8 @@ class Mutation:
 class Output:
     """How one output of the caller is made.
 
-    kind: "fresh" (fresh output `index`), "input" (input `index` itself), "view" (of the input or fresh output `index`, by
-    `steps`), "constant" (`value`), "same" (the very object of output `index`).
+    kind: "fresh" (fresh output `index`), "input" (input `index` itself), "view" (of the input or fresh output `index`,
+    by `steps`), "constant" (`value`), "same" (the very object of output `index`).
     """
 
     kind: str
@@ -90,14 +92,38 @@ def trace_joint(
     """Trace `gm`; raises `AutogradUnsupported` for what cannot be expressed functionally."""
     recorder = Recorder(fake_mode, decompositions)
     trace = _Trace(gm, inputs, recorder)
+    for example in inputs:
+        _refuse_exotic(example)
     grad_mode, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # the cache would keep wrappers of this trace for the user's next region
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(grad_mode), functional(), recorder:
             trace.run()
+    except _DATA_DEPENDENT as error:
+        raise AutogradUnsupported("an operator depends on data", str(error), "the graph runs eagerly") from error
     finally:
         torch.set_autocast_cache_enabled(cached)
     return trace.joint
+
+
+_DATA_DEPENDENT = (
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+    fake_tensor.UnsupportedOperatorException,
+)
+
+
+def _refuse_exotic(example: Any) -> None:
+    if isinstance(example, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise AutogradUnsupported("symbolic number as input", str(example), "compile with static sizes")
+    if not isinstance(example, torch.Tensor):
+        return
+    if not isinstance(example, FakeTensor):
+        raise TypeError(f"expected a FakeTensor as example input, got {type(example).__name__}")
+    if example.layout is not torch.strided or example.is_nested or example.is_quantized:
+        raise AutogradUnsupported("input that is not strided", f"layout {example.layout}", "the graph runs eagerly")
+    if example._has_symbolic_sizes_strides:
+        raise AutogradUnsupported("input with symbolic sizes", str(tuple(example.shape)), "compile with static sizes")
 
 
 def _storage(t: torch.Tensor) -> int:
@@ -134,8 +160,6 @@ def _layout(t: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _fresh_fake(example: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
-    if not isinstance(example, FakeTensor):
-        raise TypeError(f"expected a FakeTensor as example input, got {type(example).__name__}")
     with plain(mode):
         if example.is_inference():  # its detached alias would be an inference tensor too
             return torch.empty_strided(example.shape, example.stride(), dtype=example.dtype, device=example.device)  # type: ignore[return-value]
@@ -192,7 +216,8 @@ class _Trace:
             self.input_of_storage[_storage(item.seen)] = i
 
     def _run_forward(self) -> tuple[Any, ...]:
-        values = iter([example if item is None else item.seen for item, example in zip(self.inputs, self.examples)])
+        pairs = zip(self.inputs, self.examples, strict=True)
+        values = iter([example if item is None else item.seen for item, example in pairs])
         env: dict[fx.Node, Any] = {}
         last_use = _last_uses(self.gm.graph)
         for node in self.gm.graph.nodes:
@@ -330,14 +355,20 @@ class _Trace:
 
     def _differentiate(self) -> None:
         wanted = [item.leaf for item in self.inputs if item is not None and item.requires_grad]
-        outputs = [t for t, d in zip(self.fresh_tensors, self.joint.differentiable) if d]
+        outputs = [t for t, d in zip(self.fresh_tensors, self.joint.differentiable, strict=True) if d]
         if not wanted or not outputs:
             self.joint.differentiable = [False] * len(self.joint.fresh)
             return
         tangents = [self._tangent(k) for k, d in enumerate(self.joint.differentiable) if d]
-        with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
-            found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
-            nodes = iter([None if g is None else self.recorder.node(_inner(g)) for g in found])
+        try:
+            with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
+                found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
+        except RuntimeError as error:
+            # Eager raises this only when somebody calls backward.
+            raise AutogradUnsupported(
+                "no gradient", str(error), "the graph runs eagerly and says so in backward"
+            ) from error
+        nodes = iter([None if g is None else self.recorder.node(_inner(g)) for g in found])
         self.joint.grads = [next(nodes) if item is not None and item.requires_grad else None for item in self.inputs]
 
     def _tangent(self, k: int) -> torch.Tensor:

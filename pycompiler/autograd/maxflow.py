@@ -1,6 +1,7 @@
 """Minimum cut by Dinic's algorithm, in integers.
 
-In: a directed network with capacities. Out: the vertices on the sink's side of the minimum cut that is nearest to the sink.
+In: a directed network with capacities. Out: the vertices on the sink's side of the minimum cut that is nearest to the
+sink.
 Example: source →3→ a →2→ sink has minimum cut 2, and only the sink is on its side.
 
 Unit-free: the partitioner gives bytes. Network size is a few times the number of graph nodes, paths are short.
@@ -66,7 +67,7 @@ class FlowNetwork:
                 flow = min(room[e] for e in path)
                 if flow >= INFINITE // 2:
                     raise AssertionError("the network has a path without a finite edge: nothing can be cut")
-                for k, e in enumerate(path):
+                for e in path:
                     room[e] -= flow
                     room[e ^ 1] += flow
                 first = next(k for k, e in enumerate(path) if not room[e])

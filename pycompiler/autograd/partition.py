@@ -1,12 +1,13 @@
 """Split a joint graph into a forward and a backward graph.
 
 In: a `Joint`. Out: a `Partition`: two graph modules and the list of values that travel between them.
-Example: for ``y = relu(x @ w)`` the backward reads ``x``, ``w`` and ``y``; the forward returns ``y`` once, as output and as saved value.
+Example: for ``y = relu(x @ w)`` the backward reads ``x``, ``w`` and ``y``; the forward returns ``y`` once, as output
+and as saved value.
 
-A *cut* is a set of forward values from which every gradient can be computed. `default_cut` takes what the backward reads;
-`min_cut` takes the set of fewest bytes, computing cheap operators again (pointwise, views, casts) and never dear ones.
-Values that depend on tangents are the backward; everything else can be computed in either graph. A cut never saves a tuple:
-its elements are saved one by one.
+A *cut* is a set of forward values from which every gradient can be computed. `default_cut` takes what the backward
+reads; `min_cut` takes the set of fewest bytes, computing cheap operators again (pointwise, views, casts) and never dear
+ones. Values that depend on tangents are the backward; everything else can be computed in either graph. A cut never
+saves a tuple: its elements are saved one by one.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ aten = torch.ops.aten
 
 @dataclass
 class Partition:
-    """`forward` returns fresh outputs then `saved_outputs` new ones; `backward` takes the saved values then the tangents.
+    """`forward` returns fresh outputs then `saved_outputs` new ones; `backward` takes the saved values then the
+    tangents.
 
     saved: for each value that travels, ``("input", i)`` (input i of the forward) or ``("output", i)`` (its output i).
-    grads: for each input None or where its gradient is: ``("result", i)`` of the backward, ``("tangent", k)`` or ``("saved", j)``
-    when it is one of the backward's own inputs, which then needs no output.
+    grads: for each input None or where its gradient is: ``("result", i)`` of the backward, ``("tangent", k)`` or
+    ``("saved", j)`` when it is one of the backward's own inputs, which then needs no output.
     """
 
     forward: fx.GraphModule
@@ -44,7 +46,7 @@ class Partition:
 
 
 def partition(joint: Joint, how: str = "min_cut", budget: float = 1.0) -> Partition:
-    """Cut `joint` in two. `how` is "min_cut" or "default"; `budget` in [0, 1] is the share of activation memory to keep."""
+    """Cut `joint` in two. `how` is "min_cut" or "default"; `budget` in [0, 1]: the share of activation memory to keep."""
     if how not in ("min_cut", "default"):
         raise ValueError(f"partition must be 'min_cut' or 'default', not {how!r}")
     if not 0.0 <= budget <= 1.0:
@@ -70,7 +72,7 @@ class Region:
         live = _ancestors(self.grads)
         # What the backward reads of the forward: the sinks of every cut.
         reads = {a: None for n in joint.graph.nodes if n in live and n in self.backward for a in n.all_input_nodes}
-        reads.update({g: None for g in self.grads})
+        reads.update(dict.fromkeys(self.grads))
         self.reads = [n for n in reads if n not in self.backward]
         self.live = _ancestors(self.reads)
 
@@ -102,7 +104,7 @@ class Region:
         return self.min_cut(keep | set(releasable[low:]))
 
     def min_cut(self, dear: set[fx.Node]) -> list[fx.Node]:
-        """The cut of fewest bytes that computes no node of `dear` again; of several, the one nearest to the backward."""
+        """The cheapest cut that computes no node of `dear` again; of several, the one nearest to the backward."""
         nodes = [n for n in self.joint.graph.nodes if n in self.live]
         index = {n: i for i, n in enumerate(nodes)}
         network = FlowNetwork(2 * len(nodes) + 2)

@@ -1,7 +1,7 @@
 """What may be computed again in the backward graph, and what that costs.
 
-In: nodes of a joint graph. Out: `is_cheap` (again at almost no cost, fused into whatever reads it), `recompute_cost` (an
-order among the dear ones), `size_bytes`.
+In: nodes of a joint graph. Out: `is_cheap` (again at almost no cost, fused into whatever reads it), `recompute_cost`
+(an order among the dear ones), `size_bytes`.
 Example: ``aten.add`` and ``aten.permute`` are cheap, ``aten.mm`` and ``aten.sum`` are not.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import fx
@@ -48,7 +48,7 @@ _CHEAP_PACKETS = frozenset(
 )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _cheap_target(target: object) -> bool:
     if not isinstance(target, OpOverload):
         return target is operator.getitem

@@ -1,11 +1,11 @@
 """Record the ATen operators that run below autograd and functionalisation.
 
-In: operators that reach the dispatch mode `Recorder` with FakeTensor arguments. Out: nodes of `Recorder.graph`, each with
-``meta["val"]`` (the FakeTensor, or the tuple of them, that the operator returned).
+In: operators that reach the dispatch mode `Recorder` with FakeTensor arguments. Out: nodes of `Recorder.graph`, each
+with ``meta["val"]`` (the FakeTensor, or the tuple of them, that the operator returned).
 Example: ``with Recorder(fake_mode, table) as r: torch.add(a, b)`` leaves one ``aten.add.Tensor`` node in ``r.graph``.
 
-Invariants: a FakeTensor that was seen once keeps its node for ever (nothing below functionalisation mutates), and is kept
-alive by that node's meta, so ``id`` is a sound key. Equal pure calls give one node (value numbering).
+Invariants: a FakeTensor that was seen once keeps its node for ever (nothing below functionalisation mutates), and is
+kept alive by that node's meta, so ``id`` is a sound key. Equal pure calls give one node (value numbering).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op
 
 aten = torch.ops.aten
@@ -169,7 +170,7 @@ class Recorder(TorchDispatchMode):
         return self._separate(func, out) if self._depth == 0 else out
 
     def _separate(self, func: OpOverload, out: Any) -> Any:
-        """`out` for functionalisation: a new tensor there must not share the version counter of one given out before."""
+        """`out` for functionalisation: a new tensor there must not share the version counter of an earlier one."""
         if isinstance(out, (list, tuple)):
             parts = [self._separate(func, o) for o in out]
             return parts if isinstance(out, list) else tuple(parts)
@@ -245,7 +246,7 @@ class Recorder(TorchDispatchMode):
         if func._schema.is_mutable:
             if self._depth:
                 raise _NotFunctional(str(func))
-            raise NotImplementedError(f"{func} mutates its arguments and functionalisation does not know it")
+            raise AutogradUnsupported("an operator mutates its arguments unseen", str(func), "the graph runs eagerly")
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             return self._lift(func, types, args[0])
         real = [t for t in tensors_in((args, kwargs)) if not isinstance(t, FakeTensor)]
@@ -257,7 +258,9 @@ class Recorder(TorchDispatchMode):
             return out
         if isinstance(out, torch.Tensor) and id(out) in self._node_of:
             return out
-        node = self.graph.create_node("call_function", func, self._arg(args), self._arg(kwargs), name=func.overloadpacket.__name__)
+        node = self.graph.create_node(
+            "call_function", func, self._arg(args), self._arg(kwargs), name=func.overloadpacket.__name__
+        )
         self._attach(node, out)
         return out
 
@@ -290,7 +293,7 @@ class Recorder(TorchDispatchMode):
             return node.constant
         if node.expr.is_number:
             return node.expr.__int__() if isinstance(value, torch.SymInt) else node.expr.__float__()
-        raise NotImplementedError(f"symbolic size {value} in an ahead-of-time trace; sizes are static here")
+        raise AutogradUnsupported("symbolic number in the graph", str(value), "compile with static sizes")
 
     def _attach(self, node: fx.Node, out: Any) -> None:
         node.meta["val"] = out
@@ -328,7 +331,8 @@ def _fold_permute(recorder: Recorder, x: torch.Tensor, dims: Sequence[int]) -> t
     return (x,) if dims == list(range(rank)) else (x, dims)
 
 
-# Operator → simpler arguments for it, or the one value that it amounts to. Their recorded arguments are normal (d >= 0).
+# Operator → simpler arguments for it, or the one value that it amounts to. Their recorded arguments are normal (d >=
+# 0).
 _FOLDS: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
     aten.view.default: _fold_view,
     aten.permute.default: _fold_permute,

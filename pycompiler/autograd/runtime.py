@@ -3,8 +3,8 @@
 In: a `Joint`, its `Partition` and the compiled callables. Out: one callable of the graph's inputs.
 Example: a graph without mutation, aliasing and gradients needs nothing: the compiler's callable is returned as it is.
 
-Each wrapper is printed as straight Python for this one graph (indices are literals, no loops, no kwargs) and compiled once;
-`source_of` gives the text back. Shapes, devices, ``requires_grad`` and grad mode are guarded by the caller.
+Each wrapper is printed as straight Python for this one graph (indices are literals, no loops, no kwargs) and compiled
+once; `source_of` gives the text back. Shapes, devices, ``requires_grad`` and grad mode are guarded by the caller.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ class _NoDoubleBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
         raise RuntimeError(
-            f"double backward through the compiled graph {ctx.name!r}: its backward was compiled ahead of time and has no "
-            "gradient of its own. Run this function without pycompiler (pycompiler.disable) to differentiate it twice."
+            f"double backward through the compiled graph {ctx.name!r}: its backward was compiled ahead of time and "
+            "has no gradient of its own. Run this function without pycompiler (pycompiler.disable) to differentiate "
+            "it twice."
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 aten = torch.ops.aten
 
 
-@lru_cache(maxsize=None)
+@cache
 def is_view_op(target: object) -> bool:
     """True for operators whose result shares the storage of their first argument (and for getitem of such a list)."""
     if not isinstance(target, OpOverload) or target._schema.is_mutable:
@@ -50,7 +50,8 @@ def view_parent(node: fx.Node) -> tuple[fx.Node, Step] | None:
     if node.op != "call_function" or not is_view_op(node.target):
         return None
     base, *rest = node.args
-    assert isinstance(base, fx.Node) and (item is None or isinstance(item, int))
+    assert isinstance(base, fx.Node)
+    assert item is None or isinstance(item, int)
     return base, Step(node.target, tuple(rest), dict(node.kwargs), item)  # type: ignore[arg-type]
 
 

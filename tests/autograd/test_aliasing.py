@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import Compiled, check, clones, flat, loss_of
+from ad_helpers import Compiled, check, clones, flat, loss_of
 from torch import fx, nn
 
 from pycompiler.autograd import AutogradUnsupported, aot_eager
@@ -98,7 +98,9 @@ def test_leaf_mutated_under_no_grad() -> None:
     fn = aot_eager(fx.GraphModule(nn.Module(), graph), [weight, grad])
     before = weight._version
     (out,) = fn(weight, grad)
-    assert weight.is_leaf and weight._version == before + 1 and torch.is_grad_enabled()
+    assert weight.is_leaf
+    assert weight._version == before + 1
+    assert torch.is_grad_enabled()
     torch.testing.assert_close(weight.detach(), torch.full((3,), 0.75))
     out.sum().backward()
     torch.testing.assert_close(weight.grad, grad)
@@ -122,7 +124,10 @@ def test_mutation_through_data_hides_from_autograd() -> None:
 def test_output_is_input() -> None:
     x, w = torch.randn(3), torch.randn(3, requires_grad=True)
     out = Compiled(lambda a, b: (a, b, a * b, b), [x, w])(x, w)
-    assert out[0] is x and out[1] is w and out[3] is w and out[2].requires_grad
+    assert out[0] is x
+    assert out[1] is w
+    assert out[3] is w
+    assert out[2].requires_grad
     x2 = torch.randn(3)
     compiled = Compiled(lambda a: a.add_(1), [x])
     assert compiled(x2)[0] is x2
@@ -154,7 +159,9 @@ def test_view_of_an_input() -> None:
     x = leaf * 1
     compiled = Compiled(fn, [x])
     view, twice, detached = compiled(x)
-    assert view._base is x and detached.data_ptr() == x.data_ptr() and not detached.requires_grad
+    assert view._base is x
+    assert detached.data_ptr() == x.data_ptr()
+    assert not detached.requires_grad
     view.mul_(5)
     (view.sum() + twice.sum() + x.sum()).backward()
     expected = torch.ones(3, 4) * 3
@@ -186,7 +193,9 @@ def test_outputs_that_alias_each_other() -> None:
     compiled = check(fn, [torch.randn(3, 3, requires_grad=True), torch.randn(3, 3)])
     y, rest, transposed = compiled(torch.randn(3, 3), torch.ones(3, 3))
     y.zero_()
-    assert rest._base is y and not rest.any() and not transposed.any()
+    assert rest._base is y
+    assert not rest.any()
+    assert not transposed.any()
 
 
 def test_views_of_a_hidden_base() -> None:
@@ -196,7 +205,8 @@ def test_views_of_a_hidden_base() -> None:
 
     compiled = check(fn, [torch.randn(2, 4), torch.randn(4, 6, requires_grad=True)])
     a, b, _ = compiled(torch.randn(2, 4), torch.randn(4, 6, requires_grad=True))
-    assert a._base is b._base and a.requires_grad
+    assert a._base is b._base
+    assert a.requires_grad
 
 
 def test_in_place_on_an_intermediate_and_its_view() -> None:
@@ -296,7 +306,8 @@ def test_backward_is_compiled_on_first_use() -> None:
     out.sum().backward()
     first = compiled.backward
     compiled(x)[0].sum().backward()
-    assert first is not None and compiled.backward is first
+    assert first is not None
+    assert compiled.backward is first
 
 
 REFUSED = [
@@ -328,4 +339,5 @@ def test_leaf_mutated_under_grad_raises_as_eager() -> None:
 def test_loss_helper_weighs_outputs_differently() -> None:
     a = torch.ones(3, requires_grad=True)
     loss_of([a]).backward()
-    assert a.grad is not None and len(set(a.grad.tolist())) == 3
+    assert a.grad is not None
+    assert len(set(a.grad.tolist())) == 3

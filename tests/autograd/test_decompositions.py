@@ -138,11 +138,19 @@ def test_rule_equals_kernel(op: Any, args: tuple[Any, ...], kwargs: dict[str, An
             a = a.reshape(b.shape)
         assert a.dtype == b.dtype
         assert a.shape == b.shape
-        torch.testing.assert_close(a, b, rtol=1e-4 if b.dtype == torch.float32 else 2e-2, atol=1e-5, check_stride=i == 0)
+        torch.testing.assert_close(
+            a, b, rtol=1e-4 if b.dtype == torch.float32 else 2e-2, atol=1e-5, check_stride=i == 0
+        )
 
 
 # Rules that only say "the value itself", or that stand in for what cannot be called by hand.
-UNCALLED = {aten.detach.default, aten.alias.default, aten.lift.default, aten._reshape_alias.default, aten.nll_loss2d_backward.default}
+UNCALLED = {
+    aten.detach.default,
+    aten.alias.default,
+    aten.lift.default,
+    aten._reshape_alias.default,
+    aten.nll_loss2d_backward.default,
+}
 
 
 def test_every_rule_has_a_case() -> None:
@@ -180,7 +188,9 @@ FOREACH = [
 ]
 
 
-@pytest.mark.parametrize(("op", "args", "kwargs"), FOREACH, ids=lambda v: str(v) if hasattr(v, "overloadpacket") else "")
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs"), FOREACH, ids=lambda v: str(v) if hasattr(v, "overloadpacket") else ""
+)
 def test_foreach(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     decompose = foreach(op)
     assert decompose is not None

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import Compiled, check, loss_of
-from torch import nn
+from ad_helpers import Compiled, check, fakes, lifted, loss_of
+from ad_models import GPT, ConvNet
+from torch import fx, nn
+
+from pycompiler.autograd import aot_eager, compile_joint
 
 
 @pytest.fixture(autouse=True)
@@ -29,22 +32,6 @@ def test_mlp(how: str) -> None:
 
 def test_input_gradient() -> None:
     check(mlp(), [torch.randn(5, 8, requires_grad=True)])
-
-
-class ConvNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 3, padding=1)
-        self.norm = nn.BatchNorm2d(6)
-        self.pool = nn.MaxPool2d(2)
-        self.down = nn.Conv2d(6, 8, 3, stride=2)
-        self.norm2 = nn.BatchNorm2d(8)
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.relu(self.norm(self.conv(x)), inplace=True)
-        y = F.relu(self.norm2(self.down(self.pool(y))) + 0.5)
-        return self.head(y.mean((2, 3)))
 
 
 def test_conv_batchnorm_training() -> None:
@@ -73,43 +60,6 @@ def test_dropout_same_stream_and_same_mask() -> None:
 
 def test_dropout_eval() -> None:
     check(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3)).eval(), [torch.randn(16, 8)])
-
-
-class Block(nn.Module):
-    """A GPT block with causal attention."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = 2, 6, 16
-        q, k, v = self.qkv(self.ln1(x)).split(width, dim=2)
-        q = q.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-        k = k.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-        v = v.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        y = y.transpose(1, 2).contiguous().view(batch, length, width)
-        x = x + F.dropout(self.proj(y), self.dropout)
-        return x + F.dropout(self.down(F.gelu(self.up(self.ln2(x)), approximate="tanh")), self.dropout)
-
-
-class GPT(nn.Module):
-    def __init__(self, dropout: float = 0.0, layers: int = 2) -> None:
-        super().__init__()
-        self.token, self.position = nn.Embedding(11, 16), nn.Embedding(6, 16)
-        self.blocks = nn.ModuleList([Block(16, 2, dropout) for _ in range(layers)])
-        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 11, bias=False)
-
-    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x = self.token(ids) + self.position(torch.arange(6))
-        for block in self.blocks:
-            x = block(x)
-        logits = self.head(self.norm(x))
-        return logits, F.cross_entropy(logits.view(-1, 11), targets.view(-1))
 
 
 @pytest.mark.parametrize("how", ["default", "min_cut"])
@@ -235,8 +185,6 @@ def test_autocast_region() -> None:
             y = x @ w
         return y.float().sum(1)
 
-    from torch import fx
-
     graph = fx.Graph()
     x, w = graph.placeholder("x"), graph.placeholder("w")
     region = graph.call_function(torch.amp.autocast_mode._enter_autocast, ("cpu", torch.bfloat16, True, None))
@@ -244,8 +192,6 @@ def test_autocast_region() -> None:
     graph.call_function(torch.amp.autocast_mode._exit_autocast, (region,))
     graph.output((graph.call_method("sum", (graph.call_method("float", (y,)), 1)),))
     args = [torch.randn(4, 8), torch.randn(8, 4, requires_grad=True)]
-    from pycompiler.autograd import aot_eager
-
     got = aot_eager(fx.GraphModule(nn.Module(), graph), args)(*args)[0]
     expected = fn(*args)
     torch.testing.assert_close(got, expected)
@@ -263,12 +209,11 @@ def test_ambient_autocast_is_part_of_the_graph() -> None:
     assert got.dtype == expected.dtype
     torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
     got.float().sum().backward()
-    assert net[0].weight.grad is not None and net[0].weight.grad.dtype == torch.float32
+    assert net[0].weight.grad is not None
+    assert net[0].weight.grad.dtype == torch.float32
 
 
 def test_no_grad_region() -> None:
-    from torch import fx
-
     graph = fx.Graph()
     x, w = graph.placeholder("x"), graph.placeholder("w")
     graph.call_function(torch._C._set_grad_enabled, (False,))
@@ -277,10 +222,10 @@ def test_no_grad_region() -> None:
     z = graph.call_function(torch.matmul, (x, w))
     graph.output((graph.call_function(operator.add, (y, z)), y))
     args = [torch.randn(4, 8), torch.randn(8, 4, requires_grad=True)]
-    from pycompiler.autograd import aot_eager
-
     out, inside = aot_eager(fx.GraphModule(nn.Module(), graph), args)(*args)
-    assert torch.is_grad_enabled() and out.requires_grad and not inside.requires_grad
+    assert torch.is_grad_enabled()
+    assert out.requires_grad
+    assert not inside.requires_grad
     (got,) = torch.autograd.grad(out.sum(), [args[1]])
     torch.testing.assert_close(got, args[0].sum(0)[:, None].expand(8, 4))
     torch.testing.assert_close(inside, (args[0] @ args[1]).detach())
@@ -289,7 +234,8 @@ def test_no_grad_region() -> None:
 def test_grad_mode_off_is_inference() -> None:
     with torch.no_grad():
         compiled = Compiled(mlp(), [torch.randn(5, 8)])
-        assert compiled.inference is not None and compiled.forward is None
+        assert compiled.inference is not None
+        assert compiled.forward is None
         assert not compiled(torch.randn(5, 8))[0].requires_grad
     with torch.inference_mode():
         compiled = Compiled(mlp(), [torch.randn(5, 8)])
@@ -299,10 +245,6 @@ def test_grad_mode_off_is_inference() -> None:
 def test_inference_without_epilogue_is_the_compilers_callable() -> None:
     def kernel(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (args[0] * 2,)
-
-    from helpers import fakes, lifted
-
-    from pycompiler.autograd import compile_joint
 
     gm, _ = lifted(lambda x: x * 2, [torch.randn(3)])
     fn = compile_joint(gm, fakes(gm), fw_compiler=lambda g, i: kernel, bw_compiler=lambda g, i: kernel)

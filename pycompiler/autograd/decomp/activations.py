@@ -1,4 +1,5 @@
-"""Activations and their gradients in exp, erf, tanh, where and arithmetic; half types compute in float32 as ATen's kernels do.
+"""Activations and their gradients in exp, erf, tanh, where and arithmetic; half types compute in float32 as ATen's
+kernels do.
 
 In: ``aten.silu(x)``. Out: ``x * sigmoid(x)``.
 """

@@ -1,4 +1,5 @@
-"""Losses and their gradients; the gradient of a picked class is a comparison with its index, not a scatter, so that it fuses.
+"""Losses and their gradients; the gradient of a picked class is a comparison with its index, not a scatter, so that it
+fuses.
 
 In: ``aten.nll_loss_forward(log_p, target, None, mean, ignore)``. Out: gather, where and sums.
 """

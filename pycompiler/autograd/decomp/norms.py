@@ -169,10 +169,12 @@ def batch_norm_backward(
         return NotImplemented
     dims, shape, n = _channels(x)
     if train:
-        assert save_mean is not None and save_rstd is not None
+        assert save_mean is not None
+        assert save_rstd is not None
         mean, rstd = wide(save_mean), wide(save_rstd)
     else:
-        assert running_mean is not None and running_var is not None
+        assert running_mean is not None
+        assert running_var is not None
         mean, rstd = wide(running_mean), torch.rsqrt(wide(running_var) + eps)
     mean, rstd = aten.view.default(mean, shape), aten.view.default(rstd, shape)
     g, w = wide(grad), wide(x)

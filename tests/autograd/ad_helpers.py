@@ -32,7 +32,7 @@ def lifted(target: Any, args: Sequence[Any]) -> tuple[fx.GraphModule, list[Any]]
     tracer = _Inliner()
     with contextlib.ExitStack() as stack:
         for norm in (nn.BatchNorm1d, nn.BatchNorm2d):  # they branch on the rank, which fx cannot
-            stack.enter_context(mock.patch.object(norm, "_check_input_dim", lambda *_: None))
+            stack.enter_context(mock.patch.object(norm, "_check_input_dim", return_value=None))
         traced = tracer.trace(target)
     root = tracer.root
     graph = fx.Graph()
@@ -69,7 +69,7 @@ def run_graph(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         for node, value in zip(outputs, results, strict=True):  # type: ignore[arg-type]
             if isinstance(node, fx.Node) and isinstance(value, torch.Tensor):
                 expected = node.meta["val"]
-                assert value.shape == expected.shape and value.dtype == expected.dtype, node
+                assert (value.shape, value.dtype) == (expected.shape, expected.dtype), node
         return results
 
     return run
