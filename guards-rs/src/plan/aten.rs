@@ -8,8 +8,10 @@
 //! A native way that fails is repeated from Python: that raises the exception that eager raises.  Should Python
 //! succeed, its result stands and the step stays on that way.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -36,6 +38,13 @@ pub struct Aten {
 
 type Results = Vec<Option<Tensor>>;
 
+/// Operators that the dispatcher's C ABI turned out not to call, though their arguments can be encoded (kernels that take
+/// `int[]` where the schema says `SymInt[]`): found by the first failure, for all later plans.
+fn refused() -> MutexGuard<'static, BTreeSet<String>> {
+    static REFUSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    REFUSED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Aten {
     pub fn build(reader: &Reader<'_>, step: &Bound<'_, PyAny>) -> PyResult<Aten> {
         let op = step.getattr("op")?;
@@ -49,13 +58,14 @@ impl Aten {
         python.slots(&mut reads);
         let returns = returns(&schema)?;
         let shim = ShimCall::build(&schema.str()?.to_cow()?, &params, out.len());
-        let stack = StackCall::build(&schema, &params, &returns)?;
+        let name = op.str()?.to_string();
+        let stack = if refused().contains(&name) { None } else { StackCall::build(&schema, &params, &returns)? };
         if matches!(returns, Returns::Tensors(n) if n != out.len()) {
             return Err(PyValueError::new_err(format!("{schema}: the plan names {} results", out.len())));
         }
         let only_python = AtomicBool::new(false);
         let mutates = schema.getattr("is_mutable")?.extract()?;
-        Ok(Aten { name: op.str()?.to_string(), mutates, params, out, shim, stack, python, only_python, reads })
+        Ok(Aten { name, mutates, params, out, shim, stack, python, only_python, reads })
     }
 
     pub fn route(&self) -> &'static str {
@@ -72,7 +82,7 @@ impl Aten {
         if !self.only_python.load(Ordering::Relaxed) {
             match self.native(frame) {
                 Some(Ok(results)) => return self.store(frame, results),
-                Some(Err(_)) => return self.again(frame),
+                Some(Err(failure)) => return self.again(frame, &failure),
                 None => {}
             }
         }
@@ -102,13 +112,14 @@ impl Aten {
     }
 
     #[cold]
-    fn again(&self, frame: &mut Frame<'_, '_>) -> PyResult<()> {
+    fn again(&self, frame: &mut Frame<'_, '_>, failure: &Failure) -> PyResult<()> {
         self.call_python(frame)?;
         self.only_python.store(true, Ordering::Relaxed);
-        let text = format!("{}: the native call failed, the call from Python did not; it stays with Python", self.name);
+        refused().insert(self.name.clone());
+        let text = format!("{}: called from Python from now on, for the native call failed: {}", self.name, failure.0);
         let py = frame.gil.acquire();
         let log = py.import("logging")?.call_method1("getLogger", ("pycompiler.plan",))?;
-        log.call_method1("warning", (text,))?;
+        log.call_method1("info", (text,))?;
         Ok(())
     }
 
@@ -502,7 +513,9 @@ impl PyCall {
     fn build(reader: &Reader<'_>, op: &Bound<'_, PyAny>, args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> PyResult<PyCall> {
         let args = args.iter().map(|v| Template::build(reader, &v)).collect::<PyResult<_>>()?;
         let kwargs = kwargs.iter().map(|(k, v)| Ok((k.unbind(), Template::build(reader, &v)?))).collect::<PyResult<_>>()?;
-        Ok(PyCall { op: op.clone().unbind(), args, kwargs })
+        // what OpOverload.__call__ calls, without its Python frame
+        let op = op.getattr_opt("_op")?.unwrap_or_else(|| op.clone());
+        Ok(PyCall { op: op.unbind(), args, kwargs })
     }
 
     fn slots(&self, out: &mut Vec<usize>) {

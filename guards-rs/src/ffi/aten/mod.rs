@@ -124,8 +124,9 @@ impl Tensor {
     /// The result as Python's `torch.Tensor` (a new reference); consumes the handle.  Needs the GIL.
     pub fn into_py(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         let api = api()?;
-        if let (Some(wrap), false) = (api.wrap, slow()) {
+        if let (Some(wrap), false) = (api.wrap_move.or(api.wrap_copy), slow()) {
             // SAFETY: `wrap` takes a reference to a TensorBase, which is what the handle's address is; GIL held (`py`).
+            // A tensor that was moved from is undefined, and deleted like any other when `self` is dropped.
             let object = unsafe { wrap(self.0) };
             // SAFETY: a new reference, or null with the exception set.
             return unsafe { Bound::from_owned_ptr_or_err(py, object) };

@@ -103,8 +103,9 @@ table! {
         list_get: unsafe extern "C" fn(Raw, usize, *mut u64) -> i32 = cpu "torch_list_get_item",
         list_delete: unsafe extern "C" fn(Raw) -> i32 = cpu "torch_delete_list",
         string_new: unsafe extern "C" fn(*const c_char, usize, *mut Raw) -> i32 = cpu "torch_new_string_handle",
-        // Wrapping: THPVariable_Wrap, else the C ABI of 2.14, else torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr.
-        wrap: unsafe extern "C" fn(Raw) -> *mut ffi::PyObject = python "_Z16THPVariable_WrapRKN2at10TensorBaseE",
+        // Wrapping: THPVariable_Wrap (by move, else by const reference), else the C ABI of 2.14, else torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr.
+        wrap_move: unsafe extern "C" fn(Raw) -> *mut ffi::PyObject = python "_Z16THPVariable_WrapON2at10TensorBaseE",
+        wrap_copy: unsafe extern "C" fn(Raw) -> *mut ffi::PyObject = python "_Z16THPVariable_WrapRKN2at10TensorBaseE",
         to_pyobject: unsafe extern "C" fn(Raw, Raw, *mut Raw) -> i32 = cpu "torch_tensor_to_pyobject",
         // Unwrapping: the probed offset, else this (2.14), else torch._C._aoti.unsafe_alloc_void_ptr_from_tensor.
         from_pyobject: unsafe extern "C" fn(Raw, *mut Raw) -> i32 = cpu "torch_tensor_from_pyobject",
@@ -220,7 +221,7 @@ impl Api {
         let pick = |on: bool, fast: &'static str, slow: &'static str| if on { fast } else { slow };
         vec![
             ("unwrap", pick(self.tensor_offset.is_some(), "offset", "call")),
-            ("wrap", pick(self.wrap.is_some(), "THPVariable_Wrap", "call")),
+            ("wrap", pick(self.wrap_move.or(self.wrap_copy).is_some(), "THPVariable_Wrap", "call")),
             ("below_autograd", pick(self.exclude_guard.is_some() && self.excluded_keys.is_some(), "guard", "grad mode")),
             ("dispatcher", pick(self.call_dispatcher.is_some() || self.call_dispatcher_versioned.is_some(), "stable", "python")),
             ("messages", pick(self.exception_what.is_some(), "kept", "run again")),
