@@ -75,21 +75,23 @@ PYC_INLINE float pyc_expm1_poly(float r) {
     return pyc_fma(p, r * r, r);
 }
 
+// Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum; shifted by 23 it is an exponent.
+#define PYC_ROUND 12582912.0f
+
 // x in [-87.3, 88.7]: the exponent of the result is set by adding to its bits.
 PYC_INLINE float pyc_exp_core(float x) {
-    float n = __builtin_rintf(x * 1.44269504f);
+    float shifted = pyc_fma(x, 1.44269504f, PYC_ROUND), n = shifted - PYC_ROUND;
     float r = pyc_fma(n, -PYC_LN2_LO, pyc_fma(n, -PYC_LN2_HI, x));
     float p = pyc_fma(1.395060215e-03f, r, 8.368953131e-03f);
     p = pyc_fma(p, r, 4.166620597e-02f);
     p = pyc_fma(p, r, 1.666651815e-01f);
     p = pyc_fma(p, r, 5.000000000e-01f);
     float e = pyc_fma(p, r * r, r) + 1.0f;
-    return pyc_bits<float>(pyc_bits<uint32_t>(e) + ((uint32_t)(int32_t)n << 23));
+    return pyc_bits<float>(pyc_bits<uint32_t>(e) + (pyc_bits<uint32_t>(shifted) << 23));
 }
 
 PYC_INLINE float pyc_exp(float x) {
-    float in = x > 89.0f ? 89.0f : x < -88.0f ? -88.0f : x;
-    float e = pyc_exp_core(in);
+    float e = pyc_exp_core(x);  // outside its range any bits, not used
     e = x < -87.33654f ? 0.0f : e;
     return x <= 88.72283f ? e : x + __builtin_inff();  // overflow, and NaN as itself
 }
@@ -170,9 +172,9 @@ PYC_INLINE float pyc_sigmoid(float x) { return 1.0f / (1.0f + pyc_exp(-x)); }
 
 // exp(x) - 1 for x in [-87, 88], relative error small everywhere
 PYC_INLINE float pyc_expm1_core(float x) {
-    float n = __builtin_rintf(x * 1.44269504f);
+    float shifted = pyc_fma(x, 1.44269504f, PYC_ROUND), n = shifted - PYC_ROUND;
     float r = pyc_fma(n, -PYC_LN2_LO, pyc_fma(n, -PYC_LN2_HI, x));
-    float s = pyc_bits<float>((uint32_t)((int32_t)n + 127) << 23);
+    float s = pyc_bits<float>((pyc_bits<uint32_t>(shifted) << 23) + 0x3f800000u);
     return pyc_fma(pyc_expm1_poly(r), s, s - 1.0f);
 }
 
