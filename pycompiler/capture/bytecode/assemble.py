@@ -1,6 +1,6 @@
 """A list of instructions → a code object.
 
-In: plain `Instruction`s (jump direction free, no caches, no EXTENDED_ARG) and the code object to take names, flags and file from.
+In: plain `Instruction`s (jump direction free, no caches, no EXTENDED_ARG) and the code object to adapt.
 Out: a new code object with arguments, caches, locations, exception table and stack size computed.
 
 Example::
@@ -280,8 +280,8 @@ def _jump_opcode(opname: str, forward: bool) -> str | None:
 def _trampoline(instruction: Instruction) -> list[_Emission]:
     """A conditional jump backwards where only forward ones exist: branch to an unconditional jump just behind it."""
     opname = _jump_opcode(instruction.opname, forward=True)
-    if opname is None or VERSION >= (3, 12) and opname in ("FOR_ITER", "SEND"):
-        raise ValueError(f"{instruction!r} goes backwards, which Python {VERSION} cannot express; move its target behind it")
+    if opname is None or (VERSION >= (3, 12) and opname in ("FOR_ITER", "SEND")):
+        raise ValueError(f"{instruction!r} goes backwards, but Python {VERSION} cannot; move its target behind it")
     branch, skip, back = (_Emission(name, 0, instruction) for name in (opname, "JUMP_FORWARD", "JUMP_BACKWARD"))
     landing = _Emission("NOP", 0, instruction)
     branch.goal, skip.goal = back, landing
