@@ -149,6 +149,9 @@ def _mark_hidden_reads(code: CodeType, instructions: list[Instruction], slots: l
             for part in instructions[position : position + 3]:
                 if part is instruction or part.opname in ("PRECALL", "CALL"):
                     part.reads = part.reads or ("__class__", slots[0])
+        elif instruction.opname == "LOAD_SUPER_ATTR" and not instruction.flag & 2 and code.co_argcount:
+            # Until it is specialised it calls `super` without arguments, whatever is on the stack.
+            instruction.reads = ("__class__", slots[0])
 
 
 def is_zero_argument_super(code: CodeType, load: Instruction, following: Instruction) -> bool:
