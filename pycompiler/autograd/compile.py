@@ -23,7 +23,7 @@ from pycompiler.autograd.joint import Joint, trace_joint
 from pycompiler.autograd.partition import graph_module
 from pycompiler.autograd.partition import partition as cut_joint
 from pycompiler.autograd.recorder import Decomposition
-from pycompiler.ir.fake import new_fake_mode
+from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.logs import artifact
 
 _log_joint = artifact("aot_joint_graph")
@@ -108,7 +108,7 @@ def fakeify(value: Any, mode: FakeTensorMode) -> Any:
     """`value` as a FakeTensor of `mode` with static sizes; numbers stay as they are."""
     if isinstance(value, FakeTensor) or not isinstance(value, torch.Tensor):
         return value
-    return mode.from_tensor(value, static_shapes=True)
+    return fake_of(mode, value)
 
 
 def lift_attributes(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]:
