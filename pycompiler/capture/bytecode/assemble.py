@@ -41,7 +41,7 @@ _HAS_DOCSTRING = 0x4000000 if VERSION >= (3, 13) else 0
 
 @dataclass(frozen=True)
 class UnitOf:
-    """A constant known only after assembly: the code unit at which `target` ends up (what `lasti` counts in)."""
+    """A constant known only after assembly: the code unit (as in `lasti`) of `target`, or of a copy with its offset."""
 
     target: Instruction
 
@@ -227,9 +227,14 @@ def _written(name: str, variables: Variables) -> str:
 
 
 def _final_const(value: object, emissions: list[_Emission]) -> object:
-    if isinstance(value, UnitOf):
-        return next(e.unit + e.prefixes for e in emissions if e.source is value.target)
-    return value
+    if not isinstance(value, UnitOf):
+        return value
+    target = value.target
+    same = [e for e in emissions if e.source is target]
+    copies = [e for e in emissions if target.offset is not None and e.source.offset == target.offset]
+    if not same and not copies:
+        raise ValueError(f"a constant refers to {target!r}, but the list has neither it nor a copy of it")
+    return (same or copies)[0].unit + (same or copies)[0].prefixes
 
 
 def _emit(instructions: Sequence[Instruction], slots: dict[str, int], pools: Pools) -> list[_Emission]:

@@ -15,6 +15,7 @@ from pycompiler.capture.bytecode import (
     tail_call,
 )
 from pycompiler.capture.bytecode.analysis import reachable
+from pycompiler.capture.bytecode.assemble import UnitOf
 from pycompiler.capture.bytecode.build import (
     call_function,
     enter_handler,
@@ -221,6 +222,8 @@ class Splitter:
                 out += push_null()
             elif kind == "exc":
                 out += enter_handler(load_const(items[f"__t{n}"]))
+            elif kind == "lasti":
+                out += load_const(UnitOf(state.entry))
             else:
                 out += load_const(items[f"__t{n}"])
         return out
