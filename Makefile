@@ -34,13 +34,13 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 # An editable install: Python sources are used in place, the extension is built in release mode beside them.
-$(VENV)/.installed: $(BIN)/python pyproject.toml $(RUST)
+$(VENV)/.installed: pyproject.toml $(RUST) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: pyproject.toml $(RUST) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev,models]'
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pycompiler import _native, autograd, backends, config, lowering, scheduling
 from pycompiler.capture.breaks import SkipFrame
@@ -35,6 +34,7 @@ from pycompiler.errors import (
     RecompileLimitExceeded,
     Unsupported,
 )
+from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.guards import Guard, Scope, explain
 from pycompiler.logs import artifact, stage, step
 from pycompiler.runtime import build
@@ -257,8 +257,8 @@ class FrameCompiler:
         if not self.family.ours:
             return [t.real for t in inputs if t.real is not None]
         if any(t.fake._version != 0 for t in inputs):  # in-place operators have changed the fakes
-            mode = FakeTensorMode(allow_non_fake_inputs=True)
-            return [mode.from_tensor(t.real, static_shapes=True) for t in inputs]  # type: ignore[arg-type]
+            mode = new_fake_mode()
+            return [fake_of(mode, t.real) for t in inputs if t.real is not None]
         return [t.fake for t in inputs]
 
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:

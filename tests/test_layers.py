@@ -25,11 +25,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logs": {"errors"},
     "ir": {"errors"},
     **{stage: BASE for stage in STAGES},
-    "pipeline": BASE | STAGES,
-    "debug": BASE | {"pipeline"},
+    "backends": BASE,  # a registry; pipeline puts the compilers that it composes into it
+    "pipeline": BASE | STAGES | {"backends"},
     "distributed": BASE | {"pipeline"},
-    "backends": BASE | {"pipeline", "debug"},
-    "api": BASE | {"pipeline", "backends", "debug", "distributed"},
+    "api": BASE | {"pipeline", "backends", "distributed"},
+    "debug": BASE | {"pipeline", "backends", "api", "capture"},  # shows what capture records
     "__init__": BASE | {"api", "backends", "debug", "distributed", "pipeline"},
 }
 

@@ -4,6 +4,7 @@
 //! The tree is built when a CompiledFunction stores the entry, because slots are positions in its locals.
 
 use crate::ffi::object::{runtime_error, type_error, value_error, Handle};
+use crate::ffi::plan_call::{run_plan, Outputs};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
 use crate::guard::tree::Tree;
@@ -283,22 +284,25 @@ impl Contents {
     }
 
     fn run_plan(&self, bound: &Bound, walk: &Walk) -> Res<Owned> {
-        let inputs: SmallVec<[Obj; 16]> =
-            bound.tree.inputs[..bound.n_inputs].iter().filter_map(|r| walk.records[*r as usize]).collect();
-        let graph = call_plan(self.target.get(), &inputs)?;
+        // Owned: while a kernel runs without the GIL, another thread may drop what the inputs were read from.
+        let held: SmallVec<[Owned; 16]> = bound.tree.inputs.iter().filter_map(|r| walk.records[*r as usize]).map(Obj::own).collect();
+        let graph = call_plan(self.target.get(), &held[..bound.n_inputs])?;
         match &bound.template {
-            None => Ok(graph),
-            Some(template) => {
-                let outputs = if graph.is_tuple() { graph } else { graph.to_tuple()? };
-                template.build(outputs.get(), walk)
-            }
+            None => Owned::tuple_from(graph.into_vec()),
+            Some(template) => template.build(&graph, walk),
         }
     }
 }
 
 /// Every target, native plan or other callable, takes the graph's inputs positionally (ARCHITECTURE.md, "Backend protocol").
-fn call_plan(target: Obj, inputs: &[Obj]) -> Res<Owned> {
-    target.call(inputs, None)
+#[inline]
+fn call_plan(target: Obj, inputs: &[Owned]) -> Res<Outputs> {
+    run_plan(target, inputs).unwrap_or_else(|| {
+        let borrowed: SmallVec<[Obj; 16]> = inputs.iter().map(|i| i.get()).collect();
+        let returned = target.call(&borrowed, None)?;
+        let outputs = if returned.is_tuple() { returned } else { returned.to_tuple()? };
+        Ok(outputs.tuple_items().map(Obj::own).collect())
+    })
 }
 
 impl Template {
@@ -355,11 +359,10 @@ impl Template {
         }
     }
 
-    fn build(&self, graph: Obj, walk: &Walk) -> Res<Owned> {
+    fn build(&self, graph: &[Owned], walk: &Walk) -> Res<Owned> {
         let all = |parts: &[Template]| parts.iter().map(|t| t.build(graph, walk)).collect::<Res<Vec<Owned>>>();
         match self {
-            Template::Graph(i) if *i < graph.tuple_len() => Ok(graph.tuple_item(*i).own()),
-            Template::Graph(i) => Err(too_few(*i, graph.tuple_len())),
+            Template::Graph(i) => graph.get(*i).cloned().ok_or_else(|| too_few(*i, graph.len())),
             Template::Const(value) => Ok(value.own()),
             Template::Source(record) => {
                 walk.records[*record as usize].map(|v| v.own()).ok_or_else(|| runtime_error("an output's source has no value"))

@@ -47,6 +47,15 @@ PYC_INLINE float pyc_sign(float a) { return a > 0.0f ? 1.0f : a < 0.0f ? -1.0f :
 PYC_INLINE double pyc_sign(double a) { return a > 0.0 ? 1.0 : a < 0.0 ? -1.0 : 0.0; }
 template <class T> PYC_INLINE T pyc_sign(T a) { return (T)((a > 0) - (a < 0)); }
 
+// Division of many values by one: x / t = x * r * p with p a power of two, so that r neither overflows nor is denormal.
+struct pyc_divisor { float r, p; };
+PYC_INLINE pyc_divisor pyc_prepare(float t) {
+    int32_t e = (int32_t)((pyc_bits<uint32_t>(t) >> 23) & 255u);
+    e = e == 255 ? 127 : e < 1 ? 1 : e > 253 ? 253 : e;
+    float p = pyc_bits<float>((uint32_t)(254 - e) << 23);
+    return pyc_divisor{1.0f / (t * p), p};
+}
+
 // max and min in which a NaN wins, as torch's.
 template <class T> PYC_INLINE T pyc_max(T a, T b) { return a > b || a != a ? a : b; }
 template <class T> PYC_INLINE T pyc_min(T a, T b) { return a < b || a != a ? a : b; }
@@ -66,21 +75,23 @@ PYC_INLINE float pyc_expm1_poly(float r) {
     return pyc_fma(p, r * r, r);
 }
 
+// Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum; shifted by 23 it is an exponent.
+#define PYC_ROUND 12582912.0f
+
 // x in [-87.3, 88.7]: the exponent of the result is set by adding to its bits.
 PYC_INLINE float pyc_exp_core(float x) {
-    float n = __builtin_rintf(x * 1.44269504f);
+    float shifted = pyc_fma(x, 1.44269504f, PYC_ROUND), n = shifted - PYC_ROUND;
     float r = pyc_fma(n, -PYC_LN2_LO, pyc_fma(n, -PYC_LN2_HI, x));
     float p = pyc_fma(1.395060215e-03f, r, 8.368953131e-03f);
     p = pyc_fma(p, r, 4.166620597e-02f);
     p = pyc_fma(p, r, 1.666651815e-01f);
     p = pyc_fma(p, r, 5.000000000e-01f);
     float e = pyc_fma(p, r * r, r) + 1.0f;
-    return pyc_bits<float>(pyc_bits<uint32_t>(e) + ((uint32_t)(int32_t)n << 23));
+    return pyc_bits<float>(pyc_bits<uint32_t>(e) + (pyc_bits<uint32_t>(shifted) << 23));
 }
 
 PYC_INLINE float pyc_exp(float x) {
-    float in = x > 89.0f ? 89.0f : x < -88.0f ? -88.0f : x;
-    float e = pyc_exp_core(in);
+    float e = pyc_exp_core(x);  // outside its range any bits, not used
     e = x < -87.33654f ? 0.0f : e;
     return x <= 88.72283f ? e : x + __builtin_inff();  // overflow, and NaN as itself
 }
@@ -159,35 +170,33 @@ PYC_INLINE float pyc_log1p(float x) {
 
 PYC_INLINE float pyc_sigmoid(float x) { return 1.0f / (1.0f + pyc_exp(-x)); }
 
-PYC_INLINE float pyc_tanh(float x) {
-    float a = pyc_abs(x), s = x * x;
-    float p = pyc_fma(-5.533062853e-03f, s, 2.048815414e-02f);
-    p = pyc_fma(p, s, -5.369482934e-02f);
-    p = pyc_fma(p, s, 1.333092898e-01f);
-    p = pyc_fma(p, s, -3.333326578e-01f);
-    float near = pyc_fma(p * s, x, x);
-    float far = 1.0f - 2.0f / (pyc_exp_core(2.0f * (a > 10.0f ? 10.0f : a)) + 1.0f);
-    return a < 0.65f ? near : pyc_copysign(a == a ? far : a, x);
+// exp(x) - 1 for x in [-87, 88], relative error small everywhere
+PYC_INLINE float pyc_expm1_core(float x) {
+    float shifted = pyc_fma(x, 1.44269504f, PYC_ROUND), n = shifted - PYC_ROUND;
+    float r = pyc_fma(n, -PYC_LN2_LO, pyc_fma(n, -PYC_LN2_HI, x));
+    float s = pyc_bits<float>((pyc_bits<uint32_t>(shifted) << 23) + 0x3f800000u);
+    return pyc_fma(pyc_expm1_poly(r), s, s - 1.0f);
 }
 
+// E / (E + 2) with E = exp(2|x|) - 1
+PYC_INLINE float pyc_tanh(float x) {
+    float a = pyc_abs(x);
+    float e = pyc_expm1_core(2.0f * (a > 10.0f ? 10.0f : a));
+    return pyc_copysign(e / (e + 2.0f), x);
+}
+
+// 1 - exp(-t Q(t)) with t = |x|: one polynomial for the whole range
 PYC_INLINE float pyc_erf(float x) {
-    float a = pyc_abs(x), s = x * x, t = a > 4.0f ? 4.0f : a;
-    float p = pyc_fma(7.889122935e-05f, s, -8.020842215e-04f);
-    p = pyc_fma(p, s, 5.189535674e-03f);
-    p = pyc_fma(p, s, -2.685444430e-02f);
-    p = pyc_fma(p, s, 1.128360033e-01f);
-    p = pyc_fma(p, s, -3.761262596e-01f);
-    p = pyc_fma(p, s, 1.283791661e-01f);
-    float near = pyc_fma(p, x, x);
-    float q = pyc_fma(2.149606007e-05f, t, -4.391057882e-04f);
-    q = pyc_fma(q, t, 4.193608183e-03f);
-    q = pyc_fma(q, t, -2.517896146e-02f);
-    q = pyc_fma(q, t, 1.083724722e-01f);
-    q = pyc_fma(q, t, 6.332626343e-01f);
-    q = pyc_fma(q, t, 1.129556775e+00f);
-    q = pyc_fma(q, t, -1.834433642e-04f);
-    float far = 1.0f - pyc_exp_core(-q);  // -log(erfc(t)) is a polynomial in t
-    return a < 1.0f ? near : pyc_copysign(a == a ? far : a, x);
+    float a = pyc_abs(x), t = a > 4.0f ? 4.0f : a;
+    float q = pyc_fma(-9.256311387e-06f, t, 1.176416044e-04f);
+    q = pyc_fma(q, t, -6.328378804e-04f);
+    q = pyc_fma(q, t, 1.667029224e-03f);
+    q = pyc_fma(q, t, -1.603979617e-04f);
+    q = pyc_fma(q, t, -1.915306225e-02f);
+    q = pyc_fma(q, t, 1.027778313e-01f);
+    q = pyc_fma(q, t, 6.366193891e-01f);
+    q = pyc_fma(q, t, 0.12837916709551256f);  // Q - 1: adding t last loses least
+    return pyc_copysign(pyc_expm1_core(-pyc_fma(t, q, t)), x);
 }
 
 // ---- exp, log: double --------------------------------------------------------------------------------------------

@@ -23,6 +23,10 @@ from pycompiler.autograd.joint import Joint, trace_joint
 from pycompiler.autograd.partition import graph_module
 from pycompiler.autograd.partition import partition as cut_joint
 from pycompiler.autograd.recorder import Decomposition
+from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.logs import artifact
+
+_log_joint = artifact("aot_joint_graph")
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
 
@@ -45,11 +49,13 @@ def compile_joint(
     positional tensors that returns the graph's outputs with the strides of their ``meta["val"]``.
     Raises `AutogradUnsupported` for graphs that must run eagerly; an error that eager would raise comes as it is.
     """
-    mode = detect_fake_mode(tuple(example_inputs)) or FakeTensorMode(allow_non_fake_inputs=True)
+    mode = detect_fake_mode(tuple(example_inputs)) or new_fake_mode()
     gm, lifted = lift_attributes(gm)
     fakes = [fakeify(t, mode) for t in (*lifted, *example_inputs)]
     table = default_decompositions() if decompositions is None else decompositions
     joint = trace_joint(gm, fakes, mode, table)
+    if _log_joint.enabled:
+        _log_joint(f"{name}\n{joint.graph}")
     ambient_autocast = torch._C._is_any_autocast_enabled()
     if joint.needs_backward:
         inner = _compile_pair(
@@ -67,7 +73,7 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[...
     """`compile_joint` with compilers that run the ATen graphs as they are."""
 
     def run_graph(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Sequence[Any]]:
-        return module.forward  # type: ignore[no-any-return]
+        return module.forward
 
     return compile_joint(gm, example_inputs, fw_compiler=run_graph, bw_compiler=run_graph)
 
@@ -102,7 +108,7 @@ def fakeify(value: Any, mode: FakeTensorMode) -> Any:
     """`value` as a FakeTensor of `mode` with static sizes; numbers stay as they are."""
     if isinstance(value, FakeTensor) or not isinstance(value, torch.Tensor):
         return value
-    return mode.from_tensor(value, static_shapes=True)
+    return fake_of(mode, value)
 
 
 def lift_attributes(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]:
@@ -115,7 +121,7 @@ def lift_attributes(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tens
         return gm, []
     values: dict[str, torch.Tensor] = {n.target: _fetch(gm, n.target) for n in attributes}
     graph = fx.Graph()
-    env = {}
+    env: dict[fx.Node, fx.Node] = {}
     lifted = {target: graph.placeholder(f"lifted_{i}") for i, target in enumerate(values)}
     for node in gm.graph.nodes:
         env[node] = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -71,7 +72,8 @@ class DefaultTable(Mapping[OpOverload, Decomposition]):
 def _torch_table() -> Mapping[OpOverload, Decomposition]:
     from torch._decomp import core_aten_decompositions
 
-    return {op: fn for op, fn in core_aten_decompositions().items() if isinstance(op, OpOverload)}
+    table: dict[Any, Any] = dict(core_aten_decompositions())
+    return {op: fn for op, fn in table.items() if isinstance(op, OpOverload)}
 
 
 @cache

@@ -127,7 +127,7 @@ def _refuse_exotic(example: Any) -> None:
 
 
 def _storage(t: torch.Tensor) -> int:
-    return t.untyped_storage()._cdata
+    return int(t.untyped_storage()._cdata)
 
 
 class _Input:
@@ -169,7 +169,7 @@ def _fresh_fake(example: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
 def _inner(t: torch.Tensor) -> torch.Tensor:
     if not torch._is_functional_tensor(t):
         return t
-    torch._sync(t)
+    torch._functionalize_sync(t)
     return torch._from_functional_tensor(t)
 
 
@@ -238,10 +238,11 @@ class _Trace:
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
         if node.op == "call_function":
+            assert callable(node.target)
             if node.target in _NEEDS_PYTHON_DISPATCHER:
                 with torch._C._EnablePythonDispatcher():
-                    return node.target(*args, **kwargs)  # type: ignore[operator]
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+                    return node.target(*args, **kwargs)
+            return node.target(*args, **kwargs)
         if node.op == "call_method":
             assert isinstance(node.target, str)
             return getattr(args[0], node.target)(*args[1:], **kwargs)

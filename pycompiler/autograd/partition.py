@@ -46,7 +46,7 @@ class Partition:
 
 
 def partition(joint: Joint, how: str = "min_cut", budget: float = 1.0) -> Partition:
-    """Cut `joint` in two. `how` is "min_cut" or "default"; `budget` in [0, 1]: the share of activation memory to keep."""
+    """Cut `joint` in two. `how` is "min_cut" or "default", `budget` in [0, 1] the share of memory to keep."""
     if how not in ("min_cut", "default"):
         raise ValueError(f"partition must be 'min_cut' or 'default', not {how!r}")
     if not 0.0 <= budget <= 1.0:

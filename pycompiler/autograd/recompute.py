@@ -79,8 +79,8 @@ def recompute_cost(node: fx.Node) -> float:
     values = [a.meta["val"] for a in node.all_input_nodes if isinstance(a.meta.get("val"), torch.Tensor)]
     result = max(1, size_bytes(node))
     if packet in _MATMUL and len(values) >= 2:
-        return 2.0 * values[-2].shape[-1]
+        return 2.0 * float(values[-2].shape[-1])
     read = sum(v.numel() * v.element_size() for v in values)
     if packet is aten.convolution and len(values) >= 2:
-        return 2.0 * math.prod(values[1].shape[1:])
-    return 1.0 + read / result
+        return 2.0 * float(math.prod(values[1].shape[1:]))
+    return 1.0 + float(read) / result

@@ -73,13 +73,13 @@ def functional() -> Iterator[None]:
     try:
         yield
     finally:
-        torch._disable_functionalization()
+        torch._disable_functionalization()  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
 def plain(mode: FakeTensorMode) -> Iterator[None]:
     """Inside a trace: make FakeTensors of `mode` that are not recorded."""
-    torch._disable_functionalization()
+    torch._disable_functionalization()  # type: ignore[no-untyped-call]
     try:
         with _disable_current_modes(), torch.no_grad(), mode:
             yield
@@ -87,7 +87,7 @@ def plain(mode: FakeTensorMode) -> Iterator[None]:
         torch._enable_functionalization(reapply_views=True)
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Dispatch mode that appends what it sees to an fx graph; see the module docstring."""
 
     @classmethod
@@ -95,7 +95,7 @@ class Recorder(TorchDispatchMode):
         return False  # True would wrap every call of the mode in torch._dynamo.disable, which costs, and imports it
 
     def __init__(self, fake_mode: FakeTensorMode, decompositions: Mapping[OpOverload, Decomposition]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.fake_mode = fake_mode
         self.decompositions = decompositions
         self.graph = fx.Graph()
@@ -252,7 +252,7 @@ class Recorder(TorchDispatchMode):
         real = [t for t in tensors_in((args, kwargs)) if not isinstance(t, FakeTensor)]
         if real:
             fakes = {id(t): self.constant(t) for t in real}
-            args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: fakes.get(id(a), a))  # type: ignore[assignment]
+            args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: fakes.get(id(a), a))
         out = self.fake_mode.__torch_dispatch__(func, types, args, kwargs)
         if not any(True for _ in tensors_in(out)):
             return out
@@ -268,7 +268,8 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, FakeTensor):
             return value
         if id(value) not in self._constant_of:
-            self._bake(value, self.fake_mode.__torch_dispatch__(func, types, (value,), {}))
+            fake: Any = self.fake_mode.__torch_dispatch__(func, types, (value,), {})
+            self._bake(value, fake)
         return self._constant_of[id(value)]
 
     def _arg(self, value: Any) -> Any:

@@ -19,6 +19,7 @@ from torch import fx
 
 from pycompiler.autograd.joint import Joint, Mutation, Output
 from pycompiler.autograd.partition import Partition
+from pycompiler.errors import DoubleBackwardError
 
 Compiled = Callable[..., Sequence[Any]]
 
@@ -89,7 +90,7 @@ class _NoDoubleBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        raise RuntimeError(
+        raise DoubleBackwardError(
             f"double backward through the compiled graph {ctx.name!r}: its backward was compiled ahead of time and "
             "has no gradient of its own. Run this function without pycompiler (pycompiler.disable) to differentiate "
             "it twice."
@@ -146,7 +147,7 @@ def differentiable(joint: Joint, part: Partition, forward: Compiled, backward: L
     }
     function = type(f"Compiled_{name}", (torch.autograd.Function,), members)
     # Not Function.apply: its checks for functorch are the caller's guards on dispatch keys.
-    return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return]
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc,no-any-return]
 
 
 def _forward_lines(joint: Joint, part: Partition) -> list[str]:

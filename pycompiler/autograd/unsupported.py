@@ -6,8 +6,10 @@ Example: ``raise AutogradUnsupported("metadata mutation", "input 0 was resized",
 
 from __future__ import annotations
 
+from pycompiler.errors import PyCompilerError
 
-class AutogradUnsupported(RuntimeError):
+
+class AutogradUnsupported(PyCompilerError, RuntimeError):
     """A graph that is legal PyTorch but cannot be compiled ahead of time; the caller runs it eagerly and logs this."""
 
     def __init__(self, reason: str, seen: str, hint: str) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pycompiler.capture import calls, wrap
 from pycompiler.capture.breaks import Break, Raised
@@ -25,6 +24,7 @@ from pycompiler.capture.values.containers import Dict, Key, List, Sequence, Set,
 from pycompiler.capture.values.iterators import Generator, Iter
 from pycompiler.capture.values.objects import Class, Object, class_attribute
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.fake import new_fake_mode
 from pycompiler.ir.guards import Guard, UserFrame, global_state
 from pycompiler.ir.source import GLOBALS, Source
 from pycompiler.ir.source import const as const_source
@@ -37,7 +37,7 @@ class Capture:
 
     def __init__(self, root_globals: dict[str, Any]) -> None:
         self.root_globals = root_globals
-        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake_mode = new_fake_mode()
         self.graph = GraphBuilder(self, self.fake_mode)
         self.effects = Effects()
         self.guards: dict[tuple[Any, ...], Guard] = {}

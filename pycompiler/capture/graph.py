@@ -25,6 +25,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.fake import fake_of
 from pycompiler.ir.source import Source
 
 
@@ -46,7 +47,7 @@ class GraphBuilder:
     # inputs ---------------------------------------------------------------------------------------------------
     def add_input(self, real: torch.Tensor, source: Source) -> Tensor:
         """A placeholder for an existing tensor; placeholders come first, in order of first use."""
-        fake = self.fake_mode.from_tensor(real, static_shapes=True)
+        fake = fake_of(self.fake_mode, real)
         anchor = self._last_input
         ctx = self.graph.inserting_after(anchor) if anchor is not None else self.graph.inserting_before(self._first())
         with ctx:
@@ -165,7 +166,7 @@ class GraphBuilder:
         """A tensor made during capture from constants (a baked attribute of the graph)."""
         name = f"_tensor_constant{len(self.attributes)}"
         self.attributes[name] = real
-        fake = self.fake_mode.from_tensor(real, static_shapes=True)
+        fake = fake_of(self.fake_mode, real)
         node = self.graph.get_attr(name)
         node.meta["example_value"] = fake
         value = Tensor(node, fake)

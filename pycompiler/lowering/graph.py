@@ -133,7 +133,7 @@ class Lowering:
         for d, broadcast in enumerate(wide):
             if broadcast:
                 base = narrowed(base, d)
-        if not is_dense(base.shape, stride):
+        if not is_injective(base.shape, stride):
             stride = dense_like(base.shape, stride)
         filled = self.pointwise(base.load, self.fresh(v.dtype, base.shape, stride, v.device))
         return expand(filled, v.shape) if any(wide) else filled
@@ -257,6 +257,19 @@ def is_dense(shape: Exprs, stride: Exprs) -> bool:
         if stride[d] != step:
             return any(n == 0 for n in shape)
         step = step * shape[d]
+    return True
+
+
+def is_injective(shape: Exprs, stride: Exprs) -> bool:
+    """Whether no two elements share a place (there may be gaps)."""
+    if not all(e.is_const for e in (*shape, *stride)):
+        return is_dense(shape, stride)
+    covered = 0
+    for d in reversed(stride_order(shape, stride)):
+        if shape[d].as_int() > 1:
+            if stride[d].as_int() <= covered:
+                return False
+            covered += stride[d].as_int() * (shape[d].as_int() - 1)
     return True
 
 

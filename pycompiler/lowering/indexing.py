@@ -59,7 +59,7 @@ def _selected(low: Lowering, x: Value, dim: int, indices: Value) -> Value:
 
 @lowering(aten.gather.default)
 def gather(low: Lowering, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Any:
-    if x.rank == 0 or index.rank == 0:
+    if x.rank == 0 or index.rank != x.rank:
         return NotImplemented
     d = normal_dim(dim, x.rank)
 

@@ -105,6 +105,34 @@ def padded(low: Lowering, x: Value, before: Sequence[Expr], value: Any) -> Value
     return low.pointwise(emit, buffer)
 
 
+def _edge(reflect: bool) -> Any:
+    """Padding with the mirrored inside, or with the outermost element, as index arithmetic."""
+
+    def place(i: Expr, n: Expr) -> Expr:
+        if not reflect:
+            return i.max(0).min(n - 1)
+        mirrored = i.max(-i)
+        return (n - 1) - ((n - 1) - mirrored).max(mirrored - (n - 1))
+
+    def handler(low: Lowering, x: Value, padding: Sequence[Any]) -> Any:
+        if any(n == 0 for n in x.shape) or not all(isinstance(p, int) and p >= 0 for p in padding):
+            return NotImplemented
+        lead = [ZERO] * (x.rank - len(padding) // 2) + [Expr.of(p) for p in padding[::2]][::-1]
+        padded_dims = range(x.rank - len(padding) // 2, x.rank)
+
+        def index(i: Sequence[Expr]) -> list[Expr]:
+            return [place(k - lead[d], x.shape[d]) if d in padded_dims else k for d, k in enumerate(i)]
+
+        return stored(low, mapped(x, to_exprs(low.fake.shape), index), low.fake)
+
+    return handler
+
+
+for _d in ("1d", "2d", "3d"):
+    lowering(getattr(aten, f"reflection_pad{_d}").default)(_edge(reflect=True))
+    lowering(getattr(aten, f"replication_pad{_d}").default)(_edge(reflect=False))
+
+
 def both(a: Val, b: Val) -> Val:
     if a.constant is not None:
         return b if a.constant else a

@@ -42,6 +42,8 @@ def _from_sympy(e: Any) -> Expr:
     if e.is_Integer:
         return Expr.of(int(e))
     if e.is_Symbol:
+        if e.name.startswith("u"):
+            raise NotImplementedError(f"the size {e} depends on data: no buffer can be planned for it")
         return Expr.sym(e.name)
     args = [_from_sympy(a) for a in e.args]
     kind = type(e).__name__

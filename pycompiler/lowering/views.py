@@ -13,7 +13,7 @@ import torch
 from pycompiler.ir.expr import ONE, ZERO, Expr
 from pycompiler.lowering import values
 from pycompiler.lowering.graph import Lowering
-from pycompiler.lowering.registry import lowering
+from pycompiler.lowering.registry import LOWERINGS, Handler, lowering, overloads, register
 from pycompiler.lowering.values import Value, normal_dim, to_expr, to_exprs
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -196,3 +196,25 @@ def sym_stride(low: Lowering, x: Value, dim: int) -> Expr:
 @lowering(aten.sym_numel.default)
 def sym_numel(low: Lowering, x: Value) -> Expr:
     return x.numel
+
+
+# -- the copying variants: the view, in memory of its own ------------------------------------------------------------
+
+
+def _copying(view: Handler) -> Handler:
+    def handler(low: Lowering, x: Value, *args: Any, **options: Any) -> Any:
+        made = view(low, x, *args, **options)
+        if not isinstance(made, tuple):
+            return low.copy(made)
+        return tuple(low.copy(v) for v in made)
+
+    return handler
+
+
+for _view in (aten.permute, aten.expand, aten.squeeze, aten.unsqueeze, aten.t, aten.transpose.int, aten.view.default,
+              aten.slice.Tensor, aten.select.int, aten.split.Tensor, aten.split_with_sizes, aten.unbind, aten.diagonal,
+              aten.unfold, aten.as_strided, aten.detach):  # fmt: skip
+    for _overload in overloads(_view):
+        _copies = getattr(aten, _overload._schema.name.partition("::")[2] + "_copy")
+        register(getattr(_copies, _overload._overloadname), _copying(LOWERINGS[_overload]))
+lowering(aten.narrow_copy.default)(_copying(narrow))

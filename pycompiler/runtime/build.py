@@ -81,7 +81,11 @@ def compile_into(folder: Path, text: str, toolchain: Toolchain) -> None:
 def build(text: str, symbols: Sequence[str] = (), name: str = "graph") -> BuiltLibrary:
     """The library of `text`.  Raises NoCompiler or BuildFailed; every trouble with the cache falls back to a temporary
     folder with a warning."""
-    toolchain = find_toolchain()
+    try:
+        toolchain = find_toolchain()
+    except NoCompiler as error:
+        disk_cache.warn_once(f"graphs run through ATen: {error}")
+        raise
     key = cache_key(text, toolchain)
     begin = time.perf_counter()
 

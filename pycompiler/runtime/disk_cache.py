@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import filelock
-import platformdirs
+
+from pycompiler import config
 
 log = logging.getLogger("pycompiler.runtime")
 
@@ -53,8 +54,7 @@ def check_private(path: Path, *, folder: bool) -> None:
 
 
 def wanted_root() -> Path:
-    given = os.environ.get("PYCOMPILER_CACHE_DIR")
-    return Path(given) if given else Path(platformdirs.user_cache_dir("pycompiler", appauthor=False))
+    return Path(os.environ.get("PYCOMPILER_CACHE_DIR") or config.cache_dir)
 
 
 _warned: set[str] = set()
@@ -82,12 +82,13 @@ def temporary_root() -> Path:
 
 def open_root() -> Path:
     """The cache folder, made if need be; a temporary one (with one warning) when it cannot be used."""
+    if not config.disk_cache:
+        return temporary_root()
     root = wanted_root()
     try:
-        if not root.is_absolute():
-            root = Path.cwd() / root if os.environ.get("PYCOMPILER_CACHE_DIR") else root
-        if not root.is_absolute():
+        if str(root).startswith("~"):
             raise OSError(f"no home folder ({root})")
+        root = root.absolute()
         if not root.is_dir():
             root.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pycompiler
+from pycompiler import config
 
 CANDIDATES = ("c++", "g++", "clang++")
 
@@ -74,16 +75,17 @@ def _locate(text: str) -> tuple[str, ...] | None:
 
 
 def find_toolchain() -> Toolchain:
-    """The first compiler found; raises NoCompiler.  Not remembered across a change of CXX or PATH."""
-    return _find(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+    """The first compiler found; raises NoCompiler.  Not remembered across a change of the knobs, CXX or PATH."""
+    return _find(config.cxx or os.environ.get("CXX", ""), os.environ.get("PATH", ""), config.cxx_flags)
 
 
 @functools.lru_cache(maxsize=8)
-def _find(cxx: str, path: str) -> Toolchain:
+def _find(cxx: str, path: str, flags: str) -> Toolchain:
     for text in (cxx, *CANDIDATES):
         command = _locate(text)
         if command is None:
             continue
+        command = (*command, *shlex.split(flags))
         binary = Path(command[0]).resolve()
         stat = binary.stat()
         return Toolchain(command, f"{command} {binary} {stat.st_size} {stat.st_mtime_ns} {cpu_identity()}")

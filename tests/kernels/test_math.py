@@ -15,7 +15,7 @@ from pycompiler.runtime.build import build
 FLOAT: dict[str, tuple[object, float, float, float]] = {
     "exp": (torch.exp, 1.0, -87.3, 88.7), "exp2": (torch.exp2, 1.5, -125.9, 127.9), "expm1": (torch.expm1, 2.0, -30, 88),
     "log": (torch.log, 1.0, 1e-38, 1e38), "log2": (torch.log2, 2.0, 1e-38, 1e38), "log10": (torch.log10, 2.0, 1e-38, 1e38),
-    "log1p": (torch.log1p, 2.0, -0.999, 1e4), "erf": (torch.erf, 2.0, -5, 5), "tanh": (torch.tanh, 2.0, -12, 12),
+    "log1p": (torch.log1p, 2.0, -0.999, 1e4), "erf": (torch.erf, 2.0, -5, 5), "tanh": (torch.tanh, 2.25, -12, 12),
     "sigmoid": (torch.sigmoid, 2.5, -80, 80), "sin": (torch.sin, 1.5, -1e4, 1e4), "cos": (torch.cos, 1.5, -1e4, 1e4),
     "sqrt": (torch.sqrt, 0.6, 0, 1e30), "rsqrt": (torch.rsqrt, 1.6, 1e-30, 1e30), "erfinv": (torch.erfinv, 1.0, -0.999, 0.999),
     "digamma": (torch.digamma, 2.0, 1.6, 50), "erfc": (torch.erfc, 3.0, -3, 5), "tan": (torch.tan, 2.0, -100, 100),

@@ -161,3 +161,32 @@ def test_resnet_block():
     x = randn(2, 3, 8, 8)
     check(f, [x, *values], native=False, rtol=1e-4, atol=1e-5)
     check(f, [x.to(memory_format=torch.channels_last), *values], native=False, rtol=1e-4, atol=1e-5)
+
+
+# Core ATen operators that stay ATen's kernels, and why.
+KEPT = {
+    "products": "addmm bmm mm convolution convolution_backward _cdist_forward _pdist_forward",
+    "random numbers are eager's": "rand randn randperm native_dropout",
+    "no scan or sort in the loop IR": "cumsum sort topk masked_scatter scatter_reduce",
+    "windows: ATen's kernels are vectorised": "avg_pool2d avg_pool2d_backward avg_pool3d max_pool2d_with_indices "
+    "max_pool2d_with_indices_backward max_pool3d_with_indices _adaptive_avg_pool2d _adaptive_avg_pool2d_backward "
+    "_adaptive_avg_pool3d col2im grid_sampler_2d upsample_bilinear2d upsample_nearest2d _embedding_bag",
+    "decomposed before lowering": "_native_batch_norm_legit _native_batch_norm_legit_no_training avg_pool1d "
+    "native_group_norm_backward adaptive_avg_pool1d",
+    "no functional operator": "resize_",
+    "complex numbers": "_fft_c2r _fft_r2c",
+    "sizes that depend on data": "nonzero _local_scalar_dense",
+    "no tensor": "sym_storage_offset",
+}
+
+
+def test_every_core_operator_is_lowered_or_kept_for_a_reason():
+    kept = {name for names in KEPT.values() for name in names.split()}
+    unlowered = set()
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+            op = getattr(packet, overload)
+            if torch.Tag.core in op.tags and op not in LOWERINGS and "out" not in overload:
+                unlowered.add(name)
+    assert unlowered <= kept, unlowered - kept

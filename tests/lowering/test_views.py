@@ -174,6 +174,9 @@ def test_creation(name):
 
 
 JOINING = {
+    "reflect2": lambda x, y: torch.nn.functional.pad((x * y)[None], (2, 1, 1, 2), mode="reflect"),
+    "replicate": lambda x, y: torch.nn.functional.pad(x[None], (3, 1, 0, 2), mode="replicate"),
+    "copies": lambda x, y: (torch.permute_copy(x, (1, 0)), torch.view_copy(y, (4, 3)), *torch.unbind_copy(x, 1)),
     "cat": lambda x, y: torch.cat([x, y]),
     "cat1": lambda x, y: torch.cat([x[:, :2], x, x.t()[:3, :1].t().expand(3, 3)], 1),
     "cat_dtypes": lambda x, y: torch.cat([x, y.long()]),

@@ -177,7 +177,7 @@ def test_guards_that_fail_at_once_run_the_original() -> None:
 
 
 def plan(outputs: Any, inputs: list[Any], target: Any = None) -> Any:
-    target = target or (lambda ins: [t + 1 for t in ins])
+    target = target or (lambda *ins: [t + 1 for t in ins])
     guards = [Guard("type_is", local("x"), torch.Tensor)]
     return _native.CompiledFunction(double, lambda s, l, r: _native.Entry(guards, target, "plan", outputs, inputs))
 
@@ -208,7 +208,7 @@ def test_plan_errors() -> None:
         with pytest.raises(ValueError, match=text):
             plan(bad, [local("x")])(torch.ones(1))
     with pytest.raises(ZeroDivisionError):
-        plan(("graph", 0), [local("x")], lambda ins: 1 // 0)(torch.ones(1))
+        plan(("graph", 0), [local("x")], lambda *ins: 1 // 0)(torch.ones(1))
 
 
 def test_entry_refuses() -> None:

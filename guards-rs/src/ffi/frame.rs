@@ -52,12 +52,15 @@ const OWNED_BY_THREAD: u8 = 0;
 
 type EvalFunction = unsafe extern "C" fn(*mut PyThreadState, *mut RawFrame, c_int) -> *mut PyObject;
 
-// Private functions of CPython, exported by every supported version (3.12 renamed the third, and keeps the old name).
+// Private functions of CPython, exported by every supported version; 3.12 gave the last three other names.
 extern "C" {
     fn _PyInterpreterState_GetEvalFrameFunc(interpreter: *mut PyInterpreterState) -> EvalFunction;
     fn _PyInterpreterState_SetEvalFrameFunc(interpreter: *mut PyInterpreterState, f: EvalFunction);
+    #[cfg_attr(Py_3_12, link_name = "PyUnstable_Eval_RequestCodeExtraIndex")]
     fn _PyEval_RequestCodeExtraIndex(free: unsafe extern "C" fn(*mut c_void)) -> Py_ssize_t;
+    #[cfg_attr(Py_3_12, link_name = "PyUnstable_Code_GetExtra")]
     fn _PyCode_GetExtra(code: *mut PyObject, index: Py_ssize_t, extra: *mut *mut c_void) -> c_int;
+    #[cfg_attr(Py_3_12, link_name = "PyUnstable_Code_SetExtra")]
     fn _PyCode_SetExtra(code: *mut PyObject, index: Py_ssize_t, extra: *mut c_void) -> c_int;
 }
 

@@ -12,6 +12,7 @@ pub mod aten;
 pub mod callable;
 pub mod frame;
 pub mod object;
+pub mod plan_call;
 pub mod sync;
 pub mod tailcall;
 pub mod torch;

@@ -75,17 +75,17 @@ def tanh_backward(grad: Tensor, y: Tensor) -> Any:
 
 
 @rule(aten.threshold_backward.default)
-def threshold_backward(grad: Tensor, x: Tensor, threshold: float) -> Tensor:
+def threshold_backward(grad: Tensor, x: Tensor, threshold: float) -> Any:
     return where(x <= threshold, 0, grad)
 
 
 @rule(aten.leaky_relu_backward.default)
-def leaky_relu_backward(grad: Tensor, x: Tensor, slope: float, self_is_result: bool) -> Tensor:
+def leaky_relu_backward(grad: Tensor, x: Tensor, slope: float, self_is_result: bool) -> Any:
     return where(x > 0, grad, grad * slope)
 
 
 @rule(aten.hardtanh_backward.default)
-def hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Tensor:
+def hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Any:
     return where((x <= low) | (x >= high), 0, grad)
 
 
@@ -95,22 +95,22 @@ def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
 
 
 @rule(aten.mul.Scalar)
-def mul_scalar(x: Tensor, other: Any) -> Tensor:
+def mul_scalar(x: Tensor, other: Any) -> Any:
     return aten.mul.Tensor(x, other)
 
 
 @rule(aten.div.Scalar)
-def div_scalar(x: Tensor, other: Any) -> Tensor:
+def div_scalar(x: Tensor, other: Any) -> Any:
     return aten.div.Tensor(x, other)
 
 
 @rule(aten.add.Scalar)
-def add_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+def add_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     return aten.add.Tensor(x, other, alpha=alpha) if alpha != 1 else aten.add.Tensor(x, other)
 
 
 @rule(aten.sub.Scalar)
-def sub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+def sub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     return aten.sub.Tensor(x, other, alpha=alpha) if alpha != 1 else aten.sub.Tensor(x, other)
 
 

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
-def filled(size: list[int], value: Any, dtype: torch.dtype | None, device: Any) -> Tensor:
+def filled(size: list[int], value: Any, dtype: torch.dtype | None, device: Any) -> Any:
     dtype = torch.get_default_dtype() if dtype is None else dtype
     device = torch.device("cpu") if device is None else device
     return aten.full.default(list(size), value, dtype=dtype, device=device, pin_memory=False)
@@ -33,7 +33,8 @@ def filled_like(x: Tensor, value: Any, dtype: Any, layout: Any, device: Any, mem
     # Preserve format: dense inputs keep their strides; of others the order of dimensions survives.
     if not is_dense(x):
         return NotImplemented
-    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), -x.shape[d]))
+    strides: tuple[int, ...] = x.stride()
+    order = sorted(range(x.dim()), key=lambda d: (-strides[d], -x.shape[d]))
     inverse = [order.index(d) for d in range(x.dim())]
     return aten.permute.default(filled([x.shape[d] for d in order], value, dtype, device), inverse)
 

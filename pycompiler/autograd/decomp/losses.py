@@ -26,7 +26,7 @@ def _class_shape(x: Tensor) -> tuple[int, list[int]]:
     return dim, shape
 
 
-def _weights(x: Tensor, safe: Tensor, weight: Tensor, dim: int, shape: list[int]) -> Tensor:
+def _weights(x: Tensor, safe: Tensor, weight: Tensor, dim: int, shape: list[int]) -> Any:
     """The weight of each target's class."""
     return aten.squeeze.dim(
         aten.gather.default(aten.expand.default(aten.view.default(weight, shape), list(x.shape)), dim, safe), dim

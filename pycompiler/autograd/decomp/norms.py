@@ -99,7 +99,7 @@ def _infer(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, 
     return like(_affine(normal, weight, bias, shape), x.dtype)
 
 
-def _empty(x: Tensor) -> Tensor:
+def _empty(x: Tensor) -> Any:
     return aten.full.default([0], 0, dtype=x.dtype, device=x.device, pin_memory=False)
 
 

@@ -43,12 +43,12 @@ def like(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
-def scalar(value: Any, x: torch.Tensor) -> torch.Tensor:
+def scalar(value: Any, x: torch.Tensor) -> Any:
     """`value` as a tensor without dimensions, of the type and device of `x`."""
     return torch.ops.aten.full.default([], value, dtype=x.dtype, device=x.device, pin_memory=False)
 
 
-def where(condition: torch.Tensor, a: Any, b: Any) -> torch.Tensor:
+def where(condition: torch.Tensor, a: Any, b: Any) -> Any:
     """``torch.where`` in which one side may be a number; it takes the other side's type."""
     if not isinstance(a, torch.Tensor):
         a = scalar(a, b)

@@ -144,5 +144,3 @@ def _live_before(instruction: Instruction, after: frozenset[str]) -> frozenset[s
     elif opname in _READS or opname in CELL:
         after |= {instruction.argval}
     return after.union(instruction.reads)
-
-

@@ -1,6 +1,6 @@
 """A list of instructions → a code object.
 
-In: plain `Instruction`s (jump direction free, no caches, no EXTENDED_ARG) and the code object to take names, flags and file from.
+In: plain `Instruction`s (jump direction free, no caches, no EXTENDED_ARG) and the code object to adapt.
 Out: a new code object with arguments, caches, locations, exception table and stack size computed.
 
 Example::
@@ -41,7 +41,7 @@ _HAS_DOCSTRING = 0x4000000 if VERSION >= (3, 13) else 0
 
 @dataclass(frozen=True)
 class UnitOf:
-    """A constant known only after assembly: the code unit at which `target` ends up (what `lasti` counts in)."""
+    """A constant known only after assembly: the code unit (as in `lasti`) of `target`, or of a copy with its offset."""
 
     target: Instruction
 
@@ -227,9 +227,14 @@ def _written(name: str, variables: Variables) -> str:
 
 
 def _final_const(value: object, emissions: list[_Emission]) -> object:
-    if isinstance(value, UnitOf):
-        return next(e.unit + e.prefixes for e in emissions if e.source is value.target)
-    return value
+    if not isinstance(value, UnitOf):
+        return value
+    target = value.target
+    same = [e for e in emissions if e.source is target]
+    copies = [e for e in emissions if target.offset is not None and e.source.offset == target.offset]
+    if not same and not copies:
+        raise ValueError(f"a constant refers to {target!r}, but the list has neither it nor a copy of it")
+    return (same or copies)[0].unit + (same or copies)[0].prefixes
 
 
 def _emit(instructions: Sequence[Instruction], slots: dict[str, int], pools: Pools) -> list[_Emission]:
@@ -280,8 +285,8 @@ def _jump_opcode(opname: str, forward: bool) -> str | None:
 def _trampoline(instruction: Instruction) -> list[_Emission]:
     """A conditional jump backwards where only forward ones exist: branch to an unconditional jump just behind it."""
     opname = _jump_opcode(instruction.opname, forward=True)
-    if opname is None or VERSION >= (3, 12) and opname in ("FOR_ITER", "SEND"):
-        raise ValueError(f"{instruction!r} goes backwards, which Python {VERSION} cannot express; move its target behind it")
+    if opname is None or (VERSION >= (3, 12) and opname in ("FOR_ITER", "SEND")):
+        raise ValueError(f"{instruction!r} goes backwards, but Python {VERSION} cannot; move its target behind it")
     branch, skip, back = (_Emission(name, 0, instruction) for name in (opname, "JUMP_FORWARD", "JUMP_BACKWARD"))
     landing = _Emission("NOP", 0, instruction)
     branch.goal, skip.goal = back, landing

@@ -38,6 +38,11 @@ def load_fast(name: str) -> Code:
     return named("LOAD_FAST", name)
 
 
+def load_fast_check(name: str) -> Code:
+    """Push a local, or raise UnboundLocalError; from 3.12 on `load_fast` of an unbound local pushes NULL."""
+    return named("LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in OPMAP else "LOAD_FAST", name)
+
+
 def store_fast(name: str) -> Code:
     """Pop into a local; NULL may be stored."""
     return named("STORE_FAST", name)

@@ -7,6 +7,7 @@ Example: ``[i.opname for i in decode(f.__code__)]``.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import CodeType
 
 from pycompiler.capture.bytecode.instruction import Handler, Instruction, Positions
@@ -143,11 +144,14 @@ def _mark_hidden_reads(code: CodeType, instructions: list[Instruction], slots: l
     calls = [i for i in instructions if i.opname in _CALLS] if inspects else []
     for instruction in (*inspects, *calls):
         instruction.reads = tuple(slots)
-    for position, (instruction, following) in enumerate(zip(instructions, instructions[1:], strict=False)):
+    for position, (instruction, following) in enumerate(pairwise(instructions)):
         if is_zero_argument_super(code, instruction, following):
             for part in instructions[position : position + 3]:
                 if part is instruction or part.opname in ("PRECALL", "CALL"):
                     part.reads = part.reads or ("__class__", slots[0])
+        elif instruction.opname == "LOAD_SUPER_ATTR" and not instruction.flag & 2 and code.co_argcount:
+            # Until it is specialised it calls `super` without arguments, whatever is on the stack.
+            instruction.reads = ("__class__", slots[0])
 
 
 def is_zero_argument_super(code: CodeType, load: Instruction, following: Instruction) -> bool:

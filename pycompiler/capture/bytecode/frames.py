@@ -1,7 +1,7 @@
 """Generated frame code: a head, then one original instruction run natively, then tails that call resume functions.
 
-In: a root code object, the head's instructions and what to do afterwards. Out: a code object of an ordinary function whose
-parameters are the frame's parameters, all positional, in locals-array order; free variables stay free variables.
+In: a root code object, the head's instructions and what to do afterwards. Out: a code object of an ordinary function
+whose parameters are the frame's parameters, all positional, in locals-array order; free variables stay free variables.
 
 Example, a break at the call at offset 30 of `code` with one local alive::
 
@@ -23,8 +23,24 @@ from pycompiler.capture.bytecode.analysis import reachable
 from pycompiler.capture.bytecode.assemble import assemble
 from pycompiler.capture.bytecode.decode import decode, preamble_cells, slot_names
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.resume import ResumeInfo, origin_of, original_offset, restore_cells, resume, resume_info
-from pycompiler.capture.bytecode.shapes import Exit, check_function, exits, group, group_exits, shielded, skip_landing, stack_kinds
+from pycompiler.capture.bytecode.resume import (
+    ResumeInfo,
+    origin_of,
+    original_offset,
+    restore_cells,
+    resume,
+    resume_info,
+)
+from pycompiler.capture.bytecode.shapes import (
+    Exit,
+    check_function,
+    exits,
+    group,
+    group_exits,
+    shielded,
+    skip_landing,
+    stack_kinds,
+)
 
 Tail = Sequence[Instruction] | Callable[[], Sequence[Instruction]]
 _COUNTED = 0x04, 0x08
@@ -127,8 +143,8 @@ def tail_call(
 ) -> list[Instruction]:
     """Return ``call(resume_fn, *locals, *stack items)``, cells as cell objects.
 
-    `stack` is the `ResumeInfo.stack` of the resume function; the items are on the stack when the tail begins. Where it says
-    "exc", the tail leaves the handler and passes on the exception handled there.
+    `stack` is the `ResumeInfo.stack` of the resume function; the items are on the stack when the tail begins. Where it
+    says "exc", the tail leaves the handler and passes on the exception handled there.
     """
     names = [f"{prefix}{position}" for position in range(len(stack))]
     levels = [name for name, kind in zip(names, stack, strict=True) if kind == "exc"]

@@ -58,7 +58,7 @@ class Instruction:
     handler: Handler | None = None
     flag: int = 0
     reads: tuple[str, ...] = ()
-    """Variables that the instruction, or the call it leads to, reads behind the bytecode's back (`super()`, `locals()`)."""
+    """Variables that the instruction, or the call it leads to, reads unseen (`super()`, `locals()`)."""
 
     def copy(self) -> Instruction:
         """The same instruction as a new object: same target, same handler."""

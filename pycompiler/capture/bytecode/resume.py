@@ -1,14 +1,14 @@
 """Resume functions: the original code, entered in the middle.
 
-In: a code object, the offset to go on at, the live variables and the stack layout. Out: a code object whose parameters are
-those variables (cells as raw cell objects) followed by the stack items that are not NULL.
+In: a code object, the offset to go on at, the live variables and the stack layout. Out: a code object whose parameters
+are those variables (cells as raw cell objects) followed by the stack items that are not NULL.
 
 Example: for ``resume(code, 20, locals=("x",), stack=("value", "null"))`` the function made of the result is called as
 ``fn(x, item)``; it pushes `item` and a NULL and goes on at offset 20.
 
-The stack may hold two things that are not ordinary values (see `shapes.stack_kinds`). At an ``"exc"`` item the parameter is
-the exception *being handled at that level*: the resume function enters its handler anew, and the tail that calls it has left
-it (`frames.tail_call` does both ends). At a ``"lasti"`` item the parameter is ignored.
+The stack may hold two things that are not ordinary values (see `shapes.stack_kinds`). At an ``"exc"`` item the
+parameter is the exception *being handled at that level*: the resume function enters its handler anew, and the tail that
+calls it has left it (`frames.tail_call` does that). At a ``"lasti"`` item the parameter is ignored.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class ResumeInfo:
 
     def offset_of(self, original_offset: int) -> int:
         """The inverse of `offsets`: where the instruction at an offset of `original` is in the resume function."""
-        return next(new for new, old in self.offsets.items() if old == original_offset)
+        return max(new for new, old in self.offsets.items() if old == original_offset)
 
 
 _Key = tuple[int, int, tuple[str, ...], tuple[str, ...]]
 _shared: weakref.WeakValueDictionary[_Key, CodeType] = weakref.WeakValueDictionary()
-"""Resume code by (id of the original, offset, locals, stack). A live entry keeps its original alive, so ids stay unique."""
+"""Resume code by (id of the original, offset, locals, stack). A live entry keeps its original alive: ids are unique."""
 
 
 def resume_info(code: CodeType) -> ResumeInfo | None:
@@ -70,7 +70,7 @@ def original_offset(code: CodeType, offset: int) -> tuple[CodeType, int]:
     if offsets is None:
         return original, offset
     if offset not in offsets:
-        raise ValueError(f"offset {offset} of {code.co_qualname} belongs to its head; expected an instruction of the user")
+        raise ValueError(f"offset {offset} of {code.co_qualname} belongs to its head, not to the user")
     return original, offsets[offset]
 
 
@@ -79,8 +79,8 @@ def resume(
 ) -> CodeType:
     """The code object of a resume function, shared between calls with the same origin, variables and stack.
 
-    `code` may itself be a resume function's; `at` is an offset in `code`. `stack` says "value" or "null" for every item from
-    the bottom; items that `shapes.stack_kinds` knows better are corrected, see `resume_info(result).stack`.
+    `code` may itself be a resume function's; `at` is an offset in `code`. `stack` says "value" or "null" for every item
+    from the bottom; items that `shapes.stack_kinds` knows better are corrected, see `resume_info(result).stack`.
     """
     original, at = original_offset(code, at)
     check_function(original)
@@ -118,7 +118,7 @@ def _build(
     preamble = preamble_cells(code, body)
     body, entry = _with_explicit_super(body, entry, first, first in cell_names(code))
     kept = reachable(body, [entry])
-    body = [instruction for instruction in body if instruction in kept]
+    body = shielded([instruction for instruction in body if instruction in kept])
     used = variables_used(body)
     cells = tuple(cell for cell in cell_names(code) if cell in locals or cell in used)
     made = tuple(cell for cell in preamble if cell in cells)
@@ -135,7 +135,7 @@ def _build(
     line = entry.lineno or code.co_firstlineno
     plain = code.co_name if name is None else name
     assembly = assemble_with_offsets(
-        shielded([*instructions, *body]),
+        [*instructions, *body],
         code,
         argnames=info.parameters,
         cellvars=cells,
@@ -207,5 +207,3 @@ def _with_explicit_super(
                 part.positions, part.lineno, part.handler = call[0].positions, call[0].lineno, call[0].handler
             result += [*inserted, *call]
     return result, entry
-
-

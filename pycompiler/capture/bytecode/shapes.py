@@ -1,7 +1,7 @@
 """Where things are in the original code that a generated function must respect: groups, exits, kinds of stack items.
 
-In: a code object's decoded instructions and a byte offset. Out: which instructions run natively as one, where control goes
-afterwards, and which stack items are not ordinary values.
+In: a code object's decoded instructions and a byte offset. Out: which instructions run natively as one, where control
+goes afterwards, and which stack items are not ordinary values.
 
 Example: ``exits(f.__code__, 12)["next"].offset`` is where a resume function goes on after the instruction at 12.
 """
@@ -51,7 +51,7 @@ def group(instructions: Sequence[Instruction], offset: int) -> slice:
     """The instructions that must run together with the one at `offset`: a call with its KW_NAMES and PRECALL."""
     start = end = skip_landing(instructions, find(instructions, offset))
     if instructions[start].opname in _CALL_PARTS:
-        while start > 0 and instructions[start - 1].opname in _CALL_PARTS[:2] and instructions[start].opname != "KW_NAMES":
+        while start > 0 and instructions[start - 1].opname in _CALL_PARTS[:2]:
             start -= 1
         while instructions[end].opname != "CALL":
             end += 1
@@ -141,17 +141,17 @@ def _resized(kinds: tuple[str, ...], depth: int) -> tuple[str, ...]:
 def shielded(instructions: Sequence[Instruction]) -> list[Instruction]:
     """The same code, safe for how 3.13 unwinds: NOPs, which need not run, where a handler's range would begin too late.
 
-    When a callee that runs in the same interpreter loop raises, 3.13 looks for the caller's handler one code unit *before*
-    the calling instruction (ceval.c, `resume_with_error`). Compiled code has an operand of the same range there; code
-    that enters a range by a jump, or lost its unreachable part, has not.
+    When a callee that runs in the same interpreter loop raises, 3.13 looks for the caller's handler one code unit
+    *before* the calling instruction (ceval.c, `resume_with_error`). Compiled code has an operand of the same range
+    there; code that enters a range by a jump, or lost its unreachable part, has not.
     """
     if VERSION < (3, 13):
         return list(instructions)
     result: list[Instruction] = []
     for instruction in instructions:
         if (result[-1].handler if result else None) != instruction.handler:
-            nop = Instruction("NOP", lineno=instruction.lineno, positions=instruction.positions)
-            nop.handler = instruction.handler
+            nop = instruction.copy()
+            nop.opname, nop.arg, nop.argval, nop.target, nop.flag, nop.reads = "NOP", None, None, None, 0, ()
             result.append(nop)
         result.append(instruction)
     return result

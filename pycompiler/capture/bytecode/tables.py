@@ -57,9 +57,7 @@ JUMP_UNCONDITIONAL: Final = frozenset(
     ["JUMP", "JUMP_NO_INTERRUPT", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"]
 )
 POP_JUMP_KINDS: Final = ("IF_TRUE", "IF_FALSE", "IF_NONE", "IF_NOT_NONE")
-JUMP: Final = (
-    _names(opcode.hasjrel) | JUMP_UNCONDITIONAL | {f"POP_JUMP_{kind}" for kind in POP_JUMP_KINDS}
-)
+JUMP: Final = _names(opcode.hasjrel) | JUMP_UNCONDITIONAL | {f"POP_JUMP_{kind}" for kind in POP_JUMP_KINDS}
 """Every jump, the version-independent spellings JUMP, JUMP_NO_INTERRUPT and POP_JUMP_IF_* included."""
 STOPS: Final = JUMP_UNCONDITIONAL | {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 """Opcodes after which the next instruction does not run."""

@@ -115,6 +115,8 @@ class BodyWriter:
             return self.wrapped(op)
         args = [self.value[a] for a in op.args]
         dtypes = [self.stage.loop.body[a].dtype for a in op.args]
+        if op.name == "truediv" and ctype(op.dtype).compute == "float" and self.many_by_one(*args):
+            return self.divide(*args, op.dtype)
         text = ops.pointwise(op.name, args, dtypes, op.dtype)
         if text in args:
             return text
@@ -122,6 +124,16 @@ class BodyWriter:
         if op.name in ops.SCALAR_ONLY and ctype(dtypes[0]).kind == "int":
             self.may_fail(scope)
         return self.define((text, op.dtype), text, ctype(op.dtype).compute, scope)
+
+    def many_by_one(self, a: str, b: str) -> bool:
+        """Whether the values of a vector loop are divided by one that does not change in it."""
+        inside = self.inside
+        return inside is not self.c.row and a in inside.names and b not in inside.names
+
+    def divide(self, a: str, b: str, dtype: torch.dtype) -> str:
+        d = self.define(("prepare", b), f"pyc_prepare({b})", "pyc_divisor", self.c.row)
+        text = f"{a} * {d}.r * {d}.p"
+        return self.define((text, dtype), text, ctype(dtype).compute, self.inside)
 
     def may_fail(self, scope: Scope) -> None:
         """The text sets the error code, which a vector loop cannot."""

@@ -1,6 +1,6 @@
 """Small functions, one per way in which a frame can be in the middle of something.
 
-Each case is a factory: it returns a fresh function, its arguments and a log of side effects, so that a run can be repeated.
+Each case is a factory: it returns a fresh function, its arguments and a log of side effects: a run can be repeated.
 """
 
 import sys
@@ -481,7 +481,7 @@ def calls():
     def fn(bag, *args, key=2, **kwargs):
         one = bag.add(*args)
         two = bag.add(1, 2, scale=key)
-        three = bag.add(*args, 4, **{"scale": 3})
+        three = bag.add(*args, 4, scale=3)
         four = max(args, key=lambda v: -v)
         five = "{}-{x}".format(one, x=two)
         six = dict(a=1, **kwargs)
@@ -550,7 +550,7 @@ def boolean_logic():
             log.append(x)
             return x
 
-        c = t(a) and t(b) or t("z")
+        c = (t(a) and t(b)) or t("z")
         d = t(0) or (t(1) if t(b) else t(2))
         e = 1 < t(5) < t(3) < t(9)
         f = not (t(a) and not t(b))
@@ -610,7 +610,8 @@ def super_zero():
             first = super().go(x)
             parent = super()
             other = self
-            return first, parent.go(x + 1), super().prop, __class__ is type(other), [super(Child, self).go(i) for i in (1,)]
+            inner = [super(Child, self).go(i) for i in (1,)]
+            return first, parent.go(x + 1), super().prop, __class__ is type(other), inner
 
     return Child().go, (4,), []
 
@@ -682,7 +683,7 @@ def unbound_local():
         except UnboundLocalError as error:
             log.append(str(error))
         del flag
-        return flag
+        return flag  # noqa: F821
 
     return fn, (False,), log
 
@@ -706,7 +707,8 @@ def global_store():
 def import_inside():
     def fn(x):
         import os.path as p
-        from math import sqrt, floor as fl
+        from math import floor as fl
+        from math import sqrt
 
         return p.basename("a/b"), fl(sqrt(x))
 
@@ -757,7 +759,7 @@ def displays():
     def fn(a, b):
         t = (a, *b, a)
         s = {*b, a}
-        d = {"k": a, **{"j": b}, a: 1}
+        d = {"k": a, "j": b, a: 1}
         e = {"x": a, "y": b}
         return t, sorted(s), d, e, [*t, *b], t[-1:], t[slice(0, 2)]
 
@@ -828,7 +830,7 @@ def recursion():
 def conditional_import_error():
     def fn():
         try:
-            from math import nothing_like_this
+            from math import nothing_like_this  # noqa: F401
         except ImportError as error:
             name = error.name
         return name

@@ -15,6 +15,7 @@ from pycompiler.capture.bytecode import (
     tail_call,
 )
 from pycompiler.capture.bytecode.analysis import reachable
+from pycompiler.capture.bytecode.assemble import UnitOf
 from pycompiler.capture.bytecode.build import (
     call_function,
     enter_handler,
@@ -111,7 +112,7 @@ def _record_if_bound(name, state):
 
 
 def intercept(code, at, callback, from_head=False):
-    """`code` with every arrival at `at` led to `callback`; in a resume function the one from its own head only if asked."""
+    """`code` with every arrival at `at` led to `callback`; a resume function's own entry only if asked."""
     body = decode(code)
     position = find(body, at)
     tail = dynamic_tail(code, at, callback)
@@ -158,7 +159,8 @@ class Splitter:
             names, stack = state.layout()
             code = resume(state.code, state.at, locals=names, stack=stack)
             info = resume_info(code)
-            assert info.original is self.fn.__code__ and info.at == at
+            assert info.original is self.fn.__code__
+            assert info.at == at
             inner = info.offset_of(at)
             assert resume(code, inner, locals=names, stack=stack) is code
             return TailCall(self.function(intercept(code, inner, cut)), *state.arguments())
@@ -166,7 +168,7 @@ class Splitter:
         return trampoline(self.start(intercept(self.fn.__code__, at, cut), args, kwargs))
 
     def cycle(self, at, args, kwargs):
-        """At every arrival at `at` a continuation of whatever code runs there, then a resume function, broken in turn."""
+        """At every arrival at `at` a continuation of the code running there, then a resume function, broken in turn."""
 
         def cut(state):
             self.cuts += 1
@@ -203,7 +205,8 @@ class Splitter:
         tails = {key: self.tail(key, way, static, learned) for key, way in exits(state.code, at).items()}
         code = continuation(state.code, self.head(state), at, tails)
         params = FrameLayout.of(state.code).params
-        assert code.co_argcount == len(params) and code.co_freevars == state.code.co_freevars
+        assert code.co_argcount == len(params)
+        assert code.co_freevars == state.code.co_freevars
         made = self.function(code, self.fn.__closure__)
         return trampoline(made(*(None for _ in params))), learned
 
@@ -219,6 +222,8 @@ class Splitter:
                 out += push_null()
             elif kind == "exc":
                 out += enter_handler(load_const(items[f"__t{n}"]))
+            elif kind == "lasti":
+                out += load_const(UnitOf(state.entry))
             else:
                 out += load_const(items[f"__t{n}"])
         return out

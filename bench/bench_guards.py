@@ -1,0 +1,32 @@
+"""What a hit costs before any work: a backend whose graphs return at once, one thread."""
+
+from __future__ import annotations
+
+import programs
+import pytest
+import torch
+from peers import COMPILERS, Peer, no_work
+
+pytestmark = pytest.mark.parametrize("peer", COMPILERS, indirect=True)
+
+
+@pytest.mark.parametrize(("count", "limit"), [(1, 1 / 15), (10, 1 / 12), (50, 1 / 12)])
+def test_tensors(measure, peer: Peer, count: int, limit: float) -> None:
+    fn = peer.compile(programs.adder(count), backend=no_work)
+    measure.calls(
+        f"guards: {count} tensors", fn, *(torch.ones(4) for _ in range(count)), limits={"torch.compile": limit}
+    )
+
+
+def test_linears(measure, peer: Peer) -> None:
+    model = peer.compile(programs.linears(50), backend=no_work)
+    with torch.no_grad():
+        measure.calls("guards: Sequential of 50 Linear", model, torch.ones(8, 8), limits={"torch.compile": 1 / 10})
+
+
+def test_nested(measure, peer: Peer) -> None:
+    plain = programs.Nested()
+    assert len(list(plain.modules())) == 727
+    model = peer.compile(plain, backend=no_work)
+    with torch.no_grad():
+        measure.calls("guards: 727 nested modules", model, torch.ones(8, 8), limits={"torch.compile": 1 / 20})

@@ -1,0 +1,126 @@
+"""How guard time grows with arguments, modules, entries and nesting, and compile time with layers.
+
+`python bench/growth.py --out growth` writes growth/growth.json and, where matplotlib is installed, growth/growth.png.
+One thread; guards with a backend whose graphs return at once; each point is the best of five rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import programs
+import torch
+from peers import MAKERS, Peer, no_work
+
+Point = tuple[int, float]
+
+
+def call_time(fn: Callable[..., Any], *args: Any, calls: int = 200) -> float:
+    """Seconds of a warm call, the best of five rounds."""
+    for _ in range(20):
+        fn(*args)
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(calls):
+            fn(*args)
+        best = min(best, (time.perf_counter() - start) / calls)
+    return best
+
+
+def by_arguments(peer: Peer) -> Iterator[Point]:
+    for count in (1, 2, 5, 10, 20, 50, 100):
+        fn = peer.compile(programs.adder(count), backend=no_work)
+        yield count, call_time(fn, *(torch.ones(4) for _ in range(count)))
+
+
+def by_modules(peer: Peer) -> Iterator[Point]:
+    for count in (1, 5, 10, 25, 50, 100, 200):
+        yield count, call_time(peer.compile(programs.linears(count), backend=no_work), torch.ones(8, 8))
+
+
+def by_nesting(peer: Peer) -> Iterator[Point]:
+    for depth in (1, 2, 5, 10, 20, 40):
+        yield depth, call_time(peer.compile(programs.Deep(depth), backend=no_work), torch.ones(8, 8))
+
+
+def by_entries(peer: Peer) -> Iterator[Point]:
+    """The last used of several entries is hit."""
+    for entries in range(1, 9):
+        peer.reset()
+        fn = peer.compile(programs.adder(1), backend=no_work, dynamic=False)
+        for size in range(2, entries + 2):
+            fn(torch.ones(size))
+        yield entries, call_time(fn, torch.ones(entries + 1))
+
+
+def compile_by_layers(peer: Peer) -> Iterator[Point]:
+    for count in (5, 10, 20, 40, 80):
+        peer.reset()
+        with peer.empty_caches():
+            model = peer.compile(programs.linears(count))
+            start = time.perf_counter()
+            model(torch.ones(8, 8))
+            yield count, time.perf_counter() - start
+
+
+CURVES: dict[str, Callable[[Peer], Iterator[Point]]] = {
+    "guards by tensor arguments": by_arguments,
+    "guards by Linear modules": by_modules,
+    "guards by depth of nesting": by_nesting,
+    "guards by entries, the last used": by_entries,
+    "first call by Linear layers, empty caches": compile_by_layers,
+}
+
+
+def draw(curves: dict[str, dict[str, list[Point]]], path: Path) -> bool:
+    """False where matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(5 * len(curves), 4))
+    for position, (title, lines) in enumerate(curves.items(), 1):
+        axes = figure.add_subplot(1, len(curves), position)
+        for name, points in lines.items():
+            axes.plot(*zip(*points, strict=True), marker="o", label=name)
+        axes.set(title=title, ylabel="seconds", ylim=(0, None))
+        axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(".benchmarks/growth"))
+    parser.add_argument("--impl", default="torch.compile,pycompiler")
+    parser.add_argument("--only", help="curves whose name contains this")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    args.out.mkdir(parents=True, exist_ok=True)
+    curves: dict[str, dict[str, list[Point]]] = {}
+    with torch.no_grad():
+        for title, curve in CURVES.items():
+            if args.only and args.only not in title:
+                continue
+            for name in args.impl.split(","):
+                peer = MAKERS[name]()
+                peer.reset()
+                points = list(curve(peer))
+                curves.setdefault(title, {})[name] = points
+                print(f"{title}, {name}: " + ", ".join(f"{n}: {t * 1e6:.2f} µs" for n, t in points), flush=True)
+    (args.out / "growth.json").write_text(json.dumps(curves, indent=1))
+    if not draw(curves, args.out / "growth.png"):
+        print("matplotlib is not installed: growth.json only (pip install 'pycompiler[bench]')")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

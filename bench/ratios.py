@@ -1,0 +1,76 @@
+"""Prints the ratio table of a run as Markdown: `python bench/ratios.py RUN.json [--readme README.md]`.
+
+With `--readme`, the table is put between the two marks in that file: no figure is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from results import Group, load, show_ratio, show_time
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def rows(groups: Iterable[Group]) -> Iterator[str]:
+    yield "| work | eager | torch.compile | pycompiler | ours / torch.compile | ours / eager |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for group in groups:
+        times = (show_time(group.seconds.get(name)) for name in ("eager", "torch.compile", "pycompiler"))
+        ratios = (show_ratio(group.ratio(p), group.limits.get(p)) for p in ("torch.compile", "eager"))
+        yield f"| {group.name} | {' | '.join(times)} | {' | '.join(ratios)} |"
+
+
+def geomean(groups: Iterable[Group], prefix: str, suffix: str, peer: str) -> float | None:
+    logs = [
+        math.log(ratio)
+        for group in groups
+        if group.name.startswith(prefix) and group.name.endswith(suffix) and (ratio := group.ratio(peer)) is not None
+    ]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def render(path: Path, stat: str) -> str:
+    groups = load(path, stat)
+    lines = list(rows(groups.values()))
+    for what in ("inference", "training"):
+        means = [geomean(groups.values(), "model: ", what, peer) for peer in ("torch.compile", "eager")]
+        if any(m is not None for m in means):
+            lines.append(f"| **models, {what}: geometric mean** | | | | {' | '.join(map(show_ratio, means))} |")
+    run = json.loads(path.read_text())
+    machine = run["machine_info"]
+    cpu = machine.get("cpu", {})
+    lines += [
+        "",
+        f"{cpu.get('brand_raw', machine['machine'])}, Python {machine['python_version']}, {run['datetime'][:10]}, "
+        f"commit {run['commit_info'].get('id', 'unknown')[:10]}; {stat} of a call. Repeat with `make bench`.",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--stat", default="median", choices=("median", "min", "mean"))
+    parser.add_argument("--readme", type=Path)
+    args = parser.parse_args()
+    text = render(args.run, args.stat)
+    print(text)
+    if args.readme:
+        page = args.readme.read_text()
+        before, _, rest = page.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        if END not in rest:
+            print(f"{args.readme} has no marks {BEGIN} and {END}", file=sys.stderr)
+            return 1
+        args.readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

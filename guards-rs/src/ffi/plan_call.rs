@@ -1,0 +1,26 @@
+//! Running a native plan from the engine, without a Python call in between.
+
+use super::aten::pytype;
+use super::object::{Obj, Owned, Raised, Res};
+use pyo3::ffi::PyObject;
+use pyo3::Python;
+use smallvec::SmallVec;
+use std::ptr::null_mut;
+
+pub type Outputs = SmallVec<[Owned; 4]>;
+
+/// The outputs of the plan `target`, or None when it is another callable.
+#[inline]
+pub fn run_plan(target: Obj, inputs: &[Owned]) -> Option<Res<Outputs>> {
+    // SAFETY: *gil*, *live*: the entry holds its target, the caller its inputs; an Owned has the layout of a pointer;
+    // after success every output is a new reference.
+    unsafe {
+        let plan = pytype::as_plan(target.ptr())?;
+        let mut outputs: SmallVec<[*mut PyObject; 4]> = SmallVec::from_elem(null_mut(), plan.n_outputs());
+        let inputs = std::slice::from_raw_parts(inputs.as_ptr().cast::<*mut PyObject>(), inputs.len());
+        if let Err(error) = pytype::run(Python::assume_attached(), plan, inputs, &mut outputs) {
+            return Some(Err(Raised::from(error)));
+        }
+        Some(outputs.into_iter().map(|p| Owned::steal(p)).collect())
+    }
+}

@@ -1,0 +1,164 @@
+"""Fake tensor modes: metadata without data.
+
+In: nothing.  Out: `new_fake_mode()`, a `FakeTensorMode`.  torch's own imports the peer compiler for three
+configuration values, which costs about a second and nine hundred modules; here those reads are answered from
+`_PeerConfig` until somebody else loads the peer.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import sys
+import types
+from typing import Any
+
+import torch
+import torch._refs.nn.functional
+from torch import _decomp
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+
+PEER = "torch._dynamo"
+
+
+class _PeerConfig:
+    """What fake tensors read of the peer's configuration, at its defaults."""
+
+    fake_tensor_cache_enabled = True
+    fake_tensor_cache_crosscheck_enabled = False
+    _custom_ops_profile = None
+
+
+class _TorchView:
+    """The torch module, with the peer's configuration replaced as long as nobody has loaded the peer."""
+
+    @property
+    def _dynamo(self) -> Any:
+        return sys.modules.get(PEER) or types.SimpleNamespace(config=_PeerConfig)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(torch, name)
+        if isinstance(value, (type, types.ModuleType)):
+            self.__dict__[name] = value
+        return value
+
+
+def _import(name: str, *args: Any, **kwargs: Any) -> Any:
+    if name.startswith(PEER) and PEER not in sys.modules:
+        return _VIEW
+    module = builtins.__import__(name, *args, **kwargs)
+    return _VIEW if module is torch else module
+
+
+_VIEW = _TorchView()
+
+
+@functools.cache
+def _mode_class() -> type[FakeTensorMode]:
+    """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch."""
+    namespace = {
+        **vars(fake_tensor),
+        "torch": _VIEW,
+        "__builtins__": {**vars(builtins), "__import__": _import},
+    }
+    methods: dict[str, Any] = {}
+    for name in ("__init__", "_dispatch_impl"):
+        method: Any = FakeTensorMode.__dict__.get(name)
+        if isinstance(method, types.FunctionType):
+            made = types.FunctionType(method.__code__, namespace, name, method.__defaults__, method.__closure__)
+            made.__kwdefaults__ = method.__kwdefaults__
+            methods[name] = made
+    return type("DetachedFakeTensorMode", (FakeTensorMode,), methods)
+
+
+_EMPTY = types.CellType()
+
+
+@functools.cache
+def _defer_marks() -> None:
+    """Let torch's reference functions run without loading the peer.
+
+    They are marked "not for the peer's capture" by a wrapper that imports the peer at its first call to look the mark
+    up, and caches what it found.  Until somebody else loads the peer, the cached answer is the function itself.
+    """
+    wrapper = torch._disable_dynamo(len).__code__
+    spaces = [vars(m) for n, m in list(sys.modules.items()) if n.startswith(("torch._refs", "torch._decomp")) and m]
+    classes = [vars(FakeTensorMode), vars(fake_tensor.FakeTensor)]
+    tables = [*_decomp.global_decomposition_table.values(), *spaces, *classes]
+    pending = [v for table in tables for v in table.values() if isinstance(v, types.FunctionType)]
+    seen: set[int] = set()
+    while pending:
+        fn = pending.pop()
+        if id(fn) in seen:
+            continue
+        seen.add(id(fn))
+        held = [c.cell_contents for c in fn.__closure__ or () if c != _EMPTY]
+        inner = [v for v in held if isinstance(v, types.FunctionType)]
+        pending += inner
+        if fn.__code__ is wrapper:
+            for wrapped in inner:
+                _defer_mark(wrapped)
+
+
+def _defer_mark(fn: types.FunctionType) -> None:
+    if hasattr(fn, "__dynamo_disable"):
+        return
+
+    def unmarked(*args: Any, **kwargs: Any) -> Any:
+        if PEER in sys.modules and getattr(fn, "__dynamo_disable", None) is unmarked:
+            delattr(fn, "__dynamo_disable")  # the next call looks the mark up
+        return fn(*args, **kwargs)
+
+    setattr(fn, "__dynamo_disable", unmarked)  # noqa: B010 (a name that torch reads)
+
+
+def new_fake_mode() -> FakeTensorMode:
+    """A FakeTensorMode with static shapes that accepts real tensors among its inputs."""
+    if PEER in sys.modules:
+        return FakeTensorMode(allow_non_fake_inputs=True)
+    _defer_marks()
+    try:
+        return _mode_class()(allow_non_fake_inputs=True)
+    except (AttributeError, TypeError):  # another torch's constructor reads something else
+        return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
+    """A fake of `real`: same class, sizes, strides, dtype, device, leafness and `requires_grad`; no data.
+
+    Plain strided tensors are converted here, cheaply; all others by the mode's own converter.
+    """
+    if not _is_plain(real):
+        return mode.from_tensor(real, static_shapes=True)
+    with no_dispatch(), torch.no_grad():
+        meta = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device="meta")
+        if real.storage_offset():
+            meta = _with_offset(real)
+        fake: torch.Tensor = fake_tensor.FakeTensor(mode, meta, real.device)
+    if not real.requires_grad:
+        return fake
+    fake.requires_grad_()
+    if not real.is_leaf:
+        with mode, torch.enable_grad():
+            return fake.clone(memory_format=torch.preserve_format).as_strided(real.size(), real.stride())
+    if isinstance(real, torch.nn.Parameter):
+        fake._is_param = True  # type: ignore[attr-defined]
+    return fake
+
+
+def _is_plain(t: torch.Tensor) -> bool:
+    return (
+        type(t) in (torch.Tensor, torch.nn.Parameter)
+        and t.layout is torch.strided
+        and not (t.is_quantized or t.is_nested or t.is_conj() or t.is_neg() or t.is_inference() or t.is_mkldnn)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+    )
+
+
+def _with_offset(real: torch.Tensor) -> torch.Tensor:
+    """A meta tensor whose storage offset is that of `real`, in a storage just large enough."""
+    last = sum((n - 1) * s for n, s in zip(real.size(), real.stride(), strict=True)) if real.numel() else 0
+    base = torch.empty(real.storage_offset() + last + 1, dtype=real.dtype, device="meta")
+    return torch.as_strided(base, real.size(), real.stride(), real.storage_offset())
