@@ -100,6 +100,7 @@ class KernelGroup:
     writes: list[str] = field(default_factory=list)
     scalars: list[str] = field(default_factory=list)
     work: int = 0
+    symbol: str = ""  # of the library; set by the code generator, several kernels may share one
 
     def stages(self) -> Iterator[Stage]:
         for nest in self.nests:

@@ -75,7 +75,7 @@ class _Builder:
 
     def kernel(self, group: KernelGroup) -> list[int]:
         slots = tuple(self.slot(n) for n in group.pointers)
-        self.steps.append(Kernel(group.name, slots, tuple(Expr.sym(s) for s in group.scalars), group.work))
+        self.steps.append(Kernel(group.symbol, slots, tuple(Expr.sym(s) for s in group.scalars), group.work))
         return []
 
     def extern(self, node: Extern) -> list[int]:

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, numel, space_of
+from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, loads, numel, space_of
 from pycompiler.ir.loops import Extern, Program, Ref
-from pycompiler.scheduling.body import loaded, reads
 from pycompiler.scheduling.bundle import bundle
 from pycompiler.scheduling.fuse import collapse, fuse
 from pycompiler.scheduling.memory import plan_memory
@@ -62,7 +61,7 @@ def _kernel(name: str, nests: list[Nest]) -> KernelGroup:
             local |= set(s.outputs) - memory
         made = {n for t in nest.stages for n in t.outputs}
         for s in nest.stages:
-            wanted = sorted(reads(s.loop) if s.loop.init else loaded(s.loop))
+            wanted = ([s.loop.init] if s.loop.init else []) + [name for name, _ in loads(s.loop)]
             read |= dict.fromkeys(n for n in wanted if n not in made and n not in local)
         symbols |= _symbols(nest)
         group.work += _work(nest)

@@ -151,12 +151,15 @@ def inline_all(graph: Graph) -> Graph:
     for k, node in nodes.items():
         for name in set(reads_of(node)):
             readers[name].add(k)
+    for k in reversed(nodes):  # last first: what a consumer then reads is offered to it in turn
+        producer = nodes[k]
+        if isinstance(producer, Loop) and _repeatable(graph, producer):
+            _repeat_for_few(nodes, readers, producer, producer.out[0].name)
     for k in range(len(graph.nodes)):
         producer = nodes[k]
         if not isinstance(producer, Loop) or not _repeatable(graph, producer):
             continue
         name = producer.out[0].name
-        _repeat_for_few(nodes, readers, producer, name)
         if name in graph.kept:
             continue
         users = sorted(readers[name])

@@ -33,6 +33,7 @@ class Function:
     """What is shared by all nests of one C++ function."""
 
     buffers: Mapping[str, Buffer]
+    pointers: Mapping[str, str]  # buffer -> C name
     counter: int = 0
     may_fail: bool = False
 
@@ -58,10 +59,6 @@ class Context:
 
     def index(self, e: Expr, local: Mapping[str, str] | None = None) -> str:
         return c_index(e, {**self.names, **local} if local else self.names, self.ranges)
-
-
-def pointer(name: str) -> str:
-    return "p_" + "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
 
 
 class BodyWriter:
@@ -165,7 +162,7 @@ class BodyWriter:
         scope = self.scope_for(args, [index])
         guard = args[0] if op.name == "masked_load" else None
         at = self.address(name, index, scope, guard)
-        text = load(self.c.function.buffers[name].dtype, f"{pointer(name)}[{at}]")
+        text = load(self.c.function.buffers[name].dtype, f"{self.c.function.pointers[name]}[{at}]")
         if guard is not None:
             text = f"{guard} ? {text} : {args[1]}"
         return self.define((text, op.dtype), text, ctype(op.dtype).compute, scope)

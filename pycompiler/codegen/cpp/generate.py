@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pycompiler.codegen.cpp.body import Function, pointer
+from pycompiler.codegen.cpp.body import Function
 from pycompiler.codegen.cpp.nest import NestWriter, is_serial, nest_work
 from pycompiler.codegen.cpp.types import Unsupported, ctype
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, loads
@@ -30,29 +30,45 @@ class CppSource:
 
 
 def generate(schedule: Schedule) -> CppSource:
-    """Raises Unsupported when something has no C++ form."""
+    """Raises Unsupported when something has no C++ form.  Kernels that do the same (layers of a model) share one
+    function: `KernelGroup.symbol` is set to its name."""
     parts = ['#include "pyc_prelude.h"', ""]
+    symbols: dict[str, str] = {}
     for group in schedule.kernels:
-        parts += [*write_function(group, schedule.buffers), ""]
-    return CppSource("\n".join(parts), tuple(g.name for g in schedule.kernels))
+        head, body = write_function(group, schedule.buffers)
+        key = "\n".join(line for line in [*head, *body] if not line.lstrip().startswith("//"))
+        if key not in symbols:
+            symbols[key] = group.name
+            title = f'extern "C" PYC_EXPORT int64_t {group.name}(void** ptrs, const int64_t* scalars, int32_t threads) {{'
+            parts += [*describe(group, schedule.buffers), title, *head, *body, "}", ""]
+        group.symbol = symbols[key]
+    return CppSource("\n".join(parts), tuple(symbols.values()))
 
 
-def write_function(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[str]:
-    function = Function(buffers)
+def describe(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[str]:
+    """Comment lines: what the pointers are."""
+    lines = []
+    for k, name in enumerate(group.pointers):
+        b = buffers[name]
+        lines.append(f"// p{k}: {name} {b.dtype} {list(b.shape)} ({list(b.stride)})".replace("torch.", ""))
+    return lines
+
+
+def write_function(group: KernelGroup, buffers: Mapping[str, Buffer]) -> tuple[list[str], list[str]]:
+    """(declarations, statements); neither says which buffers and sizes they are for, beyond what the code needs."""
+    function = Function(buffers, {name: f"p{k}" for k, name in enumerate(group.pointers)})
     body: list[str] = []
     for region in regions(group):
         body += write_region(function, region)
     written = set(group.writes)
-    head = [f'extern "C" PYC_EXPORT int64_t {group.name}(void** ptrs, const int64_t* scalars, int32_t threads) {{']
+    head = []
     for k, name in enumerate(group.pointers):
         t = ctype(buffers[name].dtype).storage
         const = "" if name in written else "const "
-        b = buffers[name]
-        shape = f"  // {list(b.shape)} ({list(b.stride)})"
-        head.append(f"    {const}{t}* PYC_RESTRICT const {pointer(name)} = ({const}{t}*)ptrs[{k}];{shape}")
+        head.append(f"    {const}{t}* PYC_RESTRICT const p{k} = ({const}{t}*)ptrs[{k}];")
     head += [f"    const int64_t {s} = scalars[{k}];" for k, s in enumerate(group.scalars)]
     head.append("    int64_t error = 0;")
-    return [*head, *indent(body), "    return error;", "}"]
+    return head, [*indent(body), "    return error;"]
 
 
 def indent(lines: list[str]) -> list[str]:

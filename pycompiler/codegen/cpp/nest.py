@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pycompiler.codegen.cpp.body import BodyWriter, Context, Function, Scope, checked_index, pointer, store
+from pycompiler.codegen.cpp.body import BodyWriter, Context, Function, Scope, checked_index, store
 from pycompiler.codegen.cpp.types import ctype, identity
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim, Nest, Stage, loads, numel, space_of
@@ -121,7 +121,7 @@ class NestWriter:
             names = {v: f"i{k}" for k, (v, _) in enumerate(dims)}
             context = Context(self.function, names | {x: x for x in self.free_symbols()}, dict(dims), set(), Scope())
             value = f"({ctype(dtype).compute})" + identity(kind, dtype)
-            place = f"{pointer(s.loop.out[0].name)}[{context.index(s.loop.store_index[0])}]"
+            place = f"{self.function.pointers[s.loop.out[0].name]}[{context.index(s.loop.store_index[0])}]"
             loops = [InnerLoop(names[v], "0", context.index(n)) for v, n in dims]
             lines += _nested(loops, [store(s.loop.out[0], place, value, dtype)])
         if self.parallel and lines:
@@ -271,7 +271,7 @@ class NestWriter:
 
     def store_line(self, s: Stage, b: Buffer, value: str, at: Expr, dtype: torch.dtype) -> str:
         c = self.context
-        place = f"{pointer(b.name)}[{c.index(at)}]"
+        place = f"{self.function.pointers[b.name]}[{c.index(at)}]"
         if s.loop.store_mode == "add":
             old = f"pyc_load({place})" if b.dtype != torch.bool else f"({place} != 0)"
             return store(b, place, f"({ctype(dtype).compute})({old} + {value})", dtype)
@@ -282,7 +282,7 @@ class NestWriter:
         if b.name not in c.scratch:
             array = self.function.fresh("row")
             count = numel(self.inner_dims)
-            c.row.lines.append(f"alignas(64) {ctype(b.dtype).storage} {array}[{count}];  // {b.name}")
+            c.row.lines.append(f"alignas(64) {ctype(b.dtype).storage} {array}[{count}];")
             c.scratch[b.name] = array
         return c.scratch[b.name]
 
@@ -330,7 +330,7 @@ class NestWriter:
             local = writer.local(at)
             where = c.function.fresh("t")
             inside.lines.append(f"const int64_t {where} = {checked_index(c, at, local, b.name)};")
-            place, dtype = f"{pointer(b.name)}[{where}]", s.loop.body[r].dtype
+            place, dtype = f"{self.function.pointers[b.name]}[{where}]", s.loop.body[r].dtype
             text = value
             if s.loop.store_mode == "add":
                 old = f"pyc_load({place})" if b.dtype != torch.bool else f"({place} != 0)"
@@ -531,7 +531,7 @@ class NestWriter:
 
     def final_store(self, s: Stage, f: Fold, value: str) -> list[str]:
         dtype = torch.int64 if f.is_arg else f.dtype
-        place = f"{pointer(s.outputs[0])}[{self.size_of(s.loop.store_index[0])}]"
+        place = f"{self.function.pointers[s.outputs[0]]}[{self.size_of(s.loop.store_index[0])}]"
         return [store(s.loop.out[0], place, f"({ctype(dtype).compute}){value}", dtype)]
 
 
