@@ -11,6 +11,9 @@ mod arena;
 mod argument;
 mod aten;
 mod build;
+mod by_python;
+mod by_shim;
+mod by_stack;
 mod shims;
 mod size;
 
@@ -20,7 +23,9 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::ffi::aten::{self as torch, BelowAutograd, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor, Unwrapped};
+use crate::ffi::aten::{
+    self as torch, BelowAutograd, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor, Unwrapped,
+};
 use aten::Aten;
 use size::{Dims, Size};
 
@@ -31,16 +36,44 @@ const SMALL: usize = 32;
 
 /// One step, ready to run.  `Launch` is where other devices add their kernels.
 enum Step {
-    Alloc { slot: usize, shape: Dims, stride: Dims, dtype: i32, device: Device },
+    Alloc {
+        slot: usize,
+        shape: Dims,
+        stride: Dims,
+        dtype: i32,
+        device: Device,
+    },
     /// A buffer without a tensor, at an offset in the scratch block.
-    Place { slot: usize, offset: usize },
-    View { slot: usize, base: usize, shape: Dims, stride: Dims, offset: Size, dtype: Option<Cast> },
+    Place {
+        slot: usize,
+        offset: usize,
+    },
+    View {
+        slot: usize,
+        base: usize,
+        shape: Dims,
+        stride: Dims,
+        offset: Size,
+        dtype: Option<Cast>,
+    },
     /// A view that only kernels see: an address.
-    Shift { slot: usize, base: usize, bytes: usize },
-    Kernel { launch: Launch, slots: Box<[usize]>, scalars: Dims, work: u64 },
+    Shift {
+        slot: usize,
+        base: usize,
+        bytes: usize,
+    },
+    Kernel {
+        launch: Launch,
+        slots: Box<[usize]>,
+        scalars: Dims,
+        work: u64,
+    },
     Aten(Box<Aten>),
     Free(Box<[usize]>),
-    CopyInto { target: usize, source: usize },
+    CopyInto {
+        target: usize,
+        source: usize,
+    },
 }
 
 enum Launch {
@@ -61,7 +94,10 @@ enum Output {
     /// The position of a tensor that the plan holds.
     Constant(usize),
     /// A tensor made by the plan; `keep`: a later output returns the same object.
-    Slot { slot: usize, keep: bool },
+    Slot {
+        slot: usize,
+        keep: bool,
+    },
     /// The object of an earlier output.
     Again(usize),
 }
@@ -146,7 +182,12 @@ impl Plan {
     }
 
     /// Runs the plan; hands the outputs to `sink` in order.
-    pub fn run<'py>(&self, py: Python<'py>, inputs: &[Object<'_>], sink: &mut dyn FnMut(Bound<'py, PyAny>)) -> PyResult<()> {
+    pub fn run<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &[Object<'_>],
+        sink: &mut dyn FnMut(Bound<'py, PyAny>),
+    ) -> PyResult<()> {
         if inputs.len() != self.n_inputs {
             let text = format!("graph {}: {} inputs expected, {} given", self.name, self.n_inputs, inputs.len());
             return Err(PyTypeError::new_err(text));
@@ -174,7 +215,8 @@ impl Plan {
         let scratch = if self.arena_bytes > 0 { Some(Scratch::take(self.arena_bytes)?) } else { None };
         let arena = scratch.as_ref().map_or(0, Scratch::address);
         let room = (Vec::new(), Vec::new());
-        let mut frame = Frame { plan: self, inputs, slots, ptrs, env: &env, gil: Gil::held(py), arena, threads: None, room };
+        let mut frame =
+            Frame { plan: self, inputs, slots, ptrs, env: &env, gil: Gil::held(py), arena, threads: None, room };
         for (i, step) in self.steps.iter().enumerate() {
             if let Err(error) = frame.step(step) {
                 let py = frame.gil.acquire();
@@ -190,7 +232,9 @@ impl Plan {
         for (i, input) in inputs.iter().enumerate() {
             let slot = match input.tensor(py) {
                 Ok(tensor) => Slot::of(tensor),
-                Err(error) => return Err(PyTypeError::new_err(format!("graph {}, input {i}: {}", self.name, error.value(py)))),
+                Err(error) => {
+                    return Err(PyTypeError::new_err(format!("graph {}, input {i}: {}", self.name, error.value(py))))
+                }
             };
             if self.wants_ptr[i] {
                 ptrs[i] = slot.handle()?.data_ptr()?;
@@ -220,14 +264,21 @@ impl Plan {
         Ok(Cow::Owned(env))
     }
 
-    fn finish<'py>(&self, py: Python<'py>, frame: &mut Frame<'_, '_>, sink: &mut dyn FnMut(Bound<'py, PyAny>)) -> PyResult<()> {
+    fn finish<'py>(
+        &self,
+        py: Python<'py>,
+        frame: &mut Frame<'_, '_>,
+        sink: &mut dyn FnMut(Bound<'py, PyAny>),
+    ) -> PyResult<()> {
         let mut kept: Vec<(usize, Bound<'py, PyAny>)> = Vec::new();
         for (i, output) in self.outputs.iter().enumerate() {
             let object = match output {
                 Output::Input(slot) => frame.inputs[*slot].to_bound(py),
                 Output::Const(object) => object.bind(py).clone(),
                 Output::Constant(at) => self.constants[*at].object.bind(py).clone(),
-                Output::Again(first) => kept.iter().find(|(j, _)| j == first).map(|(_, o)| o.clone()).ok_or_else(|| self.empty(i))?,
+                Output::Again(first) => {
+                    kept.iter().find(|(j, _)| j == first).map(|(_, o)| o.clone()).ok_or_else(|| self.empty(i))?
+                }
                 Output::Slot { slot, keep } => {
                     let Slot::Owned(tensor) = std::mem::replace(&mut frame.slots[*slot], Slot::Empty) else {
                         return Err(self.empty(i));
@@ -370,7 +421,14 @@ impl Frame<'_, '_> {
         Err(kernel_error(self.gil.acquire(), code).into())
     }
 
-    fn view(&mut self, base: usize, shape: &Dims, stride: &Dims, offset: &Size, dtype: Option<&Cast>) -> Outcome<Tensor> {
+    fn view(
+        &mut self,
+        base: usize,
+        shape: &Dims,
+        stride: &Dims,
+        offset: &Size,
+        dtype: Option<&Cast>,
+    ) -> Outcome<Tensor> {
         let base = self.handle(base)?;
         let offset = offset.eval(self.env)?;
         let sizes = shape.resolve(self.env, &mut self.room.0)?;
@@ -380,7 +438,10 @@ impl Frame<'_, '_> {
         let start = base.storage_offset() * base.itemsize()?;
         let flat = base.reinterpret(&[base.storage_size() / base.itemsize()?], &[1], -base.storage_offset())?;
         if start % cast.itemsize != 0 {
-            return Err(Failure(format!("a view starts at byte {start}, which is no multiple of {} bytes", cast.itemsize)));
+            return Err(Failure(format!(
+                "a view starts at byte {start}, which is no multiple of {} bytes",
+                cast.itemsize
+            )));
         }
         let _below = BelowAutograd::enter(false);
         let flat = cast.view.call(flat.handle(), cast.dtype)?;

@@ -131,7 +131,12 @@ impl<'py> Reader<'py> {
     }
 
     /// The arguments of a call in schema order, defaults filled in.
-    pub fn params(&self, schema: &Bound<'py, PyAny>, args: &Bound<'py, PyTuple>, kwargs: &Bound<'py, PyDict>) -> PyResult<Vec<Param>> {
+    pub fn params(
+        &self,
+        schema: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: &Bound<'py, PyDict>,
+    ) -> PyResult<Vec<Param>> {
         let mut params = Vec::new();
         let mut positional = args.iter();
         let mut keywords = kwargs.len();
@@ -147,7 +152,9 @@ impl<'py> Reader<'py> {
                         keywords -= 1;
                         value
                     }
-                    None if argument.call_method0("has_default_value")?.extract::<bool>()? => argument.getattr("default_value")?,
+                    None if argument.call_method0("has_default_value")?.extract::<bool>()? => {
+                        argument.getattr("default_value")?
+                    }
                     None => return Err(PyTypeError::new_err(format!("{schema}: the argument {name} is missing"))),
                 },
             };
@@ -155,7 +162,9 @@ impl<'py> Reader<'py> {
             params.push(Param { kind, value: self.read(kind, &value)? });
         }
         if keywords != 0 || positional.next().is_some() {
-            return Err(PyTypeError::new_err(format!("{schema}: given arguments that it does not have: {args} {kwargs}")));
+            return Err(PyTypeError::new_err(format!(
+                "{schema}: given arguments that it does not have: {args} {kwargs}"
+            )));
         }
         Ok(params)
     }
@@ -200,7 +209,9 @@ impl<'py> Reader<'py> {
             Base::Dtype => self.code(value, "dtype", "aoti_torch_dtype_")?,
             Base::Layout => self.code(value, "layout", "aoti_torch_layout_")?,
             Base::Format => self.code(value, "memory_format", "aoti_torch_memory_format_")?,
-            Base::Device if value.is_instance(&self.torch.getattr("device")?)? => device_code(value)?.map(|(kind, index)| Value::Device(kind, index)),
+            Base::Device if value.is_instance(&self.torch.getattr("device")?)? => {
+                device_code(value)?.map(|(kind, index)| Value::Device(kind, index))
+            }
             _ => None,
         };
         Ok(read.unwrap_or(Value::Opaque))

@@ -38,7 +38,11 @@ impl Plan {
             let step = step?;
             let (built, label) = builder.step(&step).map_err(|error| {
                 let text = format!("graph {name}, step {} ({step}): {}", steps.len(), error.value(py));
-                if error.is_instance_of::<PyRuntimeError>(py) { PyRuntimeError::new_err(text) } else { PyValueError::new_err(text) }
+                if error.is_instance_of::<PyRuntimeError>(py) {
+                    PyRuntimeError::new_err(text)
+                } else {
+                    PyValueError::new_err(text)
+                }
             })?;
             steps.push(built);
             labels.push(label);
@@ -50,7 +54,7 @@ impl Plan {
         Ok(Plan {
             n_inputs: builder.n_inputs,
             n_slots: builder.n_slots,
-            symbols: builder.reader.symbols.origins.iter().copied().collect(),
+            symbols: builder.reader.symbols.origins.clone(),
             source: plan.clone().unbind(),
             name,
             steps,
@@ -166,8 +170,8 @@ impl<'py> Builder<'py> {
         let (dtype, itemsize) = dtype_of(&step.getattr("dtype")?)?;
         self.itemsizes[slot] = Some(itemsize);
         let device = step.getattr("device")?;
-        let (kind, index) =
-            device_code(&device)?.ok_or_else(|| PyValueError::new_err(format!("the device {device} is unknown to torch's C ABI")))?;
+        let (kind, index) = device_code(&device)?
+            .ok_or_else(|| PyValueError::new_err(format!("the device {device} is unknown to torch's C ABI")))?;
         let shape = self.reader.symbols.dims(&step.getattr("shape")?)?;
         let stride = self.reader.symbols.dims(&step.getattr("stride")?)?;
         Ok(Step::Alloc { slot, shape, stride, dtype, device: Device { kind, index } })
@@ -221,7 +225,13 @@ struct Uses {
 }
 
 impl Uses {
-    fn of(steps: &[Step], outputs: &[Bound<'_, PyAny>], n: usize, n_inputs: usize, constants: &[Constant]) -> PyResult<Uses> {
+    fn of(
+        steps: &[Step],
+        outputs: &[Bound<'_, PyAny>],
+        n: usize,
+        n_inputs: usize,
+        constants: &[Constant],
+    ) -> PyResult<Uses> {
         if n_inputs > n {
             return Err(PyValueError::new_err(format!("{n_inputs} inputs in {n} slots")));
         }
@@ -259,7 +269,9 @@ impl Uses {
             }
             for slot in fills {
                 if slot >= n || slot < n_inputs || uses.constant[slot] {
-                    return Err(PyValueError::new_err(format!("step {i} fills slot {slot}, an input, a constant or none")));
+                    return Err(PyValueError::new_err(format!(
+                        "step {i} fills slot {slot}, an input, a constant or none"
+                    )));
                 }
                 uses.filled[slot] += 1;
                 uses.first[slot] = uses.first[slot].min(i);
@@ -276,7 +288,9 @@ impl Uses {
         for (i, output) in outputs.iter().enumerate() {
             if let Ok(slot) = output.extract::<usize>() {
                 if slot >= n || !live[slot] {
-                    return Err(PyValueError::new_err(format!("output {i} is slot {slot}, which holds nothing at the end")));
+                    return Err(PyValueError::new_err(format!(
+                        "output {i} is slot {slot}, which holds nothing at the end"
+                    )));
                 }
                 uses.by_tensor[slot] = true;
             }
@@ -320,7 +334,12 @@ fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> (Ve
         let outlives_base = uses.freed[base] < uses.last[slot] && !uses.outside(base);
         let stable_base = uses.outside(base) || uses.single(base);
         match bytes {
-            Some(bytes) if !uses.by_tensor[slot] && uses.single(slot) && stable_base && (!outlives_base || placeable(steps, &uses, base)) => {
+            Some(bytes)
+                if !uses.by_tensor[slot]
+                    && uses.single(slot)
+                    && stable_base
+                    && (!outlives_base || placeable(steps, &uses, base)) =>
+            {
                 uses.last[base] = uses.last[base].max(uses.last[slot]);
                 uses.by_kernel[base] = true;
                 steps[i] = Step::Shift { slot, base, bytes };
@@ -359,8 +378,10 @@ fn on_cpu(device: Device) -> bool {
 /// Whether the slot will still be free of tensors: an allocation whose later uses are all by kernels.  Its place then
 /// lasts as long as its views.
 fn placeable(steps: &[Step], uses: &Uses, slot: usize) -> bool {
-    let is_static = |s: &Step| matches!(s, Step::Alloc { slot: at, shape, stride, device, .. }
-        if *at == slot && on_cpu(*device) && shape.as_static().is_some() && stride.as_static().is_some());
+    let is_static = |s: &Step| {
+        matches!(s, Step::Alloc { slot: at, shape, stride, device, .. }
+        if *at == slot && on_cpu(*device) && shape.as_static().is_some() && stride.as_static().is_some())
+    };
     // an undecided view of it might still ask for a tensor, which its Free would then end too early
     let views = steps.iter().filter(|s| matches!(s, Step::View { base, .. } if *base == slot)).count();
     !uses.by_tensor[slot] && uses.single(slot) && views <= 1 && steps.iter().any(is_static)

@@ -41,7 +41,12 @@ pub unsafe fn as_plan<'a>(object: *mut ffi::PyObject) -> Option<&'a Plan> {
 ///
 /// # Safety
 /// The GIL is held; every input is a live object.  On an error the references written so far are released again.
-pub unsafe fn run(py: Python<'_>, plan: &Plan, inputs: &[*mut ffi::PyObject], outputs: &mut [*mut ffi::PyObject]) -> PyResult<()> {
+pub unsafe fn run(
+    py: Python<'_>,
+    plan: &Plan,
+    inputs: &[*mut ffi::PyObject],
+    outputs: &mut [*mut ffi::PyObject],
+) -> PyResult<()> {
     let mut n = 0;
     let result = {
         // SAFETY: the caller's promise.
@@ -61,7 +66,12 @@ pub unsafe fn run(py: Python<'_>, plan: &Plan, inputs: &[*mut ffi::PyObject], ou
     result
 }
 
-unsafe extern "C" fn vectorcall(callable: *mut ffi::PyObject, args: *const *mut ffi::PyObject, nargsf: usize, names: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn vectorcall(
+    callable: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    nargsf: usize,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
     // SAFETY: called by the interpreter with the GIL held.
     let py = unsafe { Python::assume_attached() };
     // SAFETY: `callable` is an instance of this type, alive during the call.
@@ -128,10 +138,15 @@ fn registered(body: impl FnOnce(Python<'_>) -> *mut ffi::PyObject) -> *mut ffi::
     })
 }
 
-unsafe extern "C" fn new(class: *mut ffi::PyTypeObject, args: *mut ffi::PyObject, kwargs: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn new(
+    class: *mut ffi::PyTypeObject,
+    args: *mut ffi::PyObject,
+    kwargs: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
     registered(|py| {
         // SAFETY: called by the interpreter with a live tuple and null or a dict.
-        let (args, kwargs) = unsafe { (Bound::from_borrowed_ptr(py, args), Bound::from_borrowed_ptr_or_opt(py, kwargs)) };
+        let (args, kwargs) =
+            unsafe { (Bound::from_borrowed_ptr(py, args), Bound::from_borrowed_ptr_or_opt(py, kwargs)) };
         let plan = match build(&args, kwargs.as_ref()) {
             Ok(plan) => plan,
             Err(error) => {
@@ -233,7 +248,8 @@ pub fn create(py: Python<'_>) -> PyResult<Py<PyAny>> {
         doc: std::ptr::null(),
     };
     // SAFETY: an all-zero entry ends each table.
-    let (no_member, no_getset): (ffi::PyMemberDef, ffi::PyGetSetDef) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    let (no_member, no_getset): (ffi::PyMemberDef, ffi::PyGetSetDef) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     // the interpreter keeps pointers into these tables: they live as long as the process
     let members = Box::leak(Box::new([
         member(c"__vectorcalloffset__", offset_of!(PlanObject, vectorcall)),
@@ -242,7 +258,13 @@ pub fn create(py: Python<'_>) -> PyResult<Py<PyAny>> {
     ]));
     let mut getset = [no_getset; ATTRIBUTES.len() + 1];
     for (i, name) in ATTRIBUTES.iter().enumerate() {
-        getset[i] = ffi::PyGetSetDef { name: name.as_ptr(), get: Some(attribute), set: None, doc: std::ptr::null(), closure: i as *mut c_void };
+        getset[i] = ffi::PyGetSetDef {
+            name: name.as_ptr(),
+            get: Some(attribute),
+            set: None,
+            doc: std::ptr::null(),
+            closure: i as *mut c_void,
+        };
     }
     let getset = Box::leak(Box::new(getset));
     let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };

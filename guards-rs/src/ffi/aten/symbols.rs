@@ -173,7 +173,8 @@ fn exclude_guard(c10: Raw) -> Option<(GuardMake, GuardDrop)> {
 fn excluded_keys(torch: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
     let c = torch.getattr("_C")?;
     let (keys, set) = (c.getattr("DispatchKey")?, c.getattr("DispatchKeySet")?);
-    let bits = |name: &str| -> PyResult<u64> { set.call1((keys.getattr(name)?,))?.call_method0("raw_repr")?.extract::<u64>() };
+    let bits =
+        |name: &str| -> PyResult<u64> { set.call1((keys.getattr(name)?,))?.call_method0("raw_repr")?.extract::<u64>() };
     let mut all = 0u64;
     for name in ["AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"] {
         all |= bits(name)?;
@@ -222,8 +223,14 @@ impl Api {
         vec![
             ("unwrap", pick(self.tensor_offset.is_some(), "offset", "call")),
             ("wrap", pick(self.wrap_move.or(self.wrap_copy).is_some(), "THPVariable_Wrap", "call")),
-            ("below_autograd", pick(self.exclude_guard.is_some() && self.excluded_keys.is_some(), "guard", "grad mode")),
-            ("dispatcher", pick(self.call_dispatcher.is_some() || self.call_dispatcher_versioned.is_some(), "stable", "python")),
+            (
+                "below_autograd",
+                pick(self.exclude_guard.is_some() && self.excluded_keys.is_some(), "guard", "grad mode"),
+            ),
+            (
+                "dispatcher",
+                pick(self.call_dispatcher.is_some() || self.call_dispatcher_versioned.is_some(), "stable", "python"),
+            ),
             ("messages", pick(self.exception_what.is_some(), "kept", "run again")),
             ("threads", pick(self.get_num_threads.is_some(), "stable", "symbol")),
         ]

@@ -1,0 +1,311 @@
+//! Tensors: owned and borrowed handles, and the Python objects around them.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyType};
+
+use super::symbols::{self, api, Api};
+use super::{checked, slow, Failure, Outcome};
+
+/// An `at::Tensor` that somebody else keeps alive for as long as this value is used: an input, a constant, or a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Handle(pub(super) *mut c_void);
+
+// SAFETY: the TensorImpl behind a handle is reference counted atomically; reading its metadata from several threads is
+// what torch itself does.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+/// An owned `at::Tensor`, deleted on drop.
+#[derive(Debug)]
+pub struct Tensor(pub(super) *mut c_void);
+
+// SAFETY: see `Handle`.
+unsafe impl Send for Tensor {}
+// SAFETY: see `Handle`.
+unsafe impl Sync for Tensor {}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        if let Ok(api) = api() {
+            // SAFETY: the handle is owned by this value and deleted once.
+            unsafe { (api.delete_tensor_object)(self.0) };
+        }
+    }
+}
+
+/// Where an allocation goes: codes of `aoti_torch_device_type_*` and an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    pub kind: i32,
+    pub index: i32,
+}
+
+impl Tensor {
+    pub fn handle(&self) -> Handle {
+        Handle(self.0)
+    }
+
+    /// Gives the handle up to C code that takes ownership.
+    pub(super) fn into_raw(self) -> *mut c_void {
+        let raw = self.0;
+        std::mem::forget(self);
+        raw
+    }
+
+    /// `torch.empty_strided`.
+    pub fn empty_strided(sizes: &[i64], strides: &[i64], dtype: i32, device: Device) -> Outcome<Tensor> {
+        debug_assert_eq!(sizes.len(), strides.len());
+        let api = api()?;
+        let mut out = std::ptr::null_mut();
+        // SAFETY: both pointers address `ndim` integers; `out` receives a new reference on success.
+        let code = unsafe {
+            let (sizes_ptr, strides_ptr) = (sizes.as_ptr(), strides.as_ptr());
+            (api.empty_strided)(sizes.len() as i64, sizes_ptr, strides_ptr, dtype, device.kind, device.index, &mut out)
+        };
+        checked(code, "aoti_torch_empty_strided")?;
+        Ok(Tensor(out))
+    }
+
+    /// The result as Python's `torch.Tensor` (a new reference); consumes the handle.  Needs the GIL.
+    pub fn into_py(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        let api = api()?;
+        if let (Some(wrap), false) = (api.wrap_move.or(api.wrap_copy), slow()) {
+            // SAFETY: `wrap` takes a reference to a TensorBase, which is what the handle's address is; GIL held (`py`).
+            // A tensor that was moved from is undefined, and deleted like any other when `self` is dropped.
+            let object = unsafe { wrap(self.0) };
+            // SAFETY: a new reference, or null with the exception set.
+            return unsafe { Bound::from_owned_ptr_or_err(py, object) };
+        }
+        if let (Some(wrap), false) = (api.to_pyobject, slow()) {
+            let mut object = std::ptr::null_mut();
+            // SAFETY: a live handle, no type, and room for the new reference; GIL held.
+            let code = unsafe { wrap(self.0, std::ptr::null_mut(), &mut object) };
+            checked(code, "torch_tensor_to_pyobject")?;
+            // SAFETY: a new reference on success.
+            return unsafe { Bound::from_owned_ptr_or_err(py, object.cast()) };
+        }
+        let steal =
+            py.import("torch")?.getattr("_C")?.getattr("_aoti")?.getattr("alloc_tensor_by_stealing_from_void_ptr")?;
+        // SAFETY: the pointer is not null; the capsule has no destructor, the callee takes the handle over.
+        let capsule = unsafe {
+            let capsule = ffi::PyCapsule_New(self.into_raw(), std::ptr::null(), None);
+            Bound::from_owned_ptr_or_err(py, capsule)?
+        };
+        steal.call1((capsule,))
+    }
+}
+
+impl Handle {
+    /// The address of the first element (storage offset included).
+    pub fn data_ptr(self) -> Outcome<usize> {
+        let mut out = std::ptr::null_mut();
+        // SAFETY: a live handle; `out` receives a borrowed address.
+        let code = unsafe { (api()?.get_data_ptr)(self.0, &mut out) };
+        checked(code, "aoti_torch_get_data_ptr")?;
+        Ok(out as usize)
+    }
+
+    pub fn numel(self) -> i64 {
+        self.read(|api| api.get_numel)
+    }
+
+    pub fn storage_offset(self) -> i64 {
+        self.read(|api| api.get_storage_offset)
+    }
+
+    /// Bytes of the underlying storage.
+    pub fn storage_size(self) -> i64 {
+        self.read(|api| api.get_storage_size)
+    }
+
+    pub fn dim(self) -> i64 {
+        self.read(|api| api.get_dim)
+    }
+
+    /// The size of one dimension; None when there is no such dimension.
+    pub fn size(self, dim: i64) -> Option<i64> {
+        let api = api().ok()?;
+        let mut out = 0;
+        if dim < 0 || dim >= self.dim() {
+            return None;
+        }
+        // SAFETY: a live handle and an existing dimension.
+        let code = unsafe { (api.get_size)(self.0, dim, &mut out) };
+        (code == 0).then_some(out)
+    }
+
+    /// Bytes an item.
+    pub fn itemsize(self) -> Outcome<i64> {
+        // SAFETY: a code that torch returned.
+        let size = unsafe { (api()?.element_size)(self.dtype()) } as i64;
+        if size > 0 {
+            return Ok(size);
+        }
+        Err(Failure("a tensor of a dtype without a size".into()))
+    }
+
+    pub fn dtype(self) -> i32 {
+        self.read_i32(|api| api.get_dtype)
+    }
+
+    pub fn device_kind(self) -> i32 {
+        self.read_i32(|api| api.get_device_type)
+    }
+
+    fn read(self, of: fn(&Api) -> symbols::GetI64) -> i64 {
+        let mut out = 0;
+        if let Ok(api) = api() {
+            // SAFETY: a live handle and room for the result; these getters do not fail on a strided tensor.
+            unsafe { of(api)(self.0, &mut out) };
+        }
+        out
+    }
+
+    fn read_i32(self, of: fn(&Api) -> symbols::GetI32) -> i32 {
+        let mut out = -1;
+        if let Ok(api) = api() {
+            // SAFETY: as in `read`.
+            unsafe { of(api)(self.0, &mut out) };
+        }
+        out
+    }
+
+    /// A new owned handle of the same tensor.
+    pub fn to_owned(self) -> Outcome<Tensor> {
+        let mut out = std::ptr::null_mut();
+        // SAFETY: a live handle; `out` receives a new reference.
+        let code = unsafe { (api()?.new_tensor_handle)(self.0, &mut out) };
+        checked(code, "aoti_torch_new_tensor_handle")?;
+        Ok(Tensor(out))
+    }
+
+    /// A view of the same storage; `offset` is added to this tensor's storage offset.
+    pub fn reinterpret(self, sizes: &[i64], strides: &[i64], offset: i64) -> Outcome<Tensor> {
+        debug_assert_eq!(sizes.len(), strides.len());
+        let mut out = std::ptr::null_mut();
+        // SAFETY: a live handle, `ndim` sizes and strides, room for a new reference.
+        let code = unsafe {
+            let (sizes_ptr, strides_ptr) = (sizes.as_ptr(), strides.as_ptr());
+            (api()?.reinterpret_tensor)(self.0, sizes.len() as i64, sizes_ptr, strides_ptr, offset, &mut out)
+        };
+        checked(code, "aoti_torch__reinterpret_tensor")?;
+        Ok(Tensor(out))
+    }
+
+    /// `self.copy_(source)`.
+    pub fn copy_from(self, source: Handle) -> Outcome<()> {
+        // SAFETY: two live handles.
+        let code = unsafe { (api()?.copy_)(self.0, source.0, 0) };
+        checked(code, "aoti_torch_copy_")
+    }
+
+    /// The handle as a word, for the C ABI's argument arrays.
+    pub fn word(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A borrowed reference to a live Python object, as the engine passes graph inputs around.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Object<'a>(*mut ffi::PyObject, PhantomData<&'a ffi::PyObject>);
+
+impl<'a> Object<'a> {
+    /// Views raw pointers as objects.
+    ///
+    /// # Safety
+    /// Every pointer is a live object for `'a`, and the GIL is held while it is read.
+    pub unsafe fn slice(raw: &'a [*mut ffi::PyObject]) -> &'a [Object<'a>] {
+        // SAFETY: `Object` is a transparent wrapper; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts(raw.as_ptr().cast(), raw.len()) }
+    }
+
+    pub fn to_bound(self, py: Python<'_>) -> Bound<'_, PyAny> {
+        // SAFETY: a live object (see `slice`).
+        unsafe { Bound::from_borrowed_ptr(py, self.0) }
+    }
+
+    pub fn from_bound(object: &'a Bound<'_, PyAny>) -> Object<'a> {
+        Object(object.as_ptr(), PhantomData)
+    }
+
+    /// The tensor behind the object: borrowed when its place in the object is known, else an owned handle.
+    pub fn tensor(self, py: Python<'_>) -> PyResult<Unwrapped> {
+        let api = api()?;
+        if !self.is_tensor(py)? {
+            // SAFETY: a live object.
+            let kind = unsafe { PyType::from_borrowed_type_ptr(py, ffi::Py_TYPE(self.0)) };
+            return Err(PyTypeError::new_err(format!("expected a torch.Tensor, got {}", kind.name()?)));
+        }
+        if let (Some(offset), false) = (api.tensor_offset, slow()) {
+            // SAFETY: the object is a THPVariable, whose at::Tensor lies at this offset (probed on live tensors).
+            return Ok(Unwrapped::Borrowed(Handle(unsafe { self.0.cast::<u8>().add(offset) }.cast())));
+        }
+        self.tensor_slow(py).map(Unwrapped::Owned)
+    }
+
+    fn is_tensor(self, py: Python<'_>) -> PyResult<bool> {
+        let base = api()?.tensor_base(py)?;
+        // SAFETY: a live object and a type object that the module keeps alive.
+        unsafe {
+            let kind = ffi::Py_TYPE(self.0);
+            Ok(kind == base || ffi::PyType_IsSubtype(kind, base) != 0)
+        }
+    }
+
+    #[cold]
+    fn tensor_slow(self, py: Python<'_>) -> PyResult<Tensor> {
+        if let (Some(unwrap), false) = (api()?.from_pyobject, slow()) {
+            let mut out = std::ptr::null_mut();
+            // SAFETY: a live tensor object, room for a new reference, GIL held.
+            let code = unsafe { unwrap(self.0.cast(), &mut out) };
+            checked(code, "torch_tensor_from_pyobject")?;
+            return Ok(Tensor(out));
+        }
+        let aoti = py.import("torch")?.getattr("_C")?.getattr("_aoti")?;
+        let capsule = aoti.call_method1("unsafe_alloc_void_ptr_from_tensor", (self.to_bound(py),))?;
+        let capsule = capsule.cast_into::<PyCapsule>().map_err(PyErr::from)?;
+        // SAFETY: a capsule made by torch around a new at::Tensor, nameless.
+        let raw = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()) };
+        if raw.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(Tensor(raw))
+    }
+}
+
+/// See `Object::tensor`.
+pub enum Unwrapped {
+    Borrowed(Handle),
+    Owned(Tensor),
+}
+
+/// `view.dtype` of the C ABI.
+#[derive(Clone, Copy)]
+pub struct StorageCast(unsafe extern "C" fn(*mut c_void, i32, *mut *mut c_void) -> i32);
+
+impl StorageCast {
+    pub fn find() -> Outcome<StorageCast> {
+        let name = "aoti_torch_cpu_view_dtype";
+        let address = symbols::find(api()?.libtorch_cpu, name)
+            .ok_or_else(|| Failure(format!("this torch does not export {name}")))?;
+        // SAFETY: declared as (handle, dtype, result) in every supported version.
+        Ok(StorageCast(unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, i32, *mut *mut c_void) -> i32>(address)
+        }))
+    }
+
+    /// A flat tensor as another dtype.
+    pub fn call(self, flat: Handle, dtype: i32) -> Outcome<Tensor> {
+        let mut out = std::ptr::null_mut();
+        // SAFETY: a live handle and room for a new reference.
+        checked(unsafe { (self.0)(flat.0, dtype, &mut out) }, "aoti_torch_cpu_view_dtype")?;
+        Ok(Tensor(out))
+    }
+}

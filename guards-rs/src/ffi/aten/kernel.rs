@@ -1,0 +1,55 @@
+//! Generated kernels: libraries, functions, and how many threads they may use.
+
+use std::ffi::{c_void, CString};
+
+use super::symbols::{self, api};
+use super::{Failure, Outcome};
+
+/// A shared library of generated kernels.  Never unloaded: its OpenMP threads may outlive any object.
+pub struct Library(*mut c_void);
+
+type RawKernel = unsafe extern "C" fn(*const usize, *const i64, i32) -> i64;
+
+/// `int64_t symbol(void** ptrs, const int64_t* scalars, int32_t threads)`; 0, or a key of `ir.plan.KERNEL_ERRORS`.
+#[derive(Clone, Copy)]
+pub struct KernelFn(RawKernel);
+
+impl Library {
+    pub fn open(path: &str) -> Outcome<Library> {
+        let text =
+            CString::new(path).map_err(|_| Failure(format!("the path of the kernel library holds a NUL: {path:?}")))?;
+        // SAFETY: dlopen runs the library's initialisers; the library is one that this project's code generator built.
+        let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            return Err(Failure(format!("cannot load the kernel library {path}: {}", symbols::dl_error())));
+        }
+        Ok(Library(handle))
+    }
+
+    pub fn kernel(&self, symbol: &str) -> Outcome<KernelFn> {
+        let address = symbols::find(self.0, symbol)
+            .ok_or_else(|| Failure(format!("the kernel library has no symbol {symbol}: {}", symbols::dl_error())))?;
+        // SAFETY: generated code declares every kernel with this signature (the contract of `ir.plan.Kernel`).
+        Ok(KernelFn(unsafe { std::mem::transmute::<*mut c_void, RawKernel>(address) }))
+    }
+}
+
+impl KernelFn {
+    pub fn call(self, ptrs: &[usize], scalars: &[i64], threads: i32) -> i64 {
+        // SAFETY: the plan passes one pointer a slot and one integer a scalar, as the kernel was generated for.
+        unsafe { (self.0)(ptrs.as_ptr(), scalars.as_ptr(), threads) }
+    }
+}
+
+/// The number of threads that torch uses inside an operator.
+pub fn num_threads() -> i32 {
+    let Ok(api) = api() else { return 1 };
+    if let Some(get) = api.get_num_threads {
+        let mut out = 1u32;
+        // SAFETY: room for the result.
+        unsafe { get(&mut out) };
+        return out as i32;
+    }
+    // SAFETY: a function without arguments.
+    api.at_get_num_threads.map_or(1, |get| unsafe { get() })
+}
