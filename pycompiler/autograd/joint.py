@@ -364,7 +364,7 @@ class _Trace:
             if root in taken:
                 self.joint.fresh[k] = self._copied(node, root)
             elif root.op in ("placeholder", "get_attr") and not is_new_value:
-                self.joint.fresh[k] = self._copied(node, node)
+                self.joint.fresh[k] = self._copied(node, node if is_dense(node.meta["val"]) else root)
             taken.add(view_root(self.joint.fresh[k]))
 
     def _copied(self, node: fx.Node, root: fx.Node) -> fx.Node:
