@@ -65,6 +65,8 @@ def compile_joint(
         inner = _compile_inference(joint, inference_compiler or fw_compiler)
         if ambient_autocast:
             inner = runtime.autocast_free(inner)
+        if torch.is_grad_enabled() and any(n.meta.get("requires_grad") for n in joint.inputs):
+            inner = runtime.grad_free(inner)
     run = runtime.epilogue(joint, inner, name=name)
     return functools.partial(run, *lifted) if lifted else run
 

@@ -74,8 +74,8 @@ class Joint:
 
     @property
     def needs_backward(self) -> bool:
-        """True when a gradient reaches some input."""
-        return any(g is not None for g in self.grads)
+        """True when some output requires grad (even if its gradient reaches no input)."""
+        return bool(self.tangents)
 
     @property
     def tangent_of(self) -> list[int]:
@@ -235,6 +235,16 @@ class _Trace:
         raise AutogradUnsupported("graph without an output node", str(self.gm.graph), "end the graph with an output")
 
     def _run_node(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        try:
+            return self._run_target(node, env)
+        except (AutogradUnsupported, *_DATA_DEPENDENT):
+            raise
+        except Exception as error:
+            # The user's error or a limit of tracing: in both cases eager does the right thing.
+            seen = f"{node.format_node()}: {type(error).__name__}: {error}"
+            raise AutogradUnsupported("an operator cannot be traced", seen, "the graph runs eagerly") from error
+
+    def _run_target(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
         if node.op == "call_function":
@@ -326,6 +336,12 @@ class _Trace:
         return [Output("fresh", index) if t is base else self._view(t, base, index, of_input=False) for t in tensors]
 
     def _view(self, t: torch.Tensor, base: torch.Tensor, index: int, *, of_input: bool) -> Output:
+        if t.requires_grad and not (base.requires_grad and t._base is (base if base._base is None else base._base)):
+            raise AutogradUnsupported(
+                "an output has a gradient that the memory it views has not",
+                f"a detached alias of {'input' if of_input else 'output'} {index} was mutated under grad",
+                "clone it before mutating",
+            )
         value, base_value = _inner(t), _inner(base)
         steps = view_steps(self.recorder.node(value), self.recorder.node(base_value))
         if steps is None:
@@ -342,15 +358,29 @@ class _Trace:
     def _own_storage(self) -> None:
         """Fresh outputs own their memory: one that is (a view of) an input, a constant or another output is cloned."""
         taken: set[fx.Node] = set()
-        graph = self.recorder.graph
         for k, node in enumerate(self.joint.fresh):
             root = view_root(node)
             is_new_value = k < len(self.joint.mutations)
-            if (root.op in ("placeholder", "get_attr") and not is_new_value) or root in taken:
-                clone = graph.call_function(aten.clone.default, (node,), {})
-                clone.meta.update(node.meta, val=_clone_of(node.meta["val"], self.recorder.fake_mode))
-                self.joint.fresh[k] = root = clone
-            taken.add(root)
+            if root in taken:
+                self.joint.fresh[k] = self._copied(node, root)
+            elif root.op in ("placeholder", "get_attr") and not is_new_value:
+                self.joint.fresh[k] = self._copied(node, node if is_dense(node.meta["val"]) else root)
+            taken.add(view_root(self.joint.fresh[k]))
+
+    def _copied(self, node: fx.Node, root: fx.Node) -> fx.Node:
+        """The value of `node` made again, through the same views, from a copy of `root`."""
+        graph = self.recorder.graph
+        if node is root:
+            copy = graph.call_function(aten.clone.default, (node,), {})
+            with plain(self.recorder.fake_mode):
+                value = node.meta["val"].clone()
+        else:
+            parent = node.args[0]
+            assert isinstance(parent, fx.Node)
+            copy = graph.call_function(node.target, (self._copied(parent, root), *node.args[1:]), dict(node.kwargs))  # type: ignore[arg-type]
+            value = node.meta["val"]
+        copy.meta.update(node.meta, val=value)
+        return copy
 
     # -- backward ---------------------------------------------------------------------------------------------------
 
@@ -391,11 +421,6 @@ def _mutation_kind(item: _Input) -> str:
         if item.seen.grad_fn is item.grad_fn and item.seen_requires_grad == item.seen.requires_grad
         else "grad"
     )
-
-
-def _clone_of(value: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    with plain(mode):
-        return value.clone()
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

@@ -132,6 +132,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def alias(self, value: torch.Tensor, node: fx.Node) -> None:
         """From now on `value` is what `node` computes (`node.meta` keeps it alive)."""
         self._node_of[id(value)] = node
+        self._given.add(id(value))
         node.meta.setdefault("aliases", []).append(value)
 
     def constant(self, value: torch.Tensor) -> FakeTensor:
@@ -170,7 +171,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._separate(func, out) if self._depth == 0 else out
 
     def _separate(self, func: OpOverload, out: Any) -> Any:
-        """`out` for functionalisation: a new tensor there must not share the version counter of an earlier one."""
+        """`out` for functionalisation: each result is a tensor of its own, with its own version counter."""
         if isinstance(out, (list, tuple)):
             parts = [self._separate(func, o) for o in out]
             return parts if isinstance(out, list) else tuple(parts)
@@ -178,7 +179,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         if id(out) not in self._given:
             self._given.add(id(out))
-        elif not is_view_op(func):
+        elif is_view_op(func):
+            node = self._node_of[id(out)]
+            out = self.fake_mode.__torch_dispatch__(aten.alias.default, (), (out,), {})
+            self.alias(out, node)
+        else:
             node = self._node_of[id(out)]
             options = {"dtype": out.dtype, "device": out.device}
             shape = (list(out.shape), list(out.stride()))

@@ -51,6 +51,16 @@ def autocast_free(compiled: Compiled) -> Compiled:
     return without_autocast
 
 
+def grad_free(compiled: Compiled) -> Compiled:
+    """`compiled` under no_grad, for graphs whose inputs require grad and whose outputs do not."""
+
+    def without_grad(*args: Any) -> Sequence[Any]:
+        with torch.no_grad():
+            return compiled(*args)
+
+    return without_grad
+
+
 # -- the differentiable pair ------------------------------------------------------------------------------------------
 
 
@@ -64,6 +74,8 @@ class LazyBackward:
             compiler,
         )
         self.call: Compiled = self._first
+        if not module.graph.output_node().args[0]:
+            self._pending, self.call = None, lambda *_: ()
 
     def _first(self, *args: Any) -> Sequence[Any]:
         return self.compile()(*args)

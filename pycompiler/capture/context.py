@@ -44,6 +44,7 @@ class Capture:
         self.by_id: dict[int, Value] = {}
         self.keep: list[Any] = []
         self.frames: list[Any] = []
+        self._stack: tuple[tuple[int, int], tuple[UserFrame, ...]] = ((-1, 0), ())
         self.steps = 0  # instructions executed, in all frames
         self.stop_at: int | None = None  # step before which the capture stops
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
@@ -64,7 +65,10 @@ class Capture:
 
     @property
     def user_stack(self) -> tuple[UserFrame, ...]:
-        return tuple(f.user_frame() for f in self.frames)
+        """Where the program is now, outermost frame first."""
+        if self._stack[0] != (self.steps, len(self.frames)):
+            self._stack = ((self.steps, len(self.frames)), tuple(f.user_frame() for f in self.frames))
+        return self._stack[1]
 
     def remember(self, real: Any, value: Value) -> None:
         self.by_id[id(real)] = value

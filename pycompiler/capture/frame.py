@@ -329,7 +329,7 @@ class _Session:
             return result
         assert tail is not None
         start = self.call_graph(head, compiled, inputs) if compiled is not None else []
-        code = [*start, *head.prepare, *tail]
+        code = distinct([*start, *head.prepare, *tail])
         if at is None:
             made = whole(self.code, code)
         else:
@@ -385,6 +385,16 @@ def breaking_frame(frames: Sequence[Frame]) -> Frame:
             return found
         found = callee
     return found
+
+
+def distinct(code: Code) -> Code:
+    """`code` with each instruction object at one place only (a load may be used for several values)."""
+    seen: set[int] = set()
+    result: Code = []
+    for instruction in code:
+        result.append(instruction.copy() if id(instruction) in seen else instruction)
+        seen.add(id(instruction))
+    return result
 
 
 # Instructions that leave nothing new on the stack: what is on top afterwards was there before.

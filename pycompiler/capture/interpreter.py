@@ -6,7 +6,6 @@ In: a code object with bound locals.  Out: the frame's return value, a yield, or
 
 from __future__ import annotations
 
-import linecache
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -93,9 +92,7 @@ class Frame:
         return found
 
     def user_frame(self) -> UserFrame:
-        line = self.current.lineno or self.line
-        text = linecache.getline(self.code.co_filename, line, self.globals).strip()
-        return UserFrame(self.code.co_filename, line, self.code.co_name, text)
+        return UserFrame(self.code.co_filename, self.current.lineno or self.line, self.code.co_name)
 
     # the loop -------------------------------------------------------------------------------------------------
     def run(self) -> tuple[str, Value]:

@@ -10,6 +10,7 @@ Example: `Guard("type_is", local("x"), torch.Tensor)`.
 from __future__ import annotations
 
 import types
+import linecache
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,12 +23,17 @@ from pycompiler.ir.source import Scope, Source, read
 
 @dataclass(frozen=True)
 class UserFrame:
-    """A place in the user's program: file, 1-based line, function name and the line's text."""
+    """A place in the user's program: file, 1-based line, function name.  The line's text is read when asked for."""
 
     filename: str
     lineno: int
     function: str
-    line: str = ""
+    text: str | None = None
+
+    @property
+    def line(self) -> str:
+        """The source line, stripped; empty when the source is not to be had."""
+        return linecache.getline(self.filename, self.lineno).strip() if self.text is None else self.text
 
     def __str__(self) -> str:
         text = f"{self.filename}:{self.lineno} in {self.function}"

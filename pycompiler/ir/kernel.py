@@ -11,9 +11,10 @@ and, inside, `inner` dimensions, shared by all its stages:
         1 point   b1  scratch       exp(in0 - b0)
 
 Roles.  `point`: a value for each point of outer x inner.  `reduce`: a fold over inner, one value per outer point.
-`row`: one value per outer point.  `accumulate`: a fold over outer (and, unless its output has them, inner)
+`row`: one value per outer point.  `column`: a fold over some inner dimensions, one value per outer point and per point
+of the others (an array of a row).  `accumulate`: a fold over outer (and, unless its output has them, inner)
 dimensions, complete only when the nest ends.
-Levels.  Stages of level k run in the k-th pass over inner; a `reduce` of level k is complete after that pass.
+Levels.  Stages of level k run in the k-th pass over inner; a `reduce` or `column` of level k is complete after that pass.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pycompiler.ir.loops import Buffer, Extern, Loop, Program
 
 LOADS = ("load", "masked_load")
 
-Role = Literal["point", "reduce", "row", "accumulate"]
+Role = Literal["point", "reduce", "row", "accumulate", "column"]
 # Where a stage's result lives: a variable of the row or of the pass; an array of one row; memory (a plan's buffer).
 Place = Literal["register", "scratch", "memory"]
 Dim = tuple[str, Expr]

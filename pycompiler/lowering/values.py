@@ -76,6 +76,13 @@ def contiguous_strides(shape: Sequence[Expr]) -> Exprs:
     return tuple(strides)
 
 
+def extent(shape: Sequence[Expr], stride: Sequence[Expr]) -> Expr:
+    """Elements from the first to the last, both included; 0 for an empty tensor."""
+    if any(n == 0 for n in shape):
+        return ZERO
+    return sum(((n - 1) * s for n, s in zip(shape, stride, strict=True)), ONE)
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """A tensor.  Either `buffer` with stride and offset (strided memory), or `emit` (any other way to an element).

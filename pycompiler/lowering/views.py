@@ -54,10 +54,15 @@ def broadcast_to(low: Lowering, x: Value, size: Sequence[Any]) -> Value:
     return values.expand(x, size)
 
 
-@lowering(aten.alias, aten.detach, aten.lift, aten.lift_fresh, aten.positive.default, aten._conj.default,
-          aten.resolve_conj, aten.resolve_neg, any_dtype=True)  # fmt: skip
-def alias(low: Lowering, x: Value) -> Any:
-    return NotImplemented if x.dtype.is_complex else x
+@lowering(aten.alias, aten.detach, aten.lift, aten.lift_fresh, aten.positive.default, any_dtype=True)
+def alias(low: Lowering, x: Value) -> Value:
+    return x
+
+
+@lowering(aten._conj.default, aten.resolve_conj, aten.resolve_neg)
+def conj(low: Lowering, x: Value) -> Value:
+    """Of real numbers."""
+    return x
 
 
 @lowering(aten.squeeze, any_dtype=True)
@@ -154,9 +159,16 @@ def as_strided(low: Lowering, x: Value, size: Sequence[Any], stride: Sequence[An
     """Strides of the storage: the value must lie as in the trace; the offset counts from the storage's start."""
     argument: Any = low.node.args[0]
     base = low.placed(argument)
+    assert base.buffer is not None
+    buffer = low.program.buffers[base.buffer]
     own = to_expr(low.fake_of(0).storage_offset())
     start = base.offset if storage_offset is None else base.offset + to_expr(storage_offset) - own
-    return values.restrided(base, to_exprs(size), to_exprs(stride), start)
+    view = values.restrided(base, to_exprs(size), to_exprs(stride), start)
+    end = start + values.extent(view.shape, view.stride)
+    inside = end - values.extent(buffer.shape, buffer.stride)
+    if start.const is None or inside.const is None or start.const < 0 or inside.const > 0:
+        return NotImplemented  # elements of the storage that the input itself does not cover
+    return view
 
 
 @lowering(aten.movedim.intlist, aten.movedim.int, aten.moveaxis, any_dtype=True)

@@ -19,13 +19,14 @@ from pycompiler.ir.loops import Extern, Loop, Node
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import is_indirect
 from pycompiler.scheduling.simplify import Graph, writes_of
-from pycompiler.scheduling.space import Refinement, joint, refine, rewrite
+from pycompiler.scheduling.space import Refinement, compose, fresh_var, joint, refine, rewrite
 
 STAGE_LIMIT = 48
 POINTER_LIMIT = 48
 OP_LIMIT = 800
 FEW_ROWS = 8  # below, a fused nest could not use the machine's cores
 MUCH_WORK = 1 << 18
+FEW_COLUMNS, MANY_COLUMNS = 8, 1 << 14  # of a column fold's array
 
 
 @dataclass
@@ -53,27 +54,52 @@ def start_nest(loop: Loop) -> Nest:
     folded = list(zip(loop.reduction.vars, loop.reduction.ranges, strict=True))
     if not outer:
         return Nest(folded, None, [Stage(loop, "accumulate")])
-    if _folds_rows(loop):
+    low = _columns(loop)
+    if len(low) == len(outer):
         return Nest(folded + outer, len(folded), [Stage(loop, "accumulate")])
+    if low:
+        return _column_nest(loop, outer, folded, low)
     return Nest(outer + folded, len(outer), [Stage(loop, "reduce")])
 
 
-def _folds_rows(loop: Loop) -> bool:
-    """Whether the fold runs over the large strides of what is read and the outputs over the small ones."""
+def _columns(loop: Loop) -> list[str]:
+    """The output variables along which memory is read contiguously while the fold jumps: a suffix of the outputs."""
     assert loop.reduction is not None
     if loop.reduction.kind in ("argmax", "argmin"):
-        return False
-    votes = 0
+        return []
+    votes: dict[int, int] = defaultdict(int)
     for _, index in loads(loop):
-        inner = [index.coeff(v) for v in loop.vars]
-        fold = [index.coeff(v) for v in loop.reduction.vars]
-        if any(c is None or not c.is_const for c in inner + fold):
+        strides = [index.coeff(v) for v in loop.vars]
+        folds = [index.coeff(v) for v in loop.reduction.vars]
+        if any(c is None or not c.is_const for c in strides + folds):
             continue
-        strides = [abs(c.as_int()) for c in inner if c is not None and c != 0]
-        folds = [abs(c.as_int()) for c in fold if c is not None and c != 0]
-        if strides and folds:
-            votes += 1 if max(strides) < min(folds) else -1
-    return votes > 0
+        jumps = [abs(c.as_int()) for c in folds if c is not None and c != 0]
+        if jumps:
+            near = [c is not None and 0 < abs(c.as_int()) < min(jumps) for c in strides]
+            count = 0
+            while count < len(near) and near[-1 - count]:
+                count += 1
+            votes[count] += 1
+    best = max(votes, key=lambda n: (votes[n], -n), default=0)
+    low = list(zip(loop.vars, loop.ranges, strict=True))[len(loop.vars) - best :]
+    size = numel(low)
+    if best == len(loop.vars) or (size is not None and FEW_COLUMNS <= size <= MANY_COLUMNS):
+        return [v for v, _ in low]
+    return []
+
+
+def _column_nest(loop: Loop, outer: list[Dim], folded: list[Dim], low: list[str]) -> Nest:
+    """Rows are the other outputs; where they are few, blocks of columns become rows as well."""
+    high, columns = outer[: -len(low)], outer[-len(low) :]
+    rows, width = numel(high), columns[0][1]
+    if rows is not None and rows < FEW_ROWS and width.is_const:
+        for block in (256, 128, 64):
+            if width.as_int() % block == 0 and width.as_int() > block:
+                v, parts = columns[0][0], [(fresh_var(), Expr.of(width.as_int() // block)), (fresh_var(), Expr.of(block))]
+                dims = [*high, parts[0], *folded, parts[1], *columns[1:]]
+                new = rewrite(loop, {v: compose(parts)}, dims, dict(dims))
+                return Nest(dims, len(high) + 1, [Stage(new, "column")])
+    return Nest(high + folded + columns, len(high), [Stage(loop, "column")])
 
 
 @dataclass

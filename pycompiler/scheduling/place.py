@@ -17,7 +17,7 @@ def place(nest: Nest, needed: set[str], buffers: dict[str, Buffer]) -> None:
         for name, _ in loads(s.loop):
             p = made.get(name)
             if p is not None:
-                level = max(level, p.level + (p.role == "reduce"))
+                level = max(level, p.level + (p.role in ("reduce", "column")))
         s.level = level
     for s in nest.stages:
         for name, _ in loads(s.loop):
@@ -31,6 +31,8 @@ def place(nest: Nest, needed: set[str], buffers: dict[str, Buffer]) -> None:
             size = None if row is None else row * b.dtype.itemsize
             if b.name in needed or s.role == "accumulate":
                 s.place[b.name] = "memory"
+            elif s.role == "column":
+                s.place[b.name] = "scratch"
             elif b.name not in late:
                 s.place[b.name] = "register"
             elif size is not None and size <= left:

@@ -331,8 +331,8 @@ def test_aliasing_inputs_may_be_read_but_not_mutated() -> None:
         Compiled(lambda a, b: a.add_(1) + b, [x, x[:]])
 
 
-def test_leaf_mutated_under_grad_raises_as_eager() -> None:
-    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+def test_leaf_mutated_under_grad_is_left_to_eager() -> None:
+    with pytest.raises(AutogradUnsupported, match="a leaf Variable that requires grad"):
         Compiled(lambda w: w.add_(1), [torch.randn(3, requires_grad=True)])
 
 
@@ -341,3 +341,27 @@ def test_loss_helper_weighs_outputs_differently() -> None:
     loss_of([a]).backward()
     assert a.grad is not None
     assert len(set(a.grad.tolist())) == 3
+
+
+def test_output_requires_grad_though_no_input_gets_one() -> None:
+    x = torch.randn(3, requires_grad=True)
+    out = Compiled(lambda a: a.norm(p=0), [x])(x)[0]
+    assert out.requires_grad
+    out.backward()
+    assert x.grad is None or not x.grad.any()
+
+
+def test_parameter_copied_into_a_buffer_under_no_grad() -> None:
+    graph = fx.Graph()
+    buffer, w = graph.placeholder("buffer"), graph.placeholder("w")
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    graph.call_method("copy_", (buffer, w))
+    graph.call_function(torch._C._set_grad_enabled, (True,))
+    graph.output((graph.call_method("mul", (w, 2)),))
+    values = [torch.zeros(3), torch.ones(3, requires_grad=True)]
+    (out,) = aot_eager(fx.GraphModule(nn.Module(), graph), values)(*values)
+    assert values[0].tolist() == [1, 1, 1]
+    assert not values[0].requires_grad
+    assert values[1].is_leaf
+    out.sum().backward()
+    torch.testing.assert_close(values[1].grad, torch.full((3,), 2.0))

@@ -137,6 +137,11 @@ def test_input_strides_and_offsets():
     check(lambda x: x.sum(0), [torch.ones(1).expand(4, 5)], native=True)
 
 
+def test_as_strided_beyond_the_input_reads_the_storage():
+    x = torch.arange(20.0)[5:9]
+    check(lambda x: x.as_strided((2, 3), (3, 1), 1) + 1, [x], native=False)
+
+
 def test_output_strides_match_eager():
     x = randn(4, 6)
     check(lambda x: (x.t(), x.t().contiguous(), x.t().clone(), (x.t() + 1)[::2], x[:, 1].clone()), [x], native=True)

@@ -8,6 +8,7 @@ from typing import Any
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.opcodes.registry import Handler, opcode
+from pycompiler.capture.opcodes.stack import peek
 from pycompiler.capture.opcodes.variables import push_callable
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.constant import Const
@@ -62,7 +63,7 @@ def get_yield_from_iter(frame: Any, ins: Any) -> None:
 
 @opcode("FOR_ITER")
 def for_iter(frame: Any, ins: Any) -> None:
-    value = frame.cx.next_of(frame.stack[-1])
+    value = frame.cx.next_of(peek(frame, 1))
     if value is not None:
         frame.push(value)
         return
@@ -98,7 +99,7 @@ def yield_value(frame: Any, ins: Any) -> None:
 def send(frame: Any, ins: Any) -> None:
     cx = frame.cx
     sent = frame.pop()
-    receiver = frame.stack[-1]
+    receiver = peek(frame, 1)
     if isinstance(receiver, Generator):
         value = receiver.send(cx, sent)
         result = receiver.returned if value is None else None
@@ -257,7 +258,7 @@ def pop_except(frame: Any, ins: Any) -> None:
 def check_exc_match(frame: Any, ins: Any) -> None:
     classes = frame.pop()
     options = list(classes.iterate(frame.cx)) if isinstance(classes, Tuple) else [classes]
-    cls = frame.stack[-1].python_type()
+    cls = peek(frame, 1).python_type()
     frame.push(Const(any(isinstance(c, Class) and issubclass(cls, c.cls) for c in options)))
 
 
@@ -278,8 +279,8 @@ def before_with(frame: Any, ins: Any) -> None:
 
 @opcode("WITH_EXCEPT_START")
 def with_except_start(frame: Any, ins: Any) -> None:
-    cx, exception = frame.cx, frame.stack[-1]
-    leave = frame.stack[-4]
+    cx, exception = frame.cx, peek(frame, 1)
+    leave = peek(frame, 4)
     frame.push(cx.call(leave, [cx.class_of(exception), exception, Const(None)], {}))
 
 

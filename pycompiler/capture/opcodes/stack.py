@@ -165,34 +165,42 @@ def build_string(frame: Any, ins: Any) -> None:
     frame.push(Const("".join(v.const() for v in frame.popn(ins.arg))))
 
 
+def peek(frame: Any, depth: int) -> Any:
+    """The container at `depth` (1 is the top), realised in place."""
+    frame.stack[-depth] = frame.cx.realize(frame.stack[-depth])
+    return frame.stack[-depth]
+
+
 @opcode("LIST_APPEND")
 def list_append(frame: Any, ins: Any) -> None:
-    value = frame.pop()
-    frame.stack[-ins.arg].items.append(value)
+    value, target = frame.pop(), peek(frame, ins.arg)
+    frame.cx.effects.mutate(target)
+    target.items.append(value)
 
 
 @opcode("SET_ADD")
 def set_add(frame: Any, ins: Any) -> None:
     value = frame.pop()
-    frame.stack[-ins.arg].add(frame.cx, value)
+    peek(frame, ins.arg).add(frame.cx, value)
 
 
 @opcode("MAP_ADD")
 def map_add(frame: Any, ins: Any) -> None:
     value, key = frame.pop(), frame.pop()
-    frame.stack[-ins.arg].setitem(frame.cx, key, value)
+    peek(frame, ins.arg).setitem(frame.cx, key, value)
 
 
 @opcode("LIST_EXTEND")
 def list_extend(frame: Any, ins: Any) -> None:
-    iterable = frame.pop()
-    frame.stack[-ins.arg].items.extend(frame.cx.elements(iterable))
+    iterable, target = frame.pop(), peek(frame, ins.arg)
+    frame.cx.effects.mutate(target)
+    target.items.extend(frame.cx.elements(iterable))
 
 
 @opcode("SET_UPDATE")
 def set_update(frame: Any, ins: Any) -> None:
     iterable = frame.pop()
-    target = frame.stack[-ins.arg]
+    target = peek(frame, ins.arg)
     for v in frame.cx.elements(iterable):
         target.add(frame.cx, v)
 
@@ -200,13 +208,13 @@ def set_update(frame: Any, ins: Any) -> None:
 @opcode("DICT_UPDATE")
 def dict_update(frame: Any, ins: Any) -> None:
     mapping = frame.pop()
-    operators.dict_update(frame.cx, frame.stack[-ins.arg], mapping)
+    operators.dict_update(frame.cx, peek(frame, ins.arg), mapping)
 
 
 @opcode("DICT_MERGE")
 def dict_merge(frame: Any, ins: Any) -> None:
     cx, mapping = frame.cx, frame.pop()
-    target = frame.stack[-ins.arg]
+    target = peek(frame, ins.arg)
     for key, value in operators.mapping_pairs(cx, mapping):
         if Key(cx, key) in target.entries:
             cx.throw(TypeError, f"got multiple values for keyword argument {key.const()!r}")
@@ -242,25 +250,25 @@ def unpack_ex(frame: Any, ins: Any) -> None:
 
 @opcode("GET_LEN")
 def get_len(frame: Any, ins: Any) -> None:
-    frame.push(Const(frame.stack[-1].length(frame.cx)))
+    frame.push(Const(peek(frame, 1).length(frame.cx)))
 
 
 @opcode("MATCH_MAPPING")
 def match_mapping(frame: Any, ins: Any) -> None:
     import collections.abc
 
-    frame.push(Const(issubclass(frame.stack[-1].python_type(), collections.abc.Mapping)))
+    frame.push(Const(issubclass(peek(frame, 1).python_type(), collections.abc.Mapping)))
 
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(frame: Any, ins: Any) -> None:
-    frame.push(Const(bool(frame.stack[-1].python_type().__flags__ & (1 << 5))))
+    frame.push(Const(bool(peek(frame, 1).python_type().__flags__ & (1 << 5))))
 
 
 @opcode("MATCH_KEYS")
 def match_keys(frame: Any, ins: Any) -> None:
     cx = frame.cx
-    subject, keys = frame.stack[-2], frame.stack[-1]
+    subject, keys = peek(frame, 2), peek(frame, 1)
     found = []
     for key in keys.iterate(cx):
         if not subject.contains(cx, key):

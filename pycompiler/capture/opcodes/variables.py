@@ -204,7 +204,7 @@ def importlib_resolve(name: str, package: str, level: int) -> str:
 
 @opcode("IMPORT_FROM")
 def import_from(frame: Any, ins: Any) -> None:
-    module = frame.stack[-1]
+    module = frame.stack[-1] = frame.cx.realize(frame.stack[-1])
     frame.push(module.getattr(frame.cx, ins.argval))
 
 

@@ -55,6 +55,8 @@ class Context:
     held: dict[str, str] = field(default_factory=dict)
     scratch: dict[str, str] = field(default_factory=dict)
     scratch_at: str = "0"
+    column_at: dict[str, str] = field(default_factory=dict)  # position in the array of a column fold
+    staged: dict[tuple[str, Expr], str] = field(default_factory=dict)  # loads that a tile holds -> place in it
     scalar_only: bool = False  # something in the pass cannot be vectorised
 
     def index(self, e: Expr, local: Mapping[str, str] | None = None) -> str:
@@ -156,7 +158,10 @@ class BodyWriter:
         if name in self.c.held:
             return self.c.held[name]
         if name in self.c.scratch:
-            place = f"{self.c.scratch[name]}[{self.c.scratch_at}]"
+            place = f"{self.c.scratch[name]}[{self.c.column_at.get(name, self.c.scratch_at)}]"
+            return self.define((place,), load(op.dtype, place), ctype(op.dtype).compute, self.inside)
+        if (name, index) in self.c.staged and op.name == "load":
+            place = self.c.staged[name, index]
             return self.define((place,), load(op.dtype, place), ctype(op.dtype).compute, self.inside)
         args = [self.value[a] for a in op.args]
         scope = self.scope_for(args, [index])

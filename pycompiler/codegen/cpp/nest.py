@@ -84,7 +84,25 @@ def nest_work(nest: Nest) -> int | None:
 
 def is_serial(nest: Nest) -> bool:
     """Whether two points may write one place."""
+    return shared_stores(nest) and spread_var(nest) is None
+
+
+def shared_stores(nest: Nest) -> bool:
     return any(s.loop.store_mode == "add" or _scatters(s) for s in nest.stages)
+
+
+def spread_var(nest: Nest) -> str | None:
+    """A last dimension whose different values never write one place (the columns of an embedding's gradient)."""
+    if len(nest.dims) < 2 or nest.split is not None:
+        return None
+    v, n = nest.dims[-1]
+    for s in nest.stages:
+        for at in s.loop.store_index:
+            if at.coeff(v) != 1 or not n.is_const:
+                return None
+            if any(c % n.as_int() for mono, c in at.subst({v: 0}).terms):
+                return None
+    return v
 
 
 @dataclass
@@ -134,6 +152,8 @@ class NestWriter:
         """Outer and inner dimensions; a flat nest's last dimension is its inner one."""
         if self.nest.split is not None:
             return self.nest.outer, self.nest.inner
+        if shared_stores(self.nest):
+            return self.nest.dims[:-1], self.nest.dims[-1:]
         tiled = self.tiled_dim()
         if tiled is not None:
             rest = [d for k, d in enumerate(self.nest.dims[:-1]) if k != tiled]
@@ -178,6 +198,8 @@ class NestWriter:
         self.folds: dict[str, Fold] = {}
         for s in self.accumulated:
             self.declare_accumulator(s)
+        if self.nest.split is None and len(self.inner_dims) == 2:
+            self.stage_tiles()
         for level in range(max((s.level for s in self.nest.stages), default=0) + 1):
             self.write_pass([s for s in self.nest.stages if s.level == level])
         return row.lines
@@ -187,6 +209,13 @@ class NestWriter:
 
     def chunk_flat(self) -> None:
         """A flat nest's inner loops in pieces, whose beginnings become outer loops: pieces are shared out to threads."""
+        if shared_stores(self.nest):
+            if spread_var(self.nest) is not None:  # each thread has its columns, and takes the rows in order
+                v, n = self.inner_dims[0]
+                begin, end = f"{self.names[v]}_from", self.size(n)
+                self.outer_loops.insert(0, (begin, "0", end, str(TILE)))
+                self.inner_loops[0] = InnerLoop(self.names[v], begin, f"pyc_min_index({begin} + {TILE}, {end})")
+            return
         edge = TILE if len(self.inner_dims) == 2 else CHUNK
         for k, (v, n) in enumerate(self.inner_dims):
             if len(self.inner_dims) == 1 and (size := numel([(v, n)])) is not None and size <= 2 * CHUNK:
@@ -194,6 +223,25 @@ class NestWriter:
             begin, end = f"{self.names[v]}_from", self.size(n)
             self.outer_loops.append((begin, "0", end, str(edge)))
             self.inner_loops[k] = InnerLoop(self.names[v], begin, f"pyc_min_index({begin} + {edge}, {end})")
+
+    def stage_tiles(self) -> None:
+        """Reads that run along the other dimension of the tile are done first, along it, into a small array."""
+        c = self.context
+        (u, _), (v, _) = self.inner_dims
+        for s in self.nest.stages:
+            for op in s.loop.body:
+                if op.name != "load" or (op.attrs[0], op.attrs[1]) in c.staged:
+                    continue
+                name, index = op.attrs
+                far = index.coeff(v)
+                if index.coeff(u) != 1 or far is None or not far.is_const or abs(far.as_int()) <= 1:
+                    continue
+                tile, (lu, lv) = self.function.fresh("tile"), self.inner_loops
+                place = f"{tile}[({lu.var} - {lu.start})*{TILE} + {lv.var} - {lv.start}]"
+                t = ctype(self.function.buffers[name].dtype).storage
+                copy = f"{place} = {self.function.pointers[name]}[{c.index(index)}];"
+                c.row.lines += [f"alignas(64) {t} {tile}[{TILE * TILE}];", *_nested([lv, lu], [copy])]
+                c.staged[name, index] = place
 
     def inner_flat(self) -> str:
         at, stride = Expr.of(0), Expr.of(1)
@@ -298,6 +346,9 @@ class NestWriter:
             return
         assert s.loop.reduction is not None
         kind, dtype = s.loop.reduction.kind, s.loop.body[s.loop.results[0]].dtype
+        if s.role == "column":
+            self.write_column(s, values[0], inside)
+            return
         if s.role == "accumulate" and s.loop.vars:
             fold = self.folds[s.outputs[0]]
             place = f"{fold.total}[{c.scratch_at}]"
@@ -317,6 +368,44 @@ class NestWriter:
             self.pending.append((s, f"const {compute} {result} = ({compute}){after_row};", result))
 
     pending: list[tuple[Stage, str, str]] = field(default_factory=list)
+    columns: list[tuple[Stage, Fold, str]] = field(default_factory=list)  # folds of the pass with an array of results
+
+    def write_column(self, s: Stage, value: str, inside: Scope) -> None:
+        """Folds into an array of the row; `close_columns` turns it into values when the pass is over."""
+        assert s.loop.reduction is not None
+        c = self.context
+        fold = self.new_fold(s, s.loop.reduction.kind, s.loop.body[s.loop.results[0]].dtype, two_levels=False)
+        count = numel(list(zip(s.loop.reduction.vars, s.loop.reduction.ranges, strict=True)))
+        exact = fold.kind == "sum" and fold.wide != fold.compute and (count is None or count > 4 * FLUSH)
+        kind = fold.wide if exact else fold.compute
+        low = [(v, n) for v, n in self.inner_dims if v in s.loop.vars]
+        at, stride = Expr.of(0), Expr.of(1)
+        for v, n in reversed(low):
+            at = at + Expr.sym(v) * stride
+            stride = stride * n
+        place = self.size_of(at)
+        start = identity(fold.kind, fold.dtype)
+        c.row.lines += [f"alignas(64) {kind} {fold.partial}[{self.size(stride)}];",
+                        f"for (int64_t k = 0; k < {self.size(stride)}; k++) {fold.partial}[k] = {start};"]  # fmt: skip
+        inside.lines += self.fold_line(fold, f"{fold.partial}[{place}]", value, s)
+        self.columns.append((s, fold, place))
+
+    def close_columns(self) -> None:
+        c = self.context
+        for s, fold, place in self.columns:
+            b = s.loop.out[0]
+            low = [InnerLoop(self.names[v], "0", self.size(n)) for v, n in self.inner_dims if v in s.loop.vars]
+            array = self.function.fresh("row")
+            size = numel([(v, n) for v, n in self.inner_dims if v in s.loop.vars])
+            value = f"{fold.partial}[{place}]"
+            value = f"({value} != 0)" if ctype(fold.dtype).kind == "bool" else f"({fold.compute}){value}"
+            body = [store(b, f"{array}[{place}]", value, fold.dtype)]
+            if s.place[b.name] == "memory":
+                where = f"{self.function.pointers[b.name]}[{c.index(s.loop.store_index[0])}]"
+                body.append(f"{where} = {array}[{place}];")
+            c.row.lines += [f"alignas(64) {ctype(b.dtype).storage} {array}[{size}];", *_nested(low, body)]
+            c.scratch[b.name], c.column_at[b.name] = array, place
+        self.columns = []
 
     def long_inner(self) -> bool:
         size = numel(self.inner_dims[-1:])
@@ -444,6 +533,7 @@ class NestWriter:
             c.row.names.add(result)
             self.put(s, [result], c.row)
         self.pending = []
+        self.close_columns()
 
     def assemble(self, rows: list[str]) -> tuple[list[str], list[str]]:
         """(what each thread runs, what follows when all are done): the outer loops around the row block."""
@@ -451,7 +541,7 @@ class NestWriter:
         loops = [f"for (int64_t {v} = {a}; {v} < {b}; {v} += {step}) {{" for v, a, b, step in self.outer_loops]
         body = [*_open(loops), *_indent(rows, len(loops)), *_close(len(loops))]
         if self.parallel and loops:
-            collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
+            collapse = f" collapse({len(loops)})" if len(loops) > 1 and not shared_stores(self.nest) else ""
             body = [f"#pragma omp for schedule(static){collapse} nowait", *body]
         body = ["{", *_indent([*prologue, *body, *epilogue]), "}"]
         if self.parallel and not loops:  # one thread takes it, whichever comes first

@@ -1,0 +1,47 @@
+"""Folds over a middle dimension, scatters shared out by columns, tiled transposes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_harness import check
+
+
+@pytest.mark.parametrize("shape", [(6, 20, 32), (2, 300, 1024), (3, 5, 7, 64), (1, 700, 96), (40, 9, 24)])
+@pytest.mark.parametrize("kind", ["sum", "amax", "mean"])
+def test_middle_fold(kind: str, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    s = check(lambda x: getattr(x, kind)(1), [x], rtol=1e-5, atol=1e-4)
+    roles = {stage.role for k in s.kernels for stage in k.stages()}
+    assert roles & {"column", "accumulate"}, s
+
+
+def test_softmax_over_a_middle_dimension_is_one_kernel() -> None:
+    check(lambda x: x.softmax(1), [torch.randn(16, 20, 32)], 1)
+
+
+def test_fold_of_booleans_and_integers() -> None:
+    x = torch.randint(-3, 3, (9, 30, 16))
+    check(lambda x: ((x > 1).any(1), x.sum(1), (x > -3).all(1)), [x])
+
+
+def test_norm_over_channels_last() -> None:
+    x = torch.randn(4, 6, 6, 24)
+    check(lambda x: (x - x.mean((0, 1, 2))) * (x.var((0, 1, 2)) + 1e-5).rsqrt(), [x], atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 32, 100])
+def test_embedding_gradient(columns: int) -> None:
+    ids = torch.randint(0, 50, (4, 300))
+    grad = torch.randn(4, 300, columns)
+    check(lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 50, -1, False), [grad, ids], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.bool])
+@pytest.mark.parametrize("shape", [(32, 32), (100, 70), (3, 65, 129)])
+def test_transposes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = (torch.randn(shape) * 3).to(dtype)
+    check(lambda x: x.transpose(-1, -2).contiguous(), [x])
+    if dtype.is_floating_point:
+        y = torch.randn((*shape[:-2], shape[-1], shape[-2])).to(dtype)
+        check(lambda x, y: (x.transpose(-1, -2) + y).exp(), [x, y])

@@ -1,0 +1,127 @@
+"""Whole programs: random compositions, symbolic sizes, other devices."""
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from harness import check, randn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pycompiler.ir.interpret import interpret
+from pycompiler.ir.loops import Extern, Loop
+from pycompiler.ir.verify import verify
+from pycompiler.lowering import core_decompositions, lower
+
+UNARY = [torch.relu, torch.sin, torch.sigmoid, torch.abs, lambda t: t.exp().log1p(), lambda t: t * t, torch.tanh]
+BINARY = [torch.add, torch.mul, torch.sub, torch.maximum, lambda a, b: torch.where(a > b, a, b * 0.5)]
+REDUCE = [
+    lambda t, d: t.sum(d, keepdim=True),
+    lambda t, d: t.amax(d, keepdim=True),
+    lambda t, d: t.mean(d, keepdim=True),
+    lambda t, d: t.softmax(d),
+    lambda t, d: t.var(d, correction=0, keepdim=True),
+]
+LAYOUT = [
+    lambda r, t: t.permute(r.sample(range(t.dim()), t.dim())),
+    lambda r, t: t.reshape(-1, t.shape[-1]) if t.dim() > 1 else t[None],
+    lambda r, t: t[..., : max(1, t.shape[-1] // 2)],
+    lambda r, t: torch.cat([t, t * 0.5], r.randrange(t.dim())),
+    lambda r, t: F.pad(t, (1, r.randrange(2))),
+    lambda r, t: t.flip(r.randrange(t.dim())),
+    lambda r, t: t.contiguous(),
+    lambda r, t: t.unsqueeze(r.randrange(t.dim() + 1)),
+    lambda r, t: t.bfloat16().float(),
+]
+
+
+def random_program(seed):
+    """A function of two tensors that applies the same random steps each time that it is called."""
+
+    def f(x, y):
+        r = random.Random(seed)
+        values = [x, y]
+        for _ in range(8):
+            t = r.choice(values)
+            match r.randrange(4):
+                case 0:
+                    values.append(r.choice(UNARY)(t))
+                case 1:
+                    others = [v for v in values if _broadcasts(v.shape, t.shape)]
+                    values.append(r.choice(BINARY)(t, r.choice(others)))
+                case 2:
+                    values.append(r.choice(REDUCE)(t, r.randrange(t.dim())))
+                case 3 if t.numel() < 600:
+                    values.append(r.choice(LAYOUT)(r, t))
+        return values[-4:]
+
+    return f
+
+
+def _broadcasts(a, b):
+    return all(m == n or 1 in (m, n) for m, n in zip(a[::-1], b[::-1]))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_program(seed):
+    check(random_program(seed), [randn(3, 4, seed=seed), randn(2, 3, 4, seed=seed + 1)], rtol=2e-4, atol=2e-4)
+
+
+SYMBOLIC = {
+    "pointwise": lambda x: x * 2 + x.sin(),
+    "sum": lambda x: x.sum(1),
+    "mean": lambda x: x.mean(0),
+    "softmax": lambda x: x.softmax(-1),
+    "layer_norm": lambda x: F.layer_norm(x, (6,)),
+    "reshape": lambda x: x.t().reshape(-1) * 2,
+    "cat": lambda x: torch.cat([x, x * 2], 0),
+    "mm": lambda x: x @ x.t(),
+    "slice": lambda x: x[1:] * 2 + x[-1],
+    "heads": lambda x: x.view(x.shape[0], 2, 3).transpose(0, 1).reshape(2, -1) + 1,
+    "arange": lambda x: torch.arange(x.shape[0])[:, None] * x,
+    "expand": lambda x: x[:, None].expand(-1, x.shape[0], -1) * 1.5,
+    "pad": lambda x: F.pad(x, (1, 2)),
+    "embedding": lambda x: F.embedding(torch.arange(x.shape[0]) % 3, x),
+    "tril": lambda x: x.tril() + x.flip(0),
+    "extern": lambda x: x.cumsum(0)[1:] + 1,
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_symbolic_sizes(name):
+    f = SYMBOLIC[name]
+    with torch.no_grad(), enable_python_dispatcher():
+        table = core_decompositions()
+        gm = make_fx(f, decomposition_table=table, tracing_mode="symbolic")(randn(5, 6))
+    program = lower(gm)
+    verify(program)
+    for rows in (5, 9):
+        x = randn(rows, 6)
+        torch.testing.assert_close(interpret(program, [x])[0], f(x))
+
+
+def test_sizes_that_depend_on_data_are_refused():
+    with torch.no_grad():
+        gm = make_fx(lambda x: x.nonzero() + 1, tracing_mode="symbolic")(torch.ones(3))
+    with pytest.raises(NotImplementedError, match="depends on data"):
+        lower(gm)
+
+
+def test_another_device():
+    """Loops stay on their tensors' device; a rank-0 CPU tensor is moved there first."""
+    with FakeTensorMode() as mode, torch.no_grad():
+        x, s = torch.empty(4, 5, device="cuda"), torch.empty(())
+        with mode:
+            gm = make_fx(lambda x, s: (x * s + 1).sum(0), tracing_mode="real")(x, s)
+    program = lower(gm)
+    verify(program)
+    assert [n.op for n in program.nodes if isinstance(n, Extern)] == [torch.ops.aten._to_copy.default]
+    assert {b.device.type for n in program.nodes for b in n.out} == {"cuda"}
+
+
+def test_dead_loops_are_dropped():
+    program = check(lambda x: (x.exp() * 2, x.max(1).values), [randn(3, 4)], native=True)
+    kinds = [n.reduction.kind for n in program.nodes if isinstance(n, Loop) and n.reduction]
+    assert kinds == ["max"], "the indices that nobody uses are not computed"
