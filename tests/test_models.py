@@ -1,0 +1,86 @@
+"""Real models end to end through the public API: one graph, values and gradients as eager, nothing compiled twice."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+
+import pytest
+import torch
+from models import NAMES, Case, build
+
+import pycompiler
+from pycompiler.api import compiled_of
+
+NEEDS = {"gpt": "torch", "resnet18": "torchvision"}
+
+
+def made(name: str, *, training: bool) -> Case:
+    package = NEEDS.get(name, "transformers")
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    return build(name, training=training)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+def test_one_graph_no_break(name: str, training: bool) -> None:
+    case = made(name, training=training)
+    report = pycompiler.explain(case.model)(*case.args, **case.kwargs)
+    assert (report.graph_count, report.graph_break_count) == (1, 0), str(report)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inference_equals_eager(name: str) -> None:
+    case = made(name, training=False)
+    compiled = pycompiler.compile(case.model)
+    with torch.no_grad():
+        expected = case.model(*case.args, **case.kwargs)
+        seen = compiled(*case.args, **case.kwargs)
+        compiles = compiled_of(compiled).counters()["compiles"]
+        again = compiled(*case.args, **case.kwargs)
+    assert type(seen) is type(expected)
+    outputs = expected.to_tuple() if hasattr(expected, "to_tuple") else (expected,)
+    for result in (seen, again):
+        values = result.to_tuple() if hasattr(result, "to_tuple") else (result,)
+        torch.testing.assert_close(values, outputs, rtol=1e-4, atol=1e-5)
+    assert compiles >= 1
+    assert compiled_of(compiled).counters()["compiles"] == compiles
+
+
+def in_double(value: object) -> object:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def assert_as_good(have: torch.Tensor, want: torch.Tensor, exact: torch.Tensor, what: str) -> None:
+    """`have` is as close to float64 as eager's `want` is, up to rounding.
+
+    Where eager's own error is large (a ReLU whose input rounds to the other side of zero), comparing with eager would
+    compare with its error.
+    """
+    errors = [(v.double() - exact).abs().max().item() for v in (have, want)]
+    allowed = max(1e-5 + 1e-5 * exact.abs().max().item(), 2 * errors[1])
+    assert errors[0] <= allowed, f"{what}: error {errors[0]:.3g}, eager's {errors[1]:.3g}, allowed {allowed:.3g}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_equals_eager(name: str) -> None:
+    """Loss, every gradient and every buffer after each of two steps."""
+    plain, case, double = (made(name, training=True) for _ in range(3))
+    double.model.double()
+    compiled = pycompiler.compile(case.model)
+    for args, kwargs in itertools.islice(plain.batches(3), 2):
+        losses = []
+        wide = [in_double(a) for a in args], {k: in_double(v) for k, v in kwargs.items()}
+        inputs = ((compiled, (args, kwargs)), (plain.model, (args, kwargs)), (double.model, wide))
+        for model, (positional, keywords) in inputs:
+            model.zero_grad()
+            losses.append(case.loss(model(*positional, **keywords)))
+            losses[-1].backward()
+        assert_as_good(*losses, "loss")
+        models = (case.model, plain.model, double.model)
+        for (key, p), q, r in zip(models[0].named_parameters(), *(m.parameters() for m in models[1:]), strict=True):
+            assert_as_good(p.grad, q.grad, r.grad, f"gradient of {key}")
+        for (key, p), q, r in zip(models[0].named_buffers(), *(m.buffers() for m in models[1:]), strict=True):
+            assert_as_good(p, q, r.double(), key)
+    assert compiled_of(compiled).counters()["compiles"] == 1

@@ -1,0 +1,66 @@
+"""What a whole process does: it imports nothing of the peer's compiler, and builds no kernel a second time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PROGRAM = """
+import json, sys
+import torch
+{compile}
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 1))
+step = compile(model)
+optimizer = torch.optim.AdamW(model.parameters())
+x = torch.randn(32, 8)
+losses = []
+for _ in range(3):
+    loss = step(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+with torch.no_grad():
+    losses.append(step(x).sum().item())
+peer = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "torch._functorch._aot_autograd",
+        "torch._functorch.partitioners", "torch._functorch.compilers")
+print(json.dumps([losses, sorted(m for m in sys.modules if m.startswith(peer))]))
+"""
+
+
+def run(compile: str, cache: Path) -> tuple[list[float], set[str]]:
+    env = {**os.environ, "PYCOMPILER_CACHE_DIR": str(cache)}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH", "")]))
+    if "site-packages" in __import__("pycompiler").__file__:
+        env.pop("PYTHONPATH")  # an installed wheel is under test
+    program = PROGRAM.replace("{compile}", compile)
+    out = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    losses, modules = json.loads(out.stdout.splitlines()[-1])
+    return losses, set(modules)
+
+
+def test_nothing_of_the_peer_on_our_account(tmp_path: Path) -> None:
+    """torch imports some of its compiler by itself (its optimizers do): only what comes on top counts."""
+    eager, baseline = run("compile = lambda model: model", tmp_path)
+    losses, modules = run("from pycompiler import compile", tmp_path)
+    assert modules - baseline == set()
+    assert all(abs(a - b) < 1e-4 for a, b in zip(losses, eager, strict=True))
+
+
+def test_second_process_builds_no_kernel(tmp_path: Path) -> None:
+    def libraries() -> dict[str, int]:
+        return {str(p): p.stat().st_mtime_ns for p in tmp_path.rglob("*.so")}
+
+    first, _ = run("from pycompiler import compile", tmp_path)
+    built = libraries()
+    assert built
+    second, _ = run("from pycompiler import compile", tmp_path)
+    assert libraries() == built
+    assert second == first
