@@ -19,6 +19,7 @@ from pycompiler.ir.verify import verify
 from pycompiler.runtime.build import build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.scheduling import schedule
+from pycompiler.scheduling.rules import check_schedule
 
 CPU = torch.device("cpu")
 f32 = torch.float32
@@ -87,6 +88,7 @@ def program(inputs: Sequence[Buffer], nodes: Sequence[Any], outputs: Sequence[Bu
 
 def compile_plan(p: Program) -> tuple[Plan, Schedule]:
     s = schedule(p)
+    check_schedule(s)
     source = generate(s)
     library = build(source.text, source.symbols) if source.symbols else None
     return make_plan(s, library), s

@@ -16,6 +16,7 @@ from pycompiler.ir.loops import Buffer, Program
 from pycompiler.runtime.build import build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.scheduling import schedule
+from pycompiler.scheduling.rules import check_schedule
 
 UNARY = ("neg", "abs", "exp", "tanh", "sigmoid", "square", "sin", "erf", "floor", "sign")
 BINARY = ("add", "sub", "mul", "maximum", "minimum")
@@ -108,6 +109,8 @@ class Maker:
 def test_random_programs(batch: int) -> None:
     programs = [Maker(1000 * batch + k).make(f"fuzz{k}") for k in range(40)]
     schedules = [schedule(p) for p in programs]
+    for s in schedules:
+        check_schedule(s)
     sources = [generate(s) for s in schedules]
     include, *_ = sources[0].text.splitlines()
     library = build("\n".join([include, *(s.text.replace(include, "") for s in sources)]))

@@ -1,0 +1,120 @@
+"""What a legal `Schedule` is: a list of rules, run in tests (and always in debug mode).
+
+In: a schedule.  Out: nothing, or `ScheduleError` naming each violated rule.  Example:
+
+    check_schedule(schedule(program))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, Stage, loads, space_of
+from pycompiler.ir.loops import Extern, Ref
+from pycompiler.ir.verify import reads_of
+from pycompiler.scheduling.memory import storage_bytes, touched
+from pycompiler.scheduling.simplify import writes_of
+
+
+class ScheduleError(Exception):
+    """A bug of ours: scheduling made an illegal schedule."""
+
+
+def check_schedule(s: Schedule) -> None:
+    """Raises ScheduleError when a rule is violated."""
+    found = [f"{rule.__name__}: {text}" for rule in RULES for text in rule(s)]
+    if found:
+        raise ScheduleError("\n".join([*found, str(s)]))
+
+
+def _reads_writes(step: KernelGroup | Extern) -> tuple[set[str], set[str]]:
+    if isinstance(step, Extern):
+        return set(reads_of(step)), set(writes_of(step))
+    return set(step.reads), set(step.writes)
+
+
+def given(s: Schedule) -> set[str]:
+    """Buffers that exist before the first step."""
+    return {b.name for b in s.program.inputs if b is not None} | set(s.program.constants)
+
+
+def memory_holds_what_is_read(s: Schedule) -> Iterator[str]:
+    """A buffer that is read was written, was not freed, and no other buffer took its memory since."""
+    holds = {name: name for name in given(s)}  # memory -> buffer in it
+    for k, (step, frees) in enumerate(zip(s.steps, s.frees, strict=True)):
+        reads, writes = _reads_writes(step)
+        for name in sorted(reads):
+            if holds.get(s.storage.get(name, name)) != name:
+                yield f"step {k} reads {name}, but its memory holds {holds.get(s.storage.get(name, name))}"
+        for name in writes:
+            home = s.storage.get(name, name)
+            if any(s.storage.get(r, r) == home and r != name for r in reads | writes):
+                yield f"step {k}: {name} overwrites memory that the step still uses"
+            holds[home] = name
+        for name in frees:
+            if name not in holds:
+                yield f"step {k} frees {name}, which is not there"
+            holds.pop(name, None)
+    for output in s.program.outputs:
+        if isinstance(output, Ref) and holds.get(s.storage.get(output.buffer, output.buffer)) != output.buffer:
+            yield f"output {output.buffer} is not in memory at the end"
+
+
+def shared_memory_is_large_enough(s: Schedule) -> Iterator[str]:
+    for name, home in s.storage.items():
+        need, have = storage_bytes(s.buffers[name]), storage_bytes(s.buffers[home])
+        if home != name and (need is None or have is None or need > have):
+            yield f"{name} needs {need} bytes, {home} has {have}"
+
+
+def everything_is_freed_once(s: Schedule) -> Iterator[str]:
+    kept = given(s) | {o.buffer for o in s.program.outputs if isinstance(o, Ref)}
+    freed = [name for frees in s.frees for name in frees]
+    homes = {s.storage.get(n, n) for step in s.steps for n in touched(step)}
+    yield from (f"{n} is freed {freed.count(n)} times" for n in sorted(homes - kept) if freed.count(n) != 1)
+    yield from (f"{n} is freed, but outlives the plan" for n in freed if n in kept)
+
+
+def _nests(s: Schedule) -> Iterator[Nest]:
+    for group in s.kernels:
+        yield from group.nests
+
+
+def loops_range_over_the_nest(s: Schedule) -> Iterator[str]:
+    for nest in _nests(s):
+        names = [v for v, _ in nest.dims]
+        for stage in nest.stages:
+            space = [v for v, _ in space_of(stage.loop)]
+            if not set(space) <= set(names):
+                yield f"{stage.outputs[0]} ranges over {space}, the nest over {names}"
+            want = {"point": set(names), "row": {v for v, _ in nest.outer}}.get(stage.role)
+            if want is not None and set(space) != want:
+                yield f"{stage.role} {stage.outputs[0]} ranges over {space}, expected {sorted(want)}"
+
+
+def values_are_read_where_they_are_made(s: Schedule) -> Iterator[str]:
+    """In a nest: at the same point, complete, and still held."""
+    for nest in _nests(s):
+        made: dict[str, Stage] = {}
+        later = {name for stage in nest.stages for name in stage.outputs}
+        for stage in nest.stages:
+            for name, index in loads(stage.loop):
+                p = made.get(name)
+                if p is None:
+                    if name in later:
+                        yield f"{stage.outputs[0]} reads {name} before it is made"
+                    continue
+                at = dict(zip(p.outputs, p.loop.store_index, strict=True))[name]
+                if index.simplify(dict(nest.dims)) != at.simplify(dict(nest.dims)):
+                    yield f"{stage.outputs[0]} reads {name} at {index}, made at {at}"
+                if stage.level < p.level + (p.role in ("reduce", "column")) or p.role == "accumulate":
+                    yield f"{stage.outputs[0]} (level {stage.level}) reads {name} ({p.role}, level {p.level})"
+                if p.role == "point" and p.place[name] == "register" and stage.level > p.level:
+                    yield f"{stage.outputs[0]} reads {name}, which only lives in pass {p.level}"
+            made |= dict.fromkeys(stage.outputs, stage)
+
+
+RULES: tuple[Callable[[Schedule], Iterator[str]], ...] = (
+    memory_holds_what_is_read, shared_memory_is_large_enough, everything_is_freed_once, loops_range_over_the_nest,
+    values_are_read_where_they_are_made,
+)  # fmt: skip

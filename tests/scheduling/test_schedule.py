@@ -1,0 +1,164 @@
+"""Fusion decisions, inlining, memory reuse; each rule of a legal schedule notices a schedule that breaks it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kernel_harness import buffer, check, loop, lowered, program
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import Schedule
+from pycompiler.scheduling import rules, schedule
+from pycompiler.scheduling.body import digits
+from pycompiler.scheduling.space import refine
+
+r = torch.randn
+W, B = r(96), r(96)
+IDS = torch.randint(0, 96, (32,))
+
+
+def layer_norm_backward(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+    _, mean, rstd = torch.ops.aten.native_layer_norm(x, [96], w, b, 1e-5)
+    return torch.ops.aten.native_layer_norm_backward(g, x, [96], mean, rstd, w, b, [True, True, True])
+
+
+def adam(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    out = []
+    for p, g, m, v in zip(*(tensors[k::4] for k in range(4)), strict=True):
+        m, v = m * 0.9 + g * 0.1, v.abs() * 0.99 + g * g * 0.01
+        out += [p - 1e-3 * m / (v.sqrt() + 1e-8), m, v]
+    return out
+
+
+# name -> (function, arguments, kernels)
+COUNTS: dict[str, tuple[Callable[..., Any], list[torch.Tensor], int]] = {
+    "pointwise chain": (lambda x, y: ((x + y).relu() * 2 - x).tanh(), [r(8, 96), r(96)], 1),
+    "softmax": (lambda x: x.softmax(-1), [r(32, 96)], 1),
+    "log_softmax": (lambda x: x.log_softmax(-1), [r(32, 96)], 1),
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (96,), w, b), [r(4, 8, 96), W, B], 1),
+    "gelu layer_norm": (lambda x, w, b: F.layer_norm(F.gelu(x), (96,), w, b), [r(32, 96), W, B], 1),
+    "residual layer_norm": (lambda x, y, w, b: (x + y, F.layer_norm(x + y, (96,), w, b)), [r(32, 96), r(32, 96), W, B], 1),
+    "rms_norm": (lambda x, w: x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * w, [r(32, 96), W], 1),
+    "layer_norm backward": (layer_norm_backward, [r(32, 96), r(32, 96), W, B], 1),
+    "cross_entropy": (lambda x, t: F.cross_entropy(x, t), [r(32, 96), IDS], 1),
+    "mse": (lambda x, y: F.mse_loss(x, y), [r(32, 96), r(32, 96)], 1),
+    "adam of many shapes": (adam, [r(k + 3, 17) for k in range(12) for _ in range(4)], 1),
+    "siblings": (lambda x: (x.exp(), x.sin().sum(-1), x.amax(-1)), [r(64, 96)], 1),
+    "linear between": (lambda x, w: F.gelu(F.relu(x + 1) @ w), [r(32, 96), r(96, 96)], 2),
+    "batch_norm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, True), [r(8, 12, 16, 16), r(12), r(12)], 2),
+    "cat": (lambda x, y: torch.cat([x + 1, y * 2], 1), [r(8, 96), r(8, 32)], 1),
+    "swiglu": (lambda x: F.silu(x[:, :48]) * x[:, 48:], [r(32, 96)], 1),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_kernel_counts(name: str) -> None:
+    f, args, kernels = COUNTS[name]
+    check(f, args, kernels, rtol=1e-4, atol=1e-4)
+
+
+def test_refine_splits_dimensions() -> None:
+    found = refine([("a", Expr.of(12)), ("b", Expr.of(5))], [("x", Expr.of(3)), ("y", Expr.of(20))])
+    assert found is not None and [n.as_int() for _, n in found.dims] == [3, 4, 5]
+    (p, _), (q, _), (s, _) = found.dims
+    assert found.left["a"] == 4 * Expr.sym(p) + Expr.sym(q) and found.right["y"] == 5 * Expr.sym(q) + Expr.sym(s)
+    assert refine([("a", Expr.of(6))], [("x", Expr.of(4))]) is None
+
+
+def test_digits_invert_a_store() -> None:
+    i, j = Expr.sym("i"), Expr.sym("j")
+    dims = [("i", Expr.of(4)), ("j", Expr.of(8))]
+    found = digits(8 * Expr.sym("p") + Expr.sym("q"), 8 * i + j, dims)
+    assert found is not None
+    values = {k: e.simplify({"p": 4, "q": 8}) for k, e in found.items()}
+    assert values == {"i": Expr.sym("p"), "j": Expr.sym("q")}
+    assert digits(Expr.sym("p"), 4 * i + j, dims) is None  # overlapping: not a number in mixed radix
+
+
+def test_dead_buffers_lend_their_memory() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):  # transposed reads of a reduction's input cannot fuse: each step needs a buffer
+            x = (x - x.sum(0) + x.sum(1)).tanh()
+        return x
+
+    s = check(f, [r(128, 128)], rtol=1e-3, atol=1e-3)
+    temporaries = [n for k in s.kernels for n in k.writes]
+    assert len({s.storage[n] for n in temporaries}) < len(temporaries)
+
+
+def legal() -> Schedule:
+    return schedule(lowered(lambda x, w: F.softmax(F.relu(x @ w), -1) @ w, [r(16, 16), r(16, 16)]))
+
+
+def _free_early(s: Schedule) -> None:
+    s.frees[0].append(s.kernels[0].reads[0])
+
+
+def _swap(s: Schedule) -> None:
+    s.steps[0], s.steps[1] = s.steps[1], s.steps[0]
+
+
+def _share(s: Schedule) -> None:
+    s.storage[s.kernels[0].writes[0]] = s.kernels[0].reads[0]
+
+
+def _forget(s: Schedule) -> None:
+    s.frees = [[] for _ in s.frees]
+
+
+def _lower_level(s: Schedule) -> None:
+    for stage in s.kernels[0].stages():
+        stage.level = 0
+
+
+def _move_index(s: Schedule) -> None:
+    nest = s.kernels[0].nests[0]
+    nest.stages.reverse()
+
+
+BROKEN = {
+    "memory_holds_what_is_read": (_free_early, _swap, _share),
+    "everything_is_freed_once": (_forget, _free_early),
+    "values_are_read_where_they_are_made": (_lower_level, _move_index),
+}
+
+
+@pytest.mark.parametrize(("rule", "breakage"), [(k, f) for k, fs in BROKEN.items() for f in fs])
+def test_rules_notice(rule: str, breakage: Callable[[Schedule], None]) -> None:
+    s = legal()
+    rules.check_schedule(s)
+    broken = copy.deepcopy(s)
+    breakage(broken)
+    with pytest.raises(rules.ScheduleError, match=rule):
+        rules.check_schedule(broken)
+
+
+def test_a_shared_memory_too_small_is_noticed() -> None:
+    s = legal()
+    s.buffers = {**s.buffers, "small": buffer("small", (2,))}
+    s.storage[s.kernels[0].writes[0]] = "small"
+    assert list(rules.shared_memory_is_large_enough(s))
+
+
+def test_a_loop_outside_its_nest_is_noticed() -> None:
+    s = legal()
+    nest = s.kernels[0].nests[0]
+    nest.dims = [("z", n) for _, n in nest.dims]
+    assert list(rules.loops_range_over_the_nest(s))
+
+
+def test_dead_loops_disappear() -> None:
+    x, a, o = buffer("x", (8,)), buffer("a", (8,)), buffer("o", (8,))
+    p = program([x], [loop(a, lambda b, i, _: b.op("exp", b.load(x, i))), loop(o, lambda b, i, _: b.op("neg", b.load(x, i)))], [o])
+    (kernel,) = schedule(p).kernels
+    assert kernel.writes == ["o"] and len(list(kernel.stages())) == 1
+
+
+def test_print() -> None:
+    text = str(legal())
+    assert "extern aten.mm.default" in text and "reduce" in text and "free" in text
