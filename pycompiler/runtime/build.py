@@ -20,7 +20,14 @@ from pathlib import Path
 
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.toolchain import (
-    FLAGS, OPENMP, NoCompiler, Toolchain, find_toolchain, has_compiler, prelude_dir, prelude_text,
+    FLAGS,
+    OPENMP,
+    NoCompiler,
+    Toolchain,
+    find_toolchain,
+    has_compiler,
+    prelude_dir,
+    prelude_text,
 )  # fmt: skip
 
 __all__ = ["BuildFailed", "BuiltLibrary", "NoCompiler", "build", "counters", "has_compiler"]
@@ -60,7 +67,7 @@ def compile_into(folder: Path, text: str, toolchain: Toolchain) -> None:
     source, library = folder / disk_cache.SOURCE, folder / disk_cache.LIBRARY
     source.write_text(text)
     environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
-    failed = None
+    failed: tuple[list[str], subprocess.CompletedProcess[str]] | None = None
     for openmp in OPENMP:
         command = [*toolchain.command, *FLAGS, *openmp, f"-I{prelude_dir()}", "-o", str(library), str(source)]
         try:
@@ -73,9 +80,10 @@ def compile_into(folder: Path, text: str, toolchain: Toolchain) -> None:
         if "No space left on device" in done.stderr:
             raise OSError(errno.ENOSPC, "No space left on device", str(folder))
         failed = failed or (command, done)
-    command, done = failed or ([], None)
-    head = "\n".join(done.stderr.splitlines()[:30]) if done else ""
-    raise BuildFailed(f"{' '.join(command)}\nexited with {done.returncode if done else '?'}:\n{head}")
+    assert failed is not None
+    command, done = failed
+    head = "\n".join(done.stderr.splitlines()[:30])
+    raise BuildFailed(f"{' '.join(command)}\nexited with {done.returncode}:\n{head}")
 
 
 def build(text: str, symbols: Sequence[str] = (), name: str = "graph") -> BuiltLibrary:

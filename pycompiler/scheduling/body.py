@@ -9,6 +9,7 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import LOADS, loads, space_of
 from pycompiler.ir.loops import Loop, Op
 from pycompiler.scheduling.space import map_exprs
+import itertools
 
 _FREE = ("const", "index", "cast", "load", "masked_load", "bitcast", "not", "and", "or", "neg", "abs", "where")
 _SIMPLE = (
@@ -62,8 +63,8 @@ def digits(index: Expr, store: Expr, dims: Sequence[tuple[str, Expr]]) -> dict[s
     if rest.symbols & {v for v, _ in dims} and store.symbols - {v for v, _ in dims}:
         return None
     strides.sort(reverse=True)
-    for (outer, _, _), (inner, n, _) in zip(strides, strides[1:], strict=False):
-        if outer < inner * n:
+    for (outer, _, _), (inner, size, _) in itertools.pairwise(strides):
+        if outer < inner * size:
             return None
     found: dict[str, Expr] = {}
     for k, (stride, _, v) in enumerate(strides):

@@ -33,6 +33,6 @@ def points(nest: Nest) -> int:
 def _joins(nests: list[Nest], new: Nest, touched: dict[int, tuple[set[str], set[str]]]) -> bool:
     if points(new) <= SMALL or sum(map(points, nests)) <= SMALL:
         return True
-    reads, writes = touched[id(new)]
+    reads, _writes = touched[id(new)]
     made = set().union(*(touched[id(n)][1] for n in nests))
     return not reads & made and sum(map(points, nests)) + points(new) <= POINTS

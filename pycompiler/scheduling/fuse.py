@@ -95,7 +95,10 @@ def _column_nest(loop: Loop, outer: list[Dim], folded: list[Dim], low: list[str]
     if rows is not None and rows < FEW_ROWS and width.is_const:
         for block in (256, 128, 64):
             if width.as_int() % block == 0 and width.as_int() > block:
-                v, parts = columns[0][0], [(fresh_var(), Expr.of(width.as_int() // block)), (fresh_var(), Expr.of(block))]
+                v, parts = (
+                    columns[0][0],
+                    [(fresh_var(), Expr.of(width.as_int() // block)), (fresh_var(), Expr.of(block))],
+                )
                 dims = [*high, parts[0], *folded, parts[1], *columns[1:]]
                 new = rewrite(loop, {v: compose(parts)}, dims, dict(dims))
                 return Nest(dims, len(high) + 1, [Stage(new, "column")])
@@ -201,7 +204,9 @@ class _Fusion:
     def add(self, position: int, node: Node) -> Group:
         reads, writes = set(reads_of(node)), set(writes_of(node))
         solo = isinstance(node, Extern) or self.is_solo(node)
-        group = Group(position, node if isinstance(node, Extern) else start_nest(node), reads, writes, 0, solo, position)
+        group = Group(
+            position, node if isinstance(node, Extern) else start_nest(node), reads, writes, 0, solo, position
+        )
         needs = {g for name in reads for g in self.owner[name]}  # read after write
         needs |= {g for name in writes for g in self.owner[name]}  # write after write
         needs |= {g for name in writes for g in self.users[name]}  # write after read
@@ -256,8 +261,9 @@ class _Fusion:
         return False
 
     def merge(self, a: Group, b: Group) -> Group | None:
-        assert isinstance(a.node, Nest) and isinstance(b.node, Nest)
-        if len((a.reads | a.writes | b.reads | b.writes)) > POINTER_LIMIT or self.too_big(a.node, b.node):
+        assert isinstance(a.node, Nest)
+        assert isinstance(b.node, Nest)
+        if len(a.reads | a.writes | b.reads | b.writes) > POINTER_LIMIT or self.too_big(a.node, b.node):
             return None
         if self.independent_path(a, b):
             return None
@@ -272,8 +278,7 @@ class _Fusion:
 
     def too_big(self, a: Nest, b: Nest) -> bool:
         return (
-            len(a.stages) + len(b.stages) > STAGE_LIMIT
-            or sum(len(s.loop.body) for s in a.stages + b.stages) > OP_LIMIT
+            len(a.stages) + len(b.stages) > STAGE_LIMIT or sum(len(s.loop.body) for s in a.stages + b.stages) > OP_LIMIT
         )
 
     def parallel_enough(self, match: _Match, a: Nest, b: Nest) -> bool:
@@ -350,7 +355,9 @@ def collapse(nest: Nest) -> Nest:
             if nest.split is not None and k + 1 == nest.split:
                 continue
             (u, n), (v, m) = nest.dims[k], nest.dims[k + 1]
-            if all(_joins(e, u, v, m) for s in nest.stages for e in _exprs(s.loop)) and all(_same_side(s.loop, u, v) for s in nest.stages):
+            if all(_joins(e, u, v, m) for s in nest.stages for e in _exprs(s.loop)) and all(
+                _same_side(s.loop, u, v) for s in nest.stages
+            ):
                 break
         else:
             return nest

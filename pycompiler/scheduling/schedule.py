@@ -1,6 +1,6 @@
 """Scheduling: a `Program` in, a `Schedule` out.  See kernel.py for what comes out.
 
-    print(schedule(lower(gm)))
+print(schedule(lower(gm)))
 """
 
 from __future__ import annotations
@@ -84,5 +84,3 @@ def _symbols(nest: Nest) -> set[str]:
 def _work(nest: Nest) -> int:
     """Element operations of one call (a guess of 1024 points where sizes are symbolic)."""
     return sum((numel(space_of(s.loop)) or 1024) * max(1, len(s.loop.body) // 2) for s in nest.stages)
-
-

@@ -100,7 +100,9 @@ def split_welford(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes)
 
 
-def _buffer(graph: Graph, name: str, dtype: torch.dtype, dims: list[tuple[str, Expr]], device: torch.device) -> tuple[Buffer, Expr]:
+def _buffer(
+    graph: Graph, name: str, dtype: torch.dtype, dims: list[tuple[str, Expr]], device: torch.device
+) -> tuple[Buffer, Expr]:
     """A fresh contiguous buffer over `dims` and the index that stores into it."""
     stride, at, strides = Expr.of(1), Expr.of(0), []
     for v, n in reversed(dims):
@@ -129,15 +131,19 @@ def _two_passes(graph: Graph, node: Loop) -> list[Node]:
         value = replace(node, body=(Op("load", (), dtype, (whole.name, at)),), results=(0,))
     fold = Reduction("sum", reduction.vars, reduction.ranges)
     made.append(replace(value, out=(total,), store_index=(total_at,), reduction=fold))
-    divide = (Op("load", (), dtype, (total.name, total_at)), Op("index", (), torch.int64, (count,)),
+    divide: tuple[Op, ...] = (Op("load", (), dtype, (total.name, total_at)), Op("index", (), torch.int64, (count,)),
               Op("cast", (1,), dtype), Op("truediv", (0, 2), dtype))  # fmt: skip
     if count.is_const:
         divide = (divide[0], Op("const", (), dtype, (float(count.as_int()),)), Op("truediv", (0, 1), dtype))
-    made.append(Loop((mean,), node.vars, node.ranges, divide, (len(divide) - 1,), node.store_index[:1], origin=node.origin))
+    made.append(
+        Loop((mean,), node.vars, node.ranges, divide, (len(divide) - 1,), node.store_index[:1], origin=node.origin)
+    )
     k = len(value.body)
     square = (*value.body, Op("load", (), dtype, (mean.name, node.store_index[0])), Op("sub", (value.results[0], k), dtype),
               Op("mul", (k + 1, k + 1), dtype))  # fmt: skip
-    made.append(replace(value, out=(m2,), body=square, results=(k + 2,), store_index=node.store_index[1:], reduction=fold))
+    made.append(
+        replace(value, out=(m2,), body=square, results=(k + 2,), store_index=node.store_index[1:], reduction=fold)
+    )
     return [_own_vars(n) if isinstance(n, Loop) else n for n in made]
 
 
@@ -209,7 +215,9 @@ def _repeat_for_few(nodes: dict[int, Node], readers: dict[str, set[int]], produc
 def _overwritten(graph: Graph, name: str) -> bool:
     """Whether the buffer changes after somebody may have read it."""
     writers = graph.writers[name]
-    return any(isinstance(w, Extern) and name in w.mutates for w in writers) or (name in graph.kept and _is_input(graph, name) and bool(writers))
+    return any(isinstance(w, Extern) and name in w.mutates for w in writers) or (
+        name in graph.kept and _is_input(graph, name) and bool(writers)
+    )
 
 
 def _is_input(graph: Graph, name: str) -> bool:
@@ -225,9 +233,7 @@ def _inlined(graph: Graph, producer: Loop, name: str, users: list[Node]) -> list
     sites = [(u, [i for b, i in loads(u) if b == name]) for u in loops]
     repeats = sum(len(set(found)) for _, found in sites)
     spread = any(points is None or (numel(space_of(u)) or 0) > points for u in loops)  # each value wanted many times
-    if sources == 0 and work <= CHEAP:
-        pass
-    elif work <= CHEAP and sources <= 1 and repeats <= CHEAP_USES:
+    if (sources == 0 and work <= CHEAP) or (work <= CHEAP and sources <= 1 and repeats <= CHEAP_USES):
         pass
     elif repeats > 1 or spread:
         return None

@@ -1,6 +1,6 @@
 """Iteration spaces: rewriting a Loop in other variables, and finding the common refinement of two spaces.
 
-    refine([("a", 12)], [("x", 3), ("y", 4)])     # dims [3, 4]; a = 4*u + v; x = u; y = v
+refine([("a", 12)], [("x", 3), ("y", 4)])     # dims [3, 4]; a = 4*u + v; x = u; y = v
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def refine(left: Sequence[Dim], right: Sequence[Dim]) -> Refinement | None:
         pieces[1][vb].append(dim)
     if a or b:
         return None
-    return Refinement(dims, {v: compose(p) for v, p in pieces[0].items()}, {v: compose(p) for v, p in pieces[1].items()})
+    return Refinement(
+        dims, {v: compose(p) for v, p in pieces[0].items()}, {v: compose(p) for v, p in pieces[1].items()}
+    )
 
 
 def compose(parts: Sequence[Dim]) -> Expr:

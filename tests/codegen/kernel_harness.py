@@ -70,7 +70,11 @@ def loop(out: Buffer, fill: Callable[..., int], reduce: tuple[str, Sequence[int]
     fold = syms("r", len(reduce[1])) if reduce else ()
     body = Body()
     result = fill(body, at, fold)
-    reduction = Reduction(reduce[0], tuple(f"r{k}" for k in range(len(fold))), tuple(map(Expr.of, reduce[1]))) if reduce else None
+    reduction = (
+        Reduction(reduce[0], tuple(f"r{k}" for k in range(len(fold))), tuple(map(Expr.of, reduce[1])))
+        if reduce
+        else None
+    )
     return Loop((out,), tuple(names), tuple(Expr.of(n) for n in sizes if n != 1), tuple(body.ops), (result,),
                 (flat(out, at),), reduction, **extra)  # fmt: skip
 
@@ -145,7 +149,9 @@ def lowered(f: Callable[..., Any], args: Sequence[Any]) -> Program:
 
     with torch.no_grad():
         graph = make_fx(lambda *a: f(*a), tracing_mode="fake")(*args)
-        gm = make_fx(torch.func.functionalize(graph), decomposition_table=core_decompositions(), tracing_mode="fake")(*args)
+        gm = make_fx(torch.func.functionalize(graph), decomposition_table=core_decompositions(), tracing_mode="fake")(
+            *args
+        )
     p = lower(gm)
     verify(p)
     return p

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from kernel_harness import Body, buffer, compile_plan, loop, program, run, run_plan, whole  # noqa: F401
+
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Loop, Op, Program
 
@@ -45,7 +46,9 @@ def layer_norm_program(rows: int = R, columns: int = C) -> Program:
         return b.op("add", b.op("mul", scaled, b.load(w, [i[1]])), b.load(c, [i[1]]))
 
     stats = loop(mean, lambda b, i, r: b.load(g, [i[0], r[0]]), ("welford", [columns]))
-    stats = Loop((mean, m2), stats.vars, stats.ranges, stats.body, stats.results, stats.store_index * 2, stats.reduction)
+    stats = Loop(
+        (mean, m2), stats.vars, stats.ranges, stats.body, stats.results, stats.store_index * 2, stats.reduction
+    )
     return program(
         [x, w, c],
         [
@@ -61,7 +64,9 @@ def layer_norm_program(rows: int = R, columns: int = C) -> Program:
 
 def test_softmax_is_one_kernel() -> None:
     plan, s = compile_plan(softmax_program())
-    assert len(s.kernels) == 1 and s.kernels[0].reads == ["x"] and s.kernels[0].writes == ["o"]
+    assert len(s.kernels) == 1
+    assert s.kernels[0].reads == ["x"]
+    assert s.kernels[0].writes == ["o"]
     x = torch.randn(R, C)
     x[3, 7] = float("inf")
     x[5, 9] = float("nan")
@@ -70,7 +75,8 @@ def test_softmax_is_one_kernel() -> None:
 
 def test_gelu_layer_norm_is_one_kernel() -> None:
     plan, s = compile_plan(layer_norm_program())
-    assert len(s.kernels) == 1 and s.kernels[0].writes == ["o"]
+    assert len(s.kernels) == 1
+    assert s.kernels[0].writes == ["o"]
     x, w, c = torch.randn(R, C), torch.randn(C), torch.randn(C)
     expected = torch.nn.functional.layer_norm(torch.nn.functional.gelu(x), (C,), w, c)
     torch.testing.assert_close(run_plan(plan, [x, w, c])[0], expected)

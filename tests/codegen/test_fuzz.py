@@ -121,4 +121,4 @@ def test_random_programs(batch: int) -> None:
         for name, a, b in zip([o.buffer for o in p.outputs], got, interpret(p, inputs), strict=True):  # type: ignore[union-attr]
             scale = float(b.abs().nan_to_num(0, 0, 0).max()) if b.numel() else 1.0
             torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1.0, scale), equal_nan=True,
-                                       msg=lambda m: f"seed {1000 * batch + k}, {name}: {m}\n{s}")  # noqa: B023  # fmt: skip
+                                       msg=lambda m: f"seed {1000 * batch + k}, {name}: {m}\n{s}")  # fmt: skip

@@ -57,7 +57,9 @@ def call(name: str, x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def call2(name: str, a: torch.Tensor, b: torch.Tensor | None = None, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def call2(
+    name: str, a: torch.Tensor, b: torch.Tensor | None = None, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     out, b = torch.empty(a.shape, dtype=dtype), a if b is None else b
     library()[f"u_{name}"](*(ctypes.c_void_p(t.data_ptr()) for t in (out, a, b)), ctypes.c_int64(a.numel()))
     return out
@@ -101,13 +103,16 @@ SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -3.0, 1e-3, 1e-20,
 def test_special_values(name: str) -> None:
     got, want = call(name, SPECIAL), FLOAT[name][0](SPECIAL.double()).float()  # type: ignore[operator]
     want = torch.where(want.abs() < 2.0**-126, 0.0 if name in ("exp", "exp2", "sigmoid") else want, want)
-    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-37 if name in ("exp", "exp2", "sigmoid") else 0, equal_nan=True)
+    torch.testing.assert_close(
+        got, want, rtol=1e-6, atol=1e-37 if name in ("exp", "exp2", "sigmoid") else 0, equal_nan=True
+    )
 
 
 def test_exp_gives_no_denormals() -> None:
     x = torch.linspace(-104, -87, 10_000)
     out = call("exp", x)
-    assert bool(((out == 0) | (out >= 2.0**-126)).all()) and bool((out[x > -87.3] > 0).all())
+    assert bool(((out == 0) | (out >= 2.0**-126)).all())
+    assert bool((out[x > -87.3] > 0).all())
 
 
 def test_large_angles() -> None:
@@ -129,7 +134,11 @@ def test_pow() -> None:
     ("max", torch.maximum), ("min", torch.minimum), ("mod", torch.remainder), ("floordiv", torch.floor_divide)])  # fmt: skip
 def test_binary(name: str, reference: object) -> None:
     # ATen's remainder itself is only good where the quotient is neither huge nor tiny
-    usual = SPECIAL if name in ("max", "min") else SPECIAL[(SPECIAL.abs() < 1e3) & ((SPECIAL.abs() > 1e-4) | (SPECIAL == 0))]
+    usual = (
+        SPECIAL
+        if name in ("max", "min")
+        else SPECIAL[(SPECIAL.abs() < 1e3) & ((SPECIAL.abs() > 1e-4) | (SPECIAL == 0))]
+    )
     a, b = (t.contiguous().view(-1) for t in torch.meshgrid(usual, usual, indexing="ij"))
     torch.testing.assert_close(call2(name, a, b), reference(a, b), rtol=0, atol=1e-6, equal_nan=True)  # type: ignore[operator]
 

@@ -42,10 +42,13 @@ def entry_of(cache: Path) -> Path:
 
 def test_built_once_then_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = build(SOURCE, ("answer",))
-    assert first.built and answer(first.path) == 42 and first.symbols == ("answer",)
+    assert first.built
+    assert answer(first.path) == 42
+    assert first.symbols == ("answer",)
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("a hit ran the compiler"))
     second = build(SOURCE, ("answer",))
-    assert not second.built and second.path == first.path
+    assert not second.built
+    assert second.path == first.path
     assert oct(cache.stat().st_mode & 0o777) == "0o700"
     assert not list(cache.glob("tmp-*"))
 
@@ -68,10 +71,14 @@ def test_a_damaged_entry_is_built_again(cache: Path, name: str, how: str, caplog
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0x41
     path.chmod(0o600)
-    {"flip": lambda: path.write_bytes(data), "truncate": lambda: path.write_bytes(data[:10]), "remove": path.unlink}[how]()
+    {"flip": lambda: path.write_bytes(data), "truncate": lambda: path.write_bytes(data[:10]), "remove": path.unlink}[
+        how
+    ]()
     with caplog.at_level(logging.WARNING):
         again = build(SOURCE)
-    assert again.built and answer(again.path) == 42 and "damaged" in caplog.text
+    assert again.built
+    assert answer(again.path) == 42
+    assert "damaged" in caplog.text
     assert not build(SOURCE).built
 
 
@@ -80,7 +87,8 @@ def test_swapped_entries_are_noticed(cache: Path) -> None:
     b = Path(build(SOURCE.replace("42", "43")).path).parent
     spare = cache / "spare"
     a.rename(spare), b.rename(a), spare.rename(b)
-    assert answer(build(SOURCE).path) == 42 and answer(build(SOURCE.replace("42", "43")).path) == 43
+    assert answer(build(SOURCE).path) == 42
+    assert answer(build(SOURCE.replace("42", "43")).path) == 43
 
 
 def test_a_folder_that_others_may_write_is_refused(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -88,15 +96,18 @@ def test_a_folder_that_others_may_write_is_refused(cache: Path, caplog: pytest.L
     cache.chmod(0o777)
     with caplog.at_level(logging.WARNING):
         library = build(SOURCE)
-    assert not library.path.startswith(str(cache)) and answer(library.path) == 42
-    assert "may be written by others" in caplog.text and not list(cache.iterdir())
+    assert not library.path.startswith(str(cache))
+    assert answer(library.path) == 42
+    assert "may be written by others" in caplog.text
+    assert not list(cache.iterdir())
 
 
 def test_a_writable_entry_is_not_loaded(cache: Path) -> None:
     library = Path(build(SOURCE).path)
     library.chmod(0o777)
     again = build(SOURCE)
-    assert again.built and oct(Path(again.path).stat().st_mode & 0o777) == "0o700"
+    assert again.built
+    assert oct(Path(again.path).stat().st_mode & 0o777) == "0o700"
 
 
 def test_a_file_in_the_folders_place(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -172,7 +183,8 @@ def test_killed_in_the_middle(cache: Path) -> None:
         c.communicate()
     begin = time.perf_counter()
     library = build(source)
-    assert answer(library.path) == 42 and time.perf_counter() - begin < 60
+    assert answer(library.path) == 42
+    assert time.perf_counter() - begin < 60
     for path in cache.glob("tmp-*"):
         os.utime(path, (0, 0))
     disk_cache.clean_leftovers(cache)

@@ -42,7 +42,11 @@ COUNTS: dict[str, tuple[Callable[..., Any], list[torch.Tensor], int]] = {
     "log_softmax": (lambda x: x.log_softmax(-1), [r(32, 96)], 1),
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (96,), w, b), [r(4, 8, 96), W, B], 1),
     "gelu layer_norm": (lambda x, w, b: F.layer_norm(F.gelu(x), (96,), w, b), [r(32, 96), W, B], 1),
-    "residual layer_norm": (lambda x, y, w, b: (x + y, F.layer_norm(x + y, (96,), w, b)), [r(32, 96), r(32, 96), W, B], 1),
+    "residual layer_norm": (
+        lambda x, y, w, b: (x + y, F.layer_norm(x + y, (96,), w, b)),
+        [r(32, 96), r(32, 96), W, B],
+        1,
+    ),
     "rms_norm": (lambda x, w: x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * w, [r(32, 96), W], 1),
     "layer_norm backward": (layer_norm_backward, [r(32, 96), r(32, 96), W, B], 1),
     "cross_entropy": (lambda x, t: F.cross_entropy(x, t), [r(32, 96), IDS], 1),
@@ -64,9 +68,11 @@ def test_kernel_counts(name: str) -> None:
 
 def test_refine_splits_dimensions() -> None:
     found = refine([("a", Expr.of(12)), ("b", Expr.of(5))], [("x", Expr.of(3)), ("y", Expr.of(20))])
-    assert found is not None and [n.as_int() for _, n in found.dims] == [3, 4, 5]
+    assert found is not None
+    assert [n.as_int() for _, n in found.dims] == [3, 4, 5]
     (p, _), (q, _), (s, _) = found.dims
-    assert found.left["a"] == 4 * Expr.sym(p) + Expr.sym(q) and found.right["y"] == 5 * Expr.sym(q) + Expr.sym(s)
+    assert found.left["a"] == 4 * Expr.sym(p) + Expr.sym(q)
+    assert found.right["y"] == 5 * Expr.sym(q) + Expr.sym(s)
     assert refine([("a", Expr.of(6))], [("x", Expr.of(4))]) is None
 
 
@@ -154,11 +160,18 @@ def test_a_loop_outside_its_nest_is_noticed() -> None:
 
 def test_dead_loops_disappear() -> None:
     x, a, o = buffer("x", (8,)), buffer("a", (8,)), buffer("o", (8,))
-    p = program([x], [loop(a, lambda b, i, _: b.op("exp", b.load(x, i))), loop(o, lambda b, i, _: b.op("neg", b.load(x, i)))], [o])
+    p = program(
+        [x],
+        [loop(a, lambda b, i, _: b.op("exp", b.load(x, i))), loop(o, lambda b, i, _: b.op("neg", b.load(x, i)))],
+        [o],
+    )
     (kernel,) = schedule(p).kernels
-    assert kernel.writes == ["o"] and len(list(kernel.stages())) == 1
+    assert kernel.writes == ["o"]
+    assert len(list(kernel.stages())) == 1
 
 
 def test_print() -> None:
     text = str(legal())
-    assert "extern aten.mm.default" in text and "reduce" in text and "free" in text
+    assert "extern aten.mm.default" in text
+    assert "reduce" in text
+    assert "free" in text

@@ -114,8 +114,8 @@ class BodyWriter:
             return self.wrapped(op)
         args = [self.value[a] for a in op.args]
         dtypes = [self.stage.loop.body[a].dtype for a in op.args]
-        if op.name == "truediv" and ctype(op.dtype).compute == "float" and self.many_by_one(*args):
-            return self.divide(*args, op.dtype)
+        if op.name == "truediv" and ctype(op.dtype).compute == "float" and self.many_by_one(args[0], args[1]):
+            return self.divide(args[0], args[1], op.dtype)
         text = ops.pointwise(op.name, args, dtypes, op.dtype)
         if text in args:
             return text

@@ -39,7 +39,9 @@ def generate(schedule: Schedule) -> CppSource:
         key = "\n".join(line for line in [*head, *body] if not line.lstrip().startswith("//"))
         if key not in symbols:
             symbols[key] = group.name
-            title = f'extern "C" PYC_EXPORT int64_t {group.name}(void** ptrs, const int64_t* scalars, int32_t threads) {{'
+            title = (
+                f'extern "C" PYC_EXPORT int64_t {group.name}(void** ptrs, const int64_t* scalars, int32_t threads) {{'
+            )
             parts += [*describe(group, schedule.buffers), title, *head, *body, "}", ""]
         group.symbol = symbols[key]
     return CppSource("\n".join(parts), tuple(symbols.values()))

@@ -267,7 +267,9 @@ class NestWriter:
     def new_fold(self, s: Stage, kind: str, dtype: torch.dtype, *, two_levels: bool) -> Fold:
         name = self.function.fresh("r")
         compute = ctype(dtype).compute
-        wide = "double" if compute == "float" and kind in ("sum", "prod") else "int32_t" if compute == "bool" else compute
+        wide = (
+            "double" if compute == "float" and kind in ("sum", "prod") else "int32_t" if compute == "bool" else compute
+        )
         return Fold(s, kind, dtype, name, name, wide, two_levels)
 
     # ---- passes ----------------------------------------------------------------------------------------------------
@@ -564,7 +566,9 @@ class NestWriter:
             (self.array_accumulator if s.loop.vars else self.scalar_accumulator)(s, f, count, begin, end, finish)
         return begin, end, finish
 
-    def scalar_accumulator(self, s: Stage, f: Fold, count: str, begin: list[str], end: list[str], finish: list[str]) -> None:
+    def scalar_accumulator(
+        self, s: Stage, f: Fold, count: str, begin: list[str], end: list[str], finish: list[str]
+    ) -> None:
         f.two_levels = True
         begin += self.declare_total(f, f.total)
         slots, kind = f"all_{f.partial}", f.wide if not f.is_arg else f.compute
@@ -580,11 +584,13 @@ class NestWriter:
             end.append(f"{slots}{suffix}[me] = {f.total}{suffix};")
         finish += ["{", *_indent(self.declare_total(f, f.total)), f"    for (int32_t k = 0; k < {count}; k++) {{"]
         parts = [f"const {t} part{suffix} = {slots}{suffix}[k];" for suffix, t in fields]
-        finish += _indent([*parts, *self.fold_totals(f, f.total, "part")], 2) + ["    }"]
+        finish += [*_indent([*parts, *self.fold_totals(f, f.total, "part")], 2), "    }"]
         finish += _indent(self.final_store(s, f, self.finish(f, f.total)))
         finish.append("}")
 
-    def array_accumulator(self, s: Stage, f: Fold, count: str, begin: list[str], end: list[str], finish: list[str]) -> None:
+    def array_accumulator(
+        self, s: Stage, f: Fold, count: str, begin: list[str], end: list[str], finish: list[str]
+    ) -> None:
         """One array per thread.  Float sums go on to a second array, in double, every FLUSH rows."""
         slots, t = f"all_{f.partial}", f.compute
         wide = f.wide if f.kind == "sum" else t
@@ -598,10 +604,17 @@ class NestWriter:
             begin += [f"{wide}* const {result}_mine = {result} + me * {slots}_size;", f"int32_t {result}_rows = 0;"]
             flush = ["#pragma omp simd", f"for (int64_t k = 0; k < {slots}_size; k++) {{ {result}_mine[k] += {f.total}[k]; "
                      f"{f.total}[k] = 0; }}"]  # fmt: skip
-            self.context.row.lines += [f"if (++{result}_rows == {FLUSH}) {{", f"    {result}_rows = 0;", *_indent(flush), "}"]
+            self.context.row.lines += [
+                f"if (++{result}_rows == {FLUSH}) {{",
+                f"    {result}_rows = 0;",
+                *_indent(flush),
+                "}",
+            ]
             end += flush
         value, part = "folded", f"{result}[k * {slots}_size + ({self.context.scratch_at})]"
-        step = f"{value} = pyc_{f.kind}({value}, {part});" if f.kind in EXTREMES else f"{value} {COMBINE[f.kind]}= {part};"
+        step = (
+            f"{value} = pyc_{f.kind}({value}, {part});" if f.kind in EXTREMES else f"{value} {COMBINE[f.kind]}= {part};"
+        )
         body = [f"{wide} {value} = {identity(f.kind, f.dtype)};", f"for (int32_t k = 0; k < {count}; k++) {step}"]
         body += self.final_store(s, f, f"({value} != 0)" if ctype(f.dtype).kind == "bool" else value)
         plain = [InnerLoop(self.names[v], "0", self.size(n)) for v, n in self.inner_dims]
