@@ -21,6 +21,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from pycompiler.autograd.propagate import propagate
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op
 
@@ -181,13 +182,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._given.add(id(out))
         elif is_view_op(func):
             node = self._node_of[id(out)]
-            out = self.fake_mode.__torch_dispatch__(aten.alias.default, (), (out,), {})
+            out = self.fake_mode.dispatch(aten.alias.default, (), (out,), {})
             self.alias(out, node)
         else:
             node = self._node_of[id(out)]
             options = {"dtype": out.dtype, "device": out.device}
             shape = (list(out.shape), list(out.stride()))
-            out = self.fake_mode.__torch_dispatch__(aten.empty_strided.default, (), shape, options)
+            out = self.fake_mode.dispatch(aten.empty_strided.default, (), shape, options)
             self.alias(out, node)
         return out
 
@@ -258,7 +259,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if real:
             fakes = {id(t): self.constant(t) for t in real}
             args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: fakes.get(id(a), a))
-        out = self.fake_mode.__torch_dispatch__(func, types, args, kwargs)
+        out = propagate(self.fake_mode, func, types, args, kwargs)
         if not any(True for _ in tensors_in(out)):
             return out
         if isinstance(out, torch.Tensor) and id(out) in self._node_of:
@@ -273,7 +274,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, FakeTensor):
             return value
         if id(value) not in self._constant_of:
-            fake: Any = self.fake_mode.__torch_dispatch__(func, types, (value,), {})
+            fake: Any = self.fake_mode.dispatch(func, types, (value,), {})
             self._bake(value, fake)
         return self._constant_of[id(value)]
 

@@ -1,0 +1,77 @@
+"""The short path gives what FakeTensorMode gives: shape, strides, offset, type, device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from pycompiler.autograd.propagate import is_ordinary, propagate
+
+aten = torch.ops.aten
+
+
+def x(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype)
+
+
+CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+    (aten.permute.default, (x(2, 3, 4), [2, 0, 1]), {}),
+    (aten.view.default, (x(2, 3, 4), [6, 4]), {}),
+    (aten.expand.default, (x(3, 1), [2, 3, 5]), {}),
+    (aten.unsqueeze.default, (x(4, 3).t(), 1), {}),
+    (aten.select.int, (x(4, 3), 0, 2), {}),
+    (aten.slice.Tensor, (x(8, 3), 0, 1, 7, 2), {}),
+    (aten.squeeze.dim, (x(4, 1), 1), {}),
+    (aten.mm.default, (x(2, 3), x(4, 3).t()), {}),
+    (aten.addmm.default, (x(4), x(2, 3), x(3, 4)), {}),
+    (aten.bmm.default, (x(2, 3, 4), x(2, 4, 5)), {}),
+    (aten.cat.default, ([x(2, 3), x(4, 3)], 0), {}),
+    (aten.sum.dim_IntList, (x(2, 3, 4), [0, 2], True), {}),
+    (aten.sum.dim_IntList, (x(2, 3, dtype=torch.bool), [0]), {}),
+    (aten.mean.dim, (x(2, 3), [1]), {"dtype": torch.float64}),
+    (aten.amax.default, (x(2, 3), [-1], True), {}),
+    (aten.var_mean.correction, (x(2, 3, 4), [1, 2]), {"correction": 0, "keepdim": True}),
+    (aten.gather.default, (x(4, 5), 1, x(4, 1, dtype=torch.int64)), {}),
+    (aten.embedding.default, (x(7, 3), x(2, 5, dtype=torch.int64)), {}),
+    (aten.slice_scatter.default, (x(4, 6), x(4, 2), 1, 0, 2), {}),
+    (aten.add.Tensor, (x(2, 3), x(3)), {}),
+    (aten.add.Tensor, (x(5, 1), x(1, 3)), {}),
+    (aten.add.Tensor, (x(3, 2).t(), x(3, 2).t()), {}),
+    (aten.add.Tensor, (x(2, 3).t(), x(3, 2)), {}),
+    (aten.add.Tensor, (x(2, 3, dtype=torch.int32), 1.5), {}),
+    (aten.mul.Tensor, (x(2, 3, dtype=torch.bfloat16), x()), {}),
+    (aten.div.Tensor, (x(2, dtype=torch.int64), x(2, dtype=torch.int64)), {}),
+    (aten.exp.default, (x(4, 3, 2).permute(2, 0, 1),), {}),
+    (aten.exp.default, (x(4, dtype=torch.int32),), {}),
+    (aten.gt.Scalar, (x(2, 3), 0), {}),
+    (aten.where.self, (x(2, 1, dtype=torch.bool), x(), x(3)), {}),
+    (aten.pow.Tensor_Scalar, (x(2, 3), 2), {}),
+    (aten.clone.default, (x(2, 3).t(),), {"memory_format": torch.contiguous_format}),
+    (aten.exp.default, (x(2, 4, 3, 3).contiguous(memory_format=torch.channels_last),), {}),
+    (aten._to_copy.default, (x(2, 3),), {"dtype": torch.float16}),
+    (aten.full.default, ([2, 3], 1.0), {"dtype": torch.float32, "device": torch.device("cpu")}),
+]
+
+
+@pytest.mark.parametrize(("op", "args", "kwargs"), CASES, ids=lambda v: str(v) if hasattr(v, "overloadpacket") else "")
+def test_same_as_the_mode(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    mode = FakeTensorMode()
+    fake = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, args)
+    got, expected = propagate(mode, op, (), fake, kwargs), mode.dispatch(op, (), fake, kwargs)
+    if isinstance(got, torch.Tensor):
+        got, expected = (got,), (expected,)
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        assert type(a) is FakeTensor
+        assert (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device)
+        assert a.storage_offset() == b.storage_offset()
+        assert not a.requires_grad
+
+
+def test_what_takes_the_short_path() -> None:
+    assert all(map(is_ordinary, (aten.add.Tensor, aten.where.self, aten.mm.default, aten.permute.default)))
+    for op in (aten.full.default, aten.bernoulli.p, aten.nonzero.default, aten._to_copy.default, aten.add_.Tensor):
+        assert not is_ordinary(op)
