@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Literal, final, overload
 
+import torch
+
+from pycompiler.ir import plan as ir_plan
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.source import Source
 
@@ -90,6 +93,8 @@ class GuardTree:
         """None, or the index of a guard that does not hold."""
     def __len__(self) -> int: ...
     @property
+    def is_fast(self) -> bool: ...
+    @property
     def guards(self) -> tuple[Guard, ...] | None: ...
 
 @final
@@ -119,9 +124,43 @@ def pause_hook() -> None:
     """Ignores the frame hook in this thread, until the matching resume_hook()."""
 
 def resume_hook() -> None: ...
+def set_fast_guards(on: bool) -> bool:
+    """Turns the fast path of guards on or off, for all callables; returns whether this interpreter supports it."""
+
 def force_tensor_level(level: Level) -> Level:
     """Caps how tensors are read, for guards built from now on; returns the level in force."""
 
 def tensor_probe() -> dict[str, Any]: ...
 def guard_kinds() -> list[str]: ...
 def accessors() -> list[str]: ...
+
+class Plan:
+    """Executes an `ir.plan.Plan`.  Any number of threads may call it at once."""
+
+    def __new__(cls, plan: ir_plan.Plan, /) -> Plan: ...
+    def __call__(self, *inputs: torch.Tensor | list[torch.Tensor]) -> tuple[Any, ...]:
+        """The outputs for these inputs (or one list of them)."""
+    @property
+    def name(self) -> str: ...
+    @property
+    def plan(self) -> ir_plan.Plan: ...
+    @property
+    def n_inputs(self) -> int: ...
+    @property
+    def n_outputs(self) -> int: ...
+    @property
+    def routes(self) -> list[str]:
+        """One word a step, how it runs: alloc, place (in scratch), view, shift (a pointer), kernel, shim, dispatcher,
+        python, free, copy."""
+    @property
+    def arena_bytes(self) -> int:
+        """Scratch memory of one call."""
+
+def torch_routes() -> dict[str, str]:
+    """How each capability of the loaded torch is reached: its fast way or the fallback."""
+
+def force_slow_routes(on: bool) -> None:
+    """Tests: wrap and unwrap tensors by the fallbacks."""
+
+def shim_schemas() -> list[str]:
+    """Operators that plans call through their own function of torch's C ABI."""

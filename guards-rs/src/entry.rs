@@ -188,9 +188,10 @@ impl Contents {
             visit_obj(visit, o.get())?;
         }
         if let Some(bound) = self.bound.get() {
-            for o in bound.keep.iter().chain(&bound.tree.keep).chain(&bound.names) {
+            for o in bound.keep.iter().chain(&bound.names) {
                 visit_obj(visit, o.get())?;
             }
+            bound.tree.visit(&mut |o| visit_obj(visit, o))?;
         }
         if let Ok(cached) = self.with_closure.try_borrow() {
             if let Some((closure, function)) = &*cached {

@@ -47,6 +47,12 @@ impl GuardTree {
         self.0.read(|c| c.as_ref().map_or(0, |c| c.tree.len()))
     }
 
+    /// Whether the next check may take the fast path.
+    #[getter]
+    fn is_fast(&self) -> bool {
+        self.0.read(|c| c.as_ref().is_some_and(|c| c.tree.is_fast()))
+    }
+
     #[getter]
     fn guards(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.0.read(|c| c.clone()).map(|c| c.guards.clone().to_py(py))
@@ -56,7 +62,8 @@ impl GuardTree {
         self.0
             .try_read(|c| {
                 let Some(c) = c else { return Ok(()) };
-                c.tree.keep.iter().chain(&c.names).chain([&c.guards]).try_for_each(|o| visit_obj(&visit, o.get()))
+                c.names.iter().chain([&c.guards]).try_for_each(|o| visit_obj(&visit, o.get()))?;
+                c.tree.visit(&mut |o| visit_obj(&visit, o))
             })
             .unwrap_or(Ok(()))
     }

@@ -73,6 +73,13 @@ fn resume_hook() {
     hook::resume();
 }
 
+/// Turns the fast path of guards on or off, for all callables; returns whether this interpreter supports it.
+#[pyfunction]
+fn set_fast_guards(on: bool) -> bool {
+    guard::tree::set_fast_guards(on);
+    guard::tree::fast_guards_supported()
+}
+
 const LEVELS: &[(&str, tensor_view::Level)] =
     &[("offsets", tensor_view::Level::Offsets), ("c_abi", tensor_view::Level::CAbi), ("slow", tensor_view::Level::Slow)];
 
@@ -131,6 +138,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(exit_hook, m)?)?;
     m.add_function(wrap_pyfunction!(pause_hook, m)?)?;
     m.add_function(wrap_pyfunction!(resume_hook, m)?)?;
+    m.add_function(wrap_pyfunction!(set_fast_guards, m)?)?;
     m.add_function(wrap_pyfunction!(force_tensor_level, m)?)?;
     m.add_function(wrap_pyfunction!(tensor_probe, m)?)?;
     m.add_function(wrap_pyfunction!(guard_kinds, m)?)?;

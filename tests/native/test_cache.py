@@ -88,7 +88,17 @@ def test_exceptions_of_the_compiler_propagate_and_leave_it_usable() -> None:
         bad(1)
 
 
-def test_modes() -> None:
+@pytest.fixture
+def own_error() -> Iterator[None]:
+    """The engine's own exception class, whatever the package chose."""
+    from pycompiler.errors import RecompileError
+
+    _native.set_exceptions(RecompileError=_native.RecompileError)
+    yield
+    _native.set_exceptions(RecompileError=RecompileError)
+
+
+def test_modes(own_error: None) -> None:
     c = make()
     assert c(1)[0] == "compiled"
     c.set_mode("run")
@@ -106,18 +116,15 @@ def test_modes() -> None:
     assert c.counters()["compiles"] == 2
 
 
-def test_recompile_error_class_can_be_chosen() -> None:
+def test_recompile_error_class_can_be_chosen(own_error: None) -> None:
     class Mine(Exception):
         pass
 
     c = make()
     c.set_mode("error")
     _native.set_exceptions(RecompileError=Mine)
-    try:
-        with pytest.raises(Mine, match="nothing is compiled yet"):
-            c(1)
-    finally:
-        _native.set_exceptions(RecompileError=_native.RecompileError)
+    with pytest.raises(Mine, match="nothing is compiled yet"):
+        c(1)
     with pytest.raises(TypeError, match="unknown exception"):
         _native.set_exceptions(Other=Mine)
 

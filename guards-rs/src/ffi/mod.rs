@@ -16,5 +16,6 @@ pub mod plan_call;
 pub mod sync;
 pub mod tailcall;
 pub mod torch;
+pub mod words;
 
 pub use object::{visit_obj, Obj, Owned, Raised, Res};

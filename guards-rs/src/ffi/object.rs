@@ -391,6 +391,12 @@ impl Obj {
     pub fn is_cell(self) -> bool {
         self.has_class(&raw mut PyCell_Type)
     }
+    pub fn is_code(self) -> bool {
+        self.has_class(&raw mut PyCode_Type)
+    }
+    pub fn is_tuple_of_constants(self) -> bool {
+        self.is_tuple_exact() && self.tuple_items().all(Obj::is_plain_constant)
+    }
     pub fn is_weakref(self) -> bool {
         // SAFETY: *live*.
         unsafe { PyWeakref_CheckRef(self.ptr()) != 0 }

@@ -14,4 +14,7 @@ impl Kind for CellEmpty {
     fn holds(&self, value: Obj, _: &mut Walk) -> bool {
         value.is_cell() && value.cell_get().is_none()
     }
+    fn is_pure(&self) -> bool {
+        true
+    }
 }

@@ -1,6 +1,7 @@
 //! `arg in value`, in the storage of a dict or of a subclass.
 
 use super::source::dict_lookup;
+use super::fast::{Pins, Settled};
 use super::{Build, Kind, Walk};
 use crate::ffi::{Obj, Res};
 
@@ -14,5 +15,12 @@ impl Kind for DictContains {
     #[inline]
     fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
         dict_lookup(value, self.0, walk).map(|found| found.is_some()) == Some(true)
+    }
+    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+        match (self.0.is_plain_key(), pins.dict(value)) {
+            (true, true) => Settled::ByWords,
+            (true, false) => Settled::Recheck,
+            (false, _) => Settled::RecheckPython,
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `same_constant(value, arg)`: same type and value, NaN equal to itself, 0.0 not equal to -0.0.
 
 use super::fallback::{ask, or_false, oracle};
+use super::fast::{Pins, Settled};
 use super::{Build, Kind, Walk};
 use crate::ffi::{Obj, Res};
 
@@ -54,5 +55,12 @@ impl Kind for Equals {
             None => same_native(value, self.constant),
             Some(oracle) => value.class() == self.constant.class() && ask(oracle, value, self.constant, walk),
         }
+    }
+    fn is_pure(&self) -> bool {
+        self.oracle.is_none()
+    }
+    fn settle(&self, value: Obj, _: &mut Pins) -> Settled {
+        // A value that is what it was compared with, or of an immutable type, stays equal.
+        if value == self.constant || self.oracle.is_none() { Settled::ByWords } else { Settled::RecheckPython }
     }
 }

@@ -1,5 +1,6 @@
 //! `value is arg`; with a weak reference as arg, its target, and a dead target fails for ever.
 
+use super::fast::{Pins, Settled};
 use super::{Build, Kind, Walk};
 use crate::ffi::{Obj, Res};
 
@@ -20,5 +21,11 @@ impl Kind for IdIs {
             IdIs::Strong(arg) => value == *arg,
             IdIs::Weak(arg) => arg.weakref_target() == Some(value),
         }
+    }
+    fn is_pure(&self) -> bool {
+        true
+    }
+    fn settle(&self, _: Obj, _: &mut Pins) -> Settled {
+        Settled::ByWords
     }
 }

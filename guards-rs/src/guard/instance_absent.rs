@@ -2,6 +2,7 @@
 
 use super::fallback::{or_false, or_none};
 use super::source::dict_lookup;
+use super::fast::{Pins, Settled};
 use super::{Build, Kind, Walk};
 use crate::ffi::{Obj, Owned, Res};
 
@@ -26,5 +27,8 @@ impl Kind for InstanceAbsent {
             Some(proxy) => or_false(proxy.contains(self.name).map(|found| !found)),
             None => true,
         }
+    }
+    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+        if self.name.is_plain_key() && pins.instance(value) { Settled::ByWords } else { Settled::RecheckPython }
     }
 }

@@ -1,6 +1,7 @@
 //! `len(value) == arg`.
 
 use super::fallback::or_none;
+use super::fast::{Pins, Settled};
 use super::{Build, Kind, Walk};
 use crate::ffi::{Obj, Res};
 
@@ -34,5 +35,15 @@ impl Kind for Length {
                 or_none(value.len()) == Some(self.0)
             }
         }
+    }
+    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+        if value.is_dict_exact() || value.is_ordered_dict_exact() {
+            return if pins.dict(value) { Settled::ByWords } else { Settled::Recheck };
+        }
+        if value.is_list_exact() {
+            pins.list_length(value);
+            return Settled::ByWords;
+        }
+        if value.is_tuple_exact() { Settled::ByWords } else { Settled::RecheckPython }
     }
 }

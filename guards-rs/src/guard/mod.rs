@@ -10,6 +10,7 @@ mod dict_contains;
 mod dict_keys;
 mod equals;
 pub mod fallback;
+pub mod fast;
 mod global_state;
 mod id_is;
 mod instance_absent;
@@ -25,6 +26,7 @@ mod type_is;
 
 use crate::ffi::object::{value_error, Raised};
 use crate::ffi::{Obj, Owned, Res};
+use fast::{Pins, Settled};
 use smallvec::SmallVec;
 
 /// A check of one value.  `holds` never leaves an exception set.
@@ -33,6 +35,16 @@ pub trait Kind: Sized {
     const COST: u8;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self>;
     fn holds(&self, value: Obj, walk: &mut Walk) -> bool;
+
+    /// Whether `holds` never runs Python code.
+    fn is_pure(&self) -> bool {
+        false
+    }
+
+    /// For the fast path: the check holds for the pinned `value`; can words prove that it stays so?
+    fn settle(&self, _value: Obj, _pins: &mut Pins) -> Settled {
+        if self.is_pure() { Settled::Recheck } else { Settled::RecheckPython }
+    }
 }
 
 /// A check over several recorded values.
@@ -112,6 +124,14 @@ macro_rules! kinds {
             #[inline]
             pub fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
                 match self { $(Check::$variant(check) => check.holds(value, walk)),* }
+            }
+
+            pub fn is_pure(&self) -> bool {
+                match self { $(Check::$variant(check) => check.is_pure()),* }
+            }
+
+            pub fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+                match self { $(Check::$variant(check) => check.settle(value, pins)),* }
             }
         }
 

@@ -7,14 +7,18 @@
 //!
 //! Example: guards on `L['x'].a` and `L['x'].b` become: read x; read x.a; check; read x.b; check.
 
+use super::fast::{Fast, State, Verdict};
 use super::source::Read;
 use super::{Build, Check, Relational, Walk};
 use crate::ffi::object::value_error;
+use crate::ffi::sync::GilCell;
+use crate::ffi::words::dict_versions_work;
 use crate::ffi::{Obj, Owned, Res};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// A step.  `fail` is the guard to blame when a path cannot be read: the first below it.
-enum Op {
+pub enum Op {
     Local { slot: usize, fail: u32 },
     Globals,
     Const(Obj),
@@ -29,15 +33,21 @@ struct Relate {
     index: u32,
 }
 
+/// The steps of a tree.
+pub struct Program {
+    pub ops: Vec<Op>,
+}
+
 pub struct Tree {
-    ops: Vec<Op>,
+    program: Program,
+    fast: GilCell<State>,
     relations: Vec<Relate>,
     max_depth: usize,
     n_records: usize,
     /// Record of each input source.
     pub inputs: Vec<u16>,
     /// Objects that the steps borrow.
-    pub keep: Vec<Owned>,
+    keep: Vec<Owned>,
 }
 
 enum NodeKind {
@@ -210,15 +220,106 @@ impl Tree {
         }
         ops.extend(states.into_iter().map(|(check, index)| Op::Check { check, depth: 0, index }));
         ops.extend(body);
-        Ok(Tree { ops, relations, max_depth, n_records: recorded.len(), inputs, keep: cx.keep })
+        let fast = GilCell::new(State::new(ops.iter().any(reads_dict) && fast_guards_supported()));
+        let program = Program { ops };
+        Ok(Tree { program, fast, relations, max_depth, n_records: recorded.len(), inputs, keep: cx.keep })
     }
 
     /// Ok, or the index of a guard that does not hold.  Recorded values stay in `walk`.
     #[inline]
     pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
         walk.stack.resize(self.max_depth + 1, None);
+        let (current, record) = self.fast.read(|f| (f.current.clone(), f.wants_recording()));
+        if !FAST_GUARDS.load(Ordering::Relaxed) {
+            return self.check_all(locals, globals, walk);
+        }
+        if let Some(fast) = current {
+            return match fast.check(&self.program, locals, globals, walk) {
+                Verdict::Holds => self.relate(walk, |record| fast.pinned_record(record)),
+                Verdict::Fails(index) => Err(index),
+                Verdict::Changed(owner) => {
+                    walk.reset();
+                    self.check_all(locals, globals, walk)?;
+                    let old = self.fast.with(|f| f.give_up(owner));
+                    drop(old);
+                    Ok(())
+                }
+            };
+        }
+        if record {
+            return self.check_and_record(locals, globals, walk);
+        }
+        self.check_all(locals, globals, walk)
+    }
+
+    /// Evaluates every guard.
+    fn check_all(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
         walk.records.resize(self.n_records, None);
-        for op in &self.ops {
+        self.program.run(0, self.program.ops.len(), locals, globals, walk)?;
+        self.relate(walk, |_| false)
+    }
+
+    /// Records before the check and looks again after it: what was recorded is what was checked.
+    #[inline(never)]
+    fn check_and_record(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
+        let volatile = self.fast.read(|f| f.volatile.clone());
+        let fast = Fast::record(&self.program, self.n_records, locals, globals, &volatile);
+        self.check_all(locals, globals, walk)?;
+        if let Some(fast) = fast.filter(|f| f.unchanged(locals, globals)) {
+            self.fast.with(|f| f.store(fast));
+        }
+        Ok(())
+    }
+
+    /// The relational guards; those over pinned values alone still hold.
+    #[inline]
+    fn relate(&self, walk: &Walk, pinned: impl Fn(u16) -> bool) -> Result<(), u32> {
+        for relate in &self.relations {
+            if relate.records.iter().all(|r| pinned(*r)) {
+                continue;
+            }
+            let mut values = relate.records.iter().filter_map(|r| walk.records[*r as usize]);
+            if !relate.relation.holds(&mut values) {
+                return Err(relate.index);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn len(&self) -> usize {
+        self.program.ops.len()
+    }
+
+    /// Whether the last check was recorded for the fast path.
+    pub fn is_fast(&self) -> bool {
+        self.fast.read(|f| f.current.is_some())
+    }
+
+    /// Shows what the tree holds to the cycle collector.
+    pub fn visit<E>(&self, f: &mut dyn FnMut(Obj) -> Result<(), E>) -> Result<(), E> {
+        self.keep.iter().try_for_each(|o| f(o.get()))?;
+        let fast = self.fast.try_read(|s| s.current.clone()).flatten();
+        fast.map_or(Ok(()), |fast| fast.held.iter().try_for_each(|o| f(o.get())))
+    }
+}
+
+impl Program {
+    /// The position after the subtree that the read at `i` begins.
+    pub fn subtree_end(&self, i: usize) -> usize {
+        let depth = |op: &Op| match op {
+            Op::Read { depth, .. } => Some(*depth),
+            Op::Local { .. } | Op::Globals | Op::Const(_) => Some(0),
+            _ => None,
+        };
+        let own = self.ops.get(i).and_then(depth).unwrap_or(0);
+        let later = self.ops.iter().skip(i + 1).position(|op| depth(op).is_some_and(|d| d <= own));
+        later.map_or(self.ops.len(), |n| i + 1 + n)
+    }
+
+    /// Evaluates the steps `start..end`; the stack holds what comes before them.
+    #[inline]
+    pub fn run(&self, start: usize, end: usize, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
+        for op in &self.ops[start..end] {
             match op {
                 Op::Check { check, depth, index } => {
                     walk.depth = *depth as usize;
@@ -242,16 +343,27 @@ impl Tree {
                 Op::Const(value) => walk.stack[0] = Some(*value),
             }
         }
-        for relate in &self.relations {
-            let mut values = relate.records.iter().filter_map(|r| walk.records[*r as usize]);
-            if !relate.relation.holds(&mut values) {
-                return Err(relate.index);
-            }
-        }
         Ok(())
     }
+}
 
-    pub fn len(&self) -> usize {
-        self.ops.len()
+fn reads_dict(op: &Op) -> bool {
+    matches!(op, Op::Read { read: Read::InstanceDict(_) | Read::DictItem(_), .. })
+}
+
+static FAST_GUARDS: AtomicBool = AtomicBool::new(true);
+/// Unknown, unsupported, supported.
+static SUPPORTED: AtomicU8 = AtomicU8::new(0);
+
+/// Turns the fast path on or off, for every tree.
+pub fn set_fast_guards(on: bool) {
+    FAST_GUARDS.store(on, Ordering::Relaxed);
+}
+
+/// Whether this interpreter's dicts have versions; probed once.
+pub fn fast_guards_supported() -> bool {
+    if SUPPORTED.load(Ordering::Relaxed) == 0 {
+        SUPPORTED.store(1 + u8::from(dict_versions_work()), Ordering::Relaxed);
     }
+    SUPPORTED.load(Ordering::Relaxed) == 2
 }

@@ -1,6 +1,7 @@
 //! `bool(value) is arg`, of types whose truth is harmless to ask for.
 
 use super::fallback::or_none;
+use super::fast::{Pins, Settled};
 use super::{Build, Kind, Walk};
 use crate::ffi::{Obj, Res};
 
@@ -17,5 +18,8 @@ impl Kind for Truth {
             walk.hold();
         }
         or_none(value.is_true()) == Some(self.0)
+    }
+    fn settle(&self, value: Obj, _: &mut Pins) -> Settled {
+        if value.is_plain_constant() { Settled::ByWords } else { Settled::RecheckPython }
     }
 }

@@ -1,5 +1,6 @@
 //! `type(value) is arg`.
 
+use super::fast::{Pins, Settled};
 use super::{Build, Kind, Walk};
 use crate::ffi::{Obj, Res};
 
@@ -13,5 +14,12 @@ impl Kind for TypeIs {
     #[inline]
     fn holds(&self, value: Obj, _: &mut Walk) -> bool {
         value.class() == self.0
+    }
+    fn is_pure(&self) -> bool {
+        true
+    }
+    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+        pins.class(value);
+        Settled::ByWords
     }
 }

@@ -1,0 +1,497 @@
+"""The fast path of guards: whatever is changed, behind whichever back, it says what the full evaluation says."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import random
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pycompiler import _native
+from pycompiler.ir.guards import Guard, TensorSpec, first_failure, global_state
+from pycompiler.ir.source import GLOBALS, Scope, Source, const, local
+
+pytestmark = pytest.mark.skipif(not _native.set_fast_guards(True), reason="dicts of this CPython have no versions")
+
+X = local("x")
+
+
+class Leaf:
+    """Stands for a module: attributes, a class attribute, containers."""
+
+    scale = 2
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.flag = True
+        self.weight = torch.nn.Parameter(torch.zeros(2, 3))
+        self.hooks: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self.table = {"a": 1, "b": 2}
+        self.items = [1, 2, 3]
+        self.pair = (1, {"k": 1})
+        self.fn: Any = make_function(n)
+
+    def method(self) -> int:
+        return 1
+
+
+def make_function(n: int) -> Any:
+    def f(a: int = 1, *, k: int = 2) -> int:
+        return n + a + k
+
+    return f
+
+
+class Tree:
+    def __init__(self, depth: int, width: int = 2) -> None:
+        self.leaf = Leaf(depth)
+        self.kids = {str(i): Tree(depth - 1, width) for i in range(width)} if depth else {}
+
+    def leaves(self) -> Iterator[Leaf]:
+        yield self.leaf
+        for kid in self.kids.values():
+            yield from kid.leaves()
+
+
+def guard_leaf(s: Source, leaf: Leaf, out: list[Guard]) -> None:
+    d = s.then("instance_dict")
+    out += [
+        Guard("type_is", s, type(leaf)),
+        Guard("instance_absent", s, "method"),
+        Guard("class_absent", s.then("type"), "absent"),
+        Guard("id_is", s.then("type").then("mro_lookup", "method"), Leaf.__dict__["method"]),
+        Guard("id_is", s.then("type").then("mro_lookup", "method").then("code"), Leaf.__dict__["method"].__code__),
+        Guard("equals", s.then("type").then("mro_lookup", "scale"), 2),
+        Guard("equals", d.dict_item("n"), leaf.n),
+        Guard("id_is", d.dict_item("flag"), leaf.flag),
+        Guard("tensor", d.dict_item("weight"), TensorSpec.of(leaf.weight)),
+        Guard("id_is", d.dict_item("weight"), weakref.ref(leaf.weight)),
+        Guard("length", d.dict_item("hooks"), len(leaf.hooks)),
+        Guard("dict_keys", d.dict_item("table"), tuple(leaf.table)),
+        Guard("equals", d.dict_item("table").dict_item("b"), leaf.table["b"]),
+        Guard("dict_absent", d.dict_item("table"), "zzz"),
+        Guard("length", d.dict_item("items"), len(leaf.items)),
+        Guard("equals", d.dict_item("items").item(1), leaf.items[1]),
+        Guard("equals", d.dict_item("pair").item(1).dict_item("k"), leaf.pair[1]["k"]),
+        Guard("id_is", d.dict_item("fn").then("code"), leaf.fn.__code__),
+        Guard("equals", d.dict_item("fn").then("defaults").item(0), 1),
+        Guard("equals", d.dict_item("fn").then("kwdefaults").dict_item("k"), 2),
+        Guard("equals", d.dict_item("fn").then("closure").item(0).then("cell"), leaf.n),
+    ]
+
+
+def guard_tree(s: Source, tree: Tree, out: list[Guard]) -> None:
+    d = s.then("instance_dict")
+    out.append(Guard("type_is", s, Tree))
+    guard_leaf(d.dict_item("leaf"), tree.leaf, out)
+    out.append(Guard("dict_keys", d.dict_item("kids"), tuple(tree.kids)))
+    for name, kid in tree.kids.items():
+        guard_tree(d.dict_item("kids").dict_item(name), kid, out)
+
+
+def all_guards(tree: Tree) -> list[Guard]:
+    guards = [Guard("global_state", const(None), global_state())]
+    guard_tree(X, tree, guards)
+    weights = [g.source for g in guards if g.kind == "tensor"]
+    guards.append(Guard("no_alias", weights[0], None, tuple(weights[1:])))
+    guards.append(Guard("equals", GLOBALS.dict_item("g"), 1))
+    return guards
+
+
+class Checked:
+    """A tree of guards whose fast verdict is compared with the oracle's at each step."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.guards = all_guards(tree)
+        self.native = _native.GuardTree(self.guards, ("x",))
+        self.globals: dict[str, Any] = {"g": 1}
+        self.fast = 0
+
+    def check(self, root: Any = None) -> bool:
+        self.fast += self.native.is_fast
+        scope = Scope({"x": root or self.tree}, self.globals)
+        got = self.native.check(scope.locals, scope.globals)
+        want = first_failure(self.guards, scope)
+        assert (got is None) == (want is None), (got, want, got is not None and str(self.guards[got]), want is not None and str(self.guards[want]))
+        return got is None
+
+    def warm(self) -> None:
+        assert self.check() and self.check() and self.native.is_fast
+
+
+def swap(o: Any, name: str, value: Any) -> Callable[[], None]:
+    """Sets an attribute; the result sets it back."""
+    old = getattr(o, name)
+    setattr(o, name, value)
+    return lambda: setattr(o, name, old)
+
+
+def patch_class(name: str, value: Any) -> Callable[[], None]:
+    had, old = name in Leaf.__dict__, Leaf.__dict__.get(name)
+    setattr(Leaf, name, value)
+    return lambda: setattr(Leaf, name, old) if had else delattr(Leaf, name)
+
+
+def set_item(container: Any, key: Any, value: Any) -> Callable[[], None]:
+    had, old = (key in container, container.get(key)) if isinstance(container, dict) else (True, container[key])
+    container[key] = value
+
+    def undo() -> None:
+        if had:
+            container[key] = old
+        else:
+            del container[key]
+
+    return undo
+
+
+def append(items: list[Any]) -> Callable[[], None]:
+    items.append(1)
+    return lambda: items.__delitem__(-1)
+
+
+class Other(Leaf):
+    pass
+
+
+def change_class(leaf: Leaf) -> Callable[[], None]:
+    leaf.__class__ = Other
+    return lambda: setattr(leaf, "__class__", Leaf)
+
+
+def replace_dict(leaf: Leaf, **changes: Any) -> Callable[[], None]:
+    old = leaf.__dict__
+    leaf.__dict__ = {**old, **changes}
+    return lambda: setattr(leaf, "__dict__", old)
+
+
+def cell_of(leaf: Leaf) -> Any:
+    return leaf.fn.__closure__[0]
+
+
+# Every row changes something that a guard of the leaf speaks of, and gives back how to undo it.
+BREAKING: dict[str, Callable[[Leaf], Callable[[], None]]] = {
+    "attribute": lambda m: swap(m, "n", -1),
+    "flag": lambda m: swap(m, "flag", False),
+    "vars()": lambda m: set_item(vars(m), "n", -1),
+    "method on the instance": lambda m: set_item(vars(m), "method", lambda: 2),
+    "object.__setattr__": lambda m: (object.__setattr__(m, "n", -1), lambda: object.__setattr__(m, "n", old_n(m)))[1],
+    "__dict__ replaced": lambda m: replace_dict(m, n=-1),
+    "class of the instance": change_class,
+    "class attribute": lambda m: patch_class("scale", 3),
+    "class method": lambda m: patch_class("method", lambda self: 2),
+    "class gains an attribute": lambda m: patch_class("absent", 1),
+    "weight replaced by an equal one": lambda m: swap(m, "weight", torch.nn.Parameter(torch.zeros(2, 3))),
+    "weight is no parameter": lambda m: swap(m, "weight", torch.zeros(2, 3)),
+    "weight.data": lambda m: swap_data(m, torch.zeros(3, 3)),
+    "weight.data's dtype": lambda m: swap_data(m, torch.zeros(2, 3, dtype=torch.float64)),
+    "requires_grad": lambda m: swap(m.weight, "requires_grad", False),
+    "hook added": lambda m: set_item(m.hooks, 1, print),
+    "key added": lambda m: set_item(m.table, "c", 1),
+    "item changed": lambda m: set_item(m.table, "b", 5),
+    "order of keys": lambda m: reorder(m),
+    "list item": lambda m: set_item(m.items, 1, 9),
+    "list length": lambda m: append(m.items),
+    "dict in a tuple": lambda m: set_item(m.pair[1], "k", 2),
+    "function code": lambda m: swap(m.fn, "__code__", make_function(1).__code__.replace(co_name="other")),
+    "function defaults": lambda m: swap(m.fn, "__defaults__", (7,)),
+    "function kwdefaults": lambda m: swap(m.fn, "__kwdefaults__", {"k": 7}),
+    "kwdefaults in place": lambda m: set_item(m.fn.__kwdefaults__, "k", 7),
+    "cell": lambda m: swap(cell_of(m), "cell_contents", -5),
+    "function replaced": lambda m: swap(m, "fn", make_function(77)),
+}
+
+
+def old_n(m: Leaf) -> int:
+    return int(cell_of(m).cell_contents)
+
+
+def swap_data(m: Leaf, value: torch.Tensor) -> Callable[[], None]:
+    old = m.weight.data
+    m.weight.data = value
+    return lambda: setattr(m.weight, "data", old)
+
+
+def reorder(m: Leaf) -> Callable[[], None]:
+    m.table["a"] = m.table.pop("a")
+
+    def undo() -> None:
+        m.table["b"] = m.table.pop("b")
+
+    return undo
+
+
+# These change what no guard speaks of.
+HARMLESS: dict[str, Callable[[Leaf], Any]] = {
+    "another attribute": lambda m: setattr(m, "extra", object()),
+    "a counter": lambda m: setattr(m, "count", getattr(m, "count", 0) + 1),
+    "weight in place": lambda m: m.weight.detach().add_(1),
+    "grad": lambda m: setattr(m.weight, "grad", torch.ones_like(m.weight) if m.weight.requires_grad else None),
+    "dict of the same contents": lambda m: setattr(m, "__dict__", dict(m.__dict__)),
+    "another class attribute": lambda m: setattr(Leaf, "harmless", object()),
+    "list of the same contents": lambda m: setattr(m, "items", list(m.items)),
+    "an unused list item": lambda m: m.items.__setitem__(0, object()),
+    "same attribute again": lambda m: setattr(m, "n", m.n),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BREAKING))
+def test_every_change_is_seen_and_its_undoing_too(name: str) -> None:
+    c = Checked(Tree(2))
+    for leaf in list(c.tree.leaves())[::3]:
+        c.warm()
+        undo = BREAKING[name](leaf)
+        assert not c.check() and not c.check()
+        undo()
+        assert c.check() and c.check()
+
+
+@pytest.mark.parametrize("name", sorted(HARMLESS))
+def test_harmless_changes_do_not_stop_the_fast_path(name: str) -> None:
+    c = Checked(Tree(1))
+    leaf = next(c.tree.leaves())
+    c.warm()
+    for _ in range(40):
+        HARMLESS[name](leaf)
+        assert c.check()
+    c.fast = 0
+    for _ in range(10):
+        assert c.check()
+    assert c.fast >= 8
+    for row in ("attribute", "item changed", "class attribute", "list item", "weight replaced by an equal one"):
+        undo = BREAKING[row](leaf)
+        assert not c.check()
+        undo()
+        c.check()
+
+
+def test_a_counter_in_every_module_is_learned() -> None:
+    """What changes between all checks is watched no more; the rest still is."""
+    c = Checked(Tree(2))
+    for _ in range(60):
+        for leaf in c.tree.leaves():
+            leaf.count = getattr(leaf, "count", 0) + 1  # type: ignore[attr-defined]
+        assert c.check()
+    c.fast = 0
+    for _ in range(20):
+        next(c.tree.leaves()).count += 1  # type: ignore[attr-defined]
+        assert c.check()
+    assert c.fast >= 15
+    for name, breaking in BREAKING.items():
+        for leaf in c.tree.leaves():
+            undo = breaking(leaf)
+            assert not c.check(), name
+            undo()
+            assert c.check(), name
+
+
+def test_globals_may_change() -> None:
+    c = Checked(Tree(1))
+    c.warm()
+    c.fast = 0
+    for i in range(50):
+        c.globals["loop"] = object()
+        assert c.check()
+    assert c.fast >= 48
+    c.globals["g"] = 2
+    assert not c.check()
+    c.globals["g"] = 1
+    assert c.check()
+    c.globals = {"g": 1}
+    assert c.check() and c.check()
+    c.globals = {}
+    assert not c.check()
+
+
+def test_global_state() -> None:
+    c = Checked(Tree(1))
+    c.warm()
+    for state in (torch.no_grad, torch.inference_mode, lambda: torch.device("meta"), lambda: torch.autocast("cpu")):
+        with state():  # type: ignore[attr-defined]
+            assert not c.check()
+        assert c.check()
+
+
+def test_another_root() -> None:
+    c = Checked(Tree(1))
+    other = Tree(1)
+    c.warm()
+    assert not c.check(other)
+    assert c.check()
+    for _ in range(5):
+        assert not c.check(other)
+        assert c.check()
+
+
+def test_the_object_is_gone_and_another_has_its_address() -> None:
+    """Roots, list items, cells: a dead object's address proves nothing."""
+
+    class Box:
+        pass
+
+    class Bag:
+        pass
+
+    def guards_of(b: Any) -> list[Guard]:
+        d = X.then("instance_dict")
+        return [
+            Guard("id_is", X, weakref.ref(b)),
+            Guard("type_is", d.dict_item("list").item(0), Box),
+            Guard("id_is", d.dict_item("list").item(0), weakref.ref(b.list[0])),
+            Guard("dict_keys", d.dict_item("d"), ()),
+            Guard("dict_keys", d, ("list", "d")),
+        ]
+
+    def build() -> Any:
+        b: Any = Bag()
+        b.list, b.d = [Box()], {}
+        return b
+
+    for what in range(200):
+        b = build()
+        guards = guards_of(b)
+        tree = _native.GuardTree(guards, ("x",))
+        assert tree.check({"x": b}, {}) is None and tree.check({"x": b}, {}) is None and tree.is_fast
+        if what % 2:
+            b.list[0] = None
+            b.list[0] = Box() if what % 4 == 1 else Bag()
+        else:
+            del b
+            b = build()
+        assert tree.check({"x": b}, {}) == first_failure(guards, Scope({"x": b}, {})) is not None
+
+
+def test_it_holds_no_object() -> None:
+    tree = Tree(2)
+    c = Checked(tree)
+    c.warm()
+    refs = [weakref.ref(leaf) for leaf in tree.leaves()] + [weakref.ref(leaf.weight) for leaf in tree.leaves()] + [weakref.ref(tree)]
+    native = c.native
+    # the guards name the functions' code and the methods, never the objects
+    del tree, c
+    gc.collect()
+    assert [r() for r in refs if r() is not None] == []
+    assert native.check({"x": Tree(2)}, {"g": 1}) is not None
+
+
+def test_switch() -> None:
+    c = Checked(Tree(1))
+    _native.set_fast_guards(False)
+    try:
+        assert c.check() and c.check() and not c.native.is_fast
+    finally:
+        _native.set_fast_guards(True)
+    c.warm()
+
+
+def test_entries_use_it_and_records_are_right() -> None:
+    tree = Tree(2)
+    weights = [leaf.weight for leaf in tree.leaves()]
+    guards = all_guards(tree)
+    sources = [g.source for g in guards if g.kind == "tensor"]
+
+    def f(x: Any, t: Any) -> Any: ...
+
+    target = lambda *ins: ins  # noqa: E731
+    entry = _native.Entry(guards[:-1], target, "plan", ("tuple", [("graph", 0), ("graph", 1), ("source", sources[-1])]), [local("t"), sources[1]])
+    c = _native.CompiledFunction(f, lambda *a: entry)
+    for i in range(20):
+        t = object()
+        r = c(tree, t)
+        assert r[0] is t and r[1] is weights[1] and r[2] is weights[-1]
+        next(tree.leaves()).note = i  # type: ignore[attr-defined]
+    assert c.counters()["hits"] == 19
+
+
+class Evil:
+    """A property whose read drops what the rest of the check looks at."""
+
+    def __init__(self, victim: Leaf) -> None:
+        self.victim = victim
+        self.armed = False
+
+    @property
+    def a(self) -> int:
+        if self.armed:
+            vars(self.victim).clear()
+            gc.collect()
+        return 5
+
+
+def test_code_that_runs_during_a_fast_check() -> None:
+    for _ in range(20):
+        tree = Tree(1)
+        leaf = tree.leaf
+        evil = Evil(leaf)
+        guards: list[Guard] = [Guard("equals", local("y").attr("a"), 5)]
+        guard_tree(X, tree, guards)
+        weights = [g.source for g in guards if g.kind == "tensor"]
+        guards.append(Guard("no_alias", weights[0], None, tuple(weights[1:])))
+        guards.append(Guard("length", X.then("instance_dict").dict_item("leaf").then("instance_dict").dict_item("late").item(0), 1))
+        leaf.late = collections.deque([[1]])  # type: ignore[attr-defined]
+        native = _native.GuardTree(guards, ("x", "y"))
+        assert native.check({"x": tree, "y": evil}, {}) is None
+        assert native.check({"x": tree, "y": evil}, {}) is None and native.is_fast
+        evil.armed = True
+        native.check({"x": tree, "y": evil}, {})
+        assert native.check({"x": tree, "y": evil}, {}) is not None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_changes(seed: int) -> None:
+    """Breaking and harmless changes in random order, several at a time, undone in random order."""
+    rng = random.Random(seed)
+    c = Checked(Tree(2))
+    undos: list[Callable[[], None]] = []
+    held = 0
+    for _ in range(250):
+        kind = rng.random()
+        leaf = rng.choice(list(c.tree.leaves()))
+        if kind < 0.25 and not undos:
+            undos.append(rng.choice(list(BREAKING.values()))(leaf))
+        elif kind < 0.5:
+            rng.choice(list(HARMLESS.values()))(leaf)
+        elif undos:
+            undos.pop()()
+        held += c.check()
+    assert held > 60 and c.fast > 10
+    for undo in undos:
+        undo()
+
+
+def test_module_type_instances_and_types() -> None:
+    m = types.ModuleType("m")
+    m.value, m.fn = 1, len  # type: ignore[attr-defined]
+    d = const(m).then("instance_dict")
+    guards = [Guard("equals", d.dict_item("value"), 1), Guard("id_is", d.dict_item("fn"), len), Guard("type_is", const(m), types.ModuleType)]
+    guards += [Guard("dict_absent", d, "nothing"), Guard("instance_absent", const(m), "nothing"), Guard("type_is", d.dict_item("value"), int)]
+    tree = _native.GuardTree(guards, ())
+    scope = Scope({}, {})
+
+    def check() -> bool:
+        got = tree.check({}, {})
+        assert (got is None) == (first_failure(guards, scope) is None)
+        return got is None
+
+    assert check() and check() and tree.is_fast
+    m.value = 2  # type: ignore[attr-defined]
+    assert not check()
+    m.value = 1  # type: ignore[attr-defined]
+    assert check() and check()
+
+    class Special(types.ModuleType):
+        pass
+
+    m.__class__ = Special
+    assert not check()
+    m.__class__ = types.ModuleType
+    assert check()
+    m.nothing = 1  # type: ignore[attr-defined]
+    assert not check()
