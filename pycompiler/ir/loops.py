@@ -62,7 +62,10 @@ class Op:
 
 @dataclass(frozen=True)
 class Reduction:
-    """Fold over `vars`/`ranges`.  `kind` is a row of REDUCTIONS."""
+    """Fold over `vars`/`ranges` (at least one; a fold over one element is a pointwise Loop).
+
+    `kind` is a row of REDUCTIONS.
+    """
 
     kind: str
     vars: tuple[str, ...]

@@ -136,6 +136,8 @@ def spaces(n: Loop, _: Program) -> Complaints:
         yield f"a variable is bound twice: {names}"
     if len(n.vars) != len(n.ranges) or (red and len(red.vars) != len(red.ranges)):
         yield "as many variables as ranges are needed"
+    if red and not red.vars:
+        yield "a reduction folds over at least one variable"
 
 
 def ssa(n: Loop, _: Program) -> Complaints:

@@ -117,9 +117,24 @@ class Lowering:
                 full.append(Expr.sym(inner[-1][0]))
         body = Body({**dict(zip(names, ranges, strict=True)), **dict(inner)})
         result = emit(v.load(body, full))
+        if not inner:
+            return self._single(kind, body, result, names, ranges, index, outs)
         fold = Reduction(kind, tuple(r for r, _ in inner), tuple(n for _, n in inner))
         self.add(Loop(tuple(outs), names, ranges, tuple(body.ops), (result.at,),
                       tuple(_at(index, b.stride) for b in outs), fold, origin=(self.node.name,)))  # fmt: skip
+        return tuple(self.value_of(b) for b in outs)
+
+    def _single(self, kind: str, body: Body, v: Val, names: tuple[str, ...], ranges: Exprs, index: Sequence[Expr],
+                outs: Sequence[Buffer]) -> tuple[Value, ...]:  # fmt: skip
+        """A fold over one element is no fold: the element itself (its position is 0, its distance to the mean 0)."""
+        results = (v,)
+        if kind in ("argmax", "argmin"):
+            results = (body.const(0, torch.int64),)
+        elif kind == "welford":
+            apart = v - v  # NaN for what is not finite
+            results = (v, apart * apart)
+        self.add(Loop(tuple(outs), names, ranges, tuple(body.ops), tuple(r.at for r in results),
+                      tuple(_at(index, b.stride) for b in outs), origin=(self.node.name,)))  # fmt: skip
         return tuple(self.value_of(b) for b in outs)
 
     def add(self, node: Loop | Extern) -> None:

@@ -175,6 +175,13 @@ def test_cross_entropy_and_gradient(name, dtype):
     check(both, [randn(6, 4, dtype=dtype), ints(6, low=0, high=4), *weights], native=True)
 
 
+def test_a_fold_over_one_element_is_no_fold():
+    fold = [lambda x: (x.sum(1), x.amax(1), x.argmax(1), x.mean(1)), lambda x: torch.var_mean(x, 1, correction=0)]
+    for f in fold:
+        program = check(f, [torch.tensor([[1.5], [float("nan")], [-2.0]])], native=True)
+        assert not any(isinstance(n, Loop) and n.reduction for n in program.nodes)
+
+
 def test_softmax_is_four_loops():
     program = lowered(lambda x: x.softmax(-1), [randn(4, 8)])
     kinds = [n.reduction.kind if isinstance(n, Loop) and n.reduction else "" for n in program.nodes]
