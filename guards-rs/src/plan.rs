@@ -118,6 +118,8 @@ pub struct Plan {
     outputs: Vec<Output>,
     constants: Vec<Constant>,
     symbols: Vec<(usize, i64)>,
+    /// Inputs that a step reads; the others are at most returned, and may be anything.
+    reads_input: Vec<bool>,
     /// Slots whose address kernels need.
     wants_ptr: Vec<bool>,
     arena_bytes: usize,
@@ -229,7 +231,7 @@ impl Plan {
 
     /// Puts inputs and constants into their slots.
     fn bind(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &mut [Slot], ptrs: &mut [usize]) -> PyResult<()> {
-        for (i, input) in inputs.iter().enumerate() {
+        for (i, input) in inputs.iter().enumerate().filter(|(i, _)| self.reads_input[*i]) {
             let slot = match input.tensor(py) {
                 Ok(tensor) => Slot::of(tensor),
                 Err(error) => {

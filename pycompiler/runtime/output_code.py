@@ -29,7 +29,7 @@ EMBED_BYTES = 1 << 20  # constants up to this size are part of the file
 
 
 def output_code(plan: Plan, inputs: Sequence[Any] = ()) -> str:
-    """The module's text.  `inputs`: tensors (fake ones will do) or buffers: shape, stride, dtype and device count."""
+    """The module's text.  `inputs`: tensors (fake ones will do), buffers (shape, stride, dtype and device count), None."""
     return "\n".join(_Printer(plan).module(inputs))
 
 
@@ -136,7 +136,8 @@ class _Printer:
         yield "\n\n# The plan " + "-" * 109 + "\n\n\n@torch.no_grad()\ndef call(args):"
         yield from (f"    {line}" for line in body)
         if len(inputs) == plan.n_inputs:
-            yield MAIN.format(inputs="\n".join(f"        fill({described(t)})," for t in inputs))
+            values = ["None" if t is None else f"fill({described(t)})" for t in inputs]
+            yield MAIN.format(inputs="\n".join(f"        {v}," for v in values))
 
     def body(self) -> Iterable[str]:
         plan = self.plan

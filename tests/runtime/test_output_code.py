@@ -159,6 +159,12 @@ def test_missing_library_is_built_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert torch.equal(load(output_code(plan), tmp_path)["call"]([x])[0], x + 1)
 
 
+def test_inputs_that_are_not_tensors(tmp_path: Path) -> None:
+    plan = Plan(2, 3, [Aten(aten.relu.default, ref(1), {}, (2,))], [2, 0])
+    module = load(output_code(plan, [None, some(3)]), tmp_path)
+    assert module["call"](module["random_inputs"]())[1] is None
+
+
 def test_inputs_may_be_symbolic_buffers() -> None:
     n = Expr.sym("n")
     text = output_code(

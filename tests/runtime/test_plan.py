@@ -224,6 +224,14 @@ def test_wrong_number_of_inputs(executor: Executor, library: str) -> None:
         executor(CASES["one_kernel"].plan("g", library))(some(4), some(4))
 
 
+@both
+def test_inputs_that_no_step_reads_may_be_anything(executor: Executor, library: str) -> None:
+    plan = executor(plan_of([f32(3, 4), Kernel("add_one", (1, 3), (4,))], [3, 0, 2], 3, 4, library))
+    x = some(4)
+    assert plan(7, x, None)[1:] == (7, None)
+    assert torch.equal(plan(7, x, None)[0], x + 1)
+
+
 def test_input_that_is_no_tensor(library: str) -> None:
     with pytest.raises(TypeError, match=r"graph g, input 0: expected a torch.Tensor, got int"):
         _native.Plan(CASES["one_kernel"].plan("g", library))(3)

@@ -50,6 +50,11 @@ impl Plan {
         let output_values: Vec<Bound<'_, PyAny>> = plan.getattr("outputs")?.try_iter()?.collect::<PyResult<_>>()?;
         let uses = Uses::of(&steps, &output_values, builder.n_slots, builder.n_inputs, &constants).map_err(in_graph)?;
         let outputs = outputs(&output_values, builder.n_inputs, &constants)?;
+        let mut reads_input = uses.read[..builder.n_inputs].to_vec();
+        for &(slot, _) in &builder.reader.symbols.origins {
+            let unknown = || in_graph(PyValueError::new_err(format!("a size symbol of input {slot}")));
+            *reads_input.get_mut(slot).ok_or_else(unknown)? = true;
+        }
         let (wants_ptr, arena_bytes) = lower(&mut steps, uses, &builder.itemsizes);
         Ok(Plan {
             n_inputs: builder.n_inputs,
@@ -61,6 +66,7 @@ impl Plan {
             labels,
             outputs,
             constants,
+            reads_input,
             wants_ptr,
             arena_bytes,
         })
@@ -218,6 +224,7 @@ struct Uses {
     first: Vec<usize>,
     last: Vec<usize>,
     freed: Vec<usize>,
+    read: Vec<bool>,
     by_kernel: Vec<bool>,
     /// Read by an operator, a copy or the caller: it has to be a tensor.
     by_tensor: Vec<bool>,
@@ -241,6 +248,7 @@ impl Uses {
             first: vec![NEVER; n],
             last: vec![0; n],
             freed: vec![NEVER; n],
+            read: vec![false; n],
             by_kernel: vec![false; n],
             by_tensor: vec![false; n],
             constant: vec![false; n],
@@ -261,6 +269,7 @@ impl Uses {
             }
             for slot in reads {
                 uses.last[slot] = i;
+                uses.read[slot] = true;
                 match step {
                     Step::Kernel { .. } => uses.by_kernel[slot] = true,
                     Step::Aten(_) | Step::CopyInto { .. } => uses.by_tensor[slot] = true,
