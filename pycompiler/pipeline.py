@@ -8,14 +8,14 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import threading
 import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,11 +28,14 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.codegen import cpp
 from pycompiler.errors import (
     BackendError,
+    BadBackendResult,
     InternalError,
     PyCompilerError,
     RecompileError,
     RecompileLimitExceeded,
+    RecompileLimitWarning,
     Unsupported,
+    UserError,
 )
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.guards import Guard, Scope, explain
@@ -80,7 +83,9 @@ def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[lis
 
 
 # the native compiler ------------------------------------------------------------------------------------------
-def compile_aten(gm: fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph") -> Callable[..., Sequence[Any]]:
+def compile_aten(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph"
+) -> Callable[..., Sequence[Any]]:
     """A functional ATen graph (`meta["val"]` on every node) → the native plan that runs it.
 
     Without a C++ compiler, or when a stage fails, the graph runs through ATen, with a warning.
@@ -99,11 +104,11 @@ def compile_aten(gm: fx.GraphModule, example_inputs: Sequence[Any], name: str = 
         plan = make_plan(schedule, library)
         if log_output.enabled:
             log_output(plan.source)
-        return _native.Plan(plan)  # type: ignore[no-any-return,attr-defined]
+        return _native.Plan(plan)
     except NoCompiler:
         return gm.forward  # type: ignore[no-any-return]
     except Exception as e:
-        if not config.suppress_errors and config.verbose:
+        if config.raise_internal_errors:
             raise
         log.warning("graph %s runs through ATen: %s: %s", name, type(e).__name__, e, exc_info=config.verbose)
         STATISTICS["aten_fallbacks"] += 1
@@ -156,7 +161,7 @@ class GraphRecord:
     seconds: float
 
 
-@dataclass
+@dataclass(eq=False)
 class Family:
     """What the frames of one compiled callable share: backend, flags, resume functions, records."""
 
@@ -167,14 +172,90 @@ class Family:
     guard_filter: Callable[[Sequence[Any]], Sequence[bool]] | None = None
     listener: Callable[[GraphRecord], None] | None = None
     resumes: dict[types.CodeType, Any] = field(default_factory=dict)
-    members: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    members: Members = field(default_factory=lambda: Members())
     ours: bool = True
+    dynamic: bool | None = None
+    backend_options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of each call of the backend
+    knobs: dict[str, Any] = field(default_factory=dict)  # knobs of `config` that hold during compiles
+    policy: str = "compile"
+
+    def __post_init__(self) -> None:
+        _families.add(self)
+
+    def copy(self) -> Family:
+        """A family of its own with the same settings."""
+        return replace(self, resumes={}, members=Members(), listener=None)
 
     def reset(self) -> None:
-        """Drop all entries of all members, and the resume functions."""
-        for member in list(self.members):
+        """Drop all entries of all members, and the resume functions.  The policy stays."""
+        for member in self.members:
             member.reset()
         self.resumes.clear()
+
+    def set_policy(self, policy: str) -> None:
+        """What a miss does, in all members, resume functions included: see `_native.CompiledFunction.set_mode`."""
+        self.policy = policy
+        for member in self.members:
+            member.set_mode(policy)
+
+    # limits ---------------------------------------------------------------------------------------------------
+    @property
+    def raises_at_limit(self) -> bool:
+        """Whether a miss at the limit raises; then `FrameCompiler` checks the limit, else the engine does."""
+        return self.fullgraph or config.fail_on_recompile_limit_hit
+
+    @property
+    def limit(self) -> int:
+        return config.recompile_limit if self.recompile_limit is None else self.recompile_limit
+
+    def set_limits(self, member: Any) -> None:
+        member.recompile_limit = NO_LIMIT if self.raises_at_limit else self.limit
+        member.accumulated_limit = NO_LIMIT if self.raises_at_limit else config.accumulated_recompile_limit
+
+
+NO_LIMIT = 2**31
+
+
+class Members:
+    """A weak set of compiled functions or families that threads may add to while others iterate."""
+
+    def __init__(self) -> None:
+        self._set: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, member: Any) -> None:
+        with self._lock:
+            self._set.add(member)
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._lock:
+            return iter(list(self._set))
+
+
+_families = Members()
+
+
+def families() -> list[Family]:
+    """The families of all compiled callables that are alive."""
+    return list(_families)
+
+
+def _limits_changed() -> None:
+    for family in _families:
+        for member in family.members:
+            family.set_limits(member)
+
+
+for _name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
+    config.on_change(_name, _limits_changed)
+
+
+class BackendRaised(BaseException):
+    """Carries an exception of a user's backend out of a capture unchanged."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class FrameCompiler:
@@ -187,33 +268,49 @@ class FrameCompiler:
 
     # engine callback ------------------------------------------------------------------------------------------
     def __call__(self, fn: Any, values: dict[str, Any], reasons: list[tuple[int, int]]) -> Any:
+        """The entry for this call, or None: run the function eagerly from now on."""
         function = fn.fn
         code, namespace = function.__code__, function.__globals__
         if reasons:
             self.report_recompile(fn, values, namespace, reasons)
         if config.debug_function and code.co_name != config.debug_function:
             return None
-        start = time.perf_counter()
-        step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
         try:
-            with timed("capture and backend"):
-                captured = capture_frame(
-                    code, namespace, values, self, fullgraph=self.family.fullgraph, on_break=self.on_break
-                )
+            return self.compile_frame(function, values)
         except SkipFrame as e:
             if self.family.fullgraph:
                 raise Unsupported("skipped-frame", str(e), "remove fullgraph=True, or what the reason names") from None
             log.info("%s runs eagerly: %s", code.co_qualname, e)
             log_breaks("frame %s runs eagerly: %s", code.co_qualname, e)
             return None
-        except PyCompilerError as e:
-            if config.suppress_errors and not isinstance(e, Unsupported):
-                log.warning("%s runs eagerly: %s", code.co_qualname, e)
-                return None
+        except BackendRaised as e:
+            error = e.error
+        except (Unsupported, UserError):
             raise
+        except Exception as e:
+            error = located(e, code)
+            if config.raise_internal_errors and not config.suppress_errors:
+                raise error from (None if error is e else e)
+        return self.failed(code, error)
+
+    def compile_frame(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
+        code = function.__code__
+        start = time.perf_counter()
+        step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
+        with timed("capture and backend"):
+            captured = capture_frame(
+                code, function.__globals__, values, self, fullgraph=self.family.fullgraph, on_break=self.on_break
+            )
         step(1, "torchdynamo done tracing %s", code.co_name)
         self.record(code, captured, time.perf_counter() - start)
         return self.entry(function, captured)
+
+    def failed(self, code: types.CodeType, error: Exception) -> None:
+        """The frame runs eagerly after an error, with one warning; a user's own errors reach the user."""
+        users = not isinstance(error, InternalError) or isinstance(error, BadBackendResult)
+        if users and not config.suppress_errors:
+            raise error
+        log.warning("%s runs eagerly: %s", code.co_qualname, error, exc_info=error if config.verbose else None)
 
     def entry(self, function: types.FunctionType, captured: Captured) -> Any:
         guards = self.filtered(captured.guards)
@@ -237,19 +334,20 @@ class FrameCompiler:
         family = self.family
         step(2, "calling compiler function %s", family.backend_name)
         try:
-            made = family.backend(gm, self.example_inputs(gm, inputs))
-        except PyCompilerError:
-            raise
+            with config.patch(**family.knobs) if family.knobs else contextlib.nullcontext():
+                made = family.backend(gm, self.example_inputs(gm, inputs), **family.backend_options)
         except Exception as e:
             if not family.ours:
-                if config.suppress_errors:
-                    log.warning("backend %s failed, the graph runs eagerly: %s", family.backend_name, e)
-                    return gm.forward  # type: ignore[no-any-return]
+                raise BackendRaised(e) from None
+            if isinstance(e, PyCompilerError):
                 raise
             raise BackendError(f"backend {family.backend_name!r} raised {type(e).__name__}: {e}") from e
         step(2, "done compiler function %s", family.backend_name)
         if not callable(made):
-            raise BackendError(f"backend {family.backend_name!r} returned {made!r}; expected a callable of the inputs")
+            raise BadBackendResult(
+                f"backend {family.backend_name!r} returned {made!r}; expected a callable that takes the graph's inputs "
+                f"and returns its outputs (gm.forward is one)"
+            )
         return checked_outputs(made, gm, family.backend_name) if not family.ours else made  # type: ignore[no-any-return]
 
     def example_inputs(self, gm: fx.GraphModule, inputs: list[Tensor]) -> list[torch.Tensor]:
@@ -278,13 +376,22 @@ class FrameCompiler:
     def report_recompile(
         self, fn: Any, values: dict[str, Any], namespace: dict[str, Any], reasons: list[tuple[int, int]]
     ) -> None:
-        if not (log_recompiles.enabled or config.error_on_recompile):
+        """Logs why a call compiles again; raises where it must not."""
+        raises = self.family.raises_at_limit
+        count = len(fn.entries)
+        over = raises and (count >= self.family.limit or count >= config.accumulated_recompile_limit)
+        if not (log_recompiles.enabled or config.error_on_recompile or over):
             return
         texts = explain_reasons(fn, values, namespace, reasons)
         if log_recompiles.enabled:
-            log_recompiles("recompiling %s; failed guards:\n%s", fn.name, "\n".join(texts))
+            log_recompiles("recompiling %s; failed guards, latest entry first:\n%s", fn.name, "\n".join(texts))
+        if over:
+            raise RecompileLimitExceeded(limit_message(fn, self.family.limit, texts[0] if texts else "unknown"))
         if config.error_on_recompile:
-            raise RecompileError(f"{fn.name} would be compiled again; failed guards:\n" + "\n".join(texts))
+            raise RecompileError(
+                f"{fn.name} would be compiled again, and config.error_on_recompile forbids it; failed guards:\n"
+                + "\n".join(texts)
+            )
 
     def record(self, code: types.CodeType, captured: Captured, seconds: float) -> None:
         if log_guards.enabled:
@@ -310,7 +417,9 @@ def checked_outputs(made: Callable[..., Any], gm: fx.GraphModule, name: str) -> 
             return (outputs,)
         if not isinstance(outputs, (tuple, list)) or len(outputs) != expected:
             seen = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else repr(type(outputs).__name__)
-            raise BackendError(f"the callable of backend {name!r} returned {seen}; the graph has {expected} outputs")
+            raise BadBackendResult(
+                f"the callable of backend {name!r} returned {seen}; expected a tuple of the graph's {expected} outputs"
+            )
         return outputs
 
     return run
@@ -326,44 +435,82 @@ def explain_reasons(
         if index >= len(entries):
             continue
         guards = entries[index].guards
-        text = explain(guards[failed], Scope(values, namespace)) if failed < len(guards) else "an input cannot be read"
-        lines.append(f"  entry {index}: {text}")
+        if failed >= len(guards):
+            lines.append(f"  entry {index}: an input cannot be read")
+            continue
+        guard = guards[failed]
+        lines.append(f"  entry {index}: {explain(guard, Scope(values, namespace))}\n    way out: {way_out(guard)}")
     return lines
 
 
-def new_compiled(function: Callable[..., Any], family: Family, *, positional: bool = False, name: str | None = None) -> Any:
+# What a user can do about a guard of each kind that fails again and again.
+WAYS_OUT = {
+    "tensor": "give tensors of the same shape, dtype and flags, or compile with dynamic=True",
+    "equals": "pass the value as a tensor, or keep it constant between calls",
+    "length": "keep the length constant, or pad to a fixed length",
+    "dict_keys": "keep the keys and their order constant",
+    "set_equals": "keep the set constant",
+    "global_state": "call with the same grad mode, autocast and defaults, or compile a callable for each",
+    "id_is": "make the object once, outside of the calls",
+    "type_is": "pass the same type, or compile a callable for each",
+    "truth": "keep the condition constant",
+}
+
+
+def way_out(guard: Guard) -> str:
+    general = "keep the value as it was at the first call"
+    return f"{WAYS_OUT.get(guard.kind, general)}; or raise config.recompile_limit"
+
+
+def located(error: Exception, code: types.CodeType) -> InternalError:
+    """`error` as an InternalError that names function, file, line and operator."""
+    made = error if isinstance(error, InternalError) else InternalError(f"{type(error).__name__}: {error}")
+    stack, operator = getattr(error, "pycompiler_place", ((), ""))
+    frame = stack[-1] if stack else None
+    return made.locate(
+        function=frame.function if frame else code.co_qualname,
+        filename=frame.filename if frame else code.co_filename,
+        lineno=frame.lineno if frame else code.co_firstlineno,
+        operator=operator,
+    )
+
+
+def new_compiled(
+    function: Callable[..., Any], family: Family, *, positional: bool = False, name: str | None = None
+) -> Any:
     """A `CompiledFunction` for `function` in `family`."""
-    limit = family.recompile_limit if family.recompile_limit is not None else config.recompile_limit
     made = _native.CompiledFunction(
         function,
         FrameCompiler(family),
         positional=positional,
-        recompile_limit=limit,
-        accumulated_limit=config.accumulated_recompile_limit,
         name=name or getattr(function, "__qualname__", None),
     )
+    family.set_limits(made)
+    made.set_mode(family.policy)
     family.members.add(made)
     return made
 
 
+def limit_message(fn: Any, limit: int, last: str) -> str:
+    return (
+        f"{fn.name} reached its recompile limit ({limit} entries): calls that fit no entry run eagerly. "
+        f"Last failed guard: {last.strip()}"
+    )
+
+
 def _on_limit(fn: Any, reasons: list[tuple[int, int]]) -> None:
     """Called by the engine, once per code object that reaches its limit."""
-    guards = []
-    for index, failed in reasons[:1]:
-        entries = fn.entries
-        if index < len(entries) and failed < len(entries[index].guards):
-            guards.append(str(entries[index].guards[failed]))
-    last = guards[0] if guards else "unknown"
-    message = (
-        f"{fn.name} reached its recompile limit ({fn.recompile_limit}); further misses run eagerly. "
-        f"Last failed guard: {last}. Raise config.recompile_limit, or make the value constant."
-    )
-    if config.fail_on_recompile_limit_hit:
-        raise RecompileLimitExceeded(message)
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
-    logging.getLogger("pycompiler").warning(message)
+    entries = fn.entries
+    failed = [str(entries[i].guards[g]) for i, g in reasons[:1] if i < len(entries) and g < len(entries[i].guards)]
+    ways = [way_out(entries[i].guards[g]) for i, g in reasons[:1] if i < len(entries) and g < len(entries[i].guards)]
+    last = f"{failed[0]}. Way out: {ways[0]}" if failed else "unknown"
+    limit = fn.recompile_limit if len(entries) >= fn.recompile_limit else fn.accumulated_limit
+    message = limit_message(fn, limit, last)
+    warnings.warn(message, RecompileLimitWarning, stacklevel=2)
+    log.warning(message)
 
 
 _native.set_limit_callback(_on_limit)
+_native.set_exceptions(RecompileError=RecompileError)
 
 __all__ = ["Family", "FrameCompiler", "GraphRecord", "InternalError", "compile_aten", "compile_times", "new_compiled"]

@@ -103,7 +103,9 @@ class Plan:
 
     `constants`: slot -> tensor, filled before the first step and never freed.
     `symbols`: name of a size symbol -> (input slot, dimension) that gives its value at a call.
-    `library`: path of the shared library that holds the kernels' symbols, or None when there are none.
+    `library`: path of the library that holds the kernels' symbols, or None when there are none.
+    `launcher`: how a kernel is started: "host" (a C function of a shared library) or "triton" (a function of a Python
+    module that takes the tensors).
     """
 
     n_inputs: int
@@ -115,3 +117,4 @@ class Plan:
     source: str = ""
     name: str = "graph"
     symbols: dict[str, tuple[int, int]] = field(default_factory=dict)
+    launcher: str = "host"

@@ -18,6 +18,7 @@ import torch
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CopyInto, Free, Kernel, Plan, Size, SlotRef, Step, View
+from pycompiler.runtime import triton_build
 
 KERNEL_SIGNATURE = "int64_t {symbol}(void** ptrs, const int64_t* scalars, int32_t threads);"
 
@@ -87,7 +88,10 @@ class PythonPlan:
             raise ValueError(f"graph {plan.name}: kernel {symbols[0]}, but the plan has no library")
         self._ffi: cffi.FFI | None = None
         self._library: Any = None
-        if plan.library and symbols:
+        self._launchers: dict[str, Callable[..., None]] = {}
+        if plan.library and plan.launcher == "triton":
+            self._launchers = {s: triton_build.launcher(plan.library, s) for s in symbols}
+        elif plan.library and symbols:
             self._ffi, self._library = open_library(plan.library, symbols)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
@@ -119,6 +123,8 @@ class PythonPlan:
             slots[step.slot] = cast_view(base, step.dtype, shape, stride, offset)
 
     def _kernel(self, step: Kernel, slots: Slots, env: Env) -> None:
+        if self._launchers:
+            return self._launchers[step.symbol](*(slots[s] for s in step.slots))
         assert self._ffi is not None
         pointers = self._ffi.new("void*[]", [self._ffi.cast("void*", slots[s].data_ptr()) for s in step.slots])
         scalars = self._ffi.new("int64_t[]", numbers(step.scalars, env))

@@ -1,0 +1,66 @@
+"""Functions that generated Triton kernels call."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def pyc_trunc(x):  # type: ignore[no-untyped-def]
+    return tl.where(x < 0, tl.ceil(x), tl.floor(x))
+
+
+@triton.jit
+def pyc_sign(x):  # type: ignore[no-untyped-def]
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, x))
+
+
+@triton.jit
+def pyc_sign_int(x):  # type: ignore[no-untyped-def]
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
+@triton.jit
+def pyc_tanh(x):  # type: ignore[no-untyped-def]
+    # odd polynomial near zero, where 2 * sigmoid(2x) - 1 cancels
+    small = x * (1.0 + x * x * (-0.333333333 + x * x * (0.133333333 - 0.053968254 * x * x)))
+    return tl.where(tl.abs(x) < 0.15, small, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
+
+
+@triton.jit
+def pyc_floordiv_int(a, b):  # type: ignore[no-untyped-def]
+    q = a // b
+    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
+
+
+@triton.jit
+def pyc_mod_int(a, b):  # type: ignore[no-untyped-def]
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def pyc_mod_float(a, b):  # type: ignore[no-untyped-def]
+    r = a - b * pyc_trunc(a / b)
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def pyc_floordiv_float(a, b):  # type: ignore[no-untyped-def]
+    return tl.floor(a / b)
+
+
+@triton.jit
+def pyc_nan_max(a, b):  # type: ignore[no-untyped-def]
+    return tl.where((a > b) | (a != a), a, b)
+
+
+@triton.jit
+def pyc_nan_min(a, b):  # type: ignore[no-untyped-def]
+    return tl.where((a < b) | (a != a), a, b)
+
+
+@triton.jit
+def pyc_product(a, b):  # type: ignore[no-untyped-def]
+    return a * b

@@ -1,0 +1,80 @@
+"""dtype -> Triton types, constants and conversions.  bf16 and f16 are computed in f32, as in every code generator."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+HALF = (torch.bfloat16, torch.float16)
+
+# dtype -> (type of an array element, type of a value in a register)
+TYPES: dict[torch.dtype, tuple[str, str]] = {
+    torch.float32: ("tl.float32", "tl.float32"),
+    torch.float64: ("tl.float64", "tl.float64"),
+    torch.bfloat16: ("tl.bfloat16", "tl.float32"),
+    torch.float16: ("tl.float16", "tl.float32"),
+    torch.int64: ("tl.int64", "tl.int64"),
+    torch.int32: ("tl.int32", "tl.int32"),
+    torch.int16: ("tl.int16", "tl.int16"),
+    torch.int8: ("tl.int8", "tl.int8"),
+    torch.uint8: ("tl.uint8", "tl.uint8"),
+    torch.bool: ("tl.int1", "tl.int1"),
+}
+
+
+class Unsupported(NotImplementedError):
+    """Something that this code generator cannot express; the graph runs through ATen."""
+
+
+def storage(dtype: torch.dtype) -> str:
+    return _row(dtype)[0]
+
+
+def compute(dtype: torch.dtype) -> str:
+    return _row(dtype)[1]
+
+
+def _row(dtype: torch.dtype) -> tuple[str, str]:
+    found = TYPES.get(dtype)
+    if found is None:
+        raise Unsupported(f"no Triton type for {dtype}")
+    return found
+
+
+def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
+    """Text converting a value computed for `source` into one for `target` (rounded to it)."""
+    if target in HALF:
+        return value if source == target else f"({value}).to({storage(target)}).to(tl.float32)"
+    if target == torch.bool:
+        return value if source == torch.bool else f"({value} != 0)"
+    if compute(source) == compute(target):
+        return value
+    if source.is_floating_point and target == torch.uint8:
+        return f"({value}).to(tl.int32).to(tl.uint8)"
+    return f"({value}).to({compute(target)})"
+
+
+def constant(value: object, dtype: torch.dtype) -> str:
+    """A literal, with the value that torch gives the number in `dtype`."""
+    number = torch.tensor(value, dtype=dtype).item()
+    if isinstance(number, float) and not math.isfinite(number):
+        return f'float("{number}")'
+    if dtype == torch.bool:
+        return f"tl.full((1, 1), {int(bool(number))}, tl.int1)"
+    return f"tl.full((1, 1), {number!r}, {compute(dtype)})"
+
+
+def identity(kind: str, dtype: torch.dtype) -> str:
+    """The value that a fold starts from."""
+    if kind in ("sum", "any", "xor_sum", "welford"):
+        return "0"
+    if kind in ("prod", "all"):
+        return "1"
+    low = kind in ("max", "argmax")
+    if dtype.is_floating_point:
+        return 'float("-inf")' if low else 'float("inf")'
+    if dtype == torch.bool:
+        return "0" if low else "1"
+    info = torch.iinfo(dtype)
+    return str(info.min if low else info.max)
