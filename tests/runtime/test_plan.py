@@ -281,7 +281,7 @@ def test_unknown_kernel_code(library: str) -> None:
 
 def test_impossible_allocation_names_the_step() -> None:
     plan = _native.Plan(plan_of([f32(0, 1 << 50)], [0], 0, 1))
-    with pytest.raises(RuntimeError, match=r"graph hand, step 0 \(alloc slot 0\): .*(alloc|memory)"):
+    with pytest.raises(RuntimeError, match=r"graph hand, step 0 \(alloc slot 0\): .*(alloc|memory|no message)"):
         plan()
 
 
