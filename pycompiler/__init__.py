@@ -1,13 +1,24 @@
 """pycompiler: a compiler for PyTorch programs.  See README.md; the public names are those of `__all__`."""
 
-from pycompiler import config
+from pycompiler import config, exc
 from pycompiler._native import __version__
-from pycompiler.api import compile, disable, graph_break, is_compiling, reset, run
+from pycompiler.api import (
+    compile,
+    counters,
+    disable,
+    explain_miss,
+    graph_break,
+    is_compiling,
+    reset,
+    run,
+    set_policy,
+)
 from pycompiler.backends import get_default_backend, list_backends, register_backend, set_default_backend
 from pycompiler.debug.explain import explain
 from pycompiler.pipeline import compile_times
 
 __all__ = [
-    "__version__", "compile", "compile_times", "config", "disable", "explain", "get_default_backend", "graph_break",
-    "is_compiling", "list_backends", "register_backend", "reset", "run", "set_default_backend",
+    "__version__", "compile", "compile_times", "config", "counters", "disable", "exc", "explain", "explain_miss",
+    "get_default_backend", "graph_break", "is_compiling", "list_backends", "register_backend", "reset", "run",
+    "set_default_backend", "set_policy",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The public names: compile, disable, run, reset, explain and friends.
+"""The public names: compile, disable, run, reset and friends.
 
 In: functions and modules.  Out: the same, compiled.  Example:
 
@@ -9,38 +9,24 @@ In: functions and modules.  Out: the same, compiled.  Example:
 
 from __future__ import annotations
 
-import functools
-import inspect
-import types
-import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import torch
 
-from pycompiler import _native, backends, config, pipeline
-from pycompiler.errors import UnknownName, UserError
-
-F = TypeVar("F", bound=Callable[..., Any])
+from pycompiler import _native, backends, config, pipeline, wrapping
+from pycompiler.errors import ArgumentError, UnknownName
+from pycompiler.wrapping import compiled_of
 
 MODES = ("default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+# What our backends take in `options`; those that are knobs of `config` hold for compiles of this callable.
 OPTIONS = (
     "guard_filter_fn", "epilogue_fusion", "max_autotune", "fallback_random", "shape_padding", "triton.cudagraphs",
     "trace.enabled", "trace.graph_diagram", "size_asserts", "coordinate_descent_tuning", "threads", "partition",
     "activation_memory_budget", "deterministic", "emulate_precision_casts",
 )  # fmt: skip
-
-_families: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-class _FamilyRef:
-    """Keeps a family reachable from its compiled callables (families are not weakly referable by hash)."""
-
-
-@overload
-def compile(model: F, **kwargs: Any) -> F: ...
-@overload
-def compile(model: None = None, **kwargs: Any) -> Callable[[F], F]: ...
+POLICIES = ("compile", "run", "eager", "error")
+OURS = ("eager", "aot_eager", "native")
 
 
 def compile(
@@ -51,216 +37,174 @@ def compile(
     backend: str | Callable[..., Any] | None = None,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
-    disable: bool = False,
     name: str | None = None,
+    disable: bool = False,
     recompile_limit: int | None = None,
     isolate_recompiles: bool = True,
     nopython: bool | None = None,
 ) -> Any:
-    """Compile a function or an `nn.Module`.
+    """Compile a function, method, callable object, class or `nn.Module`.
 
     fullgraph: raise `Unsupported` at the first graph break (old name: nopython).  dynamic: None, True or False.
-    backend: a name of `list_backends()` or a callable `(gm, example_inputs) -> callable`; default: `get_default_backend()`.
+    backend: a name of `list_backends(None)`, or a callable `(gm, example_inputs) -> callable`, which also gets `mode=`
+    and `options=` where they are given; default: `get_default_backend()`.
     mode: one of `MODES`; options: keys of `OPTIONS`; not both.  disable: return `model` unchanged.
-    recompile_limit: entries per code object, default `config.recompile_limit`.  isolate_recompiles: always so here.
-    Without `model`, returns a decorator.  Raises `UserError` for anything that it does not know.
+    name: the name in logs and messages.  recompile_limit: entries per code object; default: `config.recompile_limit` as
+    it is when a call misses.  isolate_recompiles: accepted; each compiled callable has a cache of its own.
+
+    Without `model`, returns a decorator.  Raises `ArgumentError` (a RuntimeError, ValueError and TypeError) for what it
+    does not know, when it is called, not at the first call of the result.
     """
+    arguments = {k: v for k, v in locals().items() if k != "model"}
     if model is None:
-        arguments = {k: v for k, v in locals().items() if k != "model"}
-        return lambda fn: compile(fn, **arguments)
-    if not callable(model):
-        raise UserError(f"compile() takes a function or an nn.Module, got {type(model).__name__}")
-    _check_arguments(dynamic, mode, options, recompile_limit)
+        return lambda fn: compile(_required(fn), **arguments)
+    if not callable(model) and not isinstance(model, (staticmethod, classmethod)):
+        raise ArgumentError(f"compile() takes a function or an nn.Module, got {_describe(model)}")
+    chosen = backends.get_default_backend() if backend is None else backend
+    _check_arguments(chosen, dynamic, mode, options, recompile_limit, name)
+    function = backends.lookup(chosen)
     if disable or config.disable:
         return model
-    chosen = backends.get_default_backend() if backend is None else backend
-    fn = backends.lookup(chosen)
-    options = dict(options or {})
+    ours = _is_ours(chosen)
+    settings = dict(options or {})
+    guard_filter = settings.pop("guard_filter_fn", None)
+    passed = {"mode": mode if mode != "default" else None, "options": settings}
     family = pipeline.Family(
-        backend=fn,
+        backend=function,
         backend_name=chosen if isinstance(chosen, str) else getattr(chosen, "__name__", repr(chosen)),
-        fullgraph=fullgraph or bool(nopython),
+        fullgraph=bool(fullgraph or nopython),
         recompile_limit=recompile_limit,
-        guard_filter=options.get("guard_filter_fn"),
-        ours=isinstance(chosen, str) and backends.ALIASES.get(chosen, chosen) in ("eager", "aot_eager", "native"),
+        guard_filter=guard_filter,
+        ours=ours,
+        dynamic=dynamic,
+        backend_options={} if ours else {k: v for k, v in passed.items() if v},
+        knobs={k: v for k, v in settings.items() if k in config.BY_NAME} if ours else {},
     )
-    return _compile_target(model, family, name)
+    return wrapping.compiled(model, family, name)
+
+
+def _required(model: Any) -> Any:
+    if model is None:
+        raise ArgumentError("compile() as a decorator takes a function or an nn.Module, got None")
+    return model
+
+
+def _describe(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) < 80 else text[:77] + '...'} of type {type(value).__name__}"
+
+
+def _is_ours(backend: object) -> bool:
+    return isinstance(backend, str) and backends.ALIASES.get(backend, backend) in OURS
 
 
 def _check_arguments(
-    dynamic: object, mode: str | None, options: Mapping[str, Any] | None, recompile_limit: object
+    backend: Any, dynamic: object, mode: object, options: Any, recompile_limit: object, name: object
 ) -> None:
-    if dynamic not in (None, True, False):
-        raise UserError(f"dynamic must be None, True or False, got {dynamic!r}")
+    if dynamic is not None and not isinstance(dynamic, bool):
+        raise ArgumentError(f"dynamic must be None, True or False, got {_describe(dynamic)}")
     if mode is not None and options is not None:
-        raise UserError("give mode or options, not both")
+        raise ArgumentError("either mode or options can be given, not both: a mode is a set of options")
     if mode is not None and mode not in MODES:
         raise UnknownName.of("mode", mode, MODES)
-    for key in options or {}:
-        if key not in OPTIONS:
+    if options is not None and not isinstance(options, Mapping):
+        raise ArgumentError(f"options must be a mapping from option names to values, got {_describe(options)}")
+    for key, value in (options or {}).items():
+        if key not in OPTIONS and _is_ours(backend):
             raise UnknownName.of("option", key, OPTIONS)
-    if recompile_limit is not None and (not isinstance(recompile_limit, int) or recompile_limit < 1):
-        raise UserError(f"recompile_limit must be a positive integer, got {recompile_limit!r}")
+        if key in config.BY_NAME and _is_ours(backend):
+            config.knob(key).check(value)
+        if key == "guard_filter_fn" and not callable(value):
+            raise ArgumentError(f"option guard_filter_fn must be callable, got {_describe(value)}")
+    if recompile_limit is not None and (type(recompile_limit) is not int or recompile_limit < 1):
+        raise ArgumentError(f"recompile_limit must be a positive integer or None, got {_describe(recompile_limit)}")
+    if name is not None and not isinstance(name, str):
+        raise ArgumentError(f"name must be a string or None, got {_describe(name)}")
 
 
-def _compile_target(model: Any, family: pipeline.Family, name: str | None) -> Any:
-    if isinstance(model, torch.nn.Module):
-        return compile_module(model, family, name)
-    inner = getattr(model, "_pycompiler_original", None)
-    if isinstance(model, _native.CompiledFunction):
-        model = inner or model.fn
-    if isinstance(model, types.FunctionType):
-        return _compile_function(model, family, name)
-    if isinstance(model, types.MethodType):
-        if isinstance(model.__func__, types.FunctionType):
-            return types.MethodType(_compile_function(model.__func__, family, name), model.__self__)
-        return model
-    if isinstance(model, (staticmethod, classmethod)):
-        return type(model)(_compile_target(model.__func__, family, name))
-    if isinstance(model, type):
-        return model
-    return _compile_function(_forwarder(model), family, name)
-
-
-def _forwarder(target: Any) -> types.FunctionType:
-    """A Python function that calls `target`: builtins, partials and callable objects have no frame of their own."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return target(*args, **kwargs)
-
-    try:
-        functools.update_wrapper(call, target)
-    except AttributeError:
-        pass
-    return call
-
-
-def _compile_function(fn: types.FunctionType, family: pipeline.Family, name: str | None) -> Any:
-    if getattr(fn, "_pycompiler_disabled", False):
-        return fn
-    made = pipeline.new_compiled(fn, family, name=name)
-    functools.update_wrapper(made, fn)
-    made._pycompiler_original = fn
-    made._pycompiler_family = family
-    made._orig_mod = fn
-    _compiled.add(made)
-    return made
-
-
-_compiled: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def compile_module(module: torch.nn.Module, family: pipeline.Family, name: str | None) -> Any:
-    """A module that shares `module`'s state (`__dict__`), and whose call is compiled.
-
-    Its class derives from the module's own: attributes, `state_dict` keys, hooks, `isinstance`, signature and doc are
-    the original's; `_orig_mod` leads to it; pickling and copying give the original's.
-    """
-    original = module.__dict__.get("_pycompiler_orig_mod", module)
-    if isinstance(module, CompiledModuleMixin):
-        module = module._orig_mod
-    cls = type(module)
-    entry = cls.__call__
-    function = entry if isinstance(entry, types.FunctionType) else _forwarder(module)
-    compiled = pipeline.new_compiled(function, family, name=name or cls.__qualname__)
-    call: Any = types.MethodType(compiled, module) if isinstance(entry, types.FunctionType) else compiled
-    namespace = {
-        "__call__": call,
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        "_orig_mod": property(lambda self: module),
-        "_pycompiler_compiled": compiled,
-        "_pycompiler_family": family,
-        "__reduce_ex__": lambda self, protocol: module.__reduce_ex__(protocol),
-        "__deepcopy__": lambda self, memo: _deepcopy_compiled(self, memo),
-        "__signature__": _signature(module),
-    }
-    made_class = type(cls)(cls.__name__, (cls, CompiledModuleMixin), namespace)
-    made = cls.__new__(made_class)
-    object.__setattr__(made, "__dict__", module.__dict__)
-    compiled._pycompiler_family = family
-    _compiled.add(compiled)
-    del original
-    return made
-
-
-class CompiledModuleMixin:
-    """Marks classes made by `compile_module`."""
-
-    _orig_mod: Any
-    _pycompiler_compiled: Any
-
-
-def _signature(module: torch.nn.Module) -> inspect.Signature | None:
-    try:
-        return inspect.signature(module.forward)
-    except (TypeError, ValueError):
-        return None
-
-
-def _deepcopy_compiled(self: Any, memo: dict[int, Any]) -> Any:
-    import copy
-
-    family = self._pycompiler_family
-    fresh = pipeline.Family(
-        backend=family.backend, backend_name=family.backend_name, fullgraph=family.fullgraph,
-        recompile_limit=family.recompile_limit, guard_filter=family.guard_filter, ours=family.ours,
-    )  # fmt: skip
-    return compile_module(copy.deepcopy(self._orig_mod, memo), fresh, None)
-
-
-def compiled_of(target: Any) -> Any:
-    """The `CompiledFunction` behind what `compile` returned, or None."""
-    if isinstance(target, CompiledModuleMixin):
-        return target._pycompiler_compiled
-    if isinstance(target, types.MethodType):
-        target = target.__func__
-    return target if isinstance(target, _native.CompiledFunction) else None
-
-
-def run(fn: Any) -> Any:
-    """A frozen callable: cached entries or eager, never a compile.
-
-    For a compiled callable: the callable itself, switched to mode "run".  For a function or module that was not
-    compiled: itself.
-    """
-    found = compiled_of(fn)
+def _compiled(target: Any, caller: str) -> Any:
+    found = compiled_of(target)
     if found is None:
-        if not callable(fn):
-            raise UserError(f"run() takes a compiled callable, got {type(fn).__name__}")
-        return fn
-    for member in list(found._pycompiler_family.members):
-        member.set_mode("run")
-    found._pycompiler_family.mode = "run"
+        raise ArgumentError(f"{caller} takes what pycompiler.compile returned, got {_describe(target)}")
+    return found
+
+
+# serving ------------------------------------------------------------------------------------------------------
+def run(fn: Any = None) -> Any:
+    """Freeze a compiled callable, and return it: cached entries or eager, never a compile.
+
+    In a module (compiled or not), compiled submodules are frozen, too.  What was not compiled is returned as it is.
+    `set_policy(fn, "compile")` thaws.  Without `fn`, returns a decorator.
+    """
+    if fn is None:
+        return run
+    if not callable(fn):
+        raise ArgumentError(f"run() takes a compiled callable, got {_describe(fn)}")
+    for part in _parts(fn):
+        part._pycompiler_family.set_policy("run")
     return fn
 
 
+def set_policy(fn: Any, policy: _native.Mode) -> Any:
+    """What calls of a compiled callable do: returns `fn`.
+
+    "compile": compile what no entry fits.  "run": then run eagerly (frozen).  "eager": always run eagerly.
+    "error": raise `RecompileError` where no entry fits.  Holds for resume functions and across `reset`.
+    """
+    if policy not in POLICIES:
+        raise UnknownName.of("policy", policy, POLICIES)
+    _compiled(fn, "set_policy()")
+    for part in _parts(fn):
+        part._pycompiler_family.set_policy(policy)
+    return fn
+
+
+def _parts(fn: Any) -> list[Any]:
+    """The CompiledFunctions of `fn` and, in a module, of its submodules."""
+    candidates = [fn, *fn.modules()] if isinstance(fn, torch.nn.Module) else [fn]
+    return [found for found in map(compiled_of, candidates) if found is not None]
+
+
+def counters(fn: Any = None) -> dict[str, int]:
+    """Counters since the last reset: of one compiled callable with its resume functions, or of all.
+
+    hits, misses, compiles, eager_calls, limit_hits, guard_checks, fresh_failures (a new entry did not fit the very call
+    that it was compiled for, which ran eagerly), tail_calls (resume functions entered).
+    """
+    chosen = pipeline.families() if fn is None else [_compiled(fn, "counters()")._pycompiler_family]
+    total = dict.fromkeys(("hits", "misses", "compiles", "eager_calls", "limit_hits", "guard_checks"), 0)
+    for family in chosen:
+        for member in family.members:
+            for key, value in member.counters().items():
+                total[key] = total.get(key, 0) + value
+    return total
+
+
+def explain_miss(fn: Any, /, *args: Any, **kwargs: Any) -> list[str]:
+    """Why a call with these arguments would fit no entry: one line an entry; empty when one fits, or none exists.
+
+    Nothing is called or compiled.
+    """
+    found = _compiled(fn, "explain_miss()")
+    if isinstance(fn, torch.nn.Module):
+        args = (fn._orig_mod, *args)
+    elif hasattr(fn, "__self__"):
+        args = (fn.__self__, *args)
+    return [text for _, _, text in found.explain_miss(*args, **kwargs)]
+
+
+# control of capture -------------------------------------------------------------------------------------------
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """Mark a function or module to run eagerly inside compiled callers; with recursive=False its callees are captured."""
+    """Mark a function, method, class or module to run eagerly, also inside compiled callers.  Usable as a decorator.
+
+    Of a compiled callable: its original, marked.  A class is changed in place.  Functions called by it run eagerly as
+    well, unless they are compiled callables themselves.  `reason` appears in reports of the graph break.
+    """
     if fn is None:
         return lambda f: disable(f, recursive, reason=reason)
-    found = compiled_of(fn)
-    if found is not None:
-        fn = fn._orig_mod if isinstance(fn, CompiledModuleMixin) else found._pycompiler_original
-    if isinstance(fn, torch.nn.Module):
-        fn.forward = disable(fn.forward, recursive, reason=reason)  # type: ignore[method-assign]
-        return fn
-    if isinstance(fn, type):
-        for attribute in ("__init__", "__call__", "forward"):
-            if isinstance(fn.__dict__.get(attribute), types.FunctionType):
-                setattr(fn, attribute, disable(fn.__dict__[attribute], recursive, reason=reason))
-        return fn
-    if not callable(fn):
-        raise UserError(f"disable() takes a function, class or module, got {type(fn).__name__}")
-
-    @functools.wraps(fn)
-    def disabled(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
-
-    disabled._pycompiler_disabled = True  # type: ignore[attr-defined]
-    disabled._pycompiler_reason = reason  # type: ignore[attr-defined]
-    return disabled
+    if not callable(fn) and not isinstance(fn, (staticmethod, classmethod)):
+        raise ArgumentError(f"disable() takes a function, class or module, got {_describe(fn)}")
+    return wrapping.disabled(fn, reason)
 
 
 def graph_break(msg: str = "") -> None:
@@ -270,21 +214,18 @@ def graph_break(msg: str = "") -> None:
 graph_break._pycompiler_break = True  # type: ignore[attr-defined]
 
 
-def reset(target: Any = None) -> None:
-    """Drop compiled entries: of one compiled callable, or of all."""
-    if target is not None:
-        found = compiled_of(target)
-        if found is None:
-            raise UserError(f"reset() takes a compiled callable, got {type(target).__name__}")
-        found._pycompiler_family.reset()
-        return
-    for compiled in list(_compiled):
-        compiled._pycompiler_family.reset()
-
-
 def is_compiling() -> bool:
-    """True while a program is captured (captured code sees the constant True)."""
+    """False; captured code sees the constant True instead of a call."""
     return False
 
 
 is_compiling._pycompiler_constant = True  # type: ignore[attr-defined]
+
+
+def reset(target: Any = None) -> None:
+    """Drop compiled entries and counters: of one compiled callable, or of all.  Policies (`run`) stay."""
+    if target is None:
+        for family in pipeline.families():
+            family.reset()
+    else:
+        _compiled(target, "reset()")._pycompiler_family.reset()

@@ -14,7 +14,7 @@ import difflib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -206,6 +206,12 @@ KNOBS: tuple[Knob, ...] = (
         env=("TORCHDYNAMO_SUPPRESS_ERRORS",),
     ),
     Knob(
+        "raise_internal_errors",
+        (_B,),
+        False,
+        "raise the compiler's own bugs, instead of a warning after which the frame runs eagerly",
+    ),
+    Knob(
         "replay_record_enabled",
         (_B,),
         False,
@@ -283,6 +289,7 @@ cache_dir: str
 disk_cache: bool
 verbose: bool
 suppress_errors: bool
+raise_internal_errors: bool
 replay_record_enabled: bool
 repro_after: str | None
 repro_level: int
@@ -324,6 +331,16 @@ def set_knob(name: str, value: Any) -> None:
     checked = row.check(value)
     for each in (row.name, *row.aliases):
         globals()[each] = checked
+    for listener in _listeners.get(row.name, ()):
+        listener()
+
+
+_listeners: dict[str, list[Callable[[], None]]] = {}
+
+
+def on_change(name: str, listener: Callable[[], None]) -> None:
+    """Call `listener` after each assignment of a knob, for values that are copied elsewhere."""
+    _listeners.setdefault(knob(name).name, []).append(listener)
 
 
 def get_knob(name: str) -> Any:

@@ -34,7 +34,11 @@ class ConfigError(UserError, AttributeError, TypeError):
     """Unknown knob, wrong type or illegal value of a knob."""
 
 
-class UnknownName(UserError, ValueError):
+class ArgumentError(UserError, TypeError, ValueError, RuntimeError):
+    """An argument of a public function that cannot be used (torch raises one or the other of these builtins)."""
+
+
+class UnknownName(ArgumentError):
     """A backend, mode or option that does not exist."""
 
     @staticmethod
@@ -48,6 +52,10 @@ class RecompileError(UserError, RuntimeError):
 
 class RecompileLimitExceeded(RecompileError):
     """A callable reached its recompile limit under `fullgraph=True` or `fail_on_recompile_limit_hit`."""
+
+
+class RecompileLimitWarning(RuntimeWarning):
+    """A callable reached its recompile limit: calls that fit no entry run eagerly from now on."""
 
 
 class DoubleBackwardError(UserError, RuntimeError):
@@ -112,7 +120,7 @@ class Place:
 class InternalError(PyCompilerError):
     """A bug of ours.  `place` is filled on the way out by whoever knows more (`locate`)."""
 
-    advice = "this is a bug of pycompiler, not of your program; config.suppress_errors runs the frame eagerly"
+    advice = "this is a bug of pycompiler, not of your program; please report it (config.suppress_errors runs the frame eagerly)"
 
     def __init__(self, message: str, place: Place | None = None) -> None:
         super().__init__(message)
@@ -139,6 +147,12 @@ class BackendError(InternalError):
     """A backend raised, or returned something that is not callable."""
 
     advice = "the backend failed, not your program; config.suppress_errors runs the frame eagerly"
+
+
+class BadBackendResult(BackendError, TypeError):
+    """A user's backend returned something that is not callable, or a callable with the wrong outputs."""
+
+    advice = "the backend is a function (gm, example_inputs) -> callable; see README.md, backends"
 
 
 class SoundnessError(InternalError):

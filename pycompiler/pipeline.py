@@ -29,6 +29,7 @@ from pycompiler.codegen import cpp
 from pycompiler.errors import (
     BackendError,
     BadBackendResult,
+    CompileError,
     InternalError,
     PyCompilerError,
     RecompileError,
@@ -38,10 +39,14 @@ from pycompiler.errors import (
     UserError,
 )
 from pycompiler.ir.fake import fake_of, new_fake_mode
-from pycompiler.ir.guards import Guard, Scope, explain
+from pycompiler.ir.guards import Guard, explain
+from pycompiler.ir.kernel import Schedule
+from pycompiler.ir.plan import Plan
+from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage, step
-from pycompiler.runtime import build
+from pycompiler.runtime import build, triton_build
 from pycompiler.runtime.plan_builder import make_plan
+from pycompiler.runtime.plan_python import PythonPlan
 from pycompiler.runtime.toolchain import NoCompiler
 
 log = stage("dynamo")
@@ -97,14 +102,10 @@ def compile_aten(
             program = lowering.lower(gm, name=name)
         with timed("scheduling"):
             schedule = scheduling.schedule(program)
-        with timed("codegen"):
-            source = cpp.generate(schedule)
-        with timed("build"):
-            library = build.build(source.text, source.symbols, name) if source.symbols else None
-        plan = make_plan(schedule, library)
+        plan = TARGETS[device_of(schedule)](schedule, name)
         if log_output.enabled:
             log_output(plan.source)
-        return _native.Plan(plan)
+        return EXECUTORS[plan.launcher](plan)
     except NoCompiler:
         return gm.forward  # type: ignore[no-any-return]
     except Exception as e:
@@ -115,19 +116,55 @@ def compile_aten(
         return gm.forward  # type: ignore[no-any-return]
 
 
+def device_of(schedule: Schedule) -> str:
+    """The type of the one device that the kernels of a graph run on."""
+    devices = {schedule.buffers[b].device.type for k in schedule.kernels for b in k.pointers} or {"cpu"}
+    if len(devices) > 1 or not devices <= TARGETS.keys():
+        raise CompileError(f"kernels on {', '.join(sorted(devices))}; expected one of {', '.join(sorted(TARGETS))}")
+    return devices.pop()
+
+
+def plan_for_cpu(schedule: Schedule, name: str) -> Plan:
+    """C++ kernels in a shared library."""
+    with timed("codegen"):
+        source = cpp.generate(schedule)
+    with timed("build"):
+        library = build.build(source.text, source.symbols, name) if source.symbols else None
+    return make_plan(schedule, library)
+
+
+def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
+    """Triton kernels in a Python module."""
+    from pycompiler.codegen import triton  # only where there is a GPU: importing Triton takes a second
+
+    with timed("codegen"):
+        source = triton.generate(schedule)
+    with timed("build"):
+        library = triton_build.build(source.text, source.symbols) if source.symbols else None
+    plan = make_plan(schedule, library)
+    plan.launcher = "triton"
+    return plan
+
+
+# Device type of the kernels → how they are made; launcher of the plan → what runs it.
+TARGETS: dict[str, Callable[[Schedule, str], Plan]] = {"cpu": plan_for_cpu, "cuda": plan_for_cuda}
+EXECUTORS: dict[str, Callable[[Plan], Callable[..., Sequence[Any]]]] = {"host": _native.Plan, "triton": PythonPlan}
+
 STATISTICS = {"aten_fallbacks": 0, "graphs": 0}
 
 
-@backends.register_backend(name="native")
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd, then the compiler for each graph."""
     return _joint(gm, example_inputs, compile_aten)
 
 
-@backends.register_backend(name="aot_eager")
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd without the compiler: the ATen graphs run as they are."""
     return _joint(gm, example_inputs, lambda module, inputs: module.forward)
+
+
+backends.register_backend(native, name="native")
+backends.register_backend(aot_eager, name="aot_eager")
 
 
 def _joint(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -> Callable[..., Sequence[Any]]:
@@ -177,7 +214,7 @@ class Family:
     dynamic: bool | None = None
     backend_options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of each call of the backend
     knobs: dict[str, Any] = field(default_factory=dict)  # knobs of `config` that hold during compiles
-    policy: str = "compile"
+    policy: _native.Mode = "compile"
 
     def __post_init__(self) -> None:
         _families.add(self)
@@ -192,7 +229,7 @@ class Family:
             member.reset()
         self.resumes.clear()
 
-    def set_policy(self, policy: str) -> None:
+    def set_policy(self, policy: _native.Mode) -> None:
         """What a miss does, in all members, resume functions included: see `_native.CompiledFunction.set_mode`."""
         self.policy = policy
         for member in self.members:
@@ -317,7 +354,9 @@ class FrameCompiler:
         if captured.template is not None:
             if captured.empty:
                 return _native.Entry(guards, function, "eager")
+            assert captured.compiled is not None
             return _native.Entry(guards, captured.compiled, "plan", captured.template, captured.inputs)
+        assert captured.function is not None
         return _native.Entry(guards, captured.function, "function")
 
     def filtered(self, guards: list[Guard]) -> list[Guard]:

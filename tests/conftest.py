@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import pycompiler
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 torch.set_num_threads(1)
+pycompiler.config.raise_internal_errors = True  # tests show bugs; for users the frame runs eagerly
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -28,9 +28,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends": BASE,  # a registry; pipeline puts the compilers that it composes into it
     "pipeline": BASE | STAGES | {"backends"},
     "distributed": BASE | {"pipeline"},
-    "api": BASE | {"pipeline", "backends", "distributed"},
+    "wrapping": BASE | {"pipeline"},
+    "api": BASE | {"wrapping", "pipeline", "backends", "distributed"},
+    "exc": {"errors"},
     "debug": BASE | {"pipeline", "backends", "api", "capture"},  # shows what capture records
-    "__init__": BASE | {"api", "backends", "debug", "distributed", "pipeline"},
+    "__init__": BASE | {"api", "backends", "debug", "distributed", "exc", "pipeline"},
 }
 
 PEER = (

@@ -10,7 +10,7 @@ costs about five times as much (it hashes the arguments for its cache).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -31,6 +31,30 @@ _ORDINARY = frozenset(
 )
 
 
+def _mm(a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...] | None:
+    good = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0] and a.dtype == b.dtype
+    return (a.shape[0], b.shape[1]) if good else None
+
+
+def _bmm(a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...] | None:
+    good = a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0] and a.shape[2] == b.shape[1] and a.dtype == b.dtype
+    return (a.shape[0], a.shape[1], b.shape[2]) if good else None
+
+
+def _addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...] | None:
+    shape = _mm(a, b)
+    good = shape is not None and bias.dtype == a.dtype and bias.dim() == 1 and bias.shape[0] == shape[1]
+    return shape if good else None
+
+
+# Operators whose meta kernels are slow Python: the shape of their contiguous result, or None when in doubt.
+_CONTIGUOUS: dict[OpOverload, Callable[..., tuple[int, ...] | None]] = {
+    aten.mm.default: _mm,
+    aten.bmm.default: _bmm,
+    aten.addmm.default: _addmm,
+}
+
+
 @cache
 def is_ordinary(op: OpOverload) -> bool:
     """True when the meta kernel alone gives the result (see the module docstring)."""
@@ -48,8 +72,13 @@ def propagate(
 ) -> Any:
     """What `op` returns for these arguments (all tensors are FakeTensors of `mode`)."""
     if is_ordinary(op) and (device := _one_device(args)) is not None:
+        direct = _CONTIGUOUS.get(op)
+        shape = direct(*args) if direct is not None and not kwargs else None
         with in_kernel_invocation_manager(mode):
-            out = op(*args, **kwargs)
+            if shape is None:
+                out = op(*args, **kwargs)
+            else:
+                out = torch.empty(shape, dtype=args[-1].dtype, device="meta")
         if isinstance(out, torch.Tensor):
             return FakeTensor(mode, out, device)
         return tuple([FakeTensor(mode, o, device) for o in out])

@@ -69,6 +69,8 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         if handler is not None:
             cx.direct = False
             return handler(cx, args, kwargs)
+        if "_pycompiler_constant" in fn.real.__dict__:
+            return Const(fn.real.__dict__["_pycompiler_constant"])
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)  # type: ignore[no-any-return]
         if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):

@@ -123,6 +123,10 @@ class Frame:
                 b.stack = self.cx.user_stack
                 b.frames = tuple(self.cx.frames)
             raise
+        except Exception as e:
+            if not hasattr(e, "pycompiler_place"):  # where the capture was, for reports of internal errors
+                e.pycompiler_place = (self.cx.user_stack, self.current.opname)  # type: ignore[attr-defined]
+            raise
 
     def unwind(self, raised: Raised) -> None:
         """Continue at the handler of the current instruction, or leave the frame."""

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from pycompiler import _native
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
-from pycompiler.capture.values.objects import Class, Object, Opaque, PyModule, instance_dict
+from pycompiler.capture.values.objects import Class, Compiled, Object, Opaque, PyModule, instance_dict
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -153,6 +154,12 @@ def _py_module(cx: Capture, real: Any, source: Source) -> Value:
 def _code(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("id_is", source, real)
     return Const(real)
+
+
+@wraps(_native.CompiledFunction)
+def _compiled(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("id_is", source, reference(real))
+    return Compiled(real)
 
 
 @wraps(weakref.ReferenceType)

@@ -144,6 +144,10 @@ class Val:
         return self * o
 
     def __truediv__(self, o: Val | Number) -> Val:
+        n = o.constant if isinstance(o, Val) else o
+        if n is not None and self.dtype.is_floating_point and n != 0 and math.isfinite(n):
+            if 2.0**-60 <= abs(n) <= 2.0**60 and math.frexp(n)[0] in (0.5, -0.5):  # 1/n is exact
+                return self * (1.0 / n)
         return self.op("truediv", o)
 
     def __rtruediv__(self, o: Number) -> Val:

@@ -11,7 +11,6 @@ of its ATen kernel.  Buffers have the strides of the fake tensors, so an Extern'
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,8 +21,11 @@ from torch.utils import _pytree as pytree
 
 from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref
+from pycompiler.ir.printer import print_program
 from pycompiler.ir.verify import reads_of, refs_of
+from pycompiler.logs import artifact
 from pycompiler.lowering.body import Body, Val
+from pycompiler.lowering.kept import KEPT_NAMES
 from pycompiler.lowering.registry import ANY_DTYPE, LOWERINGS
 from pycompiler.lowering.values import (
     Exprs,
@@ -37,7 +39,8 @@ from pycompiler.lowering.values import (
     to_exprs,
 )
 
-perf_hints = logging.getLogger("pycompiler.perf_hints")
+perf_hints = artifact("perf_hints")
+log_program = artifact("ir_pre_fusion")
 
 
 class LoweringError(Exception):
@@ -127,7 +130,7 @@ class Lowering:
     def _single(self, kind: str, body: Body, v: Val, names: tuple[str, ...], ranges: Exprs, index: Sequence[Expr],
                 outs: Sequence[Buffer]) -> tuple[Value, ...]:  # fmt: skip
         """A fold over one element is no fold: the element itself (its position is 0, its distance to the mean 0)."""
-        results = (v,)
+        results: tuple[Val, ...] = (v,)
         if kind in ("argmax", "argmin"):
             results = (body.const(0, torch.int64),)
         elif kind == "welford":
@@ -331,6 +334,8 @@ def lower(gm: fx.GraphModule, *, name: str = "graph") -> Program:
         else:
             raise LoweringError(f"unexpected node in an ATen graph: {node.format_node()}")
     _drop_dead(low.program)
+    if log_program.enabled:
+        log_program("%s", print_program(low.program))
     return low.program
 
 
@@ -378,8 +383,9 @@ def _call(low: Lowering, node: fx.Node) -> Any:
         result = handler(low, *args, **kwargs)
         if result is not NotImplemented:
             return result
+        _hint(node, "no lowering for these arguments")
     else:
-        perf_hints.info("%s has no lowering: it runs as ATen's kernel (node %s)", node.target, node.name)
+        _hint(node, "no lowering")
     return low.extern()
 
 
@@ -392,6 +398,11 @@ def _fresh_results(op: Any) -> Any:
     if packet is None or op._overloadname not in packet.overloads():
         raise LoweringError(f"{op} returns views of its arguments and has neither a lowering nor a copying variant")
     return getattr(packet, op._overloadname)
+
+
+def _hint(node: Any, why: str) -> None:
+    if node.target._schema.name.partition("::")[2] not in KEPT_NAMES:
+        perf_hints("%s has %s: it runs as ATen's kernel (node %s)", node.target, why, node.name)
 
 
 _COMPUTABLE = {

@@ -68,7 +68,7 @@ def inputs() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def observe(fn: Callable[..., Any]) -> list[Any]:
-    """Everything that a caller can see: values, flags, which results share memory, gradients, what a later write does."""
+    """All that a caller can see: values, flags, which results share memory, gradients, what a later write does."""
     leaves, args = inputs()
     results = [*flat(fn(*args)), *args]
     seen: list[Any] = []

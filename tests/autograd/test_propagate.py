@@ -28,6 +28,8 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.mm.default, (x(2, 3), x(4, 3).t()), {}),
     (aten.addmm.default, (x(4), x(2, 3), x(3, 4)), {}),
     (aten.bmm.default, (x(2, 3, 4), x(2, 4, 5)), {}),
+    (aten.addmm.default, (x(2, 4), x(2, 3), x(3, 4)), {"beta": 0.5}),
+    (aten.addmm.default, (x(1, 4), x(2, 3), x(3, 4)), {}),
     (aten.cat.default, ([x(2, 3), x(4, 3)], 0), {}),
     (aten.sum.dim_IntList, (x(2, 3, 4), [0, 2], True), {}),
     (aten.sum.dim_IntList, (x(2, 3, dtype=torch.bool), [0]), {}),

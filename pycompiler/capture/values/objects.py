@@ -493,6 +493,14 @@ class Opaque(Value):
         return ("object", id(self.real))
 
 
+class Compiled(Opaque):
+    """A compiled callable inside of another one: its function is captured as any other."""
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        assert self.source is not None
+        return cx.call(cx.wrap(self.real.fn, self.source.attr("fn")), args, kwargs)  # type: ignore[no-any-return]
+
+
 def is_data_descriptor(raw: Any) -> bool:
     return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
 

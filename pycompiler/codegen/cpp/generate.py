@@ -10,16 +10,17 @@ whose pointers are the group's reads, then its writes, and whose scalars are the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pycompiler.codegen.cpp.body import Function
-from pycompiler.codegen.cpp.nest import NestWriter, is_serial, nest_work
+from pycompiler.codegen.cpp.nest import NestCode, NestWriter, is_serial, nest_work
 from pycompiler.codegen.cpp.types import Unsupported, ctype
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, loads
 from pycompiler.ir.loops import Buffer
 
 __all__ = ["CppSource", "Unsupported", "generate"]
 
+MANY_NESTS = 4  # nests of a kernel from which each becomes a function that equal ones share
 PARALLEL_WORK = 1 << 15  # element operations below which threads do not pay
 
 
@@ -29,22 +30,29 @@ class CppSource:
     symbols: tuple[str, ...]
 
 
+@dataclass
+class Unit:
+    """The translation unit being written.  `parts` of a nest that several kernels have: text -> function's name."""
+
+    buffers: Mapping[str, Buffer]
+    lines: list[str]
+    parts: dict[str, str] = field(default_factory=dict)
+
+
 def generate(schedule: Schedule) -> CppSource:
     """Raises Unsupported when something has no C++ form.  Kernels that do the same (layers of a model) share one
     function: `KernelGroup.symbol` is set to its name."""
-    parts = ['#include "pyc_prelude.h"', ""]
+    unit = Unit(schedule.buffers, ['#include "pyc_prelude.h"', ""])
     symbols: dict[str, str] = {}
     for group in schedule.kernels:
-        head, body = write_function(group, schedule.buffers)
+        head, body = write_function(unit, group)
         key = "\n".join(line for line in [*head, *body] if not line.lstrip().startswith("//"))
         if key not in symbols:
             symbols[key] = group.name
-            title = (
-                f'extern "C" PYC_EXPORT int64_t {group.name}(void** ptrs, const int64_t* scalars, int32_t threads) {{'
-            )
-            parts += [*describe(group, schedule.buffers), title, *head, *body, "}", ""]
+            title = f'extern "C" PYC_EXPORT int64_t {group.name}(void** ptrs, const int64_t* scalars, int32_t threads) {{'
+            unit.lines += [*describe(group, schedule.buffers), title, *head, *body, "}", ""]
         group.symbol = symbols[key]
-    return CppSource("\n".join(parts), tuple(symbols.values()))
+    return CppSource("\n".join(unit.lines), tuple(symbols.values()))
 
 
 def describe(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[str]:
@@ -56,12 +64,13 @@ def describe(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[str]:
     return lines
 
 
-def write_function(group: KernelGroup, buffers: Mapping[str, Buffer]) -> tuple[list[str], list[str]]:
+def write_function(unit: Unit, group: KernelGroup) -> tuple[list[str], list[str]]:
     """(declarations, statements); neither says which buffers and sizes they are for, beyond what the code needs."""
+    buffers = unit.buffers
     function = Function(buffers, {name: f"p{k}" for k, name in enumerate(group.pointers)})
     body: list[str] = []
     for region in regions(group):
-        body += write_region(function, region)
+        body += write_region(unit, function, region, many=len(group.nests) >= MANY_NESTS and not group.scalars)
     written = set(group.writes)
     head = []
     for k, name in enumerate(group.pointers):
@@ -94,14 +103,40 @@ def regions(group: KernelGroup) -> list[list[Nest]]:
     return found
 
 
-def write_region(function: Function, nests: list[Nest]) -> list[str]:
+def write_region(unit: Unit, function: Function, nests: list[Nest], many: bool) -> list[str]:
     works = [nest_work(n) for n in nests]
     known = [w for w in works if w is not None]
     parallel = (len(known) < len(works) or sum(known) >= PARALLEL_WORK) and not is_serial(nests[0])
-    codes = [NestWriter(function, n, parallel).write() for n in nests]
+    codes = []
+    for nest in nests:
+        apart = many and not any(s.role == "accumulate" for s in nest.stages)
+        codes.append((write_part if apart else write_inline)(unit, function, nest, parallel))
     lines = [line for c in codes for line in c.shared]
     body = [line for c in codes for line in (*c.comments, *c.body)]
     if parallel:
         error = " reduction(|:error)" if function.may_fail else ""
         body = [f"#pragma omp parallel num_threads(threads) if(threads > 1){error}", "{", *indent(body), "}"]
     return [*lines, *body, *(line for c in codes for line in c.finish)]
+
+
+def write_inline(unit: Unit, function: Function, nest: Nest, parallel: bool) -> NestCode:
+    return NestWriter(function, nest, parallel).write()
+
+
+def write_part(unit: Unit, function: Function, nest: Nest, parallel: bool) -> NestCode:
+    """The nest as a function of its own, shared with its equals: 100 parameters of one shape compile once."""
+    writes = [n for s in nest.stages for n in s.outputs if s.place[n] == "memory"]
+    made = {n for s in nest.stages for n in s.outputs}
+    reads = [n for s in nest.stages for n in ([s.loop.init] if s.loop.init else []) + [x for x, _ in loads(s.loop)]]
+    used = list(dict.fromkeys([n for n in reads if n not in made] + writes))
+    inner = Function(function.buffers, {name: f"p{k}" for k, name in enumerate(used)})
+    code = NestWriter(inner, nest, parallel).write()
+    function.may_fail |= inner.may_fail
+    types = [f"{'' if n in writes else 'const '}{ctype(function.buffers[n].dtype).storage}* PYC_RESTRICT" for n in used]
+    arguments = [f"{t} p{k}" for k, t in enumerate(types)]
+    text = "\n".join([f"({', '.join([*arguments, 'int64_t& error'])}) {{", *indent(code.body), "}"])
+    if text not in unit.parts:
+        unit.parts[text] = f"part{len(unit.parts)}"
+        unit.lines += [*code.comments, f"static __attribute__((noinline)) void {unit.parts[text]}{text}", ""]
+    call = f"{unit.parts[text]}({', '.join([*(function.pointers[n] for n in used), 'error'])});"
+    return NestCode([], [], [call], [])

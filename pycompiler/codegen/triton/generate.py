@@ -104,9 +104,8 @@ class NestWriter:
         decorator = "@triton.jit(debug=True)" if self.checks else "@triton.jit"
         head = f"def {name}({', '.join([*arguments, 'XBLOCK: tl.constexpr', 'RBLOCK: tl.constexpr'])}):"
         origin = " ".join(dict.fromkeys(o for s in self.nest.stages for o in s.loop.origin))
-        casts = [
-            f"    {p} = {p}.to(tl.pointer_type({storage(self.buffers[b].dtype)}))" for b, p in self.pointers.items()
-        ]
+        types = {p: storage(self.buffers[b].dtype) for b, p in self.pointers.items()}
+        casts = [f"    {p} = {p}.to(tl.pointer_type({t}))" for p, t in types.items()]  # memory is reused across dtypes
         text = "\n".join([decorator, head, f"    # {origin}", *casts, *body, *("    " + line for line in self.lines)])
         warps = 4 if rblock * xblock <= 2048 else 8 if rblock * xblock <= 8192 else 16
         options = [f"XBLOCK={xblock}", f"RBLOCK={rblock}", f"num_warps={warps}"]
@@ -208,9 +207,8 @@ class NestWriter:
         if op.name == "const":
             return self.define(constant(op.attrs[0], op.dtype))
         if op.name == "index":
-            return self.define(
-                f"({self.index(op.attrs[0], stage, values)} + tl.zeros((1, 1), {compute(op.dtype)})).to({compute(op.dtype)})"
-            )
+            kind = compute(op.dtype)
+            return self.define(f"({self.index(op.attrs[0], stage, values)} + tl.zeros((1, 1), {kind})).to({kind})")
         if op.name in ("load", "masked_load"):
             return self.load(stage, op, values)
         if op.name == "wrap_index":

@@ -1,0 +1,231 @@
+"""What `compile` and `disable` return: callables and modules that look like the originals.
+
+In: a function, method, callable object, class or `nn.Module`, and a family.  Out: the same thing, with its calls going
+through the engine.  Example: `compiled(fn, Family(...))`, `compiled_of(made).counters()`.
+
+A wrapped module is an instance of a subclass of the module's own class and shares the module's `__dict__`:
+attributes, hooks, `state_dict` keys, `isinstance`, `.train()`, `.to()` are the original's, whichever is used.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import operator
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+
+from pycompiler import _native
+from pycompiler.pipeline import Family, new_compiled
+
+
+def compiled(model: Any, family: Family, name: str | None) -> Any:
+    """`model` with its calls compiled by `family`; a callable whose `compiled_of` is a `CompiledFunction`."""
+    if getattr(model, "_pycompiler_disabled", False):
+        return model
+    model = original_of(model)
+    if isinstance(model, torch.nn.Module):
+        return compiled_module(model, family, name)
+    if isinstance(model, types.FunctionType):
+        return compiled_function(model, model, family, name)
+    if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
+        return types.MethodType(compiled_function(model.__func__, model.__func__, family, name), model.__self__)
+    if isinstance(model, (staticmethod, classmethod)):
+        return type(model)(compiled(model.__func__, family, name))
+    if isinstance(model, type):
+        return compiled_class(model, family, name)
+    return compiled_function(forwarder(model), model, family, name)
+
+
+def compiled_function(fn: types.FunctionType, original: Any, family: Family, name: str | None) -> Any:
+    """A `CompiledFunction` with the name, doc, signature and attributes of `fn`; it stands for `original`."""
+    made = new_compiled(fn, family, name=name)
+    functools.update_wrapper(made, fn)
+    for attribute in ("__defaults__", "__kwdefaults__", "__code__", "__globals__", "__closure__"):
+        setattr(made, attribute, getattr(fn, attribute))
+    made._pycompiler_family = family
+    made._orig_mod = original
+    return made
+
+
+def compiled_class(cls: type, family: Family, name: str | None) -> type:
+    """`cls` itself, whose instances' calls are compiled from now on (as torch.compile does with a class)."""
+    call = getattr(cls, "__call__", None)  # noqa: B004 (the function itself is wanted)
+    if isinstance(call, types.FunctionType):
+        cls.__call__ = compiled_function(call, call, family, name or cls.__qualname__)  # type: ignore[method-assign]
+    return cls
+
+
+def forwarder(target: Any) -> types.FunctionType:
+    """A Python function that calls `target`: builtins, partials and callable objects have no frame of their own."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+
+    functools.update_wrapper(call, target, updated=())
+    return cast(types.FunctionType, call)
+
+
+# modules ------------------------------------------------------------------------------------------------------
+class WrappedModule:
+    """Base of the classes made by `wrap_module`.  First in the method resolution order."""
+
+    _orig_mod: Any
+    _pycompiler_compiled: Any = None  # the CompiledFunction, in compiled modules
+
+    def __init_subclass__(cls) -> None:
+        """The user's `__init_subclass__` does not run for a wrapper's class."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Pickles of a wrapper hold the original, and load without pycompiler: operator.getitem((original,), 0).
+        return operator.getitem, ((self._orig_mod,), 0)
+
+    def __copy__(self) -> Any:
+        return self._pycompiler_again(copy.copy(self._orig_mod))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        made = memo[id(self)] = self._pycompiler_again(copy.deepcopy(self._orig_mod, memo))
+        return made
+
+    def _pycompiler_again(self, module: torch.nn.Module) -> Any:
+        """Another module wrapped as this one is."""
+        raise NotImplementedError
+
+
+def wrap_module(module: torch.nn.Module, call: Any, again: Callable[[Any, torch.nn.Module], Any], **extra: Any) -> Any:
+    """An instance of a new subclass of `module`'s class that shares its state; `call` takes the place of `__call__`.
+
+    `call` is a function of the wrapper and the arguments, or an object without `__get__` of the arguments alone.
+    """
+    cls = type(module)
+
+    @functools.wraps(cls.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self(*args, **kwargs)
+
+    namespace = {
+        "__call__": call,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__signature__": _signature(module),
+        "_orig_mod": property(lambda self: module),
+        "_pycompiler_again": again,
+        **{name: _forwarded_slot(module, name) for name in _slots(cls)},
+        **extra,
+    }
+    if isinstance(cls.forward, types.FunctionType):
+        namespace["forward"] = forward
+    metaclass: Any = type(cls)
+    made_class = metaclass(cls.__name__, (WrappedModule, cls), namespace)
+    made = object.__new__(made_class)
+    object.__setattr__(made, "__dict__", module.__dict__)
+    return made
+
+
+def compiled_module(module: torch.nn.Module, family: Family, name: str | None) -> Any:
+    cls = type(module)
+    entry = cls.__call__
+    plain = isinstance(entry, types.FunctionType)
+    made = new_compiled(entry if plain else forwarder(module), family, name=name or cls.__qualname__)
+    made._pycompiler_family = family
+    made._orig_mod = module
+
+    def again(self: Any, other: torch.nn.Module) -> Any:
+        return compiled_module(other, family.copy(), name)
+
+    # Bound to the original: inside of the program, `self` is the original.
+    return wrap_module(module, types.MethodType(made, module) if plain else made, again, _pycompiler_compiled=made)
+
+
+def _slots(cls: type) -> Iterator[str]:
+    for base in cls.__mro__:
+        yield from (n for n, v in base.__dict__.items() if isinstance(v, types.MemberDescriptorType))
+
+
+def _forwarded_slot(module: torch.nn.Module, name: str) -> property:
+    """State in `__slots__` is not in `__dict__`: it is read and written on the original."""
+    return property(
+        lambda self: getattr(module, name),
+        lambda self, value: setattr(module, name, value),
+        lambda self: delattr(module, name),
+    )
+
+
+def _signature(module: torch.nn.Module) -> inspect.Signature | None:
+    try:
+        return inspect.signature(module.forward)
+    except (TypeError, ValueError):
+        return None
+
+
+# the way back -------------------------------------------------------------------------------------------------
+def compiled_of(target: Any) -> Any:
+    """The `CompiledFunction` behind what `compile` returned, or None."""
+    if isinstance(target, WrappedModule):
+        return target._pycompiler_compiled
+    if isinstance(target, (types.MethodType, staticmethod, classmethod)):
+        target = target.__func__
+    elif isinstance(target, type):
+        target = target.__dict__.get("__call__")
+    return target if isinstance(target, _native.CompiledFunction) else None
+
+
+def original_of(target: Any) -> Any:
+    """What `compile` or `disable` was given, if `target` is what it returned; else `target`."""
+    if isinstance(target, WrappedModule):
+        return target._orig_mod
+    if isinstance(target, types.MethodType) and isinstance(target.__func__, _native.CompiledFunction):
+        return types.MethodType(original_of(target.__func__), target.__self__)
+    if isinstance(target, _native.CompiledFunction):
+        return getattr(target, "_orig_mod", target.fn)
+    return target
+
+
+# disable ------------------------------------------------------------------------------------------------------
+def disabled(target: Any, reason: str | None) -> Any:
+    """`target`, which runs eagerly wherever it is called.  A class is changed in place."""
+    target = original_of(target)
+    if getattr(target, "_pycompiler_disabled", False):
+        return target
+    if isinstance(target, torch.nn.Module):
+        return disabled_module(target, reason)
+    if isinstance(target, types.MethodType):
+        return types.MethodType(disabled(target.__func__, reason), target.__self__)
+    if isinstance(target, (staticmethod, classmethod)):
+        return type(target)(disabled(target.__func__, reason))
+    if isinstance(target, type):
+        for attribute in ("__init__", "__call__"):
+            function = getattr(target, attribute, None)
+            if isinstance(function, types.FunctionType):
+                setattr(target, attribute, disabled(function, reason))
+        return target
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+
+    functools.update_wrapper(call, target, updated=("__dict__",) if isinstance(target, types.FunctionType) else ())
+    call._pycompiler_disabled = True  # type: ignore[attr-defined]
+    call._pycompiler_reason = reason  # type: ignore[attr-defined]
+    return call
+
+
+def disabled_module(module: torch.nn.Module, reason: str | None) -> Any:
+    entry = type(module).__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return entry(module, *args, **kwargs)
+
+    call._pycompiler_disabled = True  # type: ignore[attr-defined]
+    call.__name__ = call.__qualname__ = type(module).__qualname__
+    return wrap_module(
+        module, call, lambda self, other: disabled_module(other, reason), _pycompiler_disabled=True,
+        _pycompiler_reason=reason,
+    )  # fmt: skip
+
+
+__all__ = ["WrappedModule", "compiled", "compiled_of", "disabled", "original_of"]
