@@ -21,7 +21,7 @@ use std::borrow::Cow;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyTuple, PyType};
 
 use crate::ffi::aten::{
     self as torch, BelowAutograd, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor, Unwrapped,
@@ -34,7 +34,7 @@ const RELEASE_WORK: u64 = 20_000;
 /// Plans up to this many slots keep their frame on the stack.
 const SMALL: usize = 32;
 
-/// One step, ready to run.  `Launch` is where other devices add their kernels.
+/// One step, ready to run.
 enum Step {
     Alloc {
         slot: usize,
@@ -76,8 +76,11 @@ enum Step {
     },
 }
 
+/// How a kernel is started.
 enum Launch {
     Host(KernelFn),
+    /// A Python function of the tensors: Triton's own launcher.
+    Python(Py<PyAny>),
 }
 
 /// Reinterpretation of a storage as another dtype.
@@ -171,6 +174,7 @@ impl Plan {
             Step::View { .. } => "view",
             Step::Shift { .. } => "shift",
             Step::Kernel { launch: Launch::Host(_), .. } => "kernel",
+            Step::Kernel { launch: Launch::Python(_), .. } => "launcher",
             Step::Aten(call) => call.route(),
             Step::Free(_) => "free",
             Step::CopyInto { .. } => "copy",
@@ -388,6 +392,7 @@ impl Frame<'_, '_> {
                 self.release_gil_for(*work);
                 self.launch(*kernel, slots, scalars)?;
             }
+            Step::Kernel { launch: Launch::Python(function), slots, .. } => self.launch_python(function, slots)?,
             Step::Aten(call) => call.call(self)?,
             Step::Free(slots) => {
                 for slot in slots {
@@ -402,6 +407,17 @@ impl Frame<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Registered with PyO3 for the time of the call: errors and objects may be dropped in it.
+    fn launch_python(&mut self, function: &Py<PyAny>, slots: &[usize]) -> Result<(), StepError> {
+        self.gil.acquire();
+        let called = Python::try_attach(|py| -> PyResult<()> {
+            let tensors = slots.iter().map(|slot| self.object(py, *slot)).collect::<PyResult<Vec<_>>>()?;
+            function.bind(py).call1(PyTuple::new(py, tensors)?)?;
+            Ok(())
+        });
+        Ok(called.ok_or_else(|| Failure("the interpreter is shutting down".into()))??)
     }
 
     fn launch(&mut self, kernel: KernelFn, slots: &[usize], scalars: &Dims) -> Result<(), StepError> {

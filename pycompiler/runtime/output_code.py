@@ -48,7 +48,7 @@ import torch
 inf, nan = float("inf"), float("nan")
 '''
 
-KERNELS = '''
+HOST = '''
 # The kernels ---------------------------------------------------------------------------------------------------------
 
 import cffi
@@ -76,6 +76,33 @@ def run(kernel, tensors, scalars):
     if code:
         raise ERRORS[code]
 '''
+
+TRITON = '''
+# The kernels ---------------------------------------------------------------------------------------------------------
+
+import importlib.machinery
+import importlib.util
+import tempfile
+
+SOURCE = r"""{source}"""
+
+LIBRARY = {library!r}
+if not os.path.exists(LIBRARY):  # the cache was emptied; Triton reads the source from a file
+    LIBRARY = os.path.join(tempfile.mkdtemp(), "kernels.py")
+    with open(LIBRARY, "w") as file:
+        file.write(SOURCE)
+
+loader = importlib.machinery.SourceFileLoader("kernels", LIBRARY)
+lib = importlib.util.module_from_spec(importlib.util.spec_from_loader("kernels", loader))
+loader.exec_module(lib)
+
+
+def run(kernel, tensors, scalars):
+    """Launches a kernel on the tensors."""
+    kernel(*tensors)
+'''
+
+KERNELS = {"host": HOST, "triton": TRITON}
 
 VIEW_AS = '''
 
@@ -121,7 +148,7 @@ class _Printer:
         yield HEAD.format(name=plan.name, n_inputs=plan.n_inputs, n_steps=len(plan.steps), n_kernels=len(symbols),
                           n_operators=sum(isinstance(s, Aten) for s in plan.steps))  # fmt: skip
         if symbols:
-            yield KERNELS.format(
+            yield KERNELS[plan.launcher].format(
                 source=plan.source.replace('"""', '\\"\\"\\"'),
                 library=plan.library,
                 declarations="\n".join(KERNEL_SIGNATURE.format(symbol=s) for s in symbols),

@@ -48,6 +48,13 @@ EXPORT int64_t misaligned(void** p, const int64_t* s, int32_t threads) {
 }
 EXPORT int64_t unknown_code(void** p, const int64_t* s, int32_t threads) { return 77; }
 """
+MODULE = """
+def add_one(x, y):
+    y.copy_(x + 1)
+
+def fail(x):
+    raise OverflowError("too many blocks")
+"""
 CPU = torch.device("cpu")
 aten = torch.ops.aten
 

@@ -13,11 +13,11 @@ import torch
 from pycompiler import _native
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Buffer
-from pycompiler.ir.plan import Aten, Plan
+from pycompiler.ir.plan import Aten, Kernel, Plan
 from pycompiler.runtime.output_code import output_code
 
 sys.path.insert(0, str(Path(__file__).parent))
-from plan_cases import CASES, CPU, aten, build_kernels, ref, some
+from plan_cases import CASES, CPU, MODULE, aten, build_kernels, f32, ref, some
 
 RUNNER = """
 import importlib.util, sys, torch
@@ -155,6 +155,12 @@ def test_awkward_arguments(tmp_path: Path) -> None:
 def test_missing_library_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYCOMPILER_CACHE_DIR", str(tmp_path / "cache"))
     plan = CASES["one_kernel"].plan("g", str(tmp_path / "gone.so"))
+    x = some(4)
+    assert torch.equal(load(output_code(plan), tmp_path)["call"]([x])[0], x + 1)
+
+
+def test_kernels_of_a_module(tmp_path: Path) -> None:
+    plan = Plan(1, 2, [f32(1, 4), Kernel("add_one", (0, 1), ())], [1], {}, "/gone.py", MODULE, launcher="triton")
     x = some(4)
     assert torch.equal(load(output_code(plan), tmp_path)["call"]([x])[0], x + 1)
 

@@ -28,7 +28,7 @@ impl Plan {
             reader,
             n_inputs: plan.getattr("n_inputs")?.extract()?,
             n_slots: plan.getattr("n_slots")?.extract()?,
-            library: library(plan)?,
+            kernels: kernels(plan)?,
             itemsizes: Vec::new(),
         };
         builder.itemsizes = vec![None; builder.n_slots];
@@ -92,9 +92,25 @@ fn constants(plan: &Bound<'_, PyAny>) -> PyResult<Vec<Constant>> {
     Ok(constants)
 }
 
-fn library(plan: &Bound<'_, PyAny>) -> PyResult<Option<Library>> {
-    let path = plan.getattr("library")?.extract::<Option<String>>()?;
-    Ok(path.map(|path| Library::open(&path)).transpose()?)
+/// Where a plan's kernels come from.
+enum Kernels<'py> {
+    Absent,
+    Host(Library),
+    /// `runtime.triton_build.launcher` and the module's path.
+    Triton(Bound<'py, PyAny>, String),
+}
+
+/// By `Plan.launcher`: this is where other devices add theirs.
+fn kernels<'py>(plan: &Bound<'py, PyAny>) -> PyResult<Kernels<'py>> {
+    let Some(path) = plan.getattr("library")?.extract::<Option<String>>()? else { return Ok(Kernels::Absent) };
+    match plan.getattr("launcher")?.extract::<String>()?.as_str() {
+        "host" => Ok(Kernels::Host(Library::open(&path)?)),
+        "triton" => {
+            let build = plan.py().import("pycompiler.runtime.triton_build")?;
+            Ok(Kernels::Triton(build.getattr("launcher")?, path))
+        }
+        other => Err(PyValueError::new_err(format!("unknown launcher {other:?} of a plan; known: host, triton"))),
+    }
 }
 
 fn outputs(values: &[Bound<'_, PyAny>], n_inputs: usize, constants: &[Constant]) -> PyResult<Vec<Output>> {
@@ -130,7 +146,7 @@ struct Builder<'py> {
     reader: Reader<'py>,
     n_inputs: usize,
     n_slots: usize,
-    library: Option<Library>,
+    kernels: Kernels<'py>,
     /// Bytes an item, of slots whose dtype the plan states.
     itemsizes: Vec<Option<usize>>,
 }
@@ -201,11 +217,16 @@ impl<'py> Builder<'py> {
 
     fn kernel(&self, step: &Bound<'py, PyAny>) -> PyResult<Step> {
         let symbol = step.getattr("symbol")?.extract::<String>()?;
-        let lacks = || PyValueError::new_err(format!("kernel {symbol}, but the plan has no library"));
-        let kernel = self.library.as_ref().ok_or_else(lacks)?.kernel(&symbol)?;
+        let launch = match &self.kernels {
+            Kernels::Absent => {
+                return Err(PyValueError::new_err(format!("kernel {symbol}, but the plan has no library")));
+            }
+            Kernels::Host(library) => Launch::Host(library.kernel(&symbol)?),
+            Kernels::Triton(launcher, path) => Launch::Python(launcher.call1((path, &symbol))?.unbind()),
+        };
         let scalars = self.reader.symbols.dims(&step.getattr("scalars")?)?;
         let slots = self.slots(&step.getattr("slots")?)?.into();
-        Ok(Step::Kernel { launch: Launch::Host(kernel), slots, scalars, work: step.getattr("work")?.extract()? })
+        Ok(Step::Kernel { launch, slots, scalars, work: step.getattr("work")?.extract()? })
     }
 }
 
@@ -271,8 +292,10 @@ impl Uses {
                 uses.last[slot] = i;
                 uses.read[slot] = true;
                 match step {
-                    Step::Kernel { .. } => uses.by_kernel[slot] = true,
-                    Step::Aten(_) | Step::CopyInto { .. } => uses.by_tensor[slot] = true,
+                    Step::Kernel { launch: Launch::Host(_), .. } => uses.by_kernel[slot] = true,
+                    Step::Kernel { launch: Launch::Python(_), .. } | Step::Aten(_) | Step::CopyInto { .. } => {
+                        uses.by_tensor[slot] = true
+                    }
                     _ => {}
                 }
             }
