@@ -67,7 +67,7 @@ class Entry:
         outputs: tuple[str, Any] | None = None,
         inputs: Iterable[Source] | None = None,
         *,
-        frame_hook: bool = False,
+        frame_hook: FrameHook | None = None,
     ) -> Entry: ...
     @property
     def guards(self) -> tuple[Guard, ...]: ...
@@ -83,6 +83,12 @@ class Entry:
     def frame_hook(self) -> bool: ...
     @property
     def hits(self) -> int: ...
+
+@final
+class FrameHook:
+    """`callback(code, function)` is asked for a CompiledFunction, or None, while an entry with this hook runs."""
+
+    def __new__(cls, callback: Callable[[CodeType, FunctionType], CompiledFunction | None]) -> FrameHook: ...
 
 @final
 class GuardTree:
@@ -113,8 +119,8 @@ def set_limit_callback(callback: Callable[[CompiledFunction, list[Reason]], obje
 def set_exceptions(**classes: type[BaseException]) -> None:
     """RecompileError=cls: the class raised in mode 'error'."""
 
-def set_frame_hook(callback: Callable[[CodeType], CompiledFunction | None] | None) -> None:
-    """`callback(code)` is asked once per code object met while the hook is on; None turns the hook off."""
+def set_frame_hook(callback: Callable[[CodeType, FunctionType], CompiledFunction | None] | None) -> None:
+    """`callback(code, function)` is asked once per code object met while the hook is on; None turns the hook off."""
 
 def enter_hook() -> None:
     """Turns the frame hook on in this thread, until the matching exit_hook()."""

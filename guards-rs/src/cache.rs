@@ -102,7 +102,14 @@ impl CodeCache {
 
     /// The first entry whose guards hold, with the values it recorded in `walk`.
     #[inline]
-    pub fn find(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk, counters: &Counters, reasons: &mut Reasons) -> Option<Rc<Contents>> {
+    pub fn find(
+        &self,
+        locals: &[Option<Obj>],
+        globals: Obj,
+        walk: &mut Walk,
+        counters: &Counters,
+        reasons: &mut Reasons,
+    ) -> Option<Rc<Contents>> {
         for i in 0.. {
             let Some(entry) = self.get(i) else { break };
             let Some(contents) = entry.contents() else { continue };

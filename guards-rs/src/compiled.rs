@@ -26,7 +26,8 @@ pub enum Mode {
     Error,
 }
 
-const MODES: &[(&str, Mode)] = &[("compile", Mode::Compile), ("run", Mode::Run), ("eager", Mode::Eager), ("error", Mode::Error)];
+const MODES: &[(&str, Mode)] =
+    &[("compile", Mode::Compile), ("run", Mode::Run), ("eager", Mode::Eager), ("error", Mode::Error)];
 
 /// All that a CompiledFunction holds; None once the collector cleared it.
 pub struct Compiled(RefCell<Option<Rc<Inner>>>);
@@ -101,7 +102,10 @@ impl Drop for Compiling<'_> {
 impl Compiled {
     #[inline]
     fn inner(&self) -> Res<Rc<Inner>> {
-        self.0.borrow().clone().ok_or_else(|| runtime_error("this CompiledFunction was cleared by the garbage collector"))
+        self.0
+            .borrow()
+            .clone()
+            .ok_or_else(|| runtime_error("this CompiledFunction was cleared by the garbage collector"))
     }
 
     /// For the cycle collector.
@@ -177,12 +181,8 @@ impl Inner {
             Err(Mismatch::Arguments) => return self.function.call(args, kwnames), // raises CPython's own TypeError
             Err(Mismatch::Raised) => return Err(Raised),
         }
-        let frame = Frame {
-            this,
-            cache: &cache,
-            globals: self.function.func_globals(),
-            closure: self.function.func_closure(),
-        };
+        let frame =
+            Frame { this, cache: &cache, globals: self.function.func_globals(), closure: self.function.func_closure() };
         match self.dispatch(&frame, &mut locals)? {
             Outcome::Value(value) => Ok(value),
             Outcome::Eager => self.eager(args, kwnames),
@@ -191,7 +191,10 @@ impl Inner {
 
     fn wrong_count(&self, cache: &CodeCache, given: usize) -> Raised {
         let want = cache.signature.argcount();
-        type_error(&format!("{} takes exactly {want} positional arguments ({given} given)", self.name.as_str().unwrap_or("resume function")))
+        type_error(&format!(
+            "{} takes exactly {want} positional arguments ({given} given)",
+            self.name.as_str().unwrap_or("resume function")
+        ))
     }
 
     /// Looks up, and runs the entry or handles the miss.
@@ -252,7 +255,11 @@ impl Inner {
             return Ok(None);
         }
         let entry = EntryRef::downcast(result.get()).ok_or_else(|| {
-            type_error(&format!("compile() of {} must return an Entry or None, not {}", self.name.repr(), result.repr()))
+            type_error(&format!(
+                "compile() of {} must return an Entry or None, not {}",
+                self.name.repr(),
+                result.repr()
+            ))
         })?;
         let signature = &frame.cache.signature;
         entry.bind(&signature.names, signature.freevars.get(), signature.n_params())?;
@@ -277,7 +284,8 @@ impl Inner {
 
     /// Counts and reports a reached limit.
     fn limit_reached(&self, frame: &Frame<'_>, reasons: &Reasons) -> Res<bool> {
-        let over = frame.cache.len() >= self.recompile_limit.get() || self.accumulated.get() >= self.accumulated_limit.get();
+        let over =
+            frame.cache.len() >= self.recompile_limit.get() || self.accumulated.get() >= self.accumulated_limit.get();
         if !over {
             return Ok(false);
         }
@@ -293,11 +301,16 @@ impl Inner {
     fn refuse(&self, frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Raised {
         let Some(class) = RECOMPILE_ERROR.read(|c| c.clone()) else { return Raised };
         let text = match explain(frame, locals, reasons) {
-            Ok(rows) => rows.into_iter().map(|(entry, _, text)| format!("\n  entry {entry}: {text}")).collect::<String>(),
+            Ok(rows) => {
+                rows.into_iter().map(|(entry, _, text)| format!("\n  entry {entry}: {text}")).collect::<String>()
+            }
             Err(raised) => return raised,
         };
         let what = if reasons.is_empty() { "nothing is compiled yet" } else { "no entry fits this call" };
-        raise(class.get(), &format!("{}: {what}, and mode 'error' forbids to compile{text}", self.name.as_str().unwrap_or("?")))
+        raise(
+            class.get(),
+            &format!("{}: {what}, and mode 'error' forbids to compile{text}", self.name.as_str().unwrap_or("?")),
+        )
     }
 }
 
@@ -310,9 +323,9 @@ fn run_entry(contents: &Contents, frame: &Frame<'_>, locals: &Locals, walk: &Wal
 }
 
 fn reasons_list(reasons: &Reasons) -> Res<Owned> {
-    let pairs = reasons.iter().map(|(entry, guard)| {
-        Owned::tuple_from(vec![Owned::int(*entry as i64)?, Owned::int(i64::from(*guard))?])
-    });
+    let pairs = reasons
+        .iter()
+        .map(|(entry, guard)| Owned::tuple_from(vec![Owned::int(*entry as i64)?, Owned::int(i64::from(*guard))?]));
     Owned::list_from(pairs.collect::<Res<Vec<_>>>()?)
 }
 
@@ -441,7 +454,9 @@ fn options(mut inner: Inner, kwargs: Option<Obj>) -> Res<Inner> {
             "accumulated_limit" => inner.accumulated_limit.set(limit(value, "accumulated_limit")?),
             "name" if value.is_none() => {}
             "name" => inner.name = value.own(),
-            other => return Err(type_error(&format!("CompiledFunction() got an unexpected keyword argument '{other}'"))),
+            other => {
+                return Err(type_error(&format!("CompiledFunction() got an unexpected keyword argument '{other}'")))
+            }
         }
     }
     Ok(inner)
@@ -453,7 +468,11 @@ pub fn repr(this: Obj) -> Res<Owned> {
 }
 
 fn no_arguments(args: &[Obj], name: &str) -> Res<()> {
-    if args.is_empty() { Ok(()) } else { Err(type_error(&format!("{name}() takes no arguments ({} given)", args.len()))) }
+    if args.is_empty() {
+        Ok(())
+    } else {
+        Err(type_error(&format!("{name}() takes no arguments ({} given)", args.len())))
+    }
 }
 
 pub fn counters(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
@@ -532,7 +551,10 @@ pub fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned>
         Ok(()) => {}
         Err(Mismatch::Raised) => return Err(Raised),
         Err(Mismatch::Arguments) => {
-            return Err(type_error(&format!("explain_miss: these arguments do not fit the signature of {}", inner.name.repr())))
+            return Err(type_error(&format!(
+                "explain_miss: these arguments do not fit the signature of {}",
+                inner.name.repr()
+            )))
         }
     }
     let frame = Frame { this, cache: &cache, globals: inner.function.func_globals(), closure: None };

@@ -58,7 +58,7 @@ pub struct Contents {
     outputs: Owned,
     kind: Kind,
     /// Frames that the target calls go through the frame hook.
-    frame_hook: bool,
+    frame_hook: Option<Rc<hook::Source>>,
     bound: OnceCell<Bound>,
     /// Last closure and the function made of the target's code with it.
     with_closure: RefCell<Option<(Owned, Owned)>>,
@@ -77,17 +77,25 @@ pub type EntryRef = Handle<Entry>;
 #[pymethods]
 impl Entry {
     #[new]
-    #[pyo3(signature = (guards, target, kind, outputs=None, inputs=None, *, frame_hook=false))]
+    #[pyo3(signature = (guards, target, kind, outputs=None, inputs=None, *, frame_hook=None))]
     fn new(
-        guards: &Bound_, target: &Bound_, kind: &str, outputs: Option<&Bound_>, inputs: Option<&Bound_>,
-        frame_hook: bool,
+        guards: &Bound_,
+        target: &Bound_,
+        kind: &str,
+        outputs: Option<&Bound_>,
+        inputs: Option<&Bound_>,
+        frame_hook: Option<PyRef<'_, hook::FrameHook>>,
     ) -> PyResult<Self> {
         let Some((_, kind)) = KINDS.iter().find(|(name, _)| *name == kind) else {
             return Err(value_error(&format!("unknown entry kind {kind:?}; known: function, plan, eager")).into());
         };
         let target = Obj::of(target);
         if *kind == Kind::Function && !target.is_function() {
-            return Err(type_error(&format!("an entry of kind 'function' needs a Python function, not {}", target.repr())).into());
+            return Err(type_error(&format!(
+                "an entry of kind 'function' needs a Python function, not {}",
+                target.repr()
+            ))
+            .into());
         }
         if *kind == Kind::Plan && !target.is_callable() {
             return Err(type_error(&format!("an entry of kind 'plan' needs a callable, not {}", target.repr())).into());
@@ -102,7 +110,7 @@ impl Entry {
             inputs,
             outputs: outputs.map_or_else(Owned::none, |o| Obj::of(o).own()),
             kind: *kind,
-            frame_hook,
+            frame_hook: frame_hook.map(|h| h.source()),
             bound: OnceCell::new(),
             with_closure: RefCell::new(None),
             hits: Cell::new(0),
@@ -112,19 +120,19 @@ impl Entry {
 
     #[getter]
     fn guards(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.guards.clone().to_py(py))
+        Ok(self.live()?.guards.clone().into_py(py))
     }
     #[getter]
     fn target(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.target.clone().to_py(py))
+        Ok(self.live()?.target.clone().into_py(py))
     }
     #[getter]
     fn inputs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.inputs.clone().to_py(py))
+        Ok(self.live()?.inputs.clone().into_py(py))
     }
     #[getter]
     fn outputs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.outputs.clone().to_py(py))
+        Ok(self.live()?.outputs.clone().into_py(py))
     }
     #[getter]
     fn kind(&self) -> PyResult<&'static str> {
@@ -133,7 +141,7 @@ impl Entry {
     }
     #[getter]
     fn frame_hook(&self) -> PyResult<bool> {
-        Ok(self.live()?.frame_hook)
+        Ok(self.live()?.frame_hook.is_some())
     }
     /// Number of calls that this entry answered.
     #[getter]
@@ -173,7 +181,11 @@ impl Entry {
         let contents = self.live()?;
         if let Some(bound) = contents.bound.get() {
             let same = bound.names.len() == names.len() && bound.names.iter().zip(names).all(|(a, b)| a == b);
-            return if same { Ok(()) } else { Err(value_error("this Entry is in use by a function with other locals")) };
+            return if same {
+                Ok(())
+            } else {
+                Err(value_error("this Entry is in use by a function with other locals"))
+            };
         }
         let bound = contents.build(names, freevars, n_params)?;
         // Building runs Python code; had it bound the entry meanwhile, that result stands.
@@ -263,7 +275,7 @@ impl Contents {
     }
 
     fn run_function(&self, bound: &Bound, locals: &Locals, closure: Option<Obj>) -> Res<Owned> {
-        let _entered = if self.frame_hook { Some(hook::Entered::new()?) } else { None };
+        let _entered = self.frame_hook.as_ref().map(hook::Entered::new).transpose()?;
         let args: SmallVec<[Obj; 16]> = locals.slots.iter().flatten().copied().collect();
         let Some(closure) = closure.filter(|_| bound.takes_closure) else {
             return self.target.call(&args, None);
@@ -286,7 +298,8 @@ impl Contents {
 
     fn run_plan(&self, bound: &Bound, walk: &Walk) -> Res<Owned> {
         // Owned: while a kernel runs without the GIL, another thread may drop what the inputs were read from.
-        let held: SmallVec<[Owned; 16]> = bound.tree.inputs.iter().filter_map(|r| walk.records[*r as usize]).map(Obj::own).collect();
+        let held: SmallVec<[Owned; 16]> =
+            bound.tree.inputs.iter().filter_map(|r| walk.records[*r as usize]).map(Obj::own).collect();
         let graph = call_plan(self.target.get(), &held[..bound.n_inputs])?;
         match &bound.template {
             None => Owned::tuple_from(graph.into_vec()),
@@ -344,7 +357,9 @@ impl Template {
                 sources.push(value);
                 Ok(Template::Source(at))
             }
-            _ => Err(value_error(&format!("unknown output kind {kind:?}; known: tuple, list, dict, graph, const, source"))),
+            _ => Err(value_error(&format!(
+                "unknown output kind {kind:?}; known: tuple, list, dict, graph, const, source"
+            ))),
         }
     }
 
@@ -365,9 +380,9 @@ impl Template {
         match self {
             Template::Graph(i) => graph.get(*i).cloned().ok_or_else(|| too_few(*i, graph.len())),
             Template::Const(value) => Ok(value.own()),
-            Template::Source(record) => {
-                walk.records[*record as usize].map(|v| v.own()).ok_or_else(|| runtime_error("an output's source has no value"))
-            }
+            Template::Source(record) => walk.records[*record as usize]
+                .map(|v| v.own())
+                .ok_or_else(|| runtime_error("an output's source has no value")),
             Template::Tuple(parts) => Owned::tuple_from(all(parts)?),
             Template::List(parts) => Owned::list_from(all(parts)?),
             Template::Dict(parts) => {

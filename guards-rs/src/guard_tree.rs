@@ -55,7 +55,7 @@ impl GuardTree {
 
     #[getter]
     fn guards(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.0.read(|c| c.clone()).map(|c| c.guards.clone().to_py(py))
+        self.0.read(|c| c.clone()).map(|c| c.guards.clone().into_py(py))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

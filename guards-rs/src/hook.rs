@@ -1,9 +1,10 @@
 //! The frame hook: frames that a captured frame calls and that could not be inlined.
 //!
-//! In: `set_frame_hook(callback)`.  While the hook is on in a thread (`enter_hook` .. `exit_hook`, or an Entry with
-//! `frame_hook=True` runs), each new function frame's code is looked up; an unknown code asks `callback(code)` once for a
-//! CompiledFunction or None, and the answer is remembered in the code object.  A frame whose code has one takes the same
-//! way as a direct call: guards, entry, or compilation.
+//! In: `set_frame_hook(callback)`, or an Entry with `frame_hook=FrameHook(callback)`.  While the hook is on in a thread
+//! (`enter_hook` .. `exit_hook`, or such an entry runs), each new function frame's code is looked up; an unknown code asks
+//! `callback(code, function)` once for a CompiledFunction or None, and the answer is remembered in the code object.  The
+//! innermost running entry's callback decides, so that the caches of two compiled callables stay apart.  A frame whose code
+//! has a CompiledFunction takes the same way as a direct call: guards, entry, or compilation.
 //!
 //! The hook is off in a thread while that thread compiles, and for the one frame that the engine itself runs eagerly.
 
@@ -12,7 +13,9 @@ use crate::ffi::frame::{self, Frame, Remembered};
 use crate::ffi::object::type_error;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{callable, Obj, Owned, Res};
-use std::cell::Cell;
+use pyo3::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 pub enum Answer {
     /// Let the interpreter run the frame.
@@ -23,13 +26,15 @@ pub enum Answer {
 #[derive(Default)]
 struct Hook {
     callback: Option<Owned>,
-    /// Counts callbacks; what an older one said is asked again.
+    /// Which callback's answers count; what another one said is asked again.
     generation: u64,
+    /// Generations given so far.
+    given: u64,
     /// Threads and depths at which the hook is on.
     users: usize,
 }
 
-static HOOK: GilCell<Hook> = GilCell::new(Hook { callback: None, generation: 0, users: 0 });
+static HOOK: GilCell<Hook> = GilCell::new(Hook { callback: None, generation: 0, given: 0, users: 0 });
 
 /// Stands for every generation.
 const FOR_EVER: u64 = u64::MAX;
@@ -38,6 +43,7 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     static PAUSED: Cell<usize> = const { Cell::new(0) };
     /// Address of the code whose next frame runs as it is.
+    static CURRENT: RefCell<Vec<Rc<Source>>> = const { RefCell::new(Vec::new()) };
     static PASS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -52,7 +58,8 @@ pub fn set_callback(callback: Option<Owned>) -> Res<()> {
         return Err(type_error("set_frame_hook(callback): callback must be callable or None"));
     }
     let old = HOOK.with(|h| {
-        h.generation += 1;
+        h.given += 1;
+        h.generation = h.given;
         std::mem::replace(&mut h.callback, callback)
     });
     drop(old);
@@ -93,19 +100,65 @@ pub fn resume() {
     PAUSED.with(|p| p.set(p.get().saturating_sub(1)));
 }
 
-/// The hook is on while this lives.
+/// A callback with answers of its own.
+pub struct Source {
+    callback: Owned,
+    generation: u64,
+}
+
+/// FrameHook(callback): `callback(code, function)` is asked for a CompiledFunction while an entry with this hook runs.
+#[pyclass(frozen, module = "pycompiler._native")]
+pub struct FrameHook(GilCell<Rc<Source>>);
+
+#[pymethods]
+impl FrameHook {
+    #[new]
+    fn new(callback: &Bound<'_, PyAny>) -> PyResult<FrameHook> {
+        let callback = Obj::of(callback);
+        if !callback.is_callable() {
+            return Err(type_error("FrameHook(callback): callback must be callable").into());
+        }
+        let generation = HOOK.with(|h| {
+            h.given += 1;
+            h.given
+        });
+        Ok(FrameHook(GilCell::new(Rc::new(Source { callback: callback.own(), generation }))))
+    }
+}
+
+impl FrameHook {
+    pub fn source(&self) -> Rc<Source> {
+        self.0.read(Rc::clone)
+    }
+}
+
+/// The hook is on, and asks this source, while this lives.
 pub struct Entered;
 
 impl Entered {
-    pub fn new() -> Res<Entered> {
-        enter().map(|()| Entered)
+    pub fn new(source: &Rc<Source>) -> Res<Entered> {
+        enter()?;
+        CURRENT.with(|c| c.borrow_mut().push(source.clone()));
+        Ok(Entered)
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        let left = CURRENT.with(|c| c.borrow_mut().pop());
+        drop(left);
         exit();
     }
+}
+
+/// Whose answers count in this thread now.
+#[inline]
+fn generation() -> u64 {
+    CURRENT.with(|c| c.borrow().last().map(|s| s.generation)).unwrap_or_else(|| HOOK.read(|h| h.generation))
+}
+
+fn callback() -> Option<Owned> {
+    CURRENT.with(|c| c.borrow().last().map(|s| s.callback.clone())).or_else(|| HOOK.read(|h| h.callback.clone()))
 }
 
 /// The next frame of `code` in this thread passes the hook, while this lives.
@@ -147,17 +200,21 @@ fn is_function_code(code: Obj) -> bool {
 
 /// Asks the callback about a code seen for the first time.
 #[inline(never)]
-fn ask(code: Obj, generation: u64) -> Option<Owned> {
-    let callback = HOOK.read(|h| h.callback.clone())?;
+fn ask(frame: &Frame, generation: u64) -> Option<Owned> {
+    let code = frame.code();
+    let callback = callback()?;
     let mut compiled = None;
     if is_function_code(code) {
         // Paused until the end: reports of a broken callback run Python code as well.
         pause();
-        match callback.call(&[code], None) {
+        match callback.call(&[code, frame.function()], None) {
             Ok(c) if c.is_none() => {}
             Ok(c) if callable::state(&c.get()).is_some() => compiled = Some(c),
             Ok(c) => {
-                type_error(&format!("the frame hook's callback must return a CompiledFunction or None, not {}", c.repr()));
+                type_error(&format!(
+                    "the frame hook's callback must return a CompiledFunction or None, not {}",
+                    c.repr()
+                ));
                 frame::write_unraisable(callback.get());
             }
             // A broken callback must not break the user's call: the frame runs as it is.
@@ -177,11 +234,11 @@ pub fn evaluate(frame: Frame) -> Answer {
         PASS.with(|p| p.set(0));
         return Answer::Default;
     }
-    let generation = HOOK.read(|h| h.generation);
+    let generation = generation();
     let compiled = match frame::remembered(code) {
         Some((FOR_EVER, _)) => None,
         Some((g, compiled)) if g == generation => compiled.map(|c| c.own()),
-        _ => ask(code, generation),
+        _ => ask(&frame, generation),
     };
     match compiled {
         None => Answer::Default,

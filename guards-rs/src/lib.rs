@@ -80,8 +80,11 @@ fn set_fast_guards(on: bool) -> bool {
     guard::tree::fast_guards_supported()
 }
 
-const LEVELS: &[(&str, tensor_view::Level)] =
-    &[("offsets", tensor_view::Level::Offsets), ("c_abi", tensor_view::Level::CAbi), ("slow", tensor_view::Level::Slow)];
+const LEVELS: &[(&str, tensor_view::Level)] = &[
+    ("offsets", tensor_view::Level::Offsets),
+    ("c_abi", tensor_view::Level::CAbi),
+    ("slow", tensor_view::Level::Slow),
+];
 
 /// Caps how tensors are read ("offsets", "c_abi" or "slow"), for guards built from now on; returns the level in force.
 #[pyfunction]
@@ -103,6 +106,7 @@ fn tensor_probe(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     d.set_item("keys", torch.layout.map(|l| l.keys))?;
     d.set_item("dtype", torch.layout.map(|l| l.dtype))?;
     d.set_item("sizes", torch.layout.map(|l| l.sizes))?;
+    d.set_item("autograd", torch.layout.and_then(|l| l.autograd).map(|a| (a.pointer, a.flag)))?;
     d.set_item("state", torch.state.is_some())?;
     Ok(d)
 }
@@ -122,11 +126,12 @@ fn accessors() -> Vec<&'static str> {
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = m.py();
-    let add = |name: &str, value: Owned| m.add(name, value.to_py(py));
+    let add = |name: &str, value: Owned| m.add(name, value.into_py(py));
     add("CompiledFunction", ffi::callable::make_type()?)?;
     add("TailCall", ffi::tailcall::make_type()?)?;
     add("tail_call", ffi::callable::tail_call_function()?)?;
     m.add_class::<entry::Entry>()?;
+    m.add_class::<hook::FrameHook>()?;
     m.add_class::<guard_tree::GuardTree>()?;
     let error = py.get_type::<RecompileError>();
     compiled::set_recompile_error(Obj::of(&error).own());

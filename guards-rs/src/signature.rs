@@ -97,7 +97,13 @@ impl Signature {
     }
 
     #[inline(never)]
-    fn bind_general(&self, function: Obj, args: &[Obj], kwnames: Option<Obj>, out: &mut Locals) -> Result<(), Mismatch> {
+    fn bind_general(
+        &self,
+        function: Obj,
+        args: &[Obj],
+        kwnames: Option<Obj>,
+        out: &mut Locals,
+    ) -> Result<(), Mismatch> {
         let n_keywords = kwnames.map_or(0, |k| k.tuple_len());
         let (positional, by_keyword) = args.split_at(args.len() - n_keywords);
         let named = self.argcount + self.kwonly;

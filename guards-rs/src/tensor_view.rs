@@ -5,7 +5,7 @@
 
 use crate::ffi::object::{clear_error, import};
 use crate::ffi::sync::GilCell;
-use crate::ffi::torch::{probe_bytes, CAbi, Layout, RawTensor, RequiresGrad, StateSymbols};
+use crate::ffi::torch::{probe_bytes, Autograd, CAbi, Layout, RawTensor, RequiresGrad, StateSymbols};
 use crate::ffi::{Obj, Owned, Raised, Res};
 use std::collections::HashMap;
 
@@ -147,7 +147,47 @@ fn probe_layout(samples: &[Sample], handle: usize, abi: &CAbi) -> Option<Layout>
             && s.sizes.iter().enumerate().all(|(i, v)| word_is(a + 8 * i, *v as u64))
             && s.strides.iter().enumerate().all(|(i, v)| word_is(b + 8 * i, *v as u64))
     })?;
-    Some(Layout { handle, keys, dtype, sizes })
+    Some(Layout { handle, keys, dtype, sizes, autograd: None })
+}
+
+// Fresh tensors without and with a required gradient.
+const GRADS: &std::ffi::CStr = c"(lambda torch: (
+    (torch.empty(2), torch.empty(3, dtype=torch.int64), torch.empty(2, 2, dtype=torch.bool)),
+    (torch.empty(2, requires_grad=True), torch.nn.Parameter(torch.empty(3, 4)), torch.empty((), dtype=torch.float64, requires_grad=True)),
+))(__import__('torch'))";
+
+const METADATA_BYTES: usize = 200;
+
+/// The metadata pointer is null for the first kind only; the flag is the one byte that `requires_grad_()` flips.
+fn probe_autograd() -> Res<Option<Autograd>> {
+    let made = pyo3::Python::attach(|py| py.eval(GRADS, None, None).map(|v| Owned::of_py(v.unbind())))?;
+    let imps = |i: usize| -> Res<Vec<usize>> {
+        made.tuple_item(i).tuple_items().map(|t| Ok(t.attr(c"_cdata")?.as_u64()? as usize)).collect()
+    };
+    let (plain, with_grad) = (imps(0)?, imps(1)?);
+    let pointer_at = |imp: usize, o: usize| word::<8>(imp + o).map_or(0, usize::from_ne_bytes);
+    let mut found = (0..IMPL_BYTES).step_by(8).filter(|&o| {
+        plain.iter().all(|imp| pointer_at(*imp, o) == 0) && with_grad.iter().all(|imp| pointer_at(*imp, o) > 1 << 16)
+    });
+    let (Some(pointer), None) = (found.next(), found.next()) else { return Ok(None) };
+    let mut flags = Vec::new();
+    for (t, imp) in made.tuple_item(1).tuple_items().zip(with_grad) {
+        let metadata = pointer_at(imp, pointer);
+        let mut states = Vec::new();
+        for on in [true, false, true] {
+            t.attr(c"requires_grad_")?.call(&[Owned::bool(on).get()], None)?;
+            let Some(bytes) = word::<METADATA_BYTES>(metadata) else { return Ok(None) };
+            states.push(bytes);
+        }
+        let flipped: Vec<usize> =
+            (0..METADATA_BYTES).filter(|&i| states[0][i] != states[1][i] || states[1][i] != states[2][i]).collect();
+        let [flag] = flipped[..] else { return Ok(None) };
+        if states.iter().map(|s| s[flag]).ne([1, 0, 1]) {
+            return Ok(None);
+        }
+        flags.push(flag);
+    }
+    Ok(flags.iter().all(|f| *f == flags[0]).then(|| Autograd { pointer, flag: flags[0] }))
 }
 
 fn probe() -> Res<Torch> {
@@ -156,15 +196,27 @@ fn probe() -> Res<Torch> {
         o >= 16 && word::<8>(s.tensor.id() + o).is_some_and(|b| usize::from_ne_bytes(b) == s.imp)
     });
     let abi = CAbi::find();
-    let layout = handle.zip(abi).and_then(|(h, abi)| probe_layout(&samples, h, &abi));
-    let requires_grad = RequiresGrad::find()
-        .filter(|f| layout.is_some_and(|l| samples.iter().all(|s| RawTensor::of(*s.tensor, l).requires_grad(*f) == s.requires_grad)));
+    let mut layout = handle.zip(abi).and_then(|(h, abi)| probe_layout(&samples, h, &abi));
+    if let Some(layout) = &mut layout {
+        layout.autograd = probe_autograd()?;
+    }
+    let requires_grad = RequiresGrad::find().filter(|f| {
+        layout.is_some_and(|l| samples.iter().all(|s| RawTensor::of(*s.tensor, l).requires_grad(*f) == s.requires_grad))
+    });
     let level = match (handle, abi, layout, requires_grad) {
         (Some(_), Some(_), Some(_), Some(_)) => Level::Offsets,
         (Some(_), Some(_), _, _) => Level::CAbi,
         _ => Level::Slow,
     };
-    Ok(Torch { level, handle, layout, abi, requires_grad, state: StateSymbols::find(), python_keys: python_keys().unwrap_or(u64::MAX) })
+    Ok(Torch {
+        level,
+        handle,
+        layout,
+        abi,
+        requires_grad,
+        state: StateSymbols::find(),
+        python_keys: python_keys().unwrap_or(u64::MAX),
+    })
 }
 
 /// Bits of the functionality keys behind which sizes may be answered by an override.

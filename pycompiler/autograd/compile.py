@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from pycompiler.autograd import runtime
 from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.joint import Joint, trace_joint
-from pycompiler.autograd.partition import graph_module
+from pycompiler.autograd.partition import forward_only
 from pycompiler.autograd.partition import partition as cut_joint
 from pycompiler.autograd.recorder import Decomposition
 from pycompiler.ir.fake import fake_of, new_fake_mode
@@ -41,19 +41,22 @@ def compile_joint(
     partition: str = "min_cut",
     decompositions: Mapping[OpOverload, Decomposition] | None = None,
     activation_memory_budget: float = 1.0,
+    store_in_graph: bool = False,
     name: str = "graph",
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm`; see the module docstring.
 
     Compilers get a functional ATen graph (``meta["val"]`` on every node) and its FakeTensors, and return a callable of
     positional tensors that returns the graph's outputs with the strides of their ``meta["val"]``.
+    `store_in_graph`: new values of inputs that autograd need not see are written by ``aten.copy_`` nodes at the end of
+    the forward graph, not by a wrapper around it, so that a compiler can fuse the write.
     Raises `AutogradUnsupported` for graphs that must run eagerly; an error that eager would raise comes as it is.
     """
     mode = detect_fake_mode(tuple(example_inputs)) or new_fake_mode()
     gm, lifted = lift_attributes(gm)
     fakes = [fakeify(t, mode) for t in (*lifted, *example_inputs)]
     table = default_decompositions() if decompositions is None else decompositions
-    joint = trace_joint(gm, fakes, mode, table)
+    joint = trace_joint(gm, fakes, mode, table, store_in_graph)
     if _log_joint.enabled:
         _log_joint(f"{name}\n{joint.graph}")
     ambient_autocast = torch._C._is_any_autocast_enabled()
@@ -98,7 +101,7 @@ def _compile_pair(
 
 
 def _compile_inference(joint: Joint, compiler: Compiler) -> Callable[..., Sequence[Any]]:
-    module = graph_module(joint.graph, joint.constants)
+    module = forward_only(joint)
     return compiler(module, _example_values(module))
 
 

@@ -15,7 +15,7 @@ then ``torch.autograd.grad`` runs under it too. So one pass sees mutation, alias
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -71,6 +71,26 @@ class Joint:
     mutations: list[Mutation] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     grads: list[fx.Node | None] = field(default_factory=list)
+    stores: list[tuple[int, fx.Node]] = field(default_factory=list)
+
+    def store_in_graph(self) -> list[int]:
+        """Let the forward graph itself write new values of inputs where autograd need not see it.
+
+        Such a mutation leaves `mutations` and `fresh` and becomes a pair (input, value) of `stores`. Returns the old
+        indices of the fresh outputs that stay.
+        """
+        kept = [m for m in self.mutations if m.how != "no_grad"]
+        self.stores = [(m.index, self.fresh[m.fresh]) for m in self.mutations if m.how == "no_grad"]
+        gone = {m.fresh for m in self.mutations if m.how == "no_grad"}
+        place = {old: new for new, old in enumerate(i for i in range(len(self.fresh)) if i not in gone)}
+        self.mutations = [replace(m, fresh=place[m.fresh]) for m in kept]
+        self.outputs = [
+            replace(o, index=place[o.index]) if o.kind in ("fresh", "view") and not o.of_input else o
+            for o in self.outputs
+        ]
+        self.fresh = [n for i, n in enumerate(self.fresh) if i in place]
+        self.differentiable = [d for i, d in enumerate(self.differentiable) if i in place]
+        return list(place)
 
     @property
     def needs_backward(self) -> bool:
@@ -88,10 +108,14 @@ def trace_joint(
     inputs: Sequence[Any],
     fake_mode: FakeTensorMode,
     decompositions: Mapping[OpOverload, Decomposition],
+    store_in_graph: bool = False,
 ) -> Joint:
-    """Trace `gm`; raises `AutogradUnsupported` for what cannot be expressed functionally."""
+    """Trace `gm`; raises `AutogradUnsupported` for what cannot be expressed functionally.
+
+    `store_in_graph`: see `Joint.store_in_graph`.
+    """
     recorder = Recorder(fake_mode, decompositions)
-    trace = _Trace(gm, inputs, recorder)
+    trace = _Trace(gm, inputs, recorder, store_in_graph)
     for example in inputs:
         _refuse_exotic(example)
     grad_mode, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
@@ -176,8 +200,9 @@ def _inner(t: torch.Tensor) -> torch.Tensor:
 class _Trace:
     """State of one `trace_joint`: `run` fills `joint`."""
 
-    def __init__(self, gm: fx.GraphModule, examples: Sequence[Any], recorder: Recorder) -> None:
+    def __init__(self, gm: fx.GraphModule, examples: Sequence[Any], recorder: Recorder, store_in_graph: bool) -> None:
         self.gm = gm
+        self.store_in_graph = store_in_graph
         self.examples = examples
         self.recorder = recorder
         self.joint = Joint(recorder.graph, recorder.constants, [])
@@ -192,10 +217,12 @@ class _Trace:
         torch._C._set_grad_enabled(grad_mode)
         self._find_mutations()
         self._find_outputs(results)
+        if self.store_in_graph:
+            self.fresh_tensors = [self.fresh_tensors[i] for i in self.joint.store_in_graph()]
         self._own_storage()
         if torch.is_grad_enabled():
             self._differentiate()
-        nodes = [*self.joint.fresh, *self.joint.grads]
+        nodes = [*self.joint.fresh, *(value for _, value in self.joint.stores), *self.joint.grads]
         self.recorder.graph.output(tuple(nodes))
         drop_dead(self.recorder.graph)
 

@@ -169,15 +169,11 @@ def _tidy(joint: Joint, region: Region, cut: Iterable[fx.Node]) -> list[fx.Node]
 
 def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
     """Forward: what the outputs and the cut need. Backward: what the gradients need, back to the cut."""
-    mutated = {joint.inputs[m.index] for m in joint.mutations}
+    mutated = _mutated(joint)
     input_index = {n: i for i, n in enumerate(joint.inputs)}
     output_index = {n: i for i, n in enumerate(joint.fresh)}
     owner_of = {view_root(n): n for n in joint.fresh}
-    fw, bw = _Builder(joint), _Builder(joint)
-    for n in joint.inputs:
-        fw.placeholder(n)
-    random = [n for n in joint.graph.nodes if n not in region.backward and is_random(n.target)]
-    fw.emit(_ancestors([*joint.fresh, *cut, *random]))
+    fw, bw = _forward(joint, region.backward, cut), _Builder(joint)
     outputs = [fw.env[n] for n in joint.fresh]
     saved: dict[fx.Node, tuple[str, int]] = {}
     rebuilt: list[tuple[fx.Node, fx.Node]] = []
@@ -194,6 +190,7 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
         else:
             outputs.append(fw.clone(n) if owner is not None or n in mutated else fw.env[n])
             saved[n] = ("output", len(outputs) - 1)
+    _store(fw, joint)
     for n in (*saved, *joint.tangents):
         bw.placeholder(n)
     for n, owner in rebuilt:
@@ -210,6 +207,38 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
         saved_nodes=list(saved),
         grads=[None if g is None else where[g] for g in joint.grads],
     )
+
+
+def forward_only(joint: Joint) -> fx.GraphModule:
+    """The forward graph of a joint graph without gradients: returns the fresh outputs."""
+    fw = _forward(joint, set(joint.tangents), [])
+    outputs = [fw.env[n] for n in joint.fresh]
+    _store(fw, joint)
+    return fw.finish(outputs)
+
+
+def _forward(joint: Joint, backward: set[fx.Node], wanted: Sequence[fx.Node]) -> _Builder:
+    """A graph with the inputs and everything that the outputs, `wanted`, stores and random numbers need."""
+    fw = _Builder(joint)
+    for n in joint.inputs:
+        fw.placeholder(n)
+    random = [n for n in joint.graph.nodes if n not in backward and is_random(n.target)]
+    fw.emit(_ancestors([*joint.fresh, *wanted, *random, *(value for _, value in joint.stores)]))
+    return fw
+
+
+def _store(fw: _Builder, joint: Joint) -> None:
+    """End a forward graph with the writes into inputs; values that one of them would overwrite are copied first."""
+    mutated = _mutated(joint)
+    values = [fw.clone(v) if view_root(v) in mutated else fw.env[v] for _, v in joint.stores]
+    for (index, _), value in zip(joint.stores, values, strict=True):
+        target = joint.inputs[index]
+        node = fw.graph.call_function(aten.copy_.default, (fw.env[target], value), {})
+        node.meta["val"] = target.meta["val"]
+
+
+def _mutated(joint: Joint) -> set[fx.Node]:
+    return {joint.inputs[i] for i in (*(m.index for m in joint.mutations), *(i for i, _ in joint.stores))}
 
 
 def _same_elements(owner: fx.Node, n: fx.Node) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.autograd.joint import Joint, Mutation, Output
+from pycompiler.autograd.joint import Joint, Output
 from pycompiler.autograd.partition import Partition
 from pycompiler.errors import DoubleBackwardError
 
@@ -232,25 +232,30 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
 
 
 def _mutation_lines(joint: Joint) -> list[str]:
-    lines: list[str] = []
-    quiet: list[Mutation] = []
+    """Copies into inputs: those that autograd records one by one, the others by kind and many at once."""
+    groups: dict[str, list[tuple[str, str]]] = {"recorded": [], "quiet": [], "plain": []}
     for m in joint.mutations:
-        target = f"args[{m.index}]"
+        value = f"outs[{m.fresh}]"
         if m.how == "hidden":
-            lines.append(f"    {target}.data.copy_(outs[{m.fresh}])")
-        elif m.how == "no_grad" and joint.inputs[m.index].meta.get("requires_grad"):
-            quiet.append(m)
+            groups["plain"].append((f"args[{m.index}].data", value))
+        elif m.how == "grad":
+            groups["recorded"].append((f"args[{m.index}]", value))
         else:
-            lines.append(f"    {target}.copy_(outs[{m.fresh}])")
-    if len(lines) >= _FOREACH_FROM and all(m.how == "no_grad" for m in joint.mutations) and not quiet:
-        targets = ", ".join(f"args[{m.index}]" for m in joint.mutations)
-        values = ", ".join(f"outs[{m.fresh}]" for m in joint.mutations)
-        return [f"    foreach_copy([{targets}], [{values}])"]
-    if quiet:
-        lines += ["    before = grad_mode()", "    set_grad(False)", "    try:"]
-        lines += [f"        args[{m.index}].copy_(outs[{m.fresh}])" for m in quiet]
+            requires_grad = joint.inputs[m.index].meta.get("requires_grad")
+            groups["quiet" if requires_grad else "plain"].append((f"args[{m.index}]", value))
+    lines = [f"    {target}.copy_({value})" for target, value in groups["recorded"]]
+    lines += _copies(groups["plain"], "    ")
+    if groups["quiet"]:
+        lines += ["    before = grad_mode()", "    set_grad(False)", "    try:", *_copies(groups["quiet"], "        ")]
         lines += ["    finally:", "        set_grad(before)"]
     return lines
+
+
+def _copies(pairs: list[tuple[str, str]], indent: str) -> list[str]:
+    if len(pairs) < _FOREACH_FROM:
+        return [f"{indent}{target}.copy_({value})" for target, value in pairs]
+    targets, values = (", ".join(names) for names in zip(*pairs, strict=True))
+    return [f"{indent}foreach_copy([{targets}], [{values}])"]
 
 
 def _output_lines(k: int, output: Output, scope: dict[str, Any]) -> list[str]:

@@ -54,8 +54,19 @@ class _Builder:
             if dead:
                 self.steps.append(Free(dead))
         outputs = [self.output(o) for o in program.outputs]
-        return Plan(len(program.inputs), self.n_slots, self.steps, outputs, constants,
-                    library.path if library else None, library.source if library else "", program.name)  # fmt: skip
+        plan = Plan(len(program.inputs), self.n_slots, self.steps, outputs, constants)
+        plan.library, plan.source = (library.path, library.source) if library else (None, "")
+        plan.name, plan.symbols = program.name, self.symbols()
+        return plan
+
+    def symbols(self) -> dict[str, tuple[int, int]]:
+        """Size symbols by the input dimension that is one."""
+        found: dict[str, tuple[int, int]] = {}
+        for slot, b in enumerate(self.schedule.program.inputs):
+            for dim, n in enumerate(b.shape if b is not None else ()):
+                if not n.is_const and n == Expr.sym(repr(n)):
+                    found.setdefault(repr(n), (slot, dim))
+        return found
 
     def new_slot(self) -> int:
         self.n_slots += 1

@@ -265,7 +265,7 @@ class _Fusion:
         assert isinstance(b.node, Nest)
         if len(a.reads | a.writes | b.reads | b.writes) > POINTER_LIMIT or self.too_big(a.node, b.node):
             return None
-        if self.independent_path(a, b):
+        if self.independent_path(a, b) or any(n == 0 for _, n in a.node.dims + b.node.dims):
             return None
         for match in _matches(a.node, b.node):
             left = _moved(a.node.stages, match.left, match.dims, match.left_rows)

@@ -87,18 +87,19 @@ def observe(fn: Callable[..., Any]) -> list[Any]:
     return seen + [t.detach().clone() for t in results]
 
 
-@pytest.mark.parametrize("block", range(12))
-def test_programs(block: int) -> None:
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("block", range(6))
+def test_programs(block: int, stored: bool) -> None:
     torch.set_num_threads(1)
     compared = 0
-    for seed in range(block * 25, block * 25 + 25):
+    for seed in range(block * 50 + 25 * stored, block * 50 + 25 * stored + 25):
         fn = program(seed)
         try:
             expected = observe(fn)
         except RuntimeError:
             continue  # eager refuses: a leaf mutated, a saved value overwritten
         try:
-            compiled = Compiled(fn, inputs()[1])
+            compiled = Compiled(fn, inputs()[1], store_in_graph=stored)
         except AutogradUnsupported:
             continue
         got = observe(compiled.fn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from ad_helpers import Compiled, check, clones, flat, loss_of
+from ad_models import ConvNet
 from torch import fx, nn
 
 from pycompiler.autograd import AutogradUnsupported, aot_eager
@@ -365,3 +366,35 @@ def test_parameter_copied_into_a_buffer_under_no_grad() -> None:
     assert values[1].is_leaf
     out.sum().backward()
     torch.testing.assert_close(values[1].grad, torch.full((3,), 2.0))
+
+
+def test_stores_in_the_graph() -> None:
+    def swap(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        old = a.clone()
+        a.copy_(b)
+        b.copy_(old)
+        return a + b, old
+
+    compiled = check(swap, [torch.randn(3), torch.randn(3)], store_in_graph=True)
+    assert compiled.inference is not None
+    stores = [n for n in compiled.inference.graph.nodes if n.target is torch.ops.aten.copy_.default]
+    assert [n.args[0].name for n in stores] == ["a", "b"]
+
+    net = ConvNet()
+    compiled = check(net, [torch.randn(2, 3, 12, 12)], store_in_graph=True)
+    assert int(net.norm.num_batches_tracked) == 1
+    versions = net.norm.num_batches_tracked._version, net.norm.running_mean._version
+    compiled(torch.randn(2, 3, 12, 12))
+    # As in eager: the kernel of batch norm writes its statistics without counting a version.
+    assert (net.norm.num_batches_tracked._version, net.norm.running_mean._version) == (versions[0] + 1, versions[1])
+
+
+def test_stored_value_that_is_also_an_output() -> None:
+    def fn(state: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        y = state * 0.9 + x
+        state.copy_(y)
+        return y
+
+    compiled = check(fn, [torch.randn(3), torch.randn(3)], store_in_graph=True)
+    assert compiled.inference is not None
+    assert not any(n.target is torch.ops.aten.clone.default for n in compiled.inference.graph.nodes)

@@ -143,7 +143,7 @@ def run_plan(plan: Plan, inputs: Sequence[Any], threads: int = 2) -> list[Any]:
     return [slots[o] if isinstance(o, int) else o[0] for o in plan.outputs]
 
 
-def lowered(f: Callable[..., Any], args: Sequence[Any]) -> Program:
+def lowered(f: Callable[..., Any], args: Sequence[Any], name: str = "graph") -> Program:
     """The program of a function of tensors."""
     from pycompiler.lowering import core_decompositions, lower
 
@@ -152,9 +152,21 @@ def lowered(f: Callable[..., Any], args: Sequence[Any]) -> Program:
         gm = make_fx(torch.func.functionalize(graph), decomposition_table=core_decompositions(), tracing_mode="fake")(
             *args
         )
-    p = lower(gm)
+    p = lower(gm, name=name)
     verify(p)
     return p
+
+
+def build_all(programs: Sequence[Program]) -> list[Plan]:
+    """Plans of several programs (of different names) from one compiler call."""
+    schedules = [schedule(p) for p in programs]
+    for s in schedules:
+        check_schedule(s)
+    sources = [generate(s) for s in schedules]
+    include = sources[0].text.splitlines()[0]
+    parts = [f"namespace n{k} {{\n{s.text.replace(include, '')}\n}}" for k, s in enumerate(sources)]
+    library = build("\n".join([include, *parts]))
+    return [make_plan(s, library) for s in schedules]
 
 
 def check(f: Callable[..., Any], args: Sequence[Any], kernels: int | None = None, *, threads: int = 2,

@@ -41,7 +41,9 @@ def make(signature: str) -> tuple[Any, Any]:
     exec(f"def f({signature}): return dict(locals())", scope)
     fn = scope["f"]
     # The generated code has no signature to complain with: what arrives are the engine's slots.
-    compiled = _native.CompiledFunction(fn, equality_compiler(fn, lambda d: d), recompile_limit=10**6, accumulated_limit=10**6)
+    compiled = _native.CompiledFunction(
+        fn, equality_compiler(fn, lambda d: d), recompile_limit=10**6, accumulated_limit=10**6
+    )
     return fn, compiled
 
 
@@ -108,7 +110,8 @@ def test_arguments_keep_identity() -> None:
     compiled = _native.CompiledFunction(f, equality_compiler(f, body))
     o, p = object(), object()
     assert compiled(o, p, q=p) is o
-    assert seen[0]["args"] == (p,) and seen[0]["kw"] == {"q": p}
+    assert seen[0]["args"] == (p,)
+    assert seen[0]["kw"] == {"q": p}
 
 
 class Host:
@@ -119,7 +122,9 @@ class Host:
         self.tag = 1
 
 
-Host.method = _native.CompiledFunction(Host.method, equality_compiler(Host.method, lambda d: ("compiled", d["self"], d["a"], d["b"])))  # type: ignore[assignment]
+Host.method = _native.CompiledFunction(
+    Host.method, equality_compiler(Host.method, lambda d: ("compiled", d["self"], d["a"], d["b"]))
+)  # type: ignore[assignment]
 
 
 def test_binds_as_a_method() -> None:
@@ -142,7 +147,8 @@ def test_free_variables_travel_as_cells() -> None:
         return f
 
     def compile(c: Any, locals_: dict[str, Any], reasons: Any) -> _native.Entry:
-        assert list(locals_) == ["x", "n"] and locals_["n"] is c.fn.__closure__[0]
+        assert list(locals_) == ["x", "n"]
+        assert locals_["n"] is c.fn.__closure__[0]
         return _native.Entry([], target, "function")
 
     def target_body(x: int) -> Any:
@@ -151,6 +157,7 @@ def test_free_variables_travel_as_cells() -> None:
     for style in ("cell argument", "free variable"):
         f = outer(10)
         if style == "cell argument":
+
             def target(x: int, n: Any) -> Any:
                 n.cell_contents += 1
                 return ("compiled", x + n.cell_contents)

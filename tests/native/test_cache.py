@@ -23,7 +23,9 @@ def double(x: Any, y: Any = 0) -> Any:
 
 
 def make(**options: Any) -> Any:
-    return _native.CompiledFunction(double, equality_compiler(double, lambda d: ("compiled", d["x"], d["y"])), **options)
+    return _native.CompiledFunction(
+        double, equality_compiler(double, lambda d: ("compiled", d["x"], d["y"])), **options
+    )
 
 
 def test_hits_and_recency() -> None:
@@ -53,7 +55,8 @@ def test_reasons_name_entry_and_guard() -> None:
     c(1, 1), c(1, 2), c(2, 2)
     assert seen == [(c, []), (c, [("y", 1)]), (c, [("x", 1), ("x", 1)])]
     texts = c.explain_miss(9, y=9)
-    assert len(texts) == 3 and all("L['x'] ==" in t and "seen 9" in t for _, _, t in texts)
+    assert len(texts) == 3
+    assert all("L['x'] ==" in t and "seen 9" in t for _, _, t in texts)
     assert c.explain_miss(2, 2) == []
     with pytest.raises(TypeError, match="do not fit the signature"):
         c.explain_miss()
@@ -63,7 +66,8 @@ def test_none_means_never() -> None:
     calls: list[int] = []
     c = _native.CompiledFunction(double, lambda *a: calls.append(1))
     assert [c(i) for i in range(3)] == [("eager", i, 0) for i in range(3)]
-    assert calls == [1] and c.counters()["eager_calls"] == 3
+    assert calls == [1]
+    assert c.counters()["eager_calls"] == 3
     c.reset()
     c(1)
     assert calls == [1, 1]
@@ -143,11 +147,14 @@ def test_recompile_limit(limits: list[Any]) -> None:
     assert c(0)[0] == "compiled"
     n = c.counters()
     assert (n["compiles"], n["limit_hits"], n["eager_calls"]) == (2, 3, 3)
-    assert len(limits) == 1 and limits[0][0] is c and [e for e, _ in limits[0][1]] == [0, 1]
+    assert len(limits) == 1
+    assert limits[0][0] is c
+    assert [e for e, _ in limits[0][1]] == [0, 1]
     c.recompile_limit = 3
     assert c(9)[0] == "compiled"
     c.reset()
-    assert c(7)[0] == "compiled" and c.counters()["compiles"] == 1
+    assert c(7)[0] == "compiled"
+    assert c.counters()["compiles"] == 1
 
 
 def test_accumulated_limit_spans_code_objects(limits: list[Any]) -> None:
@@ -163,19 +170,25 @@ def test_accumulated_limit_spans_code_objects(limits: list[Any]) -> None:
     f.__code__ = g.__code__
     assert [c(i) for i in range(3)] == ["compiled", "eager", "eager"]
     f.__code__ = first
-    assert c(0) == "compiled" and c(5) == "eager"
+    assert c(0) == "compiled"
+    assert c(5) == "eager"
     assert len(limits) == 2
 
 
 def test_eager_entry_runs_the_original_under_its_guards() -> None:
-    c = _native.CompiledFunction(double, lambda s, l, r: _native.Entry([Guard("equals", local("x"), 1)], double, "eager"))
+    c = _native.CompiledFunction(
+        double, lambda s, l, r: _native.Entry([Guard("equals", local("x"), 1)], double, "eager")
+    )
     assert c(1, y=5) == ("eager", 1, 5)
     assert c(1, 5) == ("eager", 1, 5)
-    assert c.counters()["hits"] == 1 and c.counters()["eager_calls"] == 2
+    assert c.counters()["hits"] == 1
+    assert c.counters()["eager_calls"] == 2
 
 
 def test_guards_that_fail_at_once_run_the_original() -> None:
-    c = _native.CompiledFunction(double, lambda s, l, r: _native.Entry([Guard("equals", local("x"), 99)], double, "function"))
+    c = _native.CompiledFunction(
+        double, lambda s, l, r: _native.Entry([Guard("equals", local("x"), 99)], double, "function")
+    )
     assert c(1) == ("eager", 1, 0)
     assert c.counters()["fresh_failures"] == 1
 
@@ -194,15 +207,22 @@ def test_output_templates() -> None:
     marker = object()
     template = (
         "dict",
-        [("a", ("tuple", [("graph", 0), ("list", [("graph", 1), ("const", marker)])])), (3, ("source", local("y").item(0)))],
+        [
+            ("a", ("tuple", [("graph", 0), ("list", [("graph", 1), ("const", marker)])])),
+            (3, ("source", local("y").item(0))),
+        ],
     )
     c = plan(template, [local("x"), local("x").attr("data")])
     y = [object()]
     for _ in range(2):
         r = c(x, y)
-        assert list(r) == ["a", 3] and isinstance(r["a"], tuple) and isinstance(r["a"][1], list)
-        assert torch.equal(r["a"][0], x + 1) and torch.equal(r["a"][1][0], x + 1)
-        assert r["a"][1][1] is marker and r[3] is y[0]
+        assert list(r) == ["a", 3]
+        assert isinstance(r["a"], tuple)
+        assert isinstance(r["a"][1], list)
+        assert torch.equal(r["a"][0], x + 1)
+        assert torch.equal(r["a"][1][0], x + 1)
+        assert r["a"][1][1] is marker
+        assert r[3] is y[0]
     assert r["a"][1] is not c(x, y)["a"][1]
     c.set_mode("run")
     assert c(x, [])[0] == "eager"  # a source of an output that cannot be read is a miss
@@ -211,7 +231,11 @@ def test_output_templates() -> None:
 def test_plan_errors() -> None:
     with pytest.raises(RuntimeError, match="asks for graph output 3, but the graph returned 1 values"):
         plan(("graph", 3), [local("x")])(torch.ones(1))
-    for bad, text in ((("nope", 1), "unknown output kind"), (("graph",), "bad output template"), (5, "bad output template")):
+    for bad, text in (
+        (("nope", 1), "unknown output kind"),
+        (("graph",), "bad output template"),
+        (5, "bad output template"),
+    ):
         with pytest.raises(ValueError, match=text):
             plan(bad, [local("x")])(torch.ones(1))
     with pytest.raises(ZeroDivisionError):
@@ -255,7 +279,8 @@ def test_tail_calls_do_not_recurse() -> None:
 
     c = _native.CompiledFunction(loop, lambda s, l, r: _native.Entry([], step, "function"), positional=True)
     assert c(100_000, 0) == 100_000 * 100_001 // 2
-    assert c.counters()["tail_calls"] == 100_000 and c.counters()["compiles"] == 1
+    assert c.counters()["tail_calls"] == 100_000
+    assert c.counters()["compiles"] == 1
 
 
 def test_tail_call_to_a_plain_callable_and_errors() -> None:
@@ -286,7 +311,8 @@ def test_tail_call_to_a_plain_callable_and_errors() -> None:
 
 def test_dict_weakref_and_wraps() -> None:
     c = functools.wraps(double)(make())
-    assert c.__wrapped__ is double and c.__name__ == "double"
+    assert c.__wrapped__ is double
+    assert c.__name__ == "double"
     c.note = 5
     assert vars(c)["note"] == 5
     r = weakref.ref(c)
@@ -302,7 +328,8 @@ def test_subclass() -> None:
         pass
 
     m = Mine(double, equality_compiler(double, lambda d: "compiled"))
-    assert m(1) == "compiled" and isinstance(m, Mine)
+    assert m(1) == "compiled"
+    assert isinstance(m, Mine)
 
 
 def test_cycles_are_collected() -> None:
@@ -317,10 +344,13 @@ def test_cycles_are_collected() -> None:
         def target(self: Any) -> Any:
             return m
 
-        c = _native.CompiledFunction(f, lambda s, l, r: _native.Entry([Guard("id_is", local("self"), m)], target, "function"))
+        c = _native.CompiledFunction(
+            f, lambda s, l, r: _native.Entry([Guard("id_is", local("self"), m)], target, "function")
+        )
         c.back = c
         m.call = c  # type: ignore[attr-defined]
-        assert c(m) is m and c(m) is m
+        assert c(m) is m
+        assert c(m) is m
         return weakref.ref(m), weakref.ref(c), weakref.ref(c.entries[0])
 
     refs = build()
@@ -336,7 +366,9 @@ def test_calls_leak_nothing() -> None:
     def target(a: Any, b: Any, k: Any, args: Any, kw: Any) -> Any:
         return a
 
-    c = _native.CompiledFunction(f, lambda s, l, r: _native.Entry([Guard("type_is", local("b").then("type"), type)], target, "function"))
+    c = _native.CompiledFunction(
+        f, lambda s, l, r: _native.Entry([Guard("type_is", local("b").then("type"), type)], target, "function")
+    )
     p = plan(("tuple", [("graph", 0), ("source", local("y").item(0)), ("const", default)]), [local("x")])
     t = torch.ones(1)
 
@@ -395,7 +427,8 @@ def test_compile_that_resets_is_not_stored() -> None:
         return inner(s, l, r)
 
     c = _native.CompiledFunction(double, compile)
-    assert c(1) == "compiled" and c.entries == []
+    assert c(1) == "compiled"
+    assert c.entries == []
 
 
 def test_call_from_its_own_compilation_is_eager() -> None:

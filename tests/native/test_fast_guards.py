@@ -31,6 +31,7 @@ class Leaf:
         self.n = n
         self.flag = True
         self.weight = torch.nn.Parameter(torch.zeros(2, 3))
+        self.buffer = torch.zeros(2, 2)
         self.hooks: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self.table = {"a": 1, "b": 2}
         self.items = [1, 2, 3]
@@ -72,6 +73,7 @@ def guard_leaf(s: Source, leaf: Leaf, out: list[Guard]) -> None:
         Guard("id_is", d.dict_item("flag"), leaf.flag),
         Guard("tensor", d.dict_item("weight"), TensorSpec.of(leaf.weight)),
         Guard("id_is", d.dict_item("weight"), weakref.ref(leaf.weight)),
+        Guard("tensor", d.dict_item("buffer"), TensorSpec.of(leaf.buffer)),
         Guard("length", d.dict_item("hooks"), len(leaf.hooks)),
         Guard("dict_keys", d.dict_item("table"), tuple(leaf.table)),
         Guard("equals", d.dict_item("table").dict_item("b"), leaf.table["b"]),
@@ -119,11 +121,18 @@ class Checked:
         scope = Scope({"x": root or self.tree}, self.globals)
         got = self.native.check(scope.locals, scope.globals)
         want = first_failure(self.guards, scope)
-        assert (got is None) == (want is None), (got, want, got is not None and str(self.guards[got]), want is not None and str(self.guards[want]))
+        assert (got is None) == (want is None), (
+            got,
+            want,
+            got is not None and str(self.guards[got]),
+            want is not None and str(self.guards[want]),
+        )
         return got is None
 
     def warm(self) -> None:
-        assert self.check() and self.check() and self.native.is_fast
+        assert self.check()
+        assert self.check()
+        assert self.native.is_fast
 
 
 def swap(o: Any, name: str, value: Any) -> Callable[[], None]:
@@ -193,6 +202,18 @@ BREAKING: dict[str, Callable[[Leaf], Callable[[], None]]] = {
     "weight.data": lambda m: swap_data(m, torch.zeros(3, 3)),
     "weight.data's dtype": lambda m: swap_data(m, torch.zeros(2, 3, dtype=torch.float64)),
     "requires_grad": lambda m: swap(m.weight, "requires_grad", False),
+    "buffer transposed in place": lambda m: (m.buffer.t_(), lambda: m.buffer.t_())[1],
+    "buffer resized": lambda m: (m.buffer.resize_(3, 2), lambda: m.buffer.resize_(2, 2))[1],
+    "buffer gains a dimension": lambda m: (m.buffer.unsqueeze_(0), lambda: m.buffer.squeeze_(0))[1],
+    "buffer requires grad": lambda m: swap(m.buffer, "requires_grad", True),
+    "buffer is part of a graph": lambda m: (
+        m.buffer.add_(torch.ones(2, requires_grad=True)),
+        lambda: m.buffer.detach_(),
+    )[1],
+    "buffer set to another storage": lambda m: set_storage(m.buffer, torch.zeros(4)),
+    "buffer's object swapped": lambda m: swap_tensors(m.buffer, torch.zeros(5)),
+    "buffer's dtype": lambda m: swap(m.buffer, "data", torch.zeros(2, 2, dtype=torch.int64)),
+    "buffer's device": lambda m: swap(m, "buffer", torch.zeros(2, 2, device="meta")),
     "hook added": lambda m: set_item(m.hooks, 1, print),
     "key added": lambda m: set_item(m.table, "c", 1),
     "item changed": lambda m: set_item(m.table, "b", 5),
@@ -217,6 +238,17 @@ def swap_data(m: Leaf, value: torch.Tensor) -> Callable[[], None]:
     old = m.weight.data
     m.weight.data = value
     return lambda: setattr(m.weight, "data", old)
+
+
+def set_storage(t: torch.Tensor, other: torch.Tensor) -> Callable[[], None]:
+    old = t.detach()
+    t.set_(other)
+    return lambda: t.set_(old)
+
+
+def swap_tensors(t: torch.Tensor, other: torch.Tensor) -> Callable[[], None]:
+    torch.utils.swap_tensors(t, other)
+    return lambda: torch.utils.swap_tensors(t, other)
 
 
 def reorder(m: Leaf) -> Callable[[], None]:
@@ -248,9 +280,11 @@ def test_every_change_is_seen_and_its_undoing_too(name: str) -> None:
     for leaf in list(c.tree.leaves())[::3]:
         c.warm()
         undo = BREAKING[name](leaf)
-        assert not c.check() and not c.check()
+        assert not c.check()
+        assert not c.check()
         undo()
-        assert c.check() and c.check()
+        assert c.check()
+        assert c.check()
 
 
 @pytest.mark.parametrize("name", sorted(HARMLESS))
@@ -305,7 +339,8 @@ def test_globals_may_change() -> None:
     c.globals["g"] = 1
     assert c.check()
     c.globals = {"g": 1}
-    assert c.check() and c.check()
+    assert c.check()
+    assert c.check()
     c.globals = {}
     assert not c.check()
 
@@ -358,7 +393,9 @@ def test_the_object_is_gone_and_another_has_its_address() -> None:
         b = build()
         guards = guards_of(b)
         tree = _native.GuardTree(guards, ("x",))
-        assert tree.check({"x": b}, {}) is None and tree.check({"x": b}, {}) is None and tree.is_fast
+        assert tree.check({"x": b}, {}) is None
+        assert tree.check({"x": b}, {}) is None
+        assert tree.is_fast
         if what % 2:
             b.list[0] = None
             b.list[0] = Box() if what % 4 == 1 else Bag()
@@ -372,7 +409,11 @@ def test_it_holds_no_object() -> None:
     tree = Tree(2)
     c = Checked(tree)
     c.warm()
-    refs = [weakref.ref(leaf) for leaf in tree.leaves()] + [weakref.ref(leaf.weight) for leaf in tree.leaves()] + [weakref.ref(tree)]
+    refs = (
+        [weakref.ref(leaf) for leaf in tree.leaves()]
+        + [weakref.ref(leaf.weight) for leaf in tree.leaves()]
+        + [weakref.ref(tree)]
+    )
     native = c.native
     # the guards name the functions' code and the methods, never the objects
     del tree, c
@@ -385,7 +426,9 @@ def test_switch() -> None:
     c = Checked(Tree(1))
     _native.set_fast_guards(False)
     try:
-        assert c.check() and c.check() and not c.native.is_fast
+        assert c.check()
+        assert c.check()
+        assert not c.native.is_fast
     finally:
         _native.set_fast_guards(True)
     c.warm()
@@ -395,17 +438,25 @@ def test_entries_use_it_and_records_are_right() -> None:
     tree = Tree(2)
     weights = [leaf.weight for leaf in tree.leaves()]
     guards = all_guards(tree)
-    sources = [g.source for g in guards if g.kind == "tensor"]
+    sources = [g.source for g in guards if g.kind == "tensor" and g.source.arg == "weight"]
 
     def f(x: Any, t: Any) -> Any: ...
 
-    target = lambda *ins: ins  # noqa: E731
-    entry = _native.Entry(guards[:-1], target, "plan", ("tuple", [("graph", 0), ("graph", 1), ("source", sources[-1])]), [local("t"), sources[1]])
+    target = lambda *ins: ins
+    entry = _native.Entry(
+        guards[:-1],
+        target,
+        "plan",
+        ("tuple", [("graph", 0), ("graph", 1), ("source", sources[-1])]),
+        [local("t"), sources[1]],
+    )
     c = _native.CompiledFunction(f, lambda *a: entry)
     for i in range(20):
         t = object()
         r = c(tree, t)
-        assert r[0] is t and r[1] is weights[1] and r[2] is weights[-1]
+        assert r[0] is t
+        assert r[1] is weights[1]
+        assert r[2] is weights[-1]
         next(tree.leaves()).note = i  # type: ignore[attr-defined]
     assert c.counters()["hits"] == 19
 
@@ -434,11 +485,16 @@ def test_code_that_runs_during_a_fast_check() -> None:
         guard_tree(X, tree, guards)
         weights = [g.source for g in guards if g.kind == "tensor"]
         guards.append(Guard("no_alias", weights[0], None, tuple(weights[1:])))
-        guards.append(Guard("length", X.then("instance_dict").dict_item("leaf").then("instance_dict").dict_item("late").item(0), 1))
+        guards.append(
+            Guard(
+                "length", X.then("instance_dict").dict_item("leaf").then("instance_dict").dict_item("late").item(0), 1
+            )
+        )
         leaf.late = collections.deque([[1]])  # type: ignore[attr-defined]
         native = _native.GuardTree(guards, ("x", "y"))
         assert native.check({"x": tree, "y": evil}, {}) is None
-        assert native.check({"x": tree, "y": evil}, {}) is None and native.is_fast
+        assert native.check({"x": tree, "y": evil}, {}) is None
+        assert native.is_fast
         evil.armed = True
         native.check({"x": tree, "y": evil}, {})
         assert native.check({"x": tree, "y": evil}, {}) is not None
@@ -449,19 +505,22 @@ def test_random_changes(seed: int) -> None:
     """Breaking and harmless changes in random order, several at a time, undone in random order."""
     rng = random.Random(seed)
     c = Checked(Tree(2))
+    # torch refuses to swap a tensor that has weak references, and learning may make some
+    breaking = [change for name, change in BREAKING.items() if "swapped" not in name]
     undos: list[Callable[[], None]] = []
     held = 0
     for _ in range(250):
         kind = rng.random()
         leaf = rng.choice(list(c.tree.leaves()))
         if kind < 0.25 and not undos:
-            undos.append(rng.choice(list(BREAKING.values()))(leaf))
+            undos.append(rng.choice(breaking)(leaf))
         elif kind < 0.5:
             rng.choice(list(HARMLESS.values()))(leaf)
         elif undos:
             undos.pop()()
         held += c.check()
-    assert held > 60 and c.fast > 10
+    assert held > 60
+    assert c.fast > 10
     for undo in undos:
         undo()
 
@@ -470,8 +529,16 @@ def test_module_type_instances_and_types() -> None:
     m = types.ModuleType("m")
     m.value, m.fn = 1, len  # type: ignore[attr-defined]
     d = const(m).then("instance_dict")
-    guards = [Guard("equals", d.dict_item("value"), 1), Guard("id_is", d.dict_item("fn"), len), Guard("type_is", const(m), types.ModuleType)]
-    guards += [Guard("dict_absent", d, "nothing"), Guard("instance_absent", const(m), "nothing"), Guard("type_is", d.dict_item("value"), int)]
+    guards = [
+        Guard("equals", d.dict_item("value"), 1),
+        Guard("id_is", d.dict_item("fn"), len),
+        Guard("type_is", const(m), types.ModuleType),
+    ]
+    guards += [
+        Guard("dict_absent", d, "nothing"),
+        Guard("instance_absent", const(m), "nothing"),
+        Guard("type_is", d.dict_item("value"), int),
+    ]
     tree = _native.GuardTree(guards, ())
     scope = Scope({}, {})
 
@@ -480,11 +547,14 @@ def test_module_type_instances_and_types() -> None:
         assert (got is None) == (first_failure(guards, scope) is None)
         return got is None
 
-    assert check() and check() and tree.is_fast
+    assert check()
+    assert check()
+    assert tree.is_fast
     m.value = 2  # type: ignore[attr-defined]
     assert not check()
     m.value = 1  # type: ignore[attr-defined]
-    assert check() and check()
+    assert check()
+    assert check()
 
     class Special(types.ModuleType):
         pass

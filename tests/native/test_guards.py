@@ -112,7 +112,8 @@ def test_kind_on_all_pairs_of_values(kind: str) -> None:
                 held += 1
             else:
                 failed += 1
-    assert held and failed
+    assert held
+    assert failed
 
 
 def test_instance_and_class_attributes() -> None:
@@ -168,10 +169,13 @@ def test_free_function_parts() -> None:
     g: Any = outer()
     assert not agree_tree(tree, guards, Scope({"x": g}, {}))
     f = outer()
-    f.__code__ = (lambda b=3, *, k=4: a).__code__ if False else g.__code__.replace(co_name="other")  # noqa: F821
+    f.__code__ = (lambda b=3, *, k=4: a).__code__ if False else g.__code__.replace(co_name="other")
     assert not agree_tree(tree, guards, Scope({"x": f}, {}))
     method = Plain().method
-    guards = [Guard("id_is", X.then("method_self"), method.__self__), Guard("id_is", X.then("method_func"), method.__func__)]
+    guards = [
+        Guard("id_is", X.then("method_self"), method.__self__),
+        Guard("id_is", X.then("method_func"), method.__func__),
+    ]
     assert agree(guards, Scope({"x": method}, {}))
     assert not agree(guards, Scope({"x": Plain().method}, {}))
 
@@ -224,7 +228,8 @@ def test_relations() -> None:
     for scope in (Scope({"x": a, "y": b}, {}), Scope({"x": a, "y": a}, {}), Scope({"x": a}, {})):
         agree(distinct, scope)
         agree(same, scope)
-    assert agree(distinct, Scope({"x": a, "y": b}, {})) and not agree(distinct, Scope({"x": a, "y": a}, {}))
+    assert agree(distinct, Scope({"x": a, "y": b}, {}))
+    assert not agree(distinct, Scope({"x": a, "y": a}, {}))
     tree = _native.GuardTree(distinct, ("x", "y"))
     for _ in range(3):  # the memo of the last good addresses
         assert agree_tree(tree, distinct, Scope({"x": a, "y": b}, {}))
@@ -310,7 +315,8 @@ def test_tensor_subclass(level: str) -> None:
 
 def test_probe_found_the_offsets() -> None:
     probe = _native.tensor_probe()
-    assert probe["level"] == "offsets" and probe["state"] is True
+    assert probe["level"] == "offsets"
+    assert probe["state"] is True
 
 
 STATES: list[Callable[[], Any]] = [
@@ -365,7 +371,11 @@ def test_prefixes_are_shared() -> None:
     # one more read and one more check; the object and its dict are read once
     assert len(_native.GuardTree(two, ("x",))) == len(_native.GuardTree(one, ("x",))) + 2
     assert agree(two, Scope({"x": m}, {}))
-    keys = [Guard("equals", X.dict_item(1), "int"), Guard("equals", X.dict_item(True), "int"), Guard("equals", X.dict_item("1"), "str")]
+    keys = [
+        Guard("equals", X.dict_item(1), "int"),
+        Guard("equals", X.dict_item(True), "int"),
+        Guard("equals", X.dict_item("1"), "str"),
+    ]
     assert agree(keys, Scope({"x": {1: "int", "1": "str"}}, {}))
 
 
@@ -469,7 +479,8 @@ def test_random_mutations_agree_with_the_oracle() -> None:
                 held += 1
             else:
                 stale += 1
-    assert held > 20 and stale > 100
+    assert held > 20
+    assert stale > 100
 
 
 class Evil:

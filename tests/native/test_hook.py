@@ -30,7 +30,7 @@ def hook(callback: Any) -> Iterator[None]:
 
 
 def for_codes(table: dict[Any, Any], log: list[Any] | None = None) -> Any:
-    def callback(code: Any) -> Any:
+    def callback(code: Any, function: Any) -> Any:
         if log is not None:
             log.append(code)
         return table.get(code)
@@ -105,6 +105,7 @@ def test_closures_and_methods() -> None:
     c = _native.CompiledFunction(f, equality_compiler(f, lambda d: ("compiled", d["x"] + d["n"].cell_contents)))
     with hook(for_codes({f.__code__: c})):
         assert (f(1), g(1), f(1)) == (("compiled", 11), ("compiled", 21), ("compiled", 11))
+
     # a target with free variables of its own runs with the cells of the frame's function
     def generated(n: int) -> Any:
         return lambda x: ("compiled", x + n)
@@ -148,10 +149,14 @@ def test_eager_answers_run_the_frame_itself() -> None:
 
     c = _native.CompiledFunction(target, compile)
     with hook(for_codes({target.__code__: c})):
-        assert target(1)[0] == "eager" and target(2)[0] == "eager"
-    e = _native.CompiledFunction(target, lambda s, l, r: _native.Entry([Guard("equals", local("a"), 1)], target, "eager"))
+        assert target(1)[0] == "eager"
+        assert target(2)[0] == "eager"
+    e = _native.CompiledFunction(
+        target, lambda s, l, r: _native.Entry([Guard("equals", local("a"), 1)], target, "eager")
+    )
     with hook(for_codes({target.__code__: e})):
-        assert target(1)[0] == "eager" and target(1)[0] == "eager"
+        assert target(1)[0] == "eager"
+        assert target(1)[0] == "eager"
     assert e.counters()["hits"] == 1
 
 
@@ -181,14 +186,18 @@ def test_generators_coroutines_and_module_code_run_as_they_are() -> None:
             c.send(None)
         exec("x = [i for i in range(3)]\ndef f(): return x\nassert f() == [0, 1, 2]", {})
         assert type("T", (), {"a": property(lambda self: 7)})().a == 7
-    assert gen.__code__ not in log and coro.__code__ not in log and target.__code__ in log
+    assert gen.__code__ not in log
+    assert coro.__code__ not in log
+    assert target.__code__ in log
 
 
 def test_tail_calls_in_a_frame() -> None:
     def resume(x: int) -> Any:
         raise AssertionError("compiled")
 
-    r = _native.CompiledFunction(resume, lambda s, l, q: _native.Entry([], lambda x: x + 1, "function"), positional=True)
+    r = _native.CompiledFunction(
+        resume, lambda s, l, q: _native.Entry([], lambda x: x + 1, "function"), positional=True
+    )
     c = compiled(target, lambda d: _native.tail_call(r, d["a"]))
     with hook(for_codes({target.__code__: c})):
         assert [target(i) for i in (1, 1, 2)] == [2, 2, 3]
@@ -201,7 +210,9 @@ def test_entry_turns_the_hook_on_for_its_own_run() -> None:
     _native.set_frame_hook(for_codes({target.__code__: c}))
     try:
         for on in (True, False):
-            f = _native.CompiledFunction(caller, lambda s, l, r: _native.Entry([], lambda x: target(x), "function", frame_hook=on))
+            f = _native.CompiledFunction(
+                caller, lambda s, l, r: _native.Entry([], lambda x: target(x), "function", frame_hook=on)
+            )
             assert [f(1), f(1)] == [target_result(on)] * 2
         assert target(1)[0] == "eager"
     finally:
@@ -219,11 +230,11 @@ def test_broken_callbacks_do_not_break_the_call(capsys: pytest.CaptureFixture[st
     seen: list[Any] = []
     old, sys.unraisablehook = sys.unraisablehook, lambda u: seen.append(u.exc_type)
     try:
-        with hook(lambda code: 1 // 0):
+        with hook(lambda code, function: 1 // 0):
             assert f(3) == 3
         assert ZeroDivisionError in seen
         seen.clear()
-        with hook(lambda code: 17):
+        with hook(lambda code, function: 17):
             assert f(3) == 3
         assert TypeError in seen
     finally:
@@ -268,7 +279,8 @@ def test_frames_leak_nothing() -> None:
         after = sys.getrefcount(thing), sys.getrefcount(f), sys.getrefcount(f.__code__), sys.getallocatedblocks()
     assert after[:3] == before[:3]
     assert after[3] - before[3] < 200
-    assert cf.counters()["hits"] >= 5000 and cg.counters()["hits"] >= 5000
+    assert cf.counters()["hits"] >= 5000
+    assert cg.counters()["hits"] >= 5000
     r = weakref.ref(thing)
     del thing
     gc.collect()
@@ -279,7 +291,9 @@ def test_deep_recursion_through_the_hook() -> None:
     def down(n: int) -> int:
         return 0 if n == 0 else 1 + down(n - 1)
 
-    c = _native.CompiledFunction(down, lambda s, l, r: _native.Entry([], lambda n: 0 if n == 0 else 1 + down(n - 1), "function"))
+    c = _native.CompiledFunction(
+        down, lambda s, l, r: _native.Entry([], lambda n: 0 if n == 0 else 1 + down(n - 1), "function")
+    )
     with hook(for_codes({down.__code__: c})):
         assert down(50) == 50
         with pytest.raises(RecursionError):

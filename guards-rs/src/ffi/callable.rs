@@ -47,7 +47,12 @@ unsafe fn keywords(names: *mut PyObject) -> (Option<Obj>, usize) {
     (names, names.map_or(0, |k| k.tuple_len()))
 }
 
-unsafe extern "C" fn vectorcall(this: *mut PyObject, args: *const *mut PyObject, nargsf: usize, names: *mut PyObject) -> *mut PyObject {
+unsafe extern "C" fn vectorcall(
+    this: *mut PyObject,
+    args: *const *mut PyObject,
+    nargsf: usize,
+    names: *mut PyObject,
+) -> *mut PyObject {
     let (names, n_names) = keywords(names);
     let args = arguments(args, PyVectorcall_NARGS(nargsf) as usize + n_names);
     finish(|| compiled::call(Obj::borrow(this), args, names))
@@ -214,7 +219,13 @@ properties:
 }
 
 fn member(name: &'static CStr, offset: usize) -> PyMemberDef {
-    PyMemberDef { name: name.as_ptr(), type_code: Py_T_PYSSIZET, offset: offset as Py_ssize_t, flags: Py_READONLY, doc: null_mut() }
+    PyMemberDef {
+        name: name.as_ptr(),
+        type_code: Py_T_PYSSIZET,
+        offset: offset as Py_ssize_t,
+        flags: Py_READONLY,
+        doc: null_mut(),
+    }
 }
 
 /// Makes the type; once, at import.
@@ -246,7 +257,11 @@ pub fn make_type() -> Res<Owned> {
         slot(Py_tp_doc, doc.as_ptr() as *mut c_void),
         slot(0, null_mut()),
     ];
-    let flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
+    let flags = Py_TPFLAGS_DEFAULT
+        | Py_TPFLAGS_HAVE_GC
+        | Py_TPFLAGS_BASETYPE
+        | Py_TPFLAGS_HAVE_VECTORCALL
+        | Py_TPFLAGS_METHOD_DESCRIPTOR;
     let mut spec = PyType_Spec {
         name: c"pycompiler._native.CompiledFunction".as_ptr(),
         basicsize: size_of::<Object>() as c_int,
@@ -279,5 +294,9 @@ macro_rules! builtin {
 }
 
 pub fn tail_call_function() -> Res<Owned> {
-    builtin!("tail_call", "tail_call(f, *args)\n--\n\nReturned by generated code: the engine continues with f(*args).", super::tailcall::make)
+    builtin!(
+        "tail_call",
+        "tail_call(f, *args)\n--\n\nReturned by generated code: the engine continues with f(*args).",
+        super::tailcall::make
+    )
 }

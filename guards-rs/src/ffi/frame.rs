@@ -157,8 +157,13 @@ pub fn uninstall() {
     unsafe {
         let interpreter = PyInterpreterState_Get();
         let previous = PREVIOUS.load(Ordering::Relaxed);
-        if _PyInterpreterState_GetEvalFrameFunc(interpreter) as *const () == evaluate as *const () && !previous.is_null() {
-            _PyInterpreterState_SetEvalFrameFunc(interpreter, std::mem::transmute::<*mut c_void, EvalFunction>(previous));
+        if _PyInterpreterState_GetEvalFrameFunc(interpreter) as *const () == evaluate as *const ()
+            && !previous.is_null()
+        {
+            _PyInterpreterState_SetEvalFrameFunc(
+                interpreter,
+                std::mem::transmute::<*mut c_void, EvalFunction>(previous),
+            );
         }
     }
 }

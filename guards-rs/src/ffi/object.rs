@@ -96,7 +96,7 @@ impl Owned {
         unsafe { Owned(Obj(NonNull::new_unchecked(value.into_ptr()))) }
     }
 
-    pub fn to_py(self, py: pyo3::Python<'_>) -> pyo3::Py<pyo3::PyAny> {
+    pub fn into_py(self, py: pyo3::Python<'_>) -> pyo3::Py<pyo3::PyAny> {
         // SAFETY: an owned, non-null reference is handed over.
         unsafe { pyo3::Py::from_owned_ptr(py, self.into_ptr()) }
     }
@@ -719,7 +719,6 @@ unsafe fn truth(rc: c_int) -> Res<bool> {
     Ok(rc != 0)
 }
 
-
 /// A strong reference to an instance of one of our PyO3 classes, cheap to follow.
 pub struct Handle<T>(ManuallyDrop<Py<T>>);
 
@@ -770,6 +769,7 @@ impl<T: PyClass<Frozen = True> + Sync> std::ops::Deref for Handle<T> {
 /// Shows a reference that the visited object owns to the cycle collector.
 pub fn visit_obj(visit: &pyo3::PyVisit<'_>, o: Obj) -> Result<(), pyo3::PyTraverseError> {
     // SAFETY: a Py made of a borrowed pointer and never dropped.
-    let py: ManuallyDrop<Py<pyo3::PyAny>> = unsafe { ManuallyDrop::new(std::mem::transmute::<Obj, Py<pyo3::PyAny>>(o)) };
+    let py: ManuallyDrop<Py<pyo3::PyAny>> =
+        unsafe { ManuallyDrop::new(std::mem::transmute::<Obj, Py<pyo3::PyAny>>(o)) };
     visit.call(&*py)
 }

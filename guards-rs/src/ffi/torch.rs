@@ -51,6 +51,15 @@ pub struct Layout {
     pub keys: usize,
     pub dtype: usize,
     pub sizes: usize,
+    /// The pointer to the autograd metadata (null: no gradient is required), when it was found.
+    pub autograd: Option<Autograd>,
+}
+
+/// Offsets of the metadata pointer in the TensorImpl, and of the flag `requires_grad` in the metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Autograd {
+    pub pointer: usize,
+    pub flag: usize,
 }
 
 /// A tensor seen through a verified layout; live as long as the Python object is.
@@ -95,15 +104,54 @@ impl RawTensor {
             (heap, heap + 8 * n)
         };
         // SAFETY: the layout was verified: `n` words follow at both places while the tensor lives.
-        unsafe { (std::slice::from_raw_parts(sizes as *const i64, n), std::slice::from_raw_parts(strides as *const i64, n)) }
+        unsafe {
+            (std::slice::from_raw_parts(sizes as *const i64, n), std::slice::from_raw_parts(strides as *const i64, n))
+        }
     }
 
-    /// `TensorImpl::requires_grad()`, by its exported symbol.
+    /// `TensorImpl::requires_grad()`, by its exported symbol unless there are no metadata.
     #[inline]
     pub fn requires_grad(self, f: RequiresGrad) -> bool {
+        if let Some(autograd) = self.layout.autograd {
+            if load::<usize>(self.imp + autograd.pointer) == 0 {
+                return false;
+            }
+        }
         // SAFETY: the symbol is `bool TensorImpl::requires_grad() const`, called on a live TensorImpl.
         unsafe { (f.0)(self.imp as *const c_void) }
     }
+}
+
+/// Addresses of the words that say all that a tensor guard compares, in the order in which they may be read; None when
+/// words do not suffice (many dimensions, a gradient required by a function only).
+pub fn identity_words(t: Obj, layout: Layout, compared: &[bool]) -> Option<Vec<usize>> {
+    let raw = RawTensor::of(t, layout);
+    let (n, autograd) = (raw.dim(), layout.autograd?);
+    if n > INLINE_DIMS || compared.len() > 2 * n {
+        return None;
+    }
+    let sizes = raw.imp + layout.sizes;
+    let mut out = vec![t.id() + layout.handle, raw.imp + layout.keys, raw.imp + (layout.dtype & !7), sizes];
+    for (i, _) in compared.iter().enumerate().filter(|(_, c)| **c) {
+        out.push(sizes + 8 + 8 * if i < n { i } else { i - n + INLINE_DIMS });
+    }
+    out.push(raw.imp + autograd.pointer);
+    let metadata: usize = load(raw.imp + autograd.pointer);
+    if metadata != 0 {
+        if load::<u8>(metadata + autograd.flag) != 1 {
+            return None;
+        }
+        out.push(metadata + (autograd.flag & !7));
+    }
+    Some(out)
+}
+
+macro_rules! resolve {
+    ($name:literal as $ty:ty) => {
+        // SAFETY: a mangled name fixes the signature, and torch keeps those of its C functions stable
+        // (torch/csrc/inductor/aoti_torch/c/shim.h).
+        unsafe { std::mem::transmute::<usize, $ty>(symbol($name)?) }
+    };
 }
 
 #[derive(Clone, Copy)]
@@ -111,8 +159,8 @@ pub struct RequiresGrad(unsafe extern "C" fn(*const c_void) -> bool);
 
 impl RequiresGrad {
     pub fn find() -> Option<Self> {
-        // SAFETY: the mangled name fixes the signature.
-        symbol(c"_ZNK3c1010TensorImpl13requires_gradEv").map(|p| RequiresGrad(unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*const c_void) -> bool>(p) }))
+        type Getter = unsafe extern "C" fn(*const c_void) -> bool;
+        Some(RequiresGrad(resolve!(c"_ZNK3c1010TensorImpl13requires_gradEv" as Getter)))
     }
 }
 
@@ -130,12 +178,6 @@ pub struct CAbi {
     strides: GetPtr,
 }
 
-macro_rules! resolve {
-    ($name:literal as $ty:ty) => {
-        // SAFETY: torch keeps the C signatures of these functions stable (torch/csrc/inductor/aoti_torch/c/shim.h).
-        unsafe { std::mem::transmute::<usize, $ty>(symbol($name)?) }
-    };
-}
 
 impl CAbi {
     pub fn find() -> Option<Self> {
@@ -208,8 +250,12 @@ impl StateSymbols {
         Some(StateSymbols {
             grad_mode: resolve!(c"_ZN3c108GradMode10is_enabledEv" as Flag),
             inference_mode: resolve!(c"_ZN3c1013InferenceMode10is_enabledEv" as Flag),
-            autocast_enabled: resolve!(c"_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE" as unsafe extern "C" fn(i8) -> bool),
-            autocast_dtype: resolve!(c"_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE" as unsafe extern "C" fn(i8) -> c_char),
+            autocast_enabled: resolve!(
+                c"_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE" as unsafe extern "C" fn(i8) -> bool
+            ),
+            autocast_dtype: resolve!(
+                c"_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE" as unsafe extern "C" fn(i8) -> c_char
+            ),
             autocast_cache: resolve!(c"_ZN2at8autocast25is_autocast_cache_enabledEv" as Flag),
             default_dtype: resolve!(c"_ZN3c1031get_default_dtype_as_scalartypeEv" as Byte),
             // SAFETY: `at::Context& globalContext()` has no preconditions; the context is a static.
@@ -238,7 +284,12 @@ impl StateSymbols {
                 (self.deterministic)(self.context),
                 (self.warn_only)(self.context),
             ];
-            let bytes = [(self.autocast_dtype)(CPU), (self.autocast_dtype)(CUDA), (self.default_dtype)(), (self.function_disabled)()];
+            let bytes = [
+                (self.autocast_dtype)(CPU),
+                (self.autocast_dtype)(CUDA),
+                (self.default_dtype)(),
+                (self.function_disabled)(),
+            ];
             [
                 flags.iter().fold(0, |w, f| w << 1 | u64::from(*f)),
                 bytes.iter().fold(0, |w, b| w << 8 | u64::from(*b as u8)),

@@ -43,6 +43,11 @@ extern "C" {
     fn _PyObject_GetDictPtr(obj: *mut PyObject) -> *mut *mut PyObject;
 }
 
+/// The words of a tensor that its guard depends on (see `torch::identity_words`).
+pub fn tensor(t: Obj, layout: super::torch::Layout, compared: &[bool]) -> Option<Vec<Word>> {
+    super::torch::identity_words(t, layout, compared).map(|addresses| addresses.into_iter().map(word).collect())
+}
+
 /// The slot that holds the object's instance dict (callers got the dict by `Obj::instance_dict` just now).
 pub fn dict_slot(o: Obj) -> Option<Word> {
     // SAFETY: *gil*, *live*; a null result is handled.

@@ -19,6 +19,10 @@ impl Kind for ClassAbsent {
         true
     }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
-        if pins.class_attributes(value) { Settled::ByWords } else { Settled::Recheck }
+        if pins.class_attributes(value) {
+            Settled::ByWords
+        } else {
+            Settled::Recheck
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! `arg in value`, in the storage of a dict or of a subclass.
 
-use super::source::dict_lookup;
 use super::fast::{Pins, Settled};
+use super::source::dict_lookup;
 use super::{Build, Kind, Walk};
 use crate::ffi::{Obj, Res};
 

@@ -2,8 +2,8 @@
 
 use super::equals::same_native;
 use super::fallback::{ask, or_none, oracle};
-use super::length::builtin_length;
 use super::fast::{Pins, Settled};
+use super::length::builtin_length;
 use super::{Build, Kind, Walk};
 use crate::ffi::object::Owned;
 use crate::ffi::{Obj, Res};
@@ -55,11 +55,16 @@ impl Kind for DictKeys {
         walk.hold();
         let listed: Option<Owned> = or_none(value.to_tuple());
         let Some(listed) = listed else { return false };
-        listed.tuple_len() == self.len && listed.tuple_items().zip(self.keys.tuple_items()).all(|(a, b)| self.same(a, b, walk))
+        listed.tuple_len() == self.len
+            && listed.tuple_items().zip(self.keys.tuple_items()).all(|(a, b)| self.same(a, b, walk))
     }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
         let own_order = value.is_dict_exact() || (value.is_ordered_dict_exact() && self.len == 0);
         let plain = self.keys.tuple_items().all(|key| key.is_plain_constant());
-        if own_order && plain && pins.dict(value) { Settled::ByWords } else { Settled::RecheckPython }
+        if own_order && plain && pins.dict(value) {
+            Settled::ByWords
+        } else {
+            Settled::RecheckPython
+        }
     }
 }

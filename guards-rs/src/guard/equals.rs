@@ -61,6 +61,10 @@ impl Kind for Equals {
     }
     fn settle(&self, value: Obj, _: &mut Pins) -> Settled {
         // A value that is what it was compared with, or of an immutable type, stays equal.
-        if value == self.constant || self.oracle.is_none() { Settled::ByWords } else { Settled::RecheckPython }
+        if value == self.constant || self.oracle.is_none() {
+            Settled::ByWords
+        } else {
+            Settled::RecheckPython
+        }
     }
 }

@@ -16,6 +16,7 @@
 use super::source::{FunctionPart, Read};
 use super::tree::{Op, Program};
 use super::Walk;
+use crate::ffi::torch::Layout;
 use crate::ffi::words::{self, TypeVersion, Word};
 use crate::ffi::{Obj, Owned};
 use std::cell::Cell;
@@ -177,6 +178,14 @@ impl Pins<'_> {
         self.push(words::list_length(list), Facet::Read);
     }
 
+    /// Watches what a tensor guard compares; `compared` says which sizes and strides, in this order.
+    pub fn tensor(&mut self, tensor: Obj, layout: Layout, compared: &[bool]) -> bool {
+        let Some(words) = words::tensor(tensor, layout, compared) else { return false };
+        self.class(tensor);
+        words.into_iter().for_each(|w| self.push(w, Facet::Read));
+        true
+    }
+
     pub fn cell(&mut self, cell: Obj) {
         self.push(words::cell(cell), Facet::Read);
     }
@@ -233,7 +242,11 @@ impl Recorder<'_> {
         let pure = self.program.ops[i..end].iter().all(is_pure);
         let (at, value) = parent.map_or((0, None), |(at, value)| (at, Some(value)));
         let residual = Residual { start: i as u32, end: end as u32, at, value };
-        if pure { self.fast.pure.push(residual) } else { self.fast.impure.push(residual) }
+        if pure {
+            self.fast.pure.push(residual)
+        } else {
+            self.fast.impure.push(residual)
+        }
         end
     }
 
@@ -346,7 +359,8 @@ impl Recorder<'_> {
             return None;
         }
         // The lookup comes before the words that its value needs.
-        let lookup = Lookup { after: self.fast.words.len(), dict: dict.value, key, value, owner: owner(op, Facet::Read) };
+        let lookup =
+            Lookup { after: self.fast.words.len(), dict: dict.value, key, value, owner: owner(op, Facet::Read) };
         self.fast.lookups.push(lookup);
         if self.pins(op).anchor(value) {
             return Some(value);
@@ -384,7 +398,13 @@ fn is_pure(op: &Op) -> bool {
 
 impl Fast {
     /// What the tree's check may rely on next time, or None when a path cannot be read.
-    pub fn record(program: &Program, n_records: usize, locals: &[Option<Obj>], globals: Obj, volatile: &HashSet<Owner>) -> Option<Fast> {
+    pub fn record(
+        program: &Program,
+        n_records: usize,
+        locals: &[Option<Obj>],
+        globals: Obj,
+        volatile: &HashSet<Owner>,
+    ) -> Option<Fast> {
         let fast = Fast { records: vec![None; n_records], ..Fast::default() };
         let mut recorder = Recorder { program, fast, volatile, tagged: HashSet::new(), path: vec![] };
         recorder.run(locals, globals)?;

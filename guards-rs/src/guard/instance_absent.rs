@@ -1,8 +1,8 @@
 //! The object's own `__dict__` lacks the name `arg`.
 
 use super::fallback::{or_false, or_none};
-use super::source::dict_lookup;
 use super::fast::{Pins, Settled};
+use super::source::dict_lookup;
 use super::{Build, Kind, Walk};
 use crate::ffi::{Obj, Owned, Res};
 
@@ -29,6 +29,10 @@ impl Kind for InstanceAbsent {
         }
     }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
-        if self.name.is_plain_key() && pins.instance(value) { Settled::ByWords } else { Settled::RecheckPython }
+        if self.name.is_plain_key() && pins.instance(value) {
+            Settled::ByWords
+        } else {
+            Settled::RecheckPython
+        }
     }
 }

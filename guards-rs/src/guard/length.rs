@@ -44,6 +44,10 @@ impl Kind for Length {
             pins.list_length(value);
             return Settled::ByWords;
         }
-        if value.is_tuple_exact() { Settled::ByWords } else { Settled::RecheckPython }
+        if value.is_tuple_exact() {
+            Settled::ByWords
+        } else {
+            Settled::RecheckPython
+        }
     }
 }

@@ -3,8 +3,8 @@
 //! In: `ir.guards.Guard` records.  Out: `Tree::check`, which says which guard fails, by its position in the list.
 //! A kind is a row of `kinds!` below: it makes the enum, the builder by name and the dispatch.
 
-mod class_absent;
 mod cell_empty;
+mod class_absent;
 mod dict_absent;
 mod dict_contains;
 mod dict_keys;
@@ -43,7 +43,11 @@ pub trait Kind: Sized {
 
     /// For the fast path: the check holds for the pinned `value`; can words prove that it stays so?
     fn settle(&self, _value: Obj, _pins: &mut Pins) -> Settled {
-        if self.is_pure() { Settled::Recheck } else { Settled::RecheckPython }
+        if self.is_pure() {
+            Settled::Recheck
+        } else {
+            Settled::RecheckPython
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Class, dispatch keys, dtype, device, requires_grad, sizes and strides of a tensor against a `TensorSpec`.
 
 use super::fallback::{ask, oracle};
+use super::fast::{Pins, Settled};
 use super::{Build, Kind, Walk};
 use crate::ffi::torch::RawTensor;
 use crate::ffi::{Obj, Res};
@@ -84,7 +85,10 @@ impl Kind for Tensor {
         match (s.level, s.torch.layout, s.torch.requires_grad) {
             (Level::Offsets, Some(layout), Some(requires_grad)) => {
                 let t = RawTensor::of(value, layout);
-                t.is_defined() && t.keys() == s.keys && t.dtype() == s.dtype && s.same_shape(&t)
+                t.is_defined()
+                    && t.keys() == s.keys
+                    && t.dtype() == s.dtype
+                    && s.same_shape(&t)
                     && t.requires_grad(requires_grad) == s.requires_grad
                     && (s.device_index.is_none() || s.same_device(value))
             }
@@ -94,6 +98,21 @@ impl Kind for Tensor {
     }
     fn is_pure(&self) -> bool {
         self.0.level == Level::Offsets
+    }
+
+    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+        let s = &*self.0;
+        match (s.level, s.torch.layout) {
+            (Level::Offsets, Some(layout)) => {
+                let compared: Vec<bool> = s.sizes.iter().chain(&s.strides).map(|want| *want != ANY).collect();
+                if pins.tensor(value, layout, &compared) {
+                    Settled::ByWords
+                } else {
+                    Settled::Recheck
+                }
+            }
+            _ => Settled::RecheckPython,
+        }
     }
 }
 

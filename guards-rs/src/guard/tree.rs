@@ -182,7 +182,12 @@ impl Tree {
     /// `guards` and `inputs` are tuples of Guard and Source records.
     pub fn build(guards: Obj, inputs: &[Obj], names: &[Owned]) -> Res<Tree> {
         let mut b = Builder {
-            names, nodes: vec![], roots: vec![], by_key: HashMap::new(), by_source: HashMap::new(), recorded: vec![],
+            names,
+            nodes: vec![],
+            roots: vec![],
+            by_key: HashMap::new(),
+            by_source: HashMap::new(),
+            recorded: vec![],
             cx: Build::default(),
         };
         let mut relations = Vec::new();
@@ -318,7 +323,14 @@ impl Program {
 
     /// Evaluates the steps `start..end`; the stack holds what comes before them.
     #[inline]
-    pub fn run(&self, start: usize, end: usize, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
+    pub fn run(
+        &self,
+        start: usize,
+        end: usize,
+        locals: &[Option<Obj>],
+        globals: Obj,
+        walk: &mut Walk,
+    ) -> Result<(), u32> {
         for op in &self.ops[start..end] {
             match op {
                 Op::Check { check, depth, index } => {

@@ -20,6 +20,10 @@ impl Kind for Truth {
         or_none(value.is_true()) == Some(self.0)
     }
     fn settle(&self, value: Obj, _: &mut Pins) -> Settled {
-        if value.is_plain_constant() { Settled::ByWords } else { Settled::RecheckPython }
+        if value.is_plain_constant() {
+            Settled::ByWords
+        } else {
+            Settled::RecheckPython
+        }
     }
 }
