@@ -363,7 +363,7 @@ def test_launcher_errors_name_the_step(executor: Executor, tmp_path: Path) -> No
 
 def test_unknown_launcher(library: str) -> None:
     plan = Plan(0, 0, [], [], {}, library, launcher="abacus")
-    with pytest.raises(ValueError, match="unknown launcher .abacus. of a plan; known: host, triton"):
+    with pytest.raises(ValueError, match=r"unknown launcher .abacus. of a plan; known: host, triton"):
         _native.Plan(plan)
 
 

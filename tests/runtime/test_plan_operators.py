@@ -47,7 +47,8 @@ class ThroughPlans(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, str(func)
         tensors = list({id(t): t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}.values())
-        plain = all(type(t) is torch.Tensor and t.layout is torch.strided and not (t.is_neg() or t.is_conj()) for t in tensors)
+        plain = all(type(t) is torch.Tensor and t.layout is torch.strided for t in tensors)
+        plain = plain and not any(t.is_neg() or t.is_conj() for t in tensors)  # `copied` drops these bits
         returns = [str(r.real_type) for r in func._schema.returns]
         self.seen[name] += 1
         if self.seen[name] > PER_OPERATOR or not plain or any("Tensor" not in r for r in returns):
