@@ -111,7 +111,7 @@ def _defer_mark(fn: types.FunctionType) -> None:
             delattr(fn, "__dynamo_disable")  # the next call looks the mark up
         return fn(*args, **kwargs)
 
-    setattr(fn, "__dynamo_disable", unmarked)  # noqa: B010 (a name that torch reads)
+    setattr(fn, "__dynamo_disable", unmarked)
 
 
 def new_fake_mode() -> FakeTensorMode:

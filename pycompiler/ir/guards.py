@@ -9,8 +9,8 @@ Example: `Guard("type_is", local("x"), torch.Tensor)`.
 
 from __future__ import annotations
 
-import types
 import linecache
+import types
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,6 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import LOADS, loads, space_of
 from pycompiler.ir.loops import Loop, Op
 from pycompiler.scheduling.space import map_exprs
-import itertools
 
 _FREE = ("const", "index", "cast", "load", "masked_load", "bitcast", "not", "and", "or", "neg", "abs", "where")
 _SIMPLE = (

@@ -29,9 +29,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pycompiler
 import pytest
 import torch
+
+import pycompiler
 
 ANY = "any"  # as `breaks`: the number and kinds of breaks are not asserted
 

@@ -17,7 +17,6 @@ from capture.corpus import (
 )
 from capture.harness import Case, cases, check_case
 
-
 MODULES = (arguments, classes, closures, containers, control, iteration, modules, protocols, scalars, tensors)
 
 
