@@ -4,7 +4,7 @@
 //! backward plan of a model, and all plans of a program, share it.  At most `KEEP` bytes wait in the pool.
 
 use std::alloc::{alloc, dealloc, Layout};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::{Failure, Outcome};
 
@@ -29,22 +29,51 @@ struct Pool {
 static POOL: Mutex<Pool> = Mutex::new(Pool { blocks: Vec::new(), bytes: 0 });
 
 /// A block on loan.
-pub struct Scratch(Block);
+pub struct Scratch(Option<Block>);
 
 fn layout(bytes: usize) -> Outcome<Layout> {
     Layout::from_size_align(bytes, ALIGN).map_err(|_| Failure(format!("a scratch of {bytes} bytes is too large")))
 }
 
+fn release(block: Block) {
+    if let Ok(layout) = layout(block.bytes) {
+        // SAFETY: allocated by `take` with this layout; the block is owned here and dropped with this call.
+        unsafe { dealloc(block.at, layout) };
+    }
+}
+
+impl Pool {
+    /// The last block returned that fits: the warmest.
+    fn take(&mut self, bytes: usize) -> Option<Block> {
+        let fits = |b: &Block| b.bytes >= bytes && b.bytes / WASTE <= bytes.max(4096);
+        let found = self.blocks.iter().rposition(fits)?;
+        let block = self.blocks.remove(found);
+        self.bytes -= block.bytes;
+        Some(block)
+    }
+
+    /// Keeps the block; gives those that waited longest for it in return, so that at most `KEEP` bytes wait.
+    fn keep(&mut self, block: Block) -> Vec<Block> {
+        if block.bytes > KEEP {
+            return vec![block];
+        }
+        self.bytes += block.bytes;
+        self.blocks.push(block);
+        let mut dropped = Vec::new();
+        while self.bytes > KEEP {
+            let oldest = self.blocks.remove(0);
+            self.bytes -= oldest.bytes;
+            dropped.push(oldest);
+        }
+        dropped
+    }
+}
+
 impl Scratch {
     pub fn take(bytes: usize) -> Outcome<Scratch> {
-        {
-            let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-            let fits = |b: &Block| b.bytes >= bytes && b.bytes / WASTE <= bytes.max(4096);
-            if let Some(i) = pool.blocks.iter().rposition(fits) {
-                let block = pool.blocks.swap_remove(i);
-                pool.bytes -= block.bytes;
-                return Ok(Scratch(block));
-            }
+        // a pool that is busy (or was, in the parent of a fork) is not waited for
+        if let Some(block) = POOL.try_lock().ok().and_then(|mut pool| pool.take(bytes)) {
+            return Ok(Scratch(Some(block)));
         }
         let bytes = bytes.max(1).next_multiple_of(4096);
         // SAFETY: the size is not zero.
@@ -52,27 +81,41 @@ impl Scratch {
         if at.is_null() {
             return Err(Failure(format!("out of memory: a scratch of {bytes} bytes was asked for")));
         }
-        Ok(Scratch(Block { at, bytes }))
+        Ok(Scratch(Some(Block { at, bytes })))
     }
 
     pub fn address(&self) -> usize {
-        self.0.at as usize
+        self.0.as_ref().map_or(0, |block| block.at as usize)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let (at, bytes) = (self.0.at, self.0.bytes);
-        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-        if pool.bytes + bytes <= KEEP {
-            pool.bytes += bytes;
-            pool.blocks.push(Block { at, bytes });
-            return;
+        let Some(block) = self.0.take() else { return };
+        let dropped = match POOL.try_lock() {
+            Ok(mut pool) => pool.keep(block),
+            Err(_) => vec![block],
+        };
+        dropped.into_iter().for_each(release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_pool_drops_its_oldest_blocks() {
+        let mut pool = Pool { blocks: Vec::new(), bytes: 0 };
+        let block = |bytes: usize| Block { at: std::ptr::null_mut(), bytes };
+        for _ in 0..4 {
+            assert!(pool.keep(block(KEEP / 4)).is_empty());
         }
-        drop(pool);
-        if let Ok(layout) = layout(bytes) {
-            // SAFETY: allocated by `take` with this layout and not in the pool.
-            unsafe { dealloc(at, layout) };
-        }
+        let dropped = pool.keep(block(KEEP / 2));
+        assert_eq!((dropped.len(), pool.blocks.len(), pool.bytes), (2, 3, KEEP));
+        assert_eq!(pool.keep(block(KEEP + 1)).len(), 1);
+        assert!(pool.take(KEEP).is_none());
+        assert!(pool.take(1).is_none()); // far too large for it
+        assert_eq!(pool.take(KEEP / 4).map(|b| b.bytes), Some(KEEP / 2)); // the last returned that fits
     }
 }
