@@ -29,7 +29,7 @@ EMBED_BYTES = 1 << 20  # constants up to this size are part of the file
 
 
 def output_code(plan: Plan, inputs: Sequence[Any] = ()) -> str:
-    """The module's text.  `inputs`: tensors, fake ones too, or buffers (shape, stride, dtype, device count), or None."""
+    """The module's text.  `inputs`: tensors, fake ones too, or buffers (shape, stride, dtype, device), or None."""
     return "\n".join(_Printer(plan).module(inputs))
 
 
