@@ -58,7 +58,7 @@ pub struct Contents {
     outputs: Owned,
     kind: Kind,
     /// Frames that the target calls go through the frame hook.
-    frame_hook: Option<Rc<hook::Source>>,
+    frame_hook: Option<Handle<hook::FrameHook>>,
     bound: OnceCell<Bound>,
     /// Last closure and the function made of the target's code with it.
     with_closure: RefCell<Option<(Owned, Owned)>>,
@@ -84,7 +84,7 @@ impl Entry {
         kind: &str,
         outputs: Option<&Bound_>,
         inputs: Option<&Bound_>,
-        frame_hook: Option<PyRef<'_, hook::FrameHook>>,
+        frame_hook: Option<&pyo3::Bound<'_, hook::FrameHook>>,
     ) -> PyResult<Self> {
         let Some((_, kind)) = KINDS.iter().find(|(name, _)| *name == kind) else {
             return Err(value_error(&format!("unknown entry kind {kind:?}; known: function, plan, eager")).into());
@@ -110,7 +110,7 @@ impl Entry {
             inputs,
             outputs: outputs.map_or_else(Owned::none, |o| Obj::of(o).own()),
             kind: *kind,
-            frame_hook: frame_hook.map(|h| h.source()),
+            frame_hook: frame_hook.and_then(|h| Handle::downcast(Obj::of(h))),
             bound: OnceCell::new(),
             with_closure: RefCell::new(None),
             hits: Cell::new(0),
@@ -199,6 +199,9 @@ impl Contents {
         for o in [&self.guards, &self.target, &self.inputs, &self.outputs] {
             visit_obj(visit, o.get())?;
         }
+        if let Some(hook) = &self.frame_hook {
+            visit_obj(visit, hook.obj())?;
+        }
         if let Some(bound) = self.bound.get() {
             for o in bound.keep.iter().chain(&bound.names) {
                 visit_obj(visit, o.get())?;
@@ -275,7 +278,8 @@ impl Contents {
     }
 
     fn run_function(&self, bound: &Bound, locals: &Locals, closure: Option<Obj>) -> Res<Owned> {
-        let _entered = self.frame_hook.as_ref().map(hook::Entered::new).transpose()?;
+        let source = self.frame_hook.as_ref().and_then(|h| h.source());
+        let _entered = source.map(hook::Entered::new).transpose()?;
         let args: SmallVec<[Obj; 16]> = locals.slots.iter().flatten().copied().collect();
         let Some(closure) = closure.filter(|_| bound.takes_closure) else {
             return self.target.call(&args, None);

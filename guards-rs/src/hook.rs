@@ -9,11 +9,12 @@
 //! The hook is off in a thread while that thread compiles, and for the one frame that the engine itself runs eagerly.
 
 use crate::compiled;
-use crate::ffi::frame::{self, Frame, Remembered};
+use crate::ffi::frame::{self, Answered, Frame};
 use crate::ffi::object::type_error;
 use crate::ffi::sync::GilCell;
-use crate::ffi::{callable, Obj, Owned, Res};
+use crate::ffi::{callable, visit_obj, Obj, Owned, Res};
 use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -42,8 +43,9 @@ const FOR_EVER: u64 = u64::MAX;
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     static PAUSED: Cell<usize> = const { Cell::new(0) };
-    /// Address of the code whose next frame runs as it is.
+    /// Sources of the entries that run, the innermost last.
     static CURRENT: RefCell<Vec<Rc<Source>>> = const { RefCell::new(Vec::new()) };
+    /// Address of the code whose next frame runs as it is.
     static PASS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -107,8 +109,8 @@ pub struct Source {
 }
 
 /// FrameHook(callback): `callback(code, function)` is asked for a CompiledFunction while an entry with this hook runs.
-#[pyclass(frozen, module = "pycompiler._native")]
-pub struct FrameHook(GilCell<Rc<Source>>);
+#[pyclass(frozen, weakref, module = "pycompiler._native")]
+pub struct FrameHook(GilCell<Option<Rc<Source>>>);
 
 #[pymethods]
 impl FrameHook {
@@ -122,13 +124,22 @@ impl FrameHook {
             h.given += 1;
             h.given
         });
-        Ok(FrameHook(GilCell::new(Rc::new(Source { callback: callback.own(), generation }))))
+        Ok(FrameHook(GilCell::new(Some(Rc::new(Source { callback: callback.own(), generation })))))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.0.try_read(|s| s.as_ref().map_or(Ok(()), |s| visit_obj(&visit, s.callback.get()))).unwrap_or(Ok(()))
+    }
+
+    fn __clear__(&self) {
+        drop(self.0.replace(None));
     }
 }
 
 impl FrameHook {
-    pub fn source(&self) -> Rc<Source> {
-        self.0.read(Rc::clone)
+    /// None once the collector cleared it.
+    pub fn source(&self) -> Option<Rc<Source>> {
+        self.0.read(|s| s.clone())
     }
 }
 
@@ -136,9 +147,9 @@ impl FrameHook {
 pub struct Entered;
 
 impl Entered {
-    pub fn new(source: &Rc<Source>) -> Res<Entered> {
+    pub fn new(source: Rc<Source>) -> Res<Entered> {
         enter()?;
-        CURRENT.with(|c| c.borrow_mut().push(source.clone()));
+        CURRENT.with(|c| c.borrow_mut().push(source));
         Ok(Entered)
     }
 }
@@ -179,9 +190,7 @@ impl Drop for Passing {
 
 /// Generated code is never asked about.
 pub fn never(code: Obj) {
-    if !matches!(frame::remembered(code), Some((FOR_EVER, None))) {
-        frame::remember(code, Remembered { generation: FOR_EVER, compiled: None });
-    }
+    frame::remember(code, FOR_EVER, None);
 }
 
 const OPTIMIZED: i64 = 0x1;
@@ -222,7 +231,7 @@ fn ask(frame: &Frame, generation: u64) -> Option<Owned> {
         }
         resume();
     }
-    frame::remember(code, Remembered { generation, compiled: compiled.clone() });
+    frame::remember(code, generation, compiled.as_ref().map(|c| c.get()));
     compiled
 }
 
@@ -235,10 +244,10 @@ pub fn evaluate(frame: Frame) -> Answer {
         return Answer::Default;
     }
     let generation = generation();
-    let compiled = match frame::remembered(code) {
-        Some((FOR_EVER, _)) => None,
-        Some((g, compiled)) if g == generation => compiled.map(|c| c.own()),
-        _ => ask(&frame, generation),
+    let compiled = match frame::remembered(code, generation, FOR_EVER) {
+        Answered::Nothing => None,
+        Answered::Compiled(compiled) => Some(compiled),
+        Answered::Unknown => ask(&frame, generation),
     };
     match compiled {
         None => Answer::Default,

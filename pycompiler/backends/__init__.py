@@ -70,6 +70,7 @@ def set_default_backend(backend: str | Backend) -> None:
 
 
 def get_default_backend() -> str | Backend:
+    """The backend of `compile()` calls that name none: "native", unless `set_default_backend` said otherwise."""
     return _default
 
 

@@ -2,7 +2,7 @@
 
 In: torch's captured graph and example inputs (real or fake tensors, ints and SymInts).  Out: a callable of the inputs.
 Found through the entry-point group `torch_dynamo_backends`; nothing of torch's compiler is imported from here.
-Example: `torch.compile(fn, backend="pycompiler")`, or `torch.compile(fn, backend=pycompiler.backends.entry.compile_fx)`.
+Example: `torch.compile(fn, backend="pycompiler")`.
 """
 
 from __future__ import annotations

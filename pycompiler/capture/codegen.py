@@ -245,10 +245,14 @@ def _cell(head: Head, value: Cell, name: str) -> None:
 
 
 def _iter(head: Head, value: Iter, name: str) -> None:
-    if isinstance(value, Generator):
-        raise SkipFrame("a generator made inside of the frame is alive outside of the graph")
-    items = [head.load_item(v) for v in value.remaining(head.cx)]
-    head.store(head.call(iter, [*_flat(items), *build.build_list(len(items))]), name)
+    if value.exhausted:
+        head.store(head.call(iter, build.load_const(())), name)
+        return
+    if value.recipe is None:
+        kind = "generator" if isinstance(value, Generator) else value.cls.__name__
+        raise SkipFrame(f"a {kind} made inside of the frame is alive outside of the graph")
+    make, args = value.recipe()
+    head.store(head.call(make, *[head.load_item(a) for a in args]), name)
 
 
 def _method(head: Head, value: Method, name: str) -> None:
@@ -258,6 +262,8 @@ def _method(head: Head, value: Method, name: str) -> None:
 def _bind_method(function: Any, receiver: Any) -> Any:
     if isinstance(function, types.FunctionType):
         return types.MethodType(function, receiver)
+    if isinstance(function, types.ClassMethodDescriptorType):
+        return function.__get__(None, receiver)
     getter = getattr(function, "__get__", None)
     return getter(receiver, type(receiver)) if getter is not None else types.MethodType(function, receiver)
 

@@ -135,10 +135,9 @@ def test_exceptions_come_out_of_the_frame() -> None:
         for _ in range(3):
             with pytest.raises(ZeroDivisionError, match="inside"):
                 target(1)
-            try:
+            with pytest.raises(ZeroDivisionError) as caught:
                 target(1)
-            except ZeroDivisionError as e:
-                assert e.__traceback__ is not None
+            assert caught.tb is not None
     assert c.counters()["compiles"] == 1
 
 
@@ -207,16 +206,55 @@ def test_entry_turns_the_hook_on_for_its_own_run() -> None:
     def caller(x: int) -> Any: ...
 
     c = compiled(target, lambda d: "compiled")
-    _native.set_frame_hook(for_codes({target.__code__: c}))
-    try:
-        for on in (True, False):
-            f = _native.CompiledFunction(
-                caller, lambda s, l, r: _native.Entry([], lambda x: target(x), "function", frame_hook=on)
-            )
-            assert [f(1), f(1)] == [target_result(on)] * 2
-        assert target(1)[0] == "eager"
-    finally:
-        _native.set_frame_hook(None)
+    for frame_hook in (_native.FrameHook(for_codes({target.__code__: c})), None):
+        entry = _native.Entry([], lambda x: target(x), "function", frame_hook=frame_hook)
+        f = _native.CompiledFunction(caller, lambda s, l, r, entry=entry: entry)  # type: ignore[misc]
+        assert [f(1), f(1)] == [target_result(frame_hook is not None)] * 2
+    assert target(1)[0] == "eager"
+    with pytest.raises(TypeError, match="must be callable"):
+        _native.FrameHook(3)  # type: ignore[arg-type]
+
+
+def test_hooks_of_two_callables_stay_apart() -> None:
+    """Each running entry's own hook decides, the innermost first; each is asked once."""
+
+    def caller(x: int) -> Any: ...
+
+    logs: list[list[Any]] = [[], []]
+    inner = [compiled(target, lambda d, i=i: i) for i in range(2)]
+    callers = []
+    for i in range(2):
+        entry = _native.Entry(
+            [],
+            lambda x: target(x),
+            "function",
+            frame_hook=_native.FrameHook(for_codes({target.__code__: inner[i]}, logs[i])),
+        )
+        callers.append(_native.CompiledFunction(caller, lambda s, l, r, entry=entry: entry))  # type: ignore[misc]
+    for _ in range(5):
+        assert [c(1) for c in callers] == [0, 1]
+    assert [log.count(target.__code__) for log in logs] == [1, 1]
+
+
+def test_a_code_object_keeps_no_compiled_function() -> None:
+    def caller(x: int) -> Any: ...
+
+    class Model:
+        pass
+
+    def build() -> Any:
+        model = Model()
+        table: dict[Any, Any] = {target.__code__: compiled(target, lambda d: model)}
+        callback = for_codes(table)
+        entry = _native.Entry([], lambda x: target(x), "function", frame_hook=_native.FrameHook(callback))
+        c = _native.CompiledFunction(caller, lambda s, l, r: entry)
+        c.back = (c, entry, callback)
+        assert c(1) is model and c(2) is model
+        return weakref.ref(model), weakref.ref(c), weakref.ref(table[target.__code__])
+
+    refs = build()
+    gc.collect()
+    assert [r() for r in refs] == [None, None, None]
 
 
 def target_result(on: bool) -> Any:
@@ -260,29 +298,28 @@ def test_frames_leak_nothing() -> None:
         raise ValueError(x)
 
     cg = _native.CompiledFunction(g, lambda s, l, r: _native.Entry([], fail, "function"))
-    thing = Thing()
+    things = [Thing()]
 
     def rounds(n: int) -> None:
         for _ in range(n):
-            assert f(thing, thing) is thing
+            assert f(things[0], things[0]) is things[0]
             try:
-                g(thing)
+                g(things[0])
             except ValueError:
                 pass
 
     with hook(for_codes({f.__code__: cf, g.__code__: cg})):
         rounds(20)
         gc.collect()
-        before = sys.getrefcount(thing), sys.getrefcount(f), sys.getrefcount(f.__code__), sys.getallocatedblocks()
+        before = sys.getrefcount(things[0]), sys.getrefcount(f), sys.getrefcount(f.__code__), sys.getallocatedblocks()
         rounds(5000)
         gc.collect()
-        after = sys.getrefcount(thing), sys.getrefcount(f), sys.getrefcount(f.__code__), sys.getallocatedblocks()
+        after = sys.getrefcount(things[0]), sys.getrefcount(f), sys.getrefcount(f.__code__), sys.getallocatedblocks()
     assert after[:3] == before[:3]
     assert after[3] - before[3] < 200
     assert cf.counters()["hits"] >= 5000
     assert cg.counters()["hits"] >= 5000
-    r = weakref.ref(thing)
-    del thing
+    r = weakref.ref(things.pop())
     gc.collect()
     assert r() is None
 

@@ -8,6 +8,7 @@
 use super::object::{import, Obj, Owned, Raised, Res};
 use crate::hook::{self, Answer};
 use pyo3::ffi::*;
+use smallvec::SmallVec;
 use std::ffi::{c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
@@ -168,11 +169,24 @@ pub fn uninstall() {
     }
 }
 
-/// What the hook remembers of a code object, stored in the code object and freed with it.
-pub struct Remembered {
-    /// The callback that it was asked of.
-    pub generation: u64,
-    pub compiled: Option<Owned>,
+/// What callbacks said of a code object; stored in the code object and freed with it.
+///
+/// CompiledFunctions are referred to weakly: a code object may live as long as the process, and the cycle collector does
+/// not look into it.  Whoever answered keeps them alive.
+#[derive(Default)]
+struct Remembered {
+    /// (generation of the callback, weak reference to its CompiledFunction or None), the latest first.
+    answers: SmallVec<[(u64, Option<Owned>); 1]>,
+}
+
+/// So many callbacks' answers are kept for one code object.
+const MAX_ANSWERS: usize = 4;
+
+pub enum Answered {
+    /// Not asked yet, or the CompiledFunction is gone.
+    Unknown,
+    Nothing,
+    Compiled(Owned),
 }
 
 static EXTRA: AtomicIsize = AtomicIsize::new(-1);
@@ -194,40 +208,63 @@ fn extra_index() -> Py_ssize_t {
     index
 }
 
-/// (generation, compiled) of what is remembered of `code`.
-#[inline]
-pub fn remembered(code: Obj) -> Option<(u64, Option<Obj>)> {
+/// The Remembered of a code object; null when there is none or no room for one.
+fn extra(code: Obj) -> *mut Remembered {
     let mut p = null_mut();
     // SAFETY: *gil*, *live*; the extra is null or a Remembered that `remember` stored.
     unsafe {
         if extra_index() < 0 || _PyCode_GetExtra(code.ptr(), extra_index(), &mut p) < 0 {
             PyErr_Clear();
-            return None;
+            return null_mut();
         }
-        p.cast::<Remembered>().as_ref().map(|r| (r.generation, r.compiled.as_ref().map(|c| c.get())))
+    }
+    p.cast()
+}
+
+/// What the callback of this generation, or one that spoke for all (`for_ever`), said of `code`.
+#[inline]
+pub fn remembered(code: Obj, generation: u64, for_ever: u64) -> Answered {
+    // SAFETY: see `extra`; nothing below runs Python code while the reference is used.
+    let Some(known) = (unsafe { extra(code).as_ref() }) else { return Answered::Unknown };
+    let answer = known.answers.iter().find(|(g, _)| *g == generation || *g == for_ever);
+    match answer {
+        None => Answered::Unknown,
+        Some((_, None)) => Answered::Nothing,
+        Some((_, Some(reference))) => match reference.weakref_target() {
+            Some(compiled) => Answered::Compiled(compiled.own()),
+            None => Answered::Unknown,
+        },
     }
 }
 
-/// Replaces what is remembered; an interpreter without room for it forgets (the callback is asked again).
-pub fn remember(code: Obj, value: Remembered) {
-    let mut old = null_mut();
-    // SAFETY: as in `remembered`; the old value is freed here, SetExtra does not free what it replaces before 3.12.
-    unsafe {
-        if extra_index() < 0 || _PyCode_GetExtra(code.ptr(), extra_index(), &mut old) < 0 {
-            PyErr_Clear();
-            return;
-        }
-        match old.cast::<Remembered>().as_mut() {
-            Some(slot) => drop(std::mem::replace(slot, value)),
-            None => {
-                let p = Box::into_raw(Box::new(value));
-                if _PyCode_SetExtra(code.ptr(), extra_index(), p.cast()) < 0 {
-                    PyErr_Clear();
-                    drop(Box::from_raw(p));
-                }
+/// Remembers an answer; an interpreter without room for it forgets (the callback is asked again).
+pub fn remember(code: Obj, generation: u64, compiled: Option<Obj>) {
+    let reference = match compiled.map(super::words::weakref) {
+        Some(None) => return,
+        Some(Some(reference)) => Some(reference),
+        None => None,
+    };
+    if extra(code).is_null() {
+        let p = Box::into_raw(Box::<Remembered>::default());
+        // SAFETY: *gil*, *live*; on success the code object owns `p`, otherwise it is freed here.
+        unsafe {
+            if extra_index() < 0 || _PyCode_SetExtra(code.ptr(), extra_index(), p.cast()) < 0 {
+                PyErr_Clear();
+                drop(Box::from_raw(p));
+                return;
             }
         }
     }
+    let mut forgotten = Vec::new();
+    // SAFETY: see `extra`; what is forgotten is dropped after the last use of the reference.
+    if let Some(known) = unsafe { extra(code).as_mut() } {
+        while let Some(i) = known.answers.iter().position(|(g, _)| *g == generation) {
+            forgotten.push(known.answers.remove(i));
+        }
+        forgotten.extend(known.answers.drain(MAX_ANSWERS.min(known.answers.len())..));
+        known.answers.insert(0, (generation, reference));
+    }
+    drop(forgotten);
 }
 
 /// Reports the pending exception where it cannot propagate.

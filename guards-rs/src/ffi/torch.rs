@@ -178,7 +178,6 @@ pub struct CAbi {
     strides: GetPtr,
 }
 
-
 impl CAbi {
     pub fn find() -> Option<Self> {
         Some(CAbi {

@@ -21,7 +21,7 @@ from pycompiler.ir.loops import Buffer
 __all__ = ["CppSource", "Unsupported", "generate"]
 
 MANY_NESTS = 4  # nests of a kernel from which each becomes a function that equal ones share
-PARALLEL_WORK = 1 << 15  # element operations below which threads do not pay
+PARALLEL_WORK = 1 << 16  # element operations below which threads do not pay
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ def generate(schedule: Schedule) -> CppSource:
         key = "\n".join(line for line in [*head, *body] if not line.lstrip().startswith("//"))
         if key not in symbols:
             symbols[key] = group.name
-            title = f'extern "C" PYC_EXPORT int64_t {group.name}(void** ptrs, const int64_t* scalars, int32_t threads) {{'
+            title = (
+                f'extern "C" PYC_EXPORT int64_t {group.name}(void** ptrs, const int64_t* scalars, int32_t threads) {{'
+            )
             unit.lines += [*describe(group, schedule.buffers), title, *head, *body, "}", ""]
         group.symbol = symbols[key]
     return CppSource("\n".join(unit.lines), tuple(symbols.values()))

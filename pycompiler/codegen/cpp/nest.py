@@ -17,49 +17,32 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pycompiler.codegen.cpp import folds
+from pycompiler.codegen.cpp.accumulate import FLUSH, Accumulators
 from pycompiler.codegen.cpp.body import BodyWriter, Context, Function, Scope, checked_index, store
+from pycompiler.codegen.cpp.folds import Fold
+from pycompiler.codegen.cpp.lines import InnerLoop, closed, indent, nested, opened
 from pycompiler.codegen.cpp.types import ctype, identity
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim, Nest, Stage, loads, numel, space_of
 from pycompiler.ir.loops import Buffer
 
 CHUNK = 4096  # points of an inner loop that accumulate in float before the sum goes on in double
-FLUSH = 64  # rows that a column sum adds up in float before it goes on in double
 TILE = 64  # edge of a square tile where reads and writes run along different dimensions
 COLUMNS = 32  # columns of a scatter that one thread takes at a time
-EXTREMES = {"max": ">", "min": "<"}
-COMBINE = {"sum": "+", "prod": "*", "any": "|", "all": "&", "xor_sum": "^"}
 
 
 @dataclass
-class InnerLoop:
-    """for (var = start; var < end; var++)"""
+class Pass:
+    """One pass over the inner loops.  `inside`: the innermost block; `before`, `after`: around the innermost loop;
+    `pending`: (stage, declaration, name) of values complete after the pass; `columns`: folds into an array."""
 
-    var: str
-    start: str
-    end: str
-
-
-@dataclass
-class Fold:
-    """The running value of one reduction.  `partial`: folded by the innermost loop; `total`: what partials go into."""
-
-    stage: Stage
-    kind: str
-    dtype: torch.dtype
-    partial: str
-    total: str
-    wide: str  # type of `total`
-    two_levels: bool
-
-    @property
-    def compute(self) -> str:
-        c = ctype(self.dtype).compute
-        return "int32_t" if c == "bool" else c
-
-    @property
-    def is_arg(self) -> bool:
-        return self.kind in ("argmax", "argmin")
+    inside: Scope
+    clauses: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    pending: list[tuple[Stage, str, str]] = field(default_factory=list)
+    columns: list[tuple[Stage, Fold, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -127,7 +110,7 @@ class NestWriter:
         self.accumulated = [s for s in nest.stages if s.role == "accumulate"]
         rows = self.row_block()
         body, finish = self.assemble(rows)
-        return NestCode(self.comments, self.shared, body, finish)
+        return NestCode(self.comments, self.around.shared, body, finish)
 
     def write_empty(self) -> list[str]:
         """A nest over no points: folds give their identities."""
@@ -142,9 +125,9 @@ class NestWriter:
             value = f"({ctype(dtype).compute})" + identity(kind, dtype)
             place = f"{self.function.pointers[s.loop.out[0].name]}[{context.index(s.loop.store_index[0])}]"
             loops = [InnerLoop(names[v], "0", context.index(n)) for v, n in dims]
-            lines += _nested(loops, [store(s.loop.out[0], place, value, dtype)])
+            lines += nested(loops, [store(s.loop.out[0], place, value, dtype)])
         if self.parallel and lines:
-            lines = ["#pragma omp single nowait", "{", *_indent(lines), "}"]
+            lines = ["#pragma omp single nowait", "{", *indent(lines), "}"]
         return lines
 
     # ---- the shape -------------------------------------------------------------------------------------------------
@@ -197,6 +180,7 @@ class NestWriter:
         context.scratch_at = self.inner_flat()
         self.context = context
         self.folds: dict[str, Fold] = {}
+        self.around = Accumulators(context, self.inner_dims, self.parallel)
         for s in self.accumulated:
             self.declare_accumulator(s)
         if self.nest.split is None and len(self.inner_dims) == 2:
@@ -241,7 +225,7 @@ class NestWriter:
                 place = f"{tile}[({lu.var} - {lu.start})*{TILE} + {lv.var} - {lv.start}]"
                 t = ctype(self.function.buffers[name].dtype).storage
                 copy = f"{place} = {self.function.pointers[name]}[{c.index(index)}];"
-                c.row.lines += [f"alignas(64) {t} {tile}[{TILE * TILE}];", *_nested([lv, lu], [copy])]
+                c.row.lines += [f"alignas(64) {t} {tile}[{TILE * TILE}];", *nested([lv, lu], [copy])]
                 c.staged[name, index] = place
 
     def inner_flat(self) -> str:
@@ -257,20 +241,16 @@ class NestWriter:
     def declare_accumulator(self, s: Stage) -> None:
         assert s.loop.reduction is not None
         name, dtype = s.outputs[0], s.loop.body[s.loop.results[0]].dtype
-        fold = self.new_fold(s, s.loop.reduction.kind, dtype, two_levels=self.covers_inner(s) and not s.loop.vars)
+        fold = self.new_fold(s, s.loop.reduction.kind, dtype, two_levels=not s.loop.vars)
         fold.total = f"acc_{fold.partial}"
         self.folds[name] = fold
+        self.around.add(fold)
 
     def covers_inner(self, s: Stage) -> bool:
         return bool({v for v, _ in space_of(s.loop)} & self.context.inner)
 
     def new_fold(self, s: Stage, kind: str, dtype: torch.dtype, *, two_levels: bool) -> Fold:
-        name = self.function.fresh("r")
-        compute = ctype(dtype).compute
-        wide = (
-            "double" if compute == "float" and kind in ("sum", "prod") else "int32_t" if compute == "bool" else compute
-        )
-        return Fold(s, kind, dtype, name, name, wide, two_levels)
+        return folds.make_fold(s, kind, dtype, self.function.fresh("r"), two_levels=two_levels)
 
     # ---- passes ----------------------------------------------------------------------------------------------------
 
@@ -288,14 +268,12 @@ class NestWriter:
             return
         if not self.inner_loops:  # a nest without dimensions
             inside = c.row
-        before: list[str] = []
-        after: list[str] = []
-        clauses: list[str] = []
+        current = Pass(inside)
         for s in inner:
-            self.write_inner(s, inside, clauses, before, after)
+            self.write_inner(s, current)
         made_here = [n for s in inner if s.role == "point" for n in s.outputs]
         if inside is not c.row:
-            self.close_pass(inside.lines, clauses, before, after)
+            self.close_pass(current)
             for name in made_here:
                 c.held.pop(name, None)
 
@@ -304,7 +282,7 @@ class NestWriter:
         values = BodyWriter(c, s, c.row).write()
         if s.role == "accumulate":
             fold = self.folds[s.outputs[0]]
-            c.row.lines += self.fold_line(fold, fold.total, values[0], s)
+            c.row.lines += self.fold_value(fold, fold.total, values[0])
             return
         self.put(s, values, c.row)
 
@@ -337,8 +315,8 @@ class NestWriter:
             c.scratch[b.name] = array
         return c.scratch[b.name]
 
-    def write_inner(self, s: Stage, inside: Scope, clauses: list[str], before: list[str], after: list[str]) -> None:
-        c = self.context
+    def write_inner(self, s: Stage, current: Pass) -> None:
+        c, inside = self.context, current.inside
         writer = BodyWriter(c, s, inside)
         values = writer.write()
         if s.role == "point":
@@ -350,30 +328,27 @@ class NestWriter:
         assert s.loop.reduction is not None
         kind, dtype = s.loop.reduction.kind, s.loop.body[s.loop.results[0]].dtype
         if s.role == "column":
-            self.write_column(s, values[0], inside)
+            self.write_column(s, values[0], current)
             return
         if s.role == "accumulate" and s.loop.vars:
             fold = self.folds[s.outputs[0]]
             place = f"{fold.total}[{c.scratch_at}]"
-            inside.lines += self.fold_line(fold, place, values[0], s)
+            inside.lines += self.fold_value(fold, place, values[0])
             return
         if s.role == "accumulate":
             fold = self.folds[s.outputs[0]]
         else:
             fold = self.new_fold(s, kind, dtype, two_levels=len(self.inner_loops) > 1 or self.long_inner())
             fold.total = f"sum_{fold.partial}" if fold.two_levels else fold.partial
-            c.row.lines += self.declare_total(fold, fold.total)
-        self.fold_inner(fold, values[0], s, inside, clauses, before, after)
+            c.row.lines += folds.declare_total(fold, fold.total)
+        self.fold_inner(fold, values[0], current)
         if s.role == "reduce":
-            after_row = self.finish(fold, fold.total)
+            after_row = folds.result(fold, fold.total)
             result = c.function.fresh("t")
             compute = "int64_t" if fold.is_arg else ctype(dtype).compute
-            self.pending.append((s, f"const {compute} {result} = ({compute}){after_row};", result))
+            current.pending.append((s, f"const {compute} {result} = ({compute}){after_row};", result))
 
-    pending: list[tuple[Stage, str, str]] = field(default_factory=list)
-    columns: list[tuple[Stage, Fold, str]] = field(default_factory=list)  # folds of the pass with an array of results
-
-    def write_column(self, s: Stage, value: str, inside: Scope) -> None:
+    def write_column(self, s: Stage, value: str, current: Pass) -> None:
         """Folds into an array of the row; `close_columns` turns it into values when the pass is over."""
         assert s.loop.reduction is not None
         c = self.context
@@ -390,12 +365,12 @@ class NestWriter:
         start = identity(fold.kind, fold.dtype)
         c.row.lines += [f"alignas(64) {kind} {fold.partial}[{self.size(stride)}];",
                         f"for (int64_t k = 0; k < {self.size(stride)}; k++) {fold.partial}[k] = {start};"]  # fmt: skip
-        inside.lines += self.fold_line(fold, f"{fold.partial}[{place}]", value, s)
-        self.columns.append((s, fold, place))
+        current.inside.lines += self.fold_value(fold, f"{fold.partial}[{place}]", value)
+        current.columns.append((s, fold, place))
 
-    def close_columns(self) -> None:
+    def close_columns(self, columns: list[tuple[Stage, Fold, str]]) -> None:
         c = self.context
-        for s, fold, place in self.columns:
+        for s, fold, place in columns:
             b = s.loop.out[0]
             low = [InnerLoop(self.names[v], "0", self.size(n)) for v, n in self.inner_dims if v in s.loop.vars]
             array = self.function.fresh("row")
@@ -406,9 +381,8 @@ class NestWriter:
             if s.place[b.name] == "memory":
                 where = f"{self.function.pointers[b.name]}[{c.index(s.loop.store_index[0])}]"
                 body.append(f"{where} = {array}[{place}];")
-            c.row.lines += [f"alignas(64) {ctype(b.dtype).storage} {array}[{size}];", *_nested(low, body)]
+            c.row.lines += [f"alignas(64) {ctype(b.dtype).storage} {array}[{size}];", *nested(low, body)]
             c.scratch[b.name], c.column_at[b.name] = array, place
-        self.columns = []
 
     def long_inner(self) -> bool:
         size = numel(self.inner_dims[-1:])
@@ -417,11 +391,15 @@ class NestWriter:
     def write_scatter(self, s: Stage, writer: BodyWriter, values: list[str], inside: Scope) -> None:
         """Stores at positions that the body computed."""
         c = self.context
-        c.scalar_only = c.function.may_fail = True
         for b, value, at, r in zip(s.loop.out, values, s.loop.store_index, s.loop.results, strict=True):
             local = writer.local(at)
-            where = c.function.fresh("t")
-            inside.lines.append(f"const int64_t {where} = {checked_index(c, at, local, b.name)};")
+            where = c.index(at, local)
+            if not all(writer.in_range(x) for x in at.symbols):
+                c.scalar_only = c.function.may_fail = True
+                where = c.function.fresh("t")
+                inside.lines.append(f"const int64_t {where} = {checked_index(c, at, local, b.name)};")
+            # two points of the innermost loop may store in one place, unless its variable spreads them
+            c.scalar_only |= spread_var(self.nest) is None
             place, dtype = f"{self.function.pointers[b.name]}[{where}]", s.loop.body[r].dtype
             text = value
             if s.loop.store_mode == "add":
@@ -431,52 +409,6 @@ class NestWriter:
 
     # ---- folds -----------------------------------------------------------------------------------------------------
 
-    def declare_total(self, f: Fold, name: str) -> list[str]:
-        """Declarations of a running value (an extreme of floats has a second one: whether a NaN was seen)."""
-        wide = f.wide if f.two_levels or name != f.partial else f.compute
-        start = identity(f.kind, f.dtype)
-        if f.is_arg:
-            return [f"{f.compute} {name} = {start}; int64_t {name}_at = 0x7fffffffffffffffl;"]
-        lines = [f"{wide} {name} = {start};"]
-        if f.kind in EXTREMES and ctype(f.dtype).kind == "float":
-            lines.append(f"int32_t {name}_nan = 0;")
-        return lines
-
-    def fold_line(self, f: Fold, into: str, value: str, s: Stage) -> list[str]:
-        """Statements that fold `value` into `into`."""
-        if f.is_arg:
-            at = self.flat_position(s)
-            return [f"if (pyc_arg_before_{f.kind[3:]}<{f.compute}>({value}, {at}, {into}, {into}_at)) "
-                    f"{{ {into} = {value}; {into}_at = {at}; }}"]  # fmt: skip
-        if f.kind in EXTREMES:
-            lines = [f"{into} = {value} {EXTREMES[f.kind]} {into} ? {value} : {into};"]
-            if ctype(f.dtype).kind == "float":
-                if into.endswith("]"):
-                    return [f"{into} = pyc_{f.kind}({into}, {value});"]
-                lines.append(f"{into}_nan |= {value} != {value};")
-            return lines
-        return [f"{into} {COMBINE[f.kind]}= {value};"]
-
-    def fold_totals(self, f: Fold, into: str, value: str) -> list[str]:
-        """Statements that fold one running value into another."""
-        if f.is_arg:
-            return [f"if (pyc_arg_before_{f.kind[3:]}<{f.compute}>({value}, {value}_at, {into}, {into}_at)) "
-                    f"{{ {into} = {value}; {into}_at = {value}_at; }}"]  # fmt: skip
-        if f.kind in EXTREMES:
-            lines = [f"{into} = {value} {EXTREMES[f.kind]} {into} ? {value} : {into};"]
-            if ctype(f.dtype).kind == "float":
-                lines.append(f"{into}_nan |= {value}_nan;")
-            return lines
-        return [f"{into} {COMBINE[f.kind]}= {value};"]
-
-    def finish(self, f: Fold, name: str) -> str:
-        """Text of the folded value."""
-        if f.is_arg:
-            return f"{name}_at"
-        if f.kind in EXTREMES and ctype(f.dtype).kind == "float":
-            return f"({name}_nan ? ({f.compute})PYC_NAN : {name})"
-        return f"({name} != 0)" if ctype(f.dtype).kind == "bool" else name
-
     def flat_position(self, s: Stage) -> str:
         assert s.loop.reduction is not None
         at, stride = Expr.of(0), Expr.of(1)
@@ -485,176 +417,57 @@ class NestWriter:
             stride = stride * n
         return self.size_of(at)
 
-    def fold_inner(self, f: Fold, value: str, s: Stage, inside: Scope, clauses: list[str], before: list[str],
-                   after: list[str]) -> None:  # fmt: skip
-        c = self.context
-        name = f.partial
+    def fold_inner(self, f: Fold, value: str, current: Pass) -> None:
+        """Folds a value of the innermost loop."""
         if f.two_levels:
-            before += self.declare_partial(f, name)
-            after += self.fold_totals(f, f.total, name)
-        inside.lines += self.fold_line(f, name, value, s)
-        if f.is_arg:
-            c.scalar_only = True
-        elif f.kind in EXTREMES:
-            clauses.append(f"reduction({f.kind}:{name})")
-            if ctype(f.dtype).kind == "float":
-                clauses.append(f"reduction(|:{name}_nan)")
-        else:
-            clauses.append(f"reduction({COMBINE[f.kind]}:{name})")
+            current.before += folds.declare_partial(f)
+            current.after += folds.fold_total(f, f.total, f.partial)
+        current.inside.lines += self.fold_value(f, f.partial, value)
+        current.clauses += folds.clauses(f)
+        self.context.scalar_only |= f.is_arg
 
-    def declare_partial(self, f: Fold, name: str) -> list[str]:
-        start = identity(f.kind, f.dtype)
-        if f.is_arg:
-            return [f"{f.compute} {name} = {start}; int64_t {name}_at = 0x7fffffffffffffffl;"]
-        lines = [f"{f.compute} {name} = {start};"]
-        if f.kind in EXTREMES and ctype(f.dtype).kind == "float":
-            lines.append(f"int32_t {name}_nan = 0;")
-        return lines
+    def fold_value(self, f: Fold, into: str, value: str) -> list[str]:
+        return folds.fold_value(f, into, value, self.flat_position(f.stage) if f.is_arg else "")
 
     # ---- assembling ------------------------------------------------------------------------------------------------
 
-    def close_pass(self, body: list[str], clauses: list[str], before: list[str], after: list[str]) -> None:
-        c = self.context
+    def close_pass(self, current: Pass) -> None:
+        c, before, after = self.context, current.before, current.after
         loops = list(self.inner_loops)
         last = loops[-1]
-        simd = [] if c.scalar_only else [" ".join(["#pragma omp simd", *clauses])]
+        simd = [] if c.scalar_only else [" ".join(["#pragma omp simd", *current.clauses])]
         chunked = self.long_inner() and bool(before)
         if chunked:
             begin = f"{last.var}_from"
             last = InnerLoop(last.var, begin, f"pyc_min_index({begin} + {CHUNK}, {loops[-1].end})")
-        block = [*before, *simd, *_nested([last], body), *after]
+        block = [*before, *simd, *nested([last], current.inside.lines), *after]
         if chunked:
             block = [f"for (int64_t {last.start} = 0; {last.start} < {loops[-1].end}; {last.start} += {CHUNK}) {{",
-                     *_indent(block), "}"]  # fmt: skip
+                     *indent(block), "}"]  # fmt: skip
         if len(loops) > 1:
-            block = _nested(loops[:-1], block)
+            block = nested(loops[:-1], block)
         elif (before or after) and not chunked:
-            block = ["{", *_indent(block), "}"]
+            block = ["{", *indent(block), "}"]
         c.row.lines += block
-        for s, line, result in self.pending:
+        for s, line, result in current.pending:
             c.row.lines.append(line)
             c.row.names.add(result)
             self.put(s, [result], c.row)
-        self.pending = []
-        self.close_columns()
+        self.close_columns(current.columns)
 
     def assemble(self, rows: list[str]) -> tuple[list[str], list[str]]:
         """(what each thread runs, what follows when all are done): the outer loops around the row block."""
-        prologue, epilogue, finish = self.accumulators()
+        around = self.around
         loops = [f"for (int64_t {v} = {a}; {v} < {b}; {v} += {step}) {{" for v, a, b, step in self.outer_loops]
-        body = [*_open(loops), *_indent(rows, len(loops)), *_close(len(loops))]
+        body = [*opened(loops), *indent([*rows, *around.row], len(loops)), *closed(len(loops))]
         if self.parallel and loops:
             collapse = f" collapse({len(loops)})" if len(loops) > 1 and not shared_stores(self.nest) else ""
             body = [f"#pragma omp for schedule(static){collapse} nowait", *body]
-        body = ["{", *_indent([*prologue, *body, *epilogue]), "}"]
+        body = ["{", *indent([*around.begin, *body, *around.end]), "}"]
         if self.parallel and not loops:  # one thread takes it, whichever comes first
             body = ["#pragma omp single nowait", *body]
-        return body, finish
-
-    shared: list[str] = field(default_factory=list)
-
-    def accumulators(self) -> tuple[list[str], list[str], list[str]]:
-        """(in each thread before the loop, in each thread after it, after all threads) for accumulating stages."""
-        if not self.accumulated:
-            return [], [], []
-        begin: list[str] = ["const int32_t me = pyc_thread();"] if self.parallel else ["const int32_t me = 0;"]
-        end: list[str] = []
-        finish: list[str] = []
-        count = "(threads > 1 ? threads : 1)" if self.parallel else "1"
-        for s in self.accumulated:
-            f = self.folds[s.outputs[0]]
-            (self.array_accumulator if s.loop.vars else self.scalar_accumulator)(s, f, count, begin, end, finish)
-        return begin, end, finish
-
-    def scalar_accumulator(
-        self, s: Stage, f: Fold, count: str, begin: list[str], end: list[str], finish: list[str]
-    ) -> None:
-        f.two_levels = True
-        begin += self.declare_total(f, f.total)
-        slots, kind = f"all_{f.partial}", f.wide if not f.is_arg else f.compute
-        fields = [("", kind)]
-        if f.is_arg:
-            fields.append(("_at", "int64_t"))
-        elif f.kind in EXTREMES and ctype(f.dtype).kind == "float":
-            fields.append(("_nan", "int32_t"))
-        for suffix, t in fields:
-            self.shared.append(f"{t}* const {slots}{suffix} = ({t}*)__builtin_alloca({count} * sizeof({t}));")
-            start = identity(f.kind, f.dtype) if not suffix else "0x7fffffffffffffffl" if f.is_arg else "0"
-            self.shared.append(f"for (int32_t k = 0; k < {count}; k++) {slots}{suffix}[k] = {start};")
-            end.append(f"{slots}{suffix}[me] = {f.total}{suffix};")
-        finish += ["{", *_indent(self.declare_total(f, f.total)), f"    for (int32_t k = 0; k < {count}; k++) {{"]
-        parts = [f"const {t} part{suffix} = {slots}{suffix}[k];" for suffix, t in fields]
-        finish += [*_indent([*parts, *self.fold_totals(f, f.total, "part")], 2), "    }"]
-        finish += _indent(self.final_store(s, f, self.finish(f, f.total)))
-        finish.append("}")
-
-    def array_accumulator(
-        self, s: Stage, f: Fold, count: str, begin: list[str], end: list[str], finish: list[str]
-    ) -> None:
-        """One array per thread.  Float sums go on to a second array, in double, every FLUSH rows."""
-        slots, t = f"all_{f.partial}", f.compute
-        wide = f.wide if f.kind == "sum" else t
-        self.shared.append(f"const int64_t {slots}_size = (({self.size_of_inner()}) + 15) / 16 * 16;")
-        self.array(slots, t, count, f)
-        begin.append(f"{t}* const {f.total} = {slots} + me * {slots}_size;")
-        result = slots
-        if wide != t:
-            result = f"wide_{f.partial}"
-            self.array(result, wide, count, f, size=f"{slots}_size")
-            begin += [f"{wide}* const {result}_mine = {result} + me * {slots}_size;", f"int32_t {result}_rows = 0;"]
-            flush = ["#pragma omp simd", f"for (int64_t k = 0; k < {slots}_size; k++) {{ {result}_mine[k] += {f.total}[k]; "
-                     f"{f.total}[k] = 0; }}"]  # fmt: skip
-            self.context.row.lines += [
-                f"if (++{result}_rows == {FLUSH}) {{",
-                f"    {result}_rows = 0;",
-                *_indent(flush),
-                "}",
-            ]
-            end += flush
-        value, part = "folded", f"{result}[k * {slots}_size + ({self.context.scratch_at})]"
-        step = (
-            f"{value} = pyc_{f.kind}({value}, {part});" if f.kind in EXTREMES else f"{value} {COMBINE[f.kind]}= {part};"
-        )
-        body = [f"{wide} {value} = {identity(f.kind, f.dtype)};", f"for (int32_t k = 0; k < {count}; k++) {step}"]
-        body += self.final_store(s, f, f"({value} != 0)" if ctype(f.dtype).kind == "bool" else value)
-        plain = [InnerLoop(self.names[v], "0", self.size(n)) for v, n in self.inner_dims]
-        finish += _nested(plain, body)
-        finish += [f"pyc_release({name});" for name in dict.fromkeys((slots, result))]
-
-    def array(self, name: str, t: str, count: str, f: Fold, size: str = "") -> None:
-        """Declares one array per thread, filled with the fold's identity."""
-        size = size or f"{name}_size"
-        self.shared.append(f"{t}* const {name} = ({t}*)pyc_allocate({count} * {size} * sizeof({t}));")
-        self.shared.append(f"for (int64_t k = 0; k < {count} * {size}; k++) {name}[k] = {identity(f.kind, f.dtype)};")
-
-    def size_of_inner(self) -> str:
-        total = Expr.of(1)
-        for _, n in self.inner_dims:
-            total = total * n
-        return self.size(total)
-
-    def final_store(self, s: Stage, f: Fold, value: str) -> list[str]:
-        dtype = torch.int64 if f.is_arg else f.dtype
-        place = f"{self.function.pointers[s.outputs[0]]}[{self.size_of(s.loop.store_index[0])}]"
-        return [store(s.loop.out[0], place, f"({ctype(dtype).compute}){value}", dtype)]
+        return body, around.finish
 
 
 def _scatters(s: Stage) -> bool:
     return any(x.startswith("%") for e in s.loop.store_index for x in e.symbols)
-
-
-def _indent(lines: list[str], by: int = 1) -> list[str]:
-    return ["    " * by + line if not line.startswith("#") else line for line in lines]
-
-
-def _open(loops: list[str]) -> list[str]:
-    return ["    " * k + line for k, line in enumerate(loops)]
-
-
-def _close(count: int) -> list[str]:
-    return ["    " * k + "}" for k in reversed(range(count))]
-
-
-def _nested(loops: list[InnerLoop], body: list[str]) -> list[str]:
-    heads = [f"for (int64_t {p.var} = {p.start}; {p.var} < {p.end}; {p.var}++) {{" for p in loops]
-    return [*_open(heads), *_indent(body, len(loops)), *_close(len(loops))]
