@@ -149,6 +149,8 @@ def why_not_hooked(fn: types.FunctionType) -> str | None:
     if reason is not None or fn.__code__ in EAGER_CODES:
         return reason[1] if reason else "marked with pycompiler.disable(recursive=False)"
     module = fn.__module__ or ""
+    if fn.__code__.co_filename.startswith("<eval_with_key>"):
+        return "a graph"
     if module == "torch" or module.startswith("torch.") and not module.startswith("torch.nn.modules."):
         return "part of torch"
     if module.startswith("pycompiler"):
