@@ -198,13 +198,13 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     """Mark a function, method, class or module to run eagerly, also inside compiled callers.  Usable as a decorator.
 
     Of a compiled callable: its original, marked.  A class is changed in place.  Functions called by it run eagerly as
-    well, unless they are compiled callables themselves.  `reason` appears in reports of the graph break.
+    well, unless they are compiled callables themselves or `recursive` is False.  `reason` appears in reports of the graph break.
     """
     if fn is None:
         return lambda f: disable(f, recursive, reason=reason)
     if not callable(fn) and not isinstance(fn, (staticmethod, classmethod)):
         raise ArgumentError(f"disable() takes a function, class or module, got {_describe(fn)}")
-    return wrapping.disabled(fn, reason)
+    return wrapping.disabled(fn, reason, recursive)
 
 
 def graph_break(msg: str = "") -> None:

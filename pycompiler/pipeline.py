@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from pycompiler import _native, autograd, backends, config, lowering, scheduling
+from pycompiler.capture import skip
 from pycompiler.capture.breaks import SkipFrame
 from pycompiler.capture.frame import BreakRecord, Captured, capture_frame
 from pycompiler.capture.values.tensor import Tensor
@@ -215,19 +216,22 @@ class Family:
     backend_options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of each call of the backend
     knobs: dict[str, Any] = field(default_factory=dict)  # knobs of `config` that hold during compiles
     policy: _native.Mode = "compile"
+    hooked: dict[types.CodeType, Any] = field(default_factory=dict)  # functions reached through the frame hook
 
     def __post_init__(self) -> None:
         _families.add(self)
+        self.frame_hook = _native.FrameHook(FrameLookup(weakref.ref(self)))
 
     def copy(self) -> Family:
         """A family of its own with the same settings."""
-        return replace(self, resumes={}, members=Members(), listener=None)
+        return replace(self, resumes={}, hooked={}, members=Members(), listener=None)
 
     def reset(self) -> None:
         """Drop all entries of all members, and the resume functions.  The policy stays."""
         for member in self.members:
             member.reset()
         self.resumes.clear()
+        self.hooked.clear()
 
     def set_policy(self, policy: _native.Mode) -> None:
         """What a miss does, in all members, resume functions included: see `_native.CompiledFunction.set_mode`."""
@@ -285,6 +289,27 @@ def _limits_changed() -> None:
 
 for _name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
     config.on_change(_name, _limits_changed)
+
+
+class FrameLookup:
+    """The engine asks it, once per code object, about functions that run while a graph break of a family runs.
+
+    User functions that could not be inlined get a cache of their own in the family; library code runs as it is.
+    """
+
+    def __init__(self, family: weakref.ref[Family]) -> None:
+        self.family = family
+
+    def __call__(self, code: types.CodeType, function: types.FunctionType) -> Any:
+        family = self.family()
+        if family is None or family.fullgraph or family.policy != "compile":
+            return None
+        if not isinstance(function, types.FunctionType) or skip.why_not_hooked(function) is not None:
+            return None
+        found = family.hooked.get(code)
+        if found is None:
+            found = family.hooked[code] = new_compiled(function, family)
+        return found
 
 
 class BackendRaised(BaseException):
@@ -353,11 +378,14 @@ class FrameCompiler:
         guards = self.filtered(captured.guards)
         if captured.template is not None:
             if captured.empty:
+                if function.__code__ in self.family.hooked:  # nothing to gain from compiling it
+                    return None
                 return _native.Entry(guards, function, "eager")
             assert captured.compiled is not None
             return _native.Entry(guards, captured.compiled, "plan", captured.template, captured.inputs)
         assert captured.function is not None
-        return _native.Entry(guards, captured.function, "function")
+        hook = self.family.frame_hook if captured.broke is not None else None
+        return _native.Entry(guards, captured.function, "function", frame_hook=hook)
 
     def filtered(self, guards: list[Guard]) -> list[Guard]:
         if self.family.guard_filter is None:
@@ -451,7 +479,11 @@ def checked_outputs(made: Callable[..., Any], gm: fx.GraphModule, name: str) -> 
     expected = len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
 
     def run(*inputs: Any) -> Sequence[Any]:
-        outputs = made(*inputs)
+        _native.pause_hook()  # what a user's backend calls is not part of the program
+        try:
+            outputs = made(*inputs)
+        finally:
+            _native.resume_hook()
         if isinstance(outputs, torch.Tensor) and expected == 1:
             return (outputs,)
         if not isinstance(outputs, (tuple, list)) or len(outputs) != expected:

@@ -20,6 +20,7 @@ from typing import Any, cast
 import torch
 
 from pycompiler import _native
+from pycompiler.capture import skip
 from pycompiler.pipeline import Family, new_compiled
 
 
@@ -187,26 +188,38 @@ def original_of(target: Any) -> Any:
 
 
 # disable ------------------------------------------------------------------------------------------------------
-def disabled(target: Any, reason: str | None) -> Any:
-    """`target`, which runs eagerly wherever it is called.  A class is changed in place."""
+def disabled(target: Any, reason: str | None, recursive: bool = True) -> Any:
+    """`target`, which runs eagerly wherever it is called, and what it calls as well unless `recursive` is False.
+
+    A class is changed in place.
+    """
     target = original_of(target)
     if getattr(target, "_pycompiler_disabled", False):
         return target
     if isinstance(target, torch.nn.Module):
         return disabled_module(target, reason)
     if isinstance(target, types.MethodType):
-        return types.MethodType(disabled(target.__func__, reason), target.__self__)
+        return types.MethodType(disabled(target.__func__, reason, recursive), target.__self__)
     if isinstance(target, (staticmethod, classmethod)):
-        return type(target)(disabled(target.__func__, reason))
+        return type(target)(disabled(target.__func__, reason, recursive))
     if isinstance(target, type):
         for attribute in ("__init__", "__call__"):
             function = getattr(target, attribute, None)
             if isinstance(function, types.FunctionType):
-                setattr(target, attribute, disabled(function, reason))
+                setattr(target, attribute, disabled(function, reason, recursive))
         return target
 
+    if not recursive and isinstance(target, types.FunctionType):
+        skip.EAGER_CODES.add(target.__code__)
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        return target(*args, **kwargs)
+        if not recursive:
+            return target(*args, **kwargs)
+        _native.pause_hook()
+        try:
+            return target(*args, **kwargs)
+        finally:
+            _native.resume_hook()
 
     functools.update_wrapper(call, target, updated=("__dict__",) if isinstance(target, types.FunctionType) else ())
     call._pycompiler_disabled = True  # type: ignore[attr-defined]

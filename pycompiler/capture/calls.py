@@ -7,17 +7,20 @@ looked up in the tables of `builtins/`; a class is constructed as `type.__call__
 
 from __future__ import annotations
 
+import collections
+import enum
 import functools
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from pycompiler.capture import operators, skip
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.interpreter import Frame
+from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.base import Capture, Cell, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple
@@ -26,13 +29,16 @@ from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import MISSING, Class, Object, bind, mro_lookup
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method
 
-BuiltinHandler = Callable[[Any, list[Value], dict[str, Value]], Value]
+Args = list[Value]
+Kwargs = dict[str, Value]
+BuiltinHandler = Callable[[Any, Args, Kwargs], Value]
 BUILTINS: dict[Any, BuiltinHandler] = {}
 CONSTRUCTORS: dict[type, BuiltinHandler] = {}
 
 compare = operators.compare
 
 MAX_INLINE_DEPTH = 120
+OPAQUE_BASES = (int, float, complex, str, bytes, bytearray)  # instances of their subclasses are not modelled
 
 
 def builtin(*fns: Any) -> Callable[[BuiltinHandler], BuiltinHandler]:
@@ -118,25 +124,43 @@ def bind_arguments(cx: Capture, fn: Function, args: list[Value], kwargs: dict[st
     extra = args[n:]
     star = kwonly + n
     rest = dict(kwargs)
+    call = (cx, fn, args, kwargs)
     for name in (*names[posonly:n], *names[n:star]):
         if name in rest:
             if name in bound:
-                cx.throw(TypeError, f"{fn.qualname}() got multiple values for argument {name!r}")
+                wrong_call(*call)
             bound[name] = rest.pop(name)
     if code.co_flags & inspect.CO_VARARGS:
         bound[names[star]] = Tuple(list(extra))
         star += 1
     elif extra:
-        cx.throw(TypeError, f"{fn.qualname}() takes {n} positional arguments but {len(args)} were given")
+        wrong_call(*call)
     if code.co_flags & inspect.CO_VARKEYWORDS:
         bound[names[star]] = Dict({Key(cx, Const(k)): v for k, v in rest.items()})
     elif rest:
-        cx.throw(TypeError, f"{fn.qualname}() got an unexpected keyword argument {next(iter(rest))!r}")
-    _bind_defaults(cx, fn, bound)
+        wrong_call(*call)
+    if not _bind_defaults(cx, fn, bound):
+        wrong_call(*call)
     return bound
 
 
-def _bind_defaults(cx: Capture, fn: Function, bound: dict[str, Value]) -> None:
+def wrong_call(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
+    """Raise the TypeError of a call that does not fit: that of an empty function with the same signature."""
+    code = fn.code
+    empty = (lambda: None).__code__.replace(
+        co_argcount=code.co_argcount, co_posonlyargcount=code.co_posonlyargcount, co_kwonlyargcount=code.co_kwonlyargcount,
+        co_nlocals=code.co_nlocals, co_varnames=code.co_varnames, co_flags=code.co_flags & ~inspect.CO_GENERATOR,
+        co_name=code.co_name, co_qualname=fn.qualname,
+    )  # fmt: skip
+    stub = types.FunctionType(empty, {}, fn.name, tuple(fn.defaults(cx)))
+    stub.__kwdefaults__ = dict(fn.kwdefaults(cx))
+    stub.__qualname__ = fn.qualname
+    cx.evaluate_raw(stub, *args, **kwargs)
+    raise AssertionError(f"{fn.qualname} takes these arguments")
+
+
+def _bind_defaults(cx: Capture, fn: Function, bound: dict[str, Value]) -> bool:
+    """Fill in defaults; whether all parameters have a value then."""
     code = fn.code
     n = code.co_argcount
     names = code.co_varnames
@@ -151,10 +175,7 @@ def _bind_defaults(cx: Capture, fn: Function, bound: dict[str, Value]) -> None:
         for name in kw:
             if name in kwdefaults:
                 bound[name] = kwdefaults[name]
-    absent = [name for name in names[: n + code.co_kwonlyargcount] if name not in bound]
-    if absent:
-        listed = " and ".join(map(repr, absent))
-        cx.throw(TypeError, f"{fn.qualname}() missing {len(absent)} required arguments: {listed}")
+    return all(name in bound for name in names[: n + code.co_kwonlyargcount])
 
 
 # builtins -----------------------------------------------------------------------------------------------------
@@ -176,8 +197,9 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     if any(p is not a for p, a in zip(plain, args, strict=True)) and owner is not None:
         return call_builtin(cx, fn, plain, kwargs)
     if skip.is_pure(fn):
-        if all(a.is_const() for a in plain) and all(v.is_const() for v in kwargs.values()):
-            return cx.evaluate(fn, *(a.const() for a in plain), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
+        known = _snapshots(cx, plain, kwargs)
+        if known is not None:
+            return cx.evaluate(fn, *known[0], **known[1])  # type: ignore[no-any-return]
         if any(isinstance(a, Tensor) for a in args):
             raise Break("data-dependent-value", Builtin(fn).describe())
     if isinstance(fn, types.MethodWrapperType | types.BuiltinFunctionType) and getattr(fn, "__self__", None) is not None:
@@ -187,6 +209,14 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             if descriptor is not None and _handler(descriptor) is not None:
                 return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)  # type: ignore[no-any-return]
     raise Break("builtin-call", _describe_call(fn, args))
+
+
+def _snapshots(cx: Capture, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]] | None:
+    """The arguments as real constants, or None when one is not known."""
+    try:
+        return [cx.snapshot(a) for a in args], {k: cx.snapshot(v) for k, v in kwargs.items()}
+    except Break:
+        return None
 
 
 def _steady(value: Value) -> bool:
@@ -232,20 +262,28 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if handler is not None:
         return handler(cx, args, kwargs)
     meta_call = mro_lookup(type(cls), "__call__")
-    if isinstance(meta_call, types.FunctionType):
-        import enum
+    if isinstance(cls, enum.EnumMeta):
+        return cx.evaluate(cls, *(a.const() for a in args))  # type: ignore[no-any-return]
+    if meta_call is not type.__call__:
+        bound = bind(cx, meta_call, _class_source(type(cls), "__call__"), cls_value, cx.make(type(cls)))
+        return cx.call(bound, args, kwargs)  # type: ignore[no-any-return]
+    return instantiate(cx, cls_value, args, kwargs)
 
-        if isinstance(cls, enum.EnumMeta):
-            return cx.evaluate(cls, *(a.const() for a in args))  # type: ignore[no-any-return]
-        return cx.call(cls_value.getattr(cx, "__call__"), args, kwargs)  # type: ignore[no-any-return]
-    if skip.is_pure(cls) and all(a.is_const() for a in args) and all(v.is_const() for v in kwargs.values()):
-        return cx.evaluate(cls, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
+
+def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """type.__call__(cls, *args, **kwargs)."""
+    cls = cls_value.cls
+    known = _snapshots(cx, args, kwargs) if skip.is_pure(cls) else None
+    if known is not None:
+        return cx.evaluate(cls, *known[0], **known[1])  # type: ignore[no-any-return]
     if issubclass(cls, torch.Tensor):
         raise Break("unsupported-operation", f"{cls.__name__}(...)")
+    if issubclass(cls, (type, *OPAQUE_BASES)):
+        raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
     if issubclass(cls, BaseException) and cls.__init__ in (BaseException.__init__, Exception.__init__) or (
         issubclass(cls, BaseException) and not isinstance(mro_lookup(cls, "__init__"), types.FunctionType)
     ):
-        return Object(cls, args=args)
+        return Object(exceptions.actual_class(cx, cls, args), args=args)
     return _construct_object(cx, cls_value, cls, args, kwargs)
 
 
@@ -280,6 +318,8 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     """cls.__new__(cls) for classes whose layout is that of object, dict, list, or an exception."""
     if issubclass(cls, BaseException):
         return Object(cls, args=list(args))
+    if issubclass(cls, collections.deque):
+        raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
     if issubclass(cls, dict):
         return Object(cls, storage=Dict({}, cls))
     if issubclass(cls, list):
@@ -289,6 +329,8 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     if issubclass(cls, tuple):
         items = list(cx.elements(args[0])) if args else []
         return Tuple(items, cls)
+    if cls is object:
+        return Object(object)
     new = mro_lookup(cls, "__new__")
     if new is object.__new__ or new is MISSING or isinstance(new, (staticmethod, types.FunctionType)):
         if not cls.__flags__ & (1 << 9):

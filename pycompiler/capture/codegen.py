@@ -17,16 +17,16 @@ import torch
 
 from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import SkipFrame
-from pycompiler.capture.builtins.python import Getter
+from pycompiler.capture.builtins.numbers import Getter
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
 from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, DictView, List, Set, Slice, Tuple
+from pycompiler.capture.values.containers import Deque, Dict, DictView, List, Set, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod
-from pycompiler.capture.values.objects import DELETED, MISSING, Class, Object, Opaque, PyModule, Super
+from pycompiler.capture.values.objects import DELETED, MISSING, Class, InstanceDict, Object, Opaque, PyModule, Super
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
 from pycompiler.ir.source import ACCESSORS, Source
 
@@ -65,6 +65,7 @@ class Head:
         self.count = 0
         self.building: set[int] = set()
         self.pinned: dict[Source, str] = {}
+        self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
 
     # values ---------------------------------------------------------------------------------------------------
     def temp(self) -> str:
@@ -148,6 +149,7 @@ class Head:
 
     def load_cell(self, cell: Cell) -> Code:
         if cell.frame_name is not None:
+            self.own_cells[cell.frame_name] = cell
             return build.load_raw(cell.frame_name)
         return self.load(cell)
 
@@ -174,7 +176,8 @@ def _tuple(head: Head, value: Tuple, name: str) -> None:
 def _list(head: Head, value: List, name: str) -> None:
     items = [head.load_item(v) for v in value.items]
     made = [*_flat(items), *build.build_list(len(items))]
-    head.store(made if value.cls is list else head.call(value.cls, made), name)
+    extra = [build.load_const(value.limit)] if isinstance(value, Deque) else []
+    head.store(made if value.cls is list else head.call(value.cls, made, *extra), name)
 
 
 def _dict(head: Head, value: Dict, name: str) -> None:
@@ -185,6 +188,10 @@ def _dict(head: Head, value: Dict, name: str) -> None:
     factory = [head.load(value.default_factory)] if value.default_factory is not None else []
     head.store(head.call(value.cls, *factory), name)
     head.prepare += [*head.call(rebuild.fill_dict, build.load_fast(name), *pairs), *build.pop_top()]
+
+
+def _instance_dict(head: Head, value: InstanceDict, name: str) -> None:
+    head.store([*head.load(value.owner), *build.load_attr("__dict__")], name)
 
 
 def _set(head: Head, value: Set, name: str) -> None:
@@ -304,7 +311,7 @@ def _super(head: Head, value: Super, name: str) -> None:
 
 
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
-    Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object, Function: _function, Cell: _cell,
+    InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object, Function: _function, Cell: _cell,
     Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const, Opaque: _const, Partial: _partial,
     Getter: _getter, Slice: _slice, DictView: _view, TensorMethod: _tensor_method, IteratorMethod: _iterator_method,
     Super: _super,
@@ -338,7 +345,9 @@ def replay_effects(head: Head) -> Code:
 
 def _replay_container(head: Head, container: Value) -> Code:
     target = head.load_source(_source(container))
-    if isinstance(container, List):
+    if isinstance(container, Deque):
+        filled = head.call(rebuild.fill_deque, target, *[head.load_item(v) for v in container.items])
+    elif isinstance(container, List):
         filled = head.call(rebuild.fill_list, target, *[head.load_item(v) for v in container.items])
     elif isinstance(container, Dict):
         pairs = [c for k, v in container.entries.items() for c in (head.load(k.value), head.load_item(v))]
@@ -352,7 +361,16 @@ def _replay_container(head: Head, container: Value) -> Code:
 
 def return_template(head: Head, value: Value) -> Any:
     """The return value as data for the native plan, or None when it needs generated code."""
+    return _template(head, value, set())
+
+
+def _template(head: Head, value: Value, seen: set[int]) -> Any:
+    """A new container that occurs twice has no template: the plan would make two of it."""
     value = head.cx.realize(value)
+    if isinstance(value, InstanceDict) or id(value) in seen:
+        return None
+    if isinstance(value, (List, Dict)) and value.source is None:
+        seen.add(id(value))
     if isinstance(value, Const):
         return ("const", value.value)
     if isinstance(value, Tensor) and value.source is None:
@@ -360,10 +378,10 @@ def return_template(head: Head, value: Value) -> Any:
     if value.source is not None:
         return ("source", value.source)
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
-        items = [return_template(head, v) for v in value.items]
+        items = [_template(head, v, seen) for v in value.items]
         return None if None in items else (value.cls.__name__, items)
     if isinstance(value, Dict) and value.cls is dict:
-        pairs = [(k.value.const(), return_template(head, v)) for k, v in value.entries.items() if k.value.is_const()]
+        pairs = [(k.value.const(), _template(head, v, seen)) for k, v in value.entries.items() if k.value.is_const()]
         if len(pairs) == len(value.entries) and all(t is not None for _, t in pairs):
             return ("dict", pairs)
     return None

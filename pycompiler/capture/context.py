@@ -6,6 +6,7 @@ In: nothing yet.  Out: a `Capture`, passed to every handler and value method as 
 from __future__ import annotations
 
 import builtins
+import enum
 import operator
 import sys
 import types
@@ -14,15 +15,16 @@ from typing import Any, NoReturn
 
 import torch
 
-from pycompiler.capture import calls, wrap
+from pycompiler.capture import calls, rebuild, wrap
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
 from pycompiler.capture.graph import GraphBuilder
+from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.containers import Dict, Key, List, Sequence, Set, Tuple
+from pycompiler.capture.values.containers import Dict, Key, List, Sequence, Set, Tuple, UserKey
 from pycompiler.capture.values.iterators import Generator, Iter
-from pycompiler.capture.values.objects import Class, Object, class_attribute
+from pycompiler.capture.values.objects import Class, Object, class_attribute, mro_lookup
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import new_fake_mode
 from pycompiler.ir.guards import Guard, UserFrame, global_state
@@ -177,28 +179,48 @@ class Capture:
         if isinstance(value, Class):
             return ("o", id(value.cls))
         if isinstance(value, Object):
-            hasher = getattr(value.cls, "__hash__", None)
-            if hasher is not object.__hash__ and not isinstance(value.real, (torch.nn.Module,)):
-                if value.exists and isinstance(hasher, types.WrapperDescriptorType | types.FunctionType):
-                    import enum
-
-                    if isinstance(value.real, enum.Enum):
-                        return ("o", id(value.real))
-                raise Break("unsupported-operation", f"hash of {value.describe()}")
+            return self._key_of_object(value)
         return value.identity()
+
+    def _key_of_object(self, value: Object) -> object:
+        hasher = mro_lookup(value.cls, "__hash__")
+        if hasher is None:
+            self.throw(TypeError, f"unhashable type: {value.cls.__name__!r}")
+        if hasher is object.__hash__ or issubclass(value.cls, (torch.nn.Module, enum.Enum)):
+            return value.identity()
+        if not isinstance(hasher, types.FunctionType):
+            raise Break("unsupported-operation", f"hash of {value.describe()}")
+        method = value.special(self, "__hash__")
+        assert method is not None
+        return UserKey(self, value, hash(self.call(method, [], {}).const()))
 
     def is_none(self, value: Value) -> bool:
         return isinstance(value, Const) and value.value is None
 
-    def index(self, value: Value) -> int:
-        if value.is_const():
-            return int(self.evaluate_raw(operator.index, value.const()))
+    def snapshot(self, value: Value) -> Any:
+        """The real value of a constant, or of a container of constants, for a function that only reads it."""
+        value = self.realize(value)
+        if isinstance(value, Sequence) and value.cls in (list, tuple):
+            return value.cls(self.snapshot(v) for v in value.items)
+        if isinstance(value, Set) and value.cls in (set, frozenset):
+            return value.cls(self.snapshot(v) for v in value.entries.values())
+        if isinstance(value, Dict) and value.cls is dict:
+            return {self.snapshot(k): self.snapshot(v) for k, v in value.pairs(self)}
+        return value.const()
+
+    def index(self, value: Value, sequence: str = "") -> int:
+        """operator.index(value); for `sequence`[value] the TypeError says so."""
         if isinstance(value, Tensor):
             raise Break("data-dependent-value", "a tensor used as an index")
         method = value.special(self, "__index__") if isinstance(value, Object) else None
         if method is not None:
             return int(self.call(method, [], {}).const())
-        self.throw(TypeError, f"indices must be integers or slices, not {value.python_type().__name__}")
+        cls = value.python_type()
+        if sequence and not hasattr(cls, "__index__"):
+            self.throw(TypeError, f"{sequence} indices must be integers or slices, not {cls.__name__}")
+        if value.is_const():
+            return int(self.evaluate_raw(operator.index, value.const()))
+        self.throw(TypeError, f"{cls.__name__!r} object cannot be interpreted as an integer")
 
     def same(self, a: Value, b: Value) -> bool:
         """`a is b`."""
@@ -221,10 +243,30 @@ class Capture:
     # exceptions -----------------------------------------------------------------------------------------------
     def throw(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raise cls(*args) in the captured program."""
-        raise Raised(Object(cls, args=[Const(a) if type(a) in LITERALS else Const(str(a)) for a in args]))
+        raise self.raised(Object(cls, args=[Const(a) if type(a) in LITERALS else Const(str(a)) for a in args]))
 
     def throw_value(self, cls: type[BaseException], args: list[Value]) -> NoReturn:
-        raise Raised(Object(cls, args=args))
+        raise self.raised(Object(cls, args=args))
+
+    def raised(self, exception: Value) -> Raised:
+        """`raise exception`: the exception being handled becomes its context, and the place is remembered."""
+        if isinstance(exception, Object):
+            handled = next((f.handled[-1] for f in reversed(self.frames) if f.handled), None)
+            if handled is not None and handled is not exception:
+                self.effects.set_attr(exception, "__context__", handled)
+            if exception.raised_at is None and self.frames:
+                exception.raised_at = self.frames[0].begin
+        return Raised(exception)
+
+    def throw_from(self, cls: type[BaseException], text: str, cause: Value) -> NoReturn:
+        """`raise cls(text) from cause`."""
+        made = Object(cls, args=[Const(text)])
+        made.overlay |= {"__cause__": cause, "__context__": cause, "__suppress_context__": Const(True)}
+        made.raised_at = getattr(cause, "raised_at", None)
+        raise Raised(made)
+
+    def exception_attribute(self, exception: Object, name: str) -> Value:
+        return exceptions.attribute(self, exception, name)
 
     def as_exception(self, value: Value) -> Value:
         """The instance that `raise value` raises."""
@@ -276,7 +318,14 @@ class Capture:
         kind = type(iter(()))
         if value.is_const() or isinstance(value, (Sequence, Dict, Set)):
             kind = type(iter(value.python_type()())) if value.python_type() in (list, tuple, dict, set, str) else kind
-        return Iter(value.iterate(self), kind)
+        return self.container_iterator(value, kind)
+
+    def container_iterator(self, value: Value, kind: type, *, backwards: bool = False) -> Iter:
+        """iter(container) or reversed(container), which generated code makes again and advances."""
+        elements = iter(list(value.iterate(self))[::-1]) if backwards else value.iterate(self)
+        make = rebuild.reversed_at if backwards else rebuild.iterator_at
+        made = Iter(elements, kind, lambda: (make, [value, Const(made.taken)]))
+        return made
 
     def next_of(self, iterator: Value) -> Value | None:
         """next(iterator), or None at its end."""
@@ -291,11 +340,11 @@ class Capture:
 
     def elements(self, value: Value) -> Iterator[Value]:
         """The elements of an iterable, realised."""
-        it = self.iterator(value)
-        while True:
-            element = self.next_of(it)
-            if element is None:
-                return
+        return self.pull(self.iterator(value))
+
+    def pull(self, iterator: Value) -> Iterator[Value]:
+        """What is left of an iterator, realised."""
+        while (element := self.next_of(iterator)) is not None:
             yield self.realize(element)
 
     def resume_generator(self, frame: Any, sent: Value | None) -> tuple[str, Value]:

@@ -36,6 +36,7 @@ from pycompiler.capture.opcodes import control as _control
 from pycompiler.capture.opcodes import stack as _stack
 from pycompiler.capture.opcodes import variables as _variables
 from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.source import Source, local
@@ -142,7 +143,7 @@ class _Session:
             except Raised as r:
                 broke = Break("uncaught-exception", r.value.describe())
                 record = BreakRecord(broke.kind, broke.reason, broke.hint, (frame.user_frame(),))
-                stop = frame.begin
+                stop = r.value.raised_at if isinstance(r.value, Object) and r.value.raised_at else frame.begin
             if on_break is not None:
                 on_break(record)
 
@@ -175,8 +176,23 @@ class _Session:
             head = Head(cx, self.value_cells)
         load = head.load(cx.realize(result))
         effects = replay_effects(head)
-        tail = [*effects, *self.restore_state(head), *load, *build.return_value()]
+        cells = self.returned_cells(head)
+        tail = [*effects, *cells, *self.restore_state(head), *load, *build.return_value()]
         return self.captured(cx, head, tail=tail)
+
+    def returned_cells(self, head: Head) -> Code:
+        """Stores into the root frame's own cells that outlive it in a closure; one may lead to another."""
+        code: Code = []
+        done: set[str] = set()
+        while todo := [n for n in head.own_cells if n not in done]:
+            for name in todo:
+                done.add(name)
+                cell = head.own_cells[name]
+                if cell.changed and cell.contents is not None:
+                    code += [*head.load_item(cell.contents), *build.store_deref(name)]
+                elif cell.changed and name in self.value_cells:
+                    code += build.delete_deref(name)
+        return code
 
     def finish_break(self, cx: Capture, frames: list[Frame], record: BreakRecord) -> Captured:
         """The frame up to the instruction that broke, in the root or in a chain of direct calls below it."""

@@ -6,6 +6,7 @@ placeholders carry `meta["example_value"]`.
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -159,7 +160,7 @@ class GraphBuilder:
         if isinstance(value, Tensor):
             return value.node
         if isinstance(value, Const):
-            return value.value
+            return _plain_constant(value.value)
         return value_to_arg(self, value)
 
     def constant_tensor(self, real: torch.Tensor) -> Tensor:
@@ -204,6 +205,13 @@ class GraphBuilder:
 
     def mutated_inputs(self) -> list[int]:
         return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]
+
+
+def _plain_constant(value: Any) -> Any:
+    """An enum member that is also a number or text goes into the graph as that."""
+    if isinstance(value, enum.Enum):
+        return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)
+    return value
 
 
 def _name(target: Any) -> str:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import operator
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.values import exceptions
+from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, DictView, Key, List, Sequence, Set, Tuple
+from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method
-from pycompiler.capture.values.objects import Class, Object
+from pycompiler.capture.values.objects import Class, Object, Opaque, mro_lookup
 from pycompiler.capture.values.tensor import Tensor
 
 # Differences between versions that the handlers need, by name.
@@ -89,19 +92,52 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
         if found is not None:
             return found
-    found = _containers(cx, op.rstrip("=") if inplace else op, left, right)
+    if left.is_const() and right.is_const():
+        return cx.evaluate(fn, left.const(), right.const())  # type: ignore[no-any-return]
+    plain = op.rstrip("=") if inplace else op
+    found = _containers(cx, plain, left, right)
+    if found is None and _reflected_first(left, right, reflected):
+        found = _special(cx, right, reflected, left)
     if found is None:
         found = _special(cx, left, special, right)
     if found is None:
         found = _special(cx, right, reflected, left)
     if found is not None:
         return found
-    if left.is_const() and right.is_const():
-        return cx.evaluate(fn, left.const(), right.const())  # type: ignore[no-any-return]
-    if isinstance(left, Const) and isinstance(left.value, str) and op == "%":
-        raise Break("unsupported-operation", "string formatting of values that are not constants")
-    cx.throw(TypeError, f"unsupported operand type(s) for {op}: {_type(left)!r} and {_type(right)!r}")
+    if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
+        return printf(cx, left.value, right)
+    return _unsupported(cx, op, INPLACE[op][0] if inplace else fn, left, right)
+
+
+def _reflected_first(left: Value, right: Value, reflected: str) -> bool:
+    """Whether the right operand's method goes first: its class derives from the left's and has its own."""
+    if not isinstance(right, Object) or not isinstance(left, (Object, Const)):
+        return False
+    ours, theirs = right.python_type(), left.python_type()
+    own = mro_lookup(ours, reflected)
+    return ours is not theirs and issubclass(ours, theirs) and own is not mro_lookup(theirs, reflected)
+
+
+# One instance of a class stands for all others in a TypeError about operands.
+EXAMPLES: dict[type, Any] = {list: [], tuple: (), dict: {}, set: set(), frozenset: frozenset()}
+
+
+def _unsupported(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
+    """Raise the TypeError of an operator that neither operand supports, in Python's words."""
+    pair = [v.const() if v.is_const() else EXAMPLES.get(v.python_type()) for v in (left, right)]
+    if None not in pair:
+        cx.evaluate_raw(fn, *pair)
+        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+    if any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
+        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+    text = "** or pow()" if op == "**" else op
+    cx.throw(TypeError, f"unsupported operand type(s) for {text}: {_type(left)!r} and {_type(right)!r}")
     raise AssertionError
+
+
+def _native_operand(value: Value) -> bool:
+    """An object whose operators may be written in C, and are not modelled here."""
+    return isinstance(value, (Object, Opaque)) and builtin_base(value.python_type()) is not object
 
 
 def _type(value: Value) -> str:
@@ -116,14 +152,22 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     if isinstance(left, Dict) and op == "|=":
         dict_update(cx, left, right)
         return left
-    if isinstance(left, Set) and op == "|=" and left.cls is set:
-        for v in cx.elements(right):
-            left.add(cx, v)
+    if isinstance(left, Set) and left.cls is set and isinstance(right, (Set, DictView)):
+        result = _containers(cx, op.rstrip("="), left, right)
+        if isinstance(result, Set):
+            cx.effects.mutate(left)
+            left.entries = result.entries
+            return left
+    if isinstance(left, List) and not isinstance(left, Deque) and op == "*=" and right.is_const():
+        cx.effects.mutate(left)
+        left.items[:] = cx.evaluate_raw(operator.mul, left.items, right.const())
         return left
     return None
 
 
 def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    if isinstance(left, Deque) or isinstance(right, Deque):
+        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
         if isinstance(left, List) is isinstance(right, List):
             return cx.sequence([*left.items, *right.items], list if isinstance(left, List) else _plain(left, right))  # type: ignore[no-any-return]
@@ -135,6 +179,8 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
         merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, left.cls)
         dict_update(cx, merged, right)
         return merged
+    if op in "|&-^" and any(isinstance(v, DictView) for v in (left, right)):
+        left, right = (v if isinstance(v, (Set, DictView)) else Set(_keyed(cx, v)) for v in (left, right))
     if op in "|&-^" and all(isinstance(v, (Set, DictView)) for v in (left, right)):
         a = {cx.key(v): v for v in left.iterate(cx)}
         b = {cx.key(v): v for v in right.iterate(cx)}
@@ -148,6 +194,10 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
     return None
 
 
+def _keyed(cx: Capture, iterable: Value) -> dict[Key, Value]:
+    return {cx.key(v): v for v in cx.elements(iterable)}
+
+
 def _plain(left: Sequence, right: Sequence) -> type:
     import torch
 
@@ -157,8 +207,10 @@ def _plain(left: Sequence, right: Sequence) -> type:
 def _special(cx: Capture, value: Value, name: str, other: Value) -> Value | None:
     """value.name(other), or None when the class has no such method or it returns NotImplemented."""
     if isinstance(value, Class):
+        if name in ("__eq__", "__ne__") or not other.is_const():
+            return None
         method = getattr(type(value.cls), name, None)
-        if method is None or not value.is_const() or not other.is_const():
+        if method is None:
             return None
         result = cx.evaluate(method, value.const(), other.const())
     elif isinstance(value, Object):
@@ -194,15 +246,13 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return cx.graph.call_function(fn, [left, right], {})  # type: ignore[no-any-return]
     if isinstance(left, Const) and isinstance(right, Const):
         return cx.evaluate(fn, left.value, right.value)  # type: ignore[no-any-return]
-    found = _special(cx, left, special, right)
-    if found is None:
-        found = _special(cx, right, reflected, left)
+    found = _compare_special(cx, op, left, right)
     if found is not None:
         return found
     left, right = _unwrap(left), _unwrap(right)
     if op in ("==", "!="):
         return Const(_equal(cx, left, right) is (op == "=="))
-    if isinstance(left, Sequence) and isinstance(right, Sequence):
+    if isinstance(left, Sequence) and isinstance(right, Sequence) and _family(left) is _family(right):
         for a, b in zip(left.iterate(cx), right.iterate(cx), strict=False):
             if not (cx.same(a, b) or cx.equal(a, b)):
                 return compare(cx, op, a, b)
@@ -211,8 +261,27 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return Const(fn({cx.key(v) for v in left.iterate(cx)}, {cx.key(v) for v in right.iterate(cx)}))
     if left.is_const() and right.is_const():
         return cx.evaluate(fn, left.const(), right.const())  # type: ignore[no-any-return]
+    if any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
+        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     cx.throw(TypeError, f"{op!r} not supported between instances of {_type(left)!r} and {_type(right)!r}")
     raise AssertionError
+
+
+def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    """The comparison methods of user classes; `!=` without `__ne__` is `not ==`."""
+    _, special, reflected = COMPARE[op]
+    order = [(left, special, right), (right, reflected, left)]
+    if _reflected_first(left, right, reflected):
+        order.reverse()
+    for value, name, other in order:
+        found = _special(cx, value, name, other)
+        if found is not None:
+            return found
+        if op == "!=" and isinstance(value, Object) and isinstance(mro_lookup(value.cls, "__eq__"), types.FunctionType):
+            equal = _special(cx, value, "__eq__", other)
+            if equal is not None:
+                return Const(not cx.truth(equal))
+    return None
 
 
 def _unwrap(value: Value) -> Value:
@@ -223,7 +292,7 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
     if cx.same(left, right):
         return True
     if isinstance(left, Sequence) and isinstance(right, Sequence):
-        if isinstance(left, List) is not isinstance(right, List) or len(left.items) != len(right.items):
+        if _family(left) is not _family(right) or len(left.items) != len(right.items):
             return False
         return all(cx.same(a, b) or cx.equal(a, b) for a, b in zip(left.iterate(cx), right.iterate(cx), strict=True))
     if isinstance(left, Dict) and isinstance(right, Dict):
@@ -234,7 +303,20 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
         return {cx.key(v) for v in left.iterate(cx)} == {cx.key(v) for v in right.iterate(cx)}
     if left.is_const() and right.is_const():
         return bool(cx.evaluate_raw(operator.eq, left.const(), right.const()))
+    for v in (left, right):
+        if isinstance(v, Opaque) or isinstance(v, Object) and _compares_natively(v.cls):
+            raise Break("unsupported-operation", f"comparison of {left.describe()} and {right.describe()}")
     return False  # identity decides, and they are not the same object
+
+
+def _family(value: Sequence) -> type:
+    return Deque if isinstance(value, Deque) else List if isinstance(value, List) else Tuple
+
+
+def _compares_natively(cls: type) -> bool:
+    """Whether == is written in C for this class, and not object's."""
+    found = mro_lookup(cls, "__eq__")
+    return found is not object.__eq__ and not isinstance(found, types.FunctionType)
 
 
 def unary(cx: Capture, op: str, value: Value) -> Value:
@@ -276,6 +358,46 @@ def dict_update(cx: Capture, target: Any, source: Value) -> None:
         target.setitem(cx, key, value)
 
 
+class Formatted:
+    """A value inside of str.format or %: what the formatting asks of it is computed by the capture."""
+
+    def __init__(self, cx: Capture, value: Value) -> None:
+        self._pyc = (cx, value)
+
+    def __format__(self, spec: str) -> str:
+        cx, value = self._pyc
+        return str(format_value(cx, value, 0, Const(spec)).const())
+
+    def __str__(self) -> str:
+        return str(text(*self._pyc, str).const())
+
+    def __repr__(self) -> str:
+        return str(text(*self._pyc, repr).const())
+
+    def __getattr__(self, name: str) -> Any:
+        cx, value = self._pyc
+        return formatted(cx, cx.realize(value.getattr(cx, name)))
+
+    def __getitem__(self, key: Any) -> Any:
+        cx, value = self._pyc
+        return formatted(cx, getitem(cx, value, cx.make(key)))
+
+
+def formatted(cx: Capture, value: Value) -> Any:
+    """What stands for `value` among the arguments of a formatting function."""
+    return value.const() if value.is_const() else Formatted(cx, value)
+
+
+def printf(cx: Capture, template: str, argument: Value) -> Value:
+    """template % argument."""
+    if isinstance(argument, Tuple):
+        return cx.evaluate(operator.mod, template, tuple(formatted(cx, v) for v in argument.iterate(cx)))  # type: ignore[no-any-return]
+    if isinstance(argument, Dict):
+        pairs = {k.const(): formatted(cx, v) for k, v in argument.pairs(cx)}
+        return cx.evaluate(operator.mod, template, pairs)  # type: ignore[no-any-return]
+    return cx.evaluate(operator.mod, template, (formatted(cx, argument),))  # type: ignore[no-any-return]
+
+
 def convert(cx: Capture, value: Value, which: int) -> Value:
     """The conversion of an f-string field: 0 none, 1 str, 2 repr, 3 ascii."""
     return value if which == 0 else text(cx, value, {1: str, 2: repr, 3: ascii}[which])
@@ -301,8 +423,12 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
             method = value.special(cx, name)
             if isinstance(method, Method) and isinstance(method.function, Function):
                 return cx.call(method, [], {})  # type: ignore[no-any-return]
-        if value.args is not None and all(a.is_const() for a in value.args):
-            return cx.evaluate(how, value.cls(*(a.const() for a in value.args)))  # type: ignore[no-any-return]
+        if value.args is not None and not value.exists:
+            return exceptions.text(cx, value, how)
+    if isinstance(value, Tuple) and hasattr(value.cls, "_fields") and value.cls.__repr__.__qualname__.endswith(".__repr__"):
+        method = cx.class_attribute(value, "__repr__")
+        if isinstance(method, Method) and isinstance(method.function, Function):
+            return cx.call(method, [], {})  # type: ignore[no-any-return]
     if isinstance(value, Sequence) and value.cls in (list, tuple):
         inner = ", ".join(text(cx, v, repr).const() for v in value.iterate(cx))
         if value.cls is list:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import types
+from collections.abc import Iterator
 from typing import Any
 
 
 def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
-    """An instance without running __init__; `args` are an exception's."""
+    """An instance without running Python-level `__new__` and `__init__`; `args` are an exception's."""
+    base = next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))  # the most derived class written in C
+    made = base.__new__(cls, *args or ())
     if args is not None:
-        return cls.__new__(cls, *args)
-    return cls.__new__(cls)
+        base.__init__(made, *args)
+    return made
 
 
 def set_attributes(obj: Any, names: tuple[str, ...], *values: Any) -> Any:
     for name, value in zip(names, values, strict=True):
         if isinstance(obj, BaseException):
-            setattr(obj, name, value)
+            BaseException.__setattr__(obj, name, value)
         else:
             object.__setattr__(obj, name, value)
     return obj
@@ -41,6 +45,13 @@ def fill_dict(target: Any, *items: Any) -> Any:
 def fill_list(target: Any, *items: Any) -> Any:
     """Replace the contents of a list (or subclass)."""
     list.__setitem__(target, slice(None), items)
+    return target
+
+
+def fill_deque(target: Any, *items: Any) -> Any:
+    """Replace the contents of a deque."""
+    target.clear()
+    target.extend(items)
     return target
 
 
@@ -73,6 +84,31 @@ def make_tuple_subclass(cls: type, *items: Any) -> Any:
     if hasattr(cls, "n_fields"):
         return cls(items)
     return tuple.__new__(cls, items)
+
+
+def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
+    """iter(iterable), `taken` elements further."""
+    it = iter(iterable)
+    if isinstance(iterable, (list, tuple, str, bytes)):
+        it.__setstate__(taken)  # type: ignore[attr-defined]
+    else:
+        next(itertools.islice(it, taken, taken), None)
+    return it
+
+
+def reversed_at(iterable: Any, taken: int) -> Iterator[Any]:
+    it = reversed(iterable)
+    next(itertools.islice(it, taken, taken), None)
+    return it
+
+
+def zip_strict(*iterators: Iterator[Any]) -> Iterator[Any]:
+    return zip(*iterators, strict=True)
+
+
+def chain_from(current: Iterator[Any], rest: Iterator[Any]) -> Iterator[Any]:
+    """The state of an itertools.chain: the iterator it is in, and the iterator of the iterables to come."""
+    return itertools.chain(current, itertools.chain.from_iterable(rest))
 
 
 def make_cell(*contents: Any) -> types.CellType:

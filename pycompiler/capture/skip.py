@@ -11,7 +11,9 @@ import inspect
 import logging
 import math
 import operator
+import sysconfig
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -71,7 +73,7 @@ def in_graph(fn: Any) -> bool:
 
 PURE_MODULES = frozenset({"math", "_operator", "cmath"})
 PURE_BUILTINS = frozenset(
-    {abs, ascii, bin, bytes, bytearray, chr, complex, divmod, float, format, hash, hex, int, oct, ord, pow, repr,
+    {abs, ascii, bin, bytes, chr, complex, divmod, float, format, hash, hex, int, oct, ord, pow, repr,
      round, str, slice, range, frozenset, torch.device, torch.finfo, torch.iinfo, torch.Size, bool, math.prod}
 )  # fmt: skip
 PURE_TYPES = (str, bytes, int, float, complex, bool, range, torch.device, torch.dtype, torch.Size, slice, torch.finfo,
@@ -133,6 +135,29 @@ def is_deferred(fn: Any) -> bool:
 
 def _has_prefix(module: str, prefixes: tuple[str, ...]) -> bool:
     return any(module == p or module.startswith(p + ".") for p in prefixes)
+
+
+# Code objects that run eagerly although their callees may be compiled: `disable(fn, recursive=False)`.
+EAGER_CODES: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+_LIBRARY = tuple({sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")})
+HOOKED_LIBRARIES = ("transformers", "torchvision", "timm", "diffusers")
+
+
+def why_not_hooked(fn: types.FunctionType) -> str | None:
+    """Why a function reached while a graph break runs is left alone, or None if it may be compiled."""
+    reason = why_not_inlined(fn)
+    if reason is not None or fn.__code__ in EAGER_CODES:
+        return reason[1] if reason else "marked with pycompiler.disable(recursive=False)"
+    module = fn.__module__ or ""
+    if fn.__code__.co_filename.startswith("<eval_with_key>"):
+        return "a graph"
+    if module == "torch" or module.startswith("torch.") and not module.startswith("torch.nn.modules."):
+        return "part of torch"
+    if module.startswith("pycompiler"):
+        return "part of pycompiler"
+    if fn.__code__.co_filename.startswith(_LIBRARY) and not _has_prefix(module, HOOKED_LIBRARIES):
+        return "library code" if not module.startswith("torch.nn.modules.") else None
+    return why_frame_skipped(fn.__code__)
 
 
 def why_frame_skipped(code: types.CodeType) -> str | None:

@@ -6,6 +6,7 @@ In: object, source.  Out: `Value`.  One table: exact type → function; then a f
 from __future__ import annotations
 
 import collections
+import enum
 import functools
 import types
 import weakref
@@ -19,7 +20,7 @@ from pycompiler import _native
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
+from pycompiler.capture.values.containers import Deque, Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Class, Compiled, Object, Opaque, PyModule, instance_dict
 from pycompiler.ir.guards import TensorSpec
@@ -68,6 +69,14 @@ def _list(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
     cx.guard("length", source, len(real))
     return List([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], type(real))
+
+
+@wraps(collections.deque)
+def _deque(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, type(real))
+    cx.guard("length", source, len(real))
+    cx.guard("equals", source.attr("maxlen"), real.maxlen)
+    return Deque([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], real.maxlen)
 
 
 @wraps(tuple)
@@ -191,6 +200,9 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     if isinstance(real, functools._lru_cache_wrapper):
         cx.guard("id_is", source, real)
         return Builtin(real)
+    if isinstance(real, enum.Enum) and isinstance(real, (int, str, float, bytes)):
+        cx.guard("id_is", source, real)
+        return Const(real)  # members are singletons and immutable
     if isinstance(real, tuple):
         cx.guard("type_is", source, cls)
         cx.guard("length", source, len(real))
@@ -198,6 +210,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
             return Opaque(real)
         return Tuple([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], cls)
     cx.guard("type_is", source, cls)
+    if isinstance(real, (int, float, complex, str, bytes, bytearray, frozenset, collections.deque)):
+        return Opaque(real)
     storage = _storage(cx, real, source)
     if cls.__flags__ & (1 << 9) or storage is not None or isinstance(real, torch.nn.Module):  # a heap type: Python class
         return Object(cls, real=real, storage=storage)

@@ -337,3 +337,78 @@ def test_arguments_are_not_shared_between_calls() -> None:
     compiled(torch.arange(4.0), a, {})
     compiled(torch.arange(4.0), b, {})
     assert len(a) == len(b) == 3 and copy.copy(a)[2] == 2
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x).relu()
+        note("block")
+        return y * 2
+
+
+class Guarded(torch.nn.Module):
+    """Calls its blocks inside of a try block, where a break in a callee cannot be resumed from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        try:
+            for block in self.blocks:
+                x = block(x)
+        finally:
+            x = x - 1
+        return x
+
+
+def test_frames_that_cannot_be_inlined_are_reached_by_the_hook() -> None:
+    torch.manual_seed(0)
+    model, x = Guarded(), torch.randn(2, 4)
+    graphs: list[Any] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        graphs.append(gm)
+        return gm.forward
+
+    compiled = pycompiler.compile(model, backend=backend)
+    expected = model(x)
+    assert torch.equal(compiled(x), expected)
+    targets = [n.target for gm in graphs for n in gm.graph.nodes if n.op == "call_function"]
+    assert torch._C._nn.linear in targets  # the blocks' own frames were captured
+    count = len(graphs)
+    assert torch.equal(compiled(x), expected)
+    assert len(graphs) == count
+
+
+def test_disabled_functions_and_their_callees_stay_eager() -> None:
+    seen: list[str] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        seen.extend(str(n.target) for n in gm.graph.nodes if n.op in ("call_function", "call_method"))
+        return gm.forward
+
+    def helper(x: torch.Tensor) -> torch.Tensor:
+        return x.cos()
+
+    @pycompiler.disable
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        return helper(x.sin())
+
+    @pycompiler.disable(recursive=False)
+    def shallow(x: torch.Tensor) -> torch.Tensor:
+        return helper(x.tan())
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return eager(x + 1) + shallow(x * 2)
+
+    x = torch.arange(4.0)
+    compiled = pycompiler.compile(program, backend=backend)
+    assert torch.equal(compiled(x), program(x))
+    assert "sin" not in seen and "tan" not in seen
+    assert seen.count("cos") == 1  # through `shallow` only

@@ -1,1 +1,5 @@
 """Handlers of builtin functions, one file a family; importing this package fills `calls.BUILTINS`."""
+
+from pycompiler.capture.builtins import collections, containers, exceptions, iteration, numbers, python, torch_api
+
+FAMILIES = (collections, containers, exceptions, iteration, numbers, python, torch_api)

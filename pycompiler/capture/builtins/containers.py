@@ -9,12 +9,12 @@ from typing import Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins.python import Args, Kwargs, sort_values
-from pycompiler.capture.calls import builtin, constructor
+from pycompiler.capture.builtins.iteration import sort_values
+from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, DictView, Key, List, Sequence, Set, Tuple
-from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.objects import Class, Object
 
 NONE = Const(None)
 
@@ -75,9 +75,12 @@ def defaultdict_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(dict.fromkeys)
 def dict_fromkeys(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    args = args[1:] if not hasattr(args[0], "items") and args[0].is_const() and isinstance(args[0].const(), type) else args
+    args = args[1:] if isinstance(args[0], Class) else args
     value = args[1] if len(args) > 1 else NONE
     return Dict({Key(cx, k): value for k in cx.elements(args[0])})
+
+
+BUILTINS[dict.__dict__["fromkeys"]] = dict_fromkeys
 
 
 # lists --------------------------------------------------------------------------------------------------------
@@ -169,7 +172,15 @@ def _position(cx: Capture, target: Sequence, value: Value, message: str) -> int:
 @builtin(list.index, tuple.index)
 def sequence_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     target = storage(args[0], Sequence, "index")
-    return Const(_position(cx, target, args[1], "value is not in the sequence"))
+    start, stop = ([cx.index(a) for a in args[2:]] + [0, len(target.items)][len(args) - 2 :])[:2]
+    what = "tuple.index(x): x not in tuple"
+    if isinstance(target, List):
+        what = f"{operators.text(cx, args[1], repr).const() if args[1].is_const() else 'value'} is not in list"
+    for i in range(len(target.items))[start:stop]:
+        if cx.same(target.at(cx, i), args[1]) or cx.equal(target.at(cx, i), args[1]):
+            return Const(i)
+    cx.throw(ValueError, what)
+    raise AssertionError
 
 
 @builtin(list.count, tuple.count)
@@ -211,7 +222,8 @@ def dict_method(*names: str) -> Callable[[Callable[..., Value | None]], Any]:
             return handler(cx, storage(args[0], Dict, f"dict.{names[0]}"), *args[1:], **kwargs) or NONE
 
         fns = [c.__dict__[n] for n in names for c in (dict, collections.OrderedDict) if n in c.__dict__]
-        return builtin(*fns)(call)
+        builtin(*fns)(call)
+        return handler
 
     return register
 
@@ -287,14 +299,7 @@ def dict_update(cx: Capture, target: Dict, source: Value | None = None, **kwargs
 
 @dict_method("__init__")
 def dict_init(cx: Capture, target: Dict, source: Value | None = None, **kwargs: Value) -> None:
-    dict_update_handler(cx, target, source, kwargs)
-
-
-def dict_update_handler(cx: Capture, target: Dict, source: Value | None, kwargs: dict[str, Value]) -> None:
-    if source is not None:
-        operators.dict_update(cx, target, source)
-    for name, value in kwargs.items():
-        target.setitem(cx, Const(name), value)
+    dict_update(cx, target, source, **kwargs)
 
 
 @dict_method("clear")
@@ -315,10 +320,40 @@ def set_add(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
-@builtin(set.discard, set.remove)
+@builtin(set.discard)
 def set_discard(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     storage(args[0], Set, "set.discard").discard(cx, args[1])
     return NONE
+
+
+@builtin(set.remove)
+def set_remove(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if not storage(args[0], Set, "set.remove").discard(cx, args[1]):
+        cx.throw_value(KeyError, [args[1]])
+    return NONE
+
+
+@builtin(set.clear)
+def set_clear(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    _replace(cx, storage(args[0], Set, "set.clear"), {})
+    return NONE
+
+
+@builtin(set.pop)
+def set_pop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    target = storage(args[0], Set, "set.pop")
+    if not target.entries:
+        cx.throw(KeyError, "pop from an empty set")
+    if len(target.entries) > 1:
+        raise Break("unsupported-operation", "set.pop() from more than one element: their order is not known")
+    (value,) = target.entries.values()
+    _replace(cx, target, {})
+    return value  # type: ignore[no-any-return]
+
+
+def _replace(cx: Capture, target: Set, entries: dict[Key, Value]) -> None:
+    cx.effects.mutate(target)
+    target.entries = entries
 
 
 @builtin(set.update)
@@ -348,6 +383,27 @@ def _set_operation(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
 for _name2, _text in (("union", "|"), ("intersection", "&"), ("difference", "-"), ("symmetric_difference", "^")):
     builtin(getattr(set, _name2))(_set_operation(_text))
     builtin(getattr(frozenset, _name2))(_set_operation(_text))
+
+
+def _set_update(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
+    def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        target = storage(args[0], Set, f"set {text}=")
+        result: Any = target
+        for other in args[1:]:
+            result = operators.binary(cx, text, result, Set({Key(cx, v): v for v in cx.elements(other)}))
+        _replace(cx, target, result.entries)
+        return NONE
+
+    return call
+
+
+for _name4, _text4 in (("intersection_update", "&"), ("difference_update", "-"), ("symmetric_difference_update", "^")):
+    builtin(getattr(set, _name4))(_set_update(_text4))
+
+
+@builtin(set.isdisjoint, frozenset.isdisjoint)
+def set_isdisjoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(not any(args[0].contains(cx, v) for v in cx.elements(args[1])))
 
 
 def _set_compare(text: str) -> Callable[[Capture, Args, Kwargs], Value]:

@@ -15,18 +15,14 @@ from typing import Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.calls import builtin, constructor
+from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, DictView, List, Sequence, Set, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter
-from pycompiler.capture.values.objects import Class, Object, Opaque, PyModule, Super, mro_lookup
+from pycompiler.capture.values.objects import Class, Object, Opaque, PyModule, Super, mro_lookup, MISSING
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
-
-Args = list[Value]
-Kwargs = dict[str, Value]
-
 
 # types and identity -------------------------------------------------------------------------------------------
 @constructor(type)
@@ -70,17 +66,25 @@ def callable_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
     if isinstance(value, (Function, Method, Builtin, Class, Partial, TensorMethod)):
         return Const(True)
-    return Const(hasattr(value.python_type(), "__call__"))
+    return Const(mro_lookup(value.python_type(), "__call__") is not MISSING)
 
 
 @builtin(id)
 def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0]
-    real = getattr(value, "real", None)
-    if isinstance(value, (Object, Function, Opaque)) and real is not None and value.source is not None:
-        cx.guard("id_is", value.source, real)
-        return Const(id(real))
-    raise Break("unsupported-operation", f"id({value.describe()})")
+    return Identity(args[0])
+
+
+class Identity(Value):
+    """id(value): a number that is not known, only whether it equals another id."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def python_type(self) -> type:
+        return int
+
+    def identity(self) -> object:
+        return ("id of", self.value.identity())
 
 
 @builtin(len)
@@ -129,8 +133,9 @@ def format_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(str.format)
 def str_format(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    parts = [a if a.is_const() else operators.text(cx, a, str) for a in args]
-    return cx.evaluate(str.format, *(a.const() for a in parts), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
+    positional = [operators.formatted(cx, a) for a in args]
+    named = {k: operators.formatted(cx, v) for k, v in kwargs.items()}
+    return cx.evaluate(str.format, *positional, **named)  # type: ignore[no-any-return]
 
 
 @builtin(str.join)
@@ -144,6 +149,7 @@ def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         method = args[0].special(cx, "__hash__")
         if isinstance(method, Method) and isinstance(method.function, Function):
             return cx.call(method, [], {})  # type: ignore[no-any-return]
+    cx.key_of(args[0])  # raises TypeError for what cannot be hashed
     return cx.evaluate(hash, args[0].const())  # type: ignore[no-any-return]
 
 
@@ -193,6 +199,21 @@ def object_getattribute(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return found
 
 
+@builtin(object.__delattr__)
+def object_delattr(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if not isinstance(args[0], Object):
+        raise Break("mutation-unsupported", f"object.__delattr__({args[0].describe()}, ...)")
+    args[0].plain_delattr(cx, args[1].const())
+    return Const(None)
+
+
+@builtin(type.__call__)
+def type_call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if not isinstance(args[0], Class):
+        raise Break("builtin-call", f"type.__call__({args[0].describe()})")
+    return instantiate(cx, args[0], args[1:], kwargs)
+
+
 @builtin(object.__init__)
 def object_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
@@ -207,8 +228,6 @@ def exception_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(object.__new__)
 def object_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    from pycompiler.capture.calls import allocate
-
     return allocate(cx, args[0].const(), args[1:])
 
 
@@ -251,325 +270,6 @@ def super_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @constructor(property, staticmethod, classmethod)
 def descriptor_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     raise Break("builtin-call", "a descriptor made inside of a function")
-
-
-# iteration ----------------------------------------------------------------------------------------------------
-@builtin(iter)
-def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2:
-        raise Break("builtin-call", "iter(callable, sentinel)")
-    return cx.iterator(args[0])  # type: ignore[no-any-return]
-
-
-@builtin(next)
-def next_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    value = cx.next_of(args[0])
-    if value is not None:
-        return cx.realize(value)  # type: ignore[no-any-return]
-    if len(args) == 2:
-        return args[1]
-    returned = args[0].returned if isinstance(args[0], Generator) else Const(None)
-    cx.throw_value(StopIteration, [] if cx.is_none(returned) else [returned])
-    raise AssertionError
-
-
-@constructor(range)
-def range_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(cx.evaluate_raw(range, *(cx.index(a) for a in args)))
-
-
-@constructor(slice)
-def slice_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    none: Value = Const(None)
-    return Slice([none, args[0], none] if len(args) == 1 else [*args, *[none] * (3 - len(args))])
-
-
-@constructor(enumerate)
-def enumerate_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    start = cx.index(args[1] if len(args) > 1 else kwargs.get("start", Const(0)))
-    return Iter((Tuple([Const(i), v]) for i, v in enumerate(cx.elements(args[0]), start)), enumerate)
-
-
-@constructor(zip)
-def zip_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    strict = "strict" in kwargs and kwargs["strict"].truth(cx)
-    iterators = [cx.iterator(a) for a in args]
-
-    def generate() -> Iterator[Value]:
-        while iterators:
-            row: list[Value] = []
-            for i, it in enumerate(iterators):
-                value = cx.next_of(it)
-                if value is None:
-                    if strict and (i or any(cx.next_of(rest) is not None for rest in iterators[1:])):
-                        cx.throw(ValueError, f"zip() argument {i + 1} is shorter than argument {max(i, 1)}")
-                    return
-                row.append(cx.realize(value))
-            yield Tuple(row)
-
-    return Iter(generate(), zip)
-
-
-@constructor(map)
-def map_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    fn, sources = args[0], [cx.elements(a) for a in args[1:]]
-    return Iter((cx.call(fn, list(row), {}) for row in zip(*sources, strict=False)), map)
-
-
-@constructor(filter)
-def filter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    fn = args[0]
-    test = (lambda v: cx.truth(v)) if cx.is_none(fn) else (lambda v: cx.truth(cx.call(fn, [v], {})))
-    return Iter((v for v in cx.elements(args[1]) if test(v)), filter)
-
-
-@constructor(reversed)
-def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0]
-    if isinstance(value, Object):
-        method = value.special(cx, "__reversed__")
-        if method is not None and not (isinstance(method, Method) and isinstance(method.function, Builtin)):
-            return cx.call(method, [], {})  # type: ignore[no-any-return]
-    return Iter(iter(list(cx.elements(value))[::-1]), reversed)
-
-
-@constructor(itertools.chain)
-def chain(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Iter((v for a in args for v in cx.elements(a)), itertools.chain)
-
-
-@builtin(itertools.chain.from_iterable)
-def chain_from_iterable(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Iter((v for a in cx.elements(args[-1]) for v in cx.elements(a)), itertools.chain)
-
-
-@constructor(itertools.repeat)
-def repeat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    times = args[1] if len(args) > 1 else kwargs.get("times")
-    source = itertools.repeat(args[0]) if times is None else itertools.repeat(args[0], cx.index(times))
-    return Iter(iter(source), itertools.repeat)
-
-
-@constructor(itertools.count)
-def count(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Iter((Const(i) for i in itertools.count(*(a.const() for a in args))), itertools.count)
-
-
-@constructor(itertools.islice)
-def islice(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Iter(itertools.islice(cx.elements(args[0]), *(a.const() for a in args[1:])), itertools.islice)
-
-
-def _combinatoric(fn: Any) -> Callable[[Capture, Args, Kwargs], Value]:
-    def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        pools, rest = ([args, []] if fn is itertools.product else [args[:1], args[1:]])
-        rows = fn(*(list(cx.elements(p)) for p in pools), *(r.const() for r in rest),
-                  **{k: v.const() for k, v in kwargs.items()})  # fmt: skip
-        return Iter((Tuple(list(r)) for r in rows), fn)
-
-    return make
-
-
-for _fn in (itertools.product, itertools.combinations, itertools.permutations, itertools.combinations_with_replacement):
-    constructor(_fn)(_combinatoric(_fn))
-
-
-@constructor(itertools.zip_longest)
-def zip_longest(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    fill = kwargs.get("fillvalue", Const(None))
-    rows = itertools.zip_longest(*(list(cx.elements(a)) for a in args), fillvalue=fill)
-    return Iter((Tuple(list(r)) for r in rows), itertools.zip_longest)
-
-
-@constructor(itertools.accumulate)
-def accumulate(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    fn = args[1] if len(args) > 1 else None
-    step = (lambda a, b: cx.call(fn, [a, b], {})) if fn else (lambda a, b: operators.binary(cx, "+", a, b))
-    return Iter(itertools.accumulate(cx.elements(args[0]), step), itertools.accumulate)
-
-
-@builtin(sum)
-def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    total = args[1] if len(args) > 1 else kwargs.get("start", Const(0))
-    for value in cx.elements(args[0]):
-        total = operators.binary(cx, "+", total, value)
-    return total
-
-
-def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
-    def pick(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        values = list(cx.elements(args[0])) if len(args) == 1 else args
-        key = kwargs.get("key", Const(None))
-        if not values:
-            if "default" in kwargs:
-                return kwargs["default"]
-            cx.throw(ValueError, f"{name}() arg is an empty sequence")
-        rank = (lambda v: v) if cx.is_none(key) else (lambda v: cx.call(key, [v], {}))
-        best, best_rank = values[0], rank(values[0])
-        for value in values[1:]:
-            value_rank = rank(value)
-            if cx.truth(operators.compare(cx, op, value_rank, best_rank)):
-                best, best_rank = value, value_rank
-        return best
-
-    return pick
-
-
-builtin(min)(_extreme("min", "<"))
-builtin(max)(_extreme("max", ">"))
-
-
-@builtin(any)
-def any_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(any(cx.truth(v) for v in cx.elements(args[0])))
-
-
-@builtin(all)
-def all_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(all(cx.truth(v) for v in cx.elements(args[0])))
-
-
-def sort_values(cx: Capture, values: list[Value], kwargs: Kwargs) -> list[Value]:
-    key = kwargs.get("key", Const(None))
-    reverse = cx.truth(kwargs.get("reverse", Const(False)))
-    ranked = [(v if cx.is_none(key) else cx.call(key, [v], {}), v) for v in values]
-
-    def order(a: tuple[Value, Value], b: tuple[Value, Value]) -> int:
-        if cx.truth(operators.compare(cx, "<", a[0], b[0])):
-            return -1
-        return 1 if cx.truth(operators.compare(cx, "<", b[0], a[0])) else 0
-
-    return [v for _, v in sorted(ranked, key=functools.cmp_to_key(order), reverse=reverse)]
-
-
-@builtin(sorted)
-def sorted_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return List(sort_values(cx, list(cx.elements(args[0])), kwargs))
-
-
-@builtin(functools.reduce)
-def reduce_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    values = list(cx.elements(args[1]))
-    if len(args) > 2:
-        values.insert(0, args[2])
-    if not values:
-        cx.throw(TypeError, "reduce() of empty iterable with no initial value")
-    return functools.reduce(lambda a, b: cx.call(args[0], [a, b], {}), values)
-
-
-# numbers ------------------------------------------------------------------------------------------------------
-def _through_operator(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
-    return lambda cx, args, kwargs: operators.binary(cx, text, args[0], args[1])
-
-
-for _text, (_op, _, _) in operators.BINARY.items():
-    builtin(_op)(_through_operator(_text))
-for _text, (_iop, _) in operators.INPLACE.items():
-    builtin(_iop)(_through_operator(_text))
-for _text, (_cmp, _, _) in operators.COMPARE.items():
-    builtin(_cmp)(lambda cx, args, kwargs, _t=_text: operators.compare(cx, _t, args[0], args[1]))
-for _text, (_un, _) in operators.UNARY.items():
-    builtin(_un)(lambda cx, args, kwargs, _t=_text: operators.unary(cx, _t, args[0]))
-
-
-@builtin(operator.getitem)
-def operator_getitem(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return operators.getitem(cx, args[0], args[1])
-
-
-@builtin(operator.setitem)
-def operator_setitem(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    args[0].setitem(cx, args[1], args[2])
-    return Const(None)
-
-
-@builtin(operator.not_)
-def operator_not(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(not cx.truth(args[0]))
-
-
-@builtin(operator.truth)
-def operator_truth(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(cx.truth(args[0]))
-
-
-@builtin(operator.is_, operator.is_not)
-def operator_is(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("builtin-call", "operator.is_")
-
-
-@builtin(operator.contains)
-def operator_contains(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(args[0].contains(cx, args[1]))
-
-
-@builtin(operator.index)
-def operator_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(cx.index(args[0]))
-
-
-@constructor(operator.itemgetter)
-def itemgetter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Getter(operator.itemgetter, args)
-
-
-@constructor(operator.attrgetter)
-def attrgetter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Getter(operator.attrgetter, args)
-
-
-class Getter(Value):
-    """operator.itemgetter or attrgetter."""
-
-    def __init__(self, cls: type, keys: Args) -> None:
-        self.cls = cls
-        self.keys = keys
-
-    def python_type(self) -> type:
-        return self.cls
-
-    def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        if self.cls is operator.itemgetter:
-            found = [operators.getitem(cx, args[0], k) for k in self.keys]
-        else:
-            found = [self._attr(cx, args[0], k.const()) for k in self.keys]
-        return found[0] if len(found) == 1 else Tuple(found)
-
-    def _attr(self, cx: Capture, value: Value, path: str) -> Value:
-        for name in path.split("."):
-            value = cx.realize(value.getattr(cx, name))
-        return value
-
-
-@builtin(abs)
-def abs_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], Tensor):
-        return cx.graph.call_function(abs, args, {})  # type: ignore[no-any-return]
-    if isinstance(args[0], Object):
-        method = args[0].special(cx, "__abs__")
-        if method is not None:
-            return cx.call(method, [], {})  # type: ignore[no-any-return]
-    return cx.evaluate(abs, args[0].const())  # type: ignore[no-any-return]
-
-
-@builtin(pow)
-def pow_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2:
-        return operators.binary(cx, "**", args[0], args[1])
-    return cx.evaluate(pow, *(a.const() for a in args))  # type: ignore[no-any-return]
-
-
-@builtin(divmod)
-def divmod_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Tuple([operators.binary(cx, "//", *args), operators.binary(cx, "%", *args)])
-
-
-@builtin(math.prod)
-def math_prod(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    total = kwargs.get("start", Const(1))
-    for value in cx.elements(args[0]):
-        total = operators.binary(cx, "*", total, value)
-    return total
 
 
 def _effectful(name: str) -> Callable[[Capture, Args, Kwargs], Value]:

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins.python import Args, Kwargs
-from pycompiler.capture.calls import builtin
+from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple

@@ -15,7 +15,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Generator
-from pycompiler.capture.values.objects import Class, Object
+from pycompiler.capture.values.objects import Class, Object, Traceback
 
 
 # jumps --------------------------------------------------------------------------------------------------------
@@ -235,8 +235,9 @@ def raise_varargs(frame: Any, ins: Any) -> None:
     if not issubclass(exception.python_type(), BaseException):
         cx.throw(TypeError, "exceptions must derive from BaseException")
     if cause is not None and isinstance(exception, Object):
-        exception.overlay["__cause__"] = cause
-    raise Raised(exception)
+        cx.effects.set_attr(exception, "__cause__", cx.as_exception(cause))
+        cx.effects.set_attr(exception, "__suppress_context__", Const(True))
+    raise cx.raised(exception)
 
 
 @opcode("PUSH_EXC_INFO")
@@ -269,10 +270,21 @@ def reraise(frame: Any, ins: Any) -> None:
 
 
 # context managers ---------------------------------------------------------------------------------------------
+def _manager_method(cx: Any, manager: Value, name: str) -> Value | None:
+    if isinstance(manager, Object):
+        return manager.special(cx, name)
+    return manager.getattr(cx, name) if hasattr(manager.python_type(), name) else None
+
+
 @opcode("BEFORE_WITH")
 def before_with(frame: Any, ins: Any) -> None:
     cx, manager = frame.cx, frame.pop()
-    enter, leave = manager.getattr(cx, "__enter__"), manager.getattr(cx, "__exit__")
+    found = [_manager_method(cx, manager, name) for name in ("__enter__", "__exit__")]
+    if None in found:
+        missing = " (missed __exit__ method)" if found[0] is not None else ""
+        name = manager.python_type().__name__
+        cx.throw(TypeError, f"{name!r} object does not support the context manager protocol{missing}")
+    enter, leave = found
     frame.push(leave)
     frame.push(cx.call(enter, [], {}))
 
@@ -281,7 +293,7 @@ def before_with(frame: Any, ins: Any) -> None:
 def with_except_start(frame: Any, ins: Any) -> None:
     cx, exception = frame.cx, peek(frame, 1)
     leave = peek(frame, 4)
-    frame.push(cx.call(leave, [cx.class_of(exception), exception, Const(None)], {}))
+    frame.push(cx.call(leave, [cx.class_of(exception), exception, Traceback()], {}))
 
 
 __all__ = ["List", "push_callable", "types"]

@@ -10,6 +10,8 @@ from pycompiler.capture.opcodes.registry import Handler, opcode
 from pycompiler.capture.values.base import NULL, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple
+from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.objects import MISSING, mro_lookup
 
 
 @opcode("POP_TOP")
@@ -217,7 +219,9 @@ def dict_merge(frame: Any, ins: Any) -> None:
     target = peek(frame, ins.arg)
     for key, value in operators.mapping_pairs(cx, mapping):
         if Key(cx, key) in target.entries:
-            cx.throw(TypeError, f"got multiple values for keyword argument {key.const()!r}")
+            fn = cx.realize(frame.stack[-ins.arg - 2])
+            name = f"{fn.globals.get('__name__')}.{fn.qualname}()" if isinstance(fn, Function) else "function"
+            cx.throw(TypeError, f"{name} got multiple values for keyword argument {key.const()!r}")
         target.setitem(cx, key, value)
 
 
@@ -226,10 +230,17 @@ def list_to_tuple(frame: Any, ins: Any) -> None:
     frame.push(Tuple(frame.pop().items))
 
 
+def _unpacked(cx: Any, value: Value) -> list[Value]:
+    cls = value.python_type()
+    if mro_lookup(cls, "__iter__") is MISSING and mro_lookup(cls, "__getitem__") is MISSING:
+        cx.throw(TypeError, f"cannot unpack non-iterable {cls.__name__} object")
+    return list(cx.elements(value))
+
+
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Any, ins: Any) -> None:
     cx, value = frame.cx, frame.pop()
-    items = list(cx.elements(value))
+    items = _unpacked(cx, value)
     if len(items) < ins.arg:
         cx.throw(ValueError, f"not enough values to unpack (expected {ins.arg}, got {len(items)})")
     if len(items) > ins.arg:
@@ -241,7 +252,7 @@ def unpack_sequence(frame: Any, ins: Any) -> None:
 def unpack_ex(frame: Any, ins: Any) -> None:
     cx, value = frame.cx, frame.pop()
     before, after = ins.arg & 0xFF, ins.arg >> 8
-    items = list(cx.elements(value))
+    items = _unpacked(cx, value)
     if len(items) < before + after:
         cx.throw(ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
     middle = items[before : len(items) - after]

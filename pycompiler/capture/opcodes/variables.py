@@ -40,7 +40,10 @@ def get_local(frame: Any, name: str) -> Value:
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE", "LOAD_FAST_BORROW")
 def load_fast(frame: Any, ins: Any) -> None:
-    frame.push(get_local(frame, ins.argval))
+    try:
+        frame.push(get_local(frame, ins.argval))
+    except Break:  # not the load breaks the graph, but what uses the value
+        frame.push(frame.locals[ins.argval])
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
@@ -205,7 +208,10 @@ def importlib_resolve(name: str, package: str, level: int) -> str:
 @opcode("IMPORT_FROM")
 def import_from(frame: Any, ins: Any) -> None:
     module = frame.stack[-1] = frame.cx.realize(frame.stack[-1])
-    frame.push(module.getattr(frame.cx, ins.argval))
+    found = frame.cx.catching(AttributeError, lambda: module.getattr(frame.cx, ins.argval))
+    if found is None:
+        raise Break("import", f"from {module.describe()} import {ins.argval}")
+    frame.push(found)
 
 
 @opcode("LOAD_ASSERTION_ERROR")

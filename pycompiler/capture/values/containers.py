@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
 
@@ -56,10 +55,10 @@ class Sequence(Value):
 
     def getitem(self, cx: Capture, key: Value) -> Value:
         if isinstance(key, Slice) or (isinstance(key, Const) and isinstance(key.value, slice)):
-            s = slice(*(p.const() for p in key.parts)) if isinstance(key, Slice) else key.value
+            s = key.bounds(cx) if isinstance(key, Slice) else key.value
             cls = self.cls if self.cls in (list, tuple, torch.Size) else (list if isinstance(self, List) else tuple)
             return cx.sequence(list(self.items[s]), cls)
-        index = cx.index(key)
+        index = cx.index(key, "list" if isinstance(self, List) else "tuple")
         if not -len(self.items) <= index < len(self.items):
             cx.throw(IndexError, f"{'list' if isinstance(self, List) else 'tuple'} index out of range")
         return self.at(cx, index)
@@ -89,7 +88,7 @@ class List(Sequence):
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         cx.effects.mutate(self)
         if isinstance(key, Slice):
-            self.items[slice(*(p.const() for p in key.parts))] = list(value.iterate(cx))
+            cx.evaluate_raw(self.items.__setitem__, key.bounds(cx), list(cx.elements(value)))
             return
         index = cx.index(key)
         if not -len(self.items) <= index < len(self.items):
@@ -99,12 +98,36 @@ class List(Sequence):
     def delitem(self, cx: Capture, key: Value) -> None:
         cx.effects.mutate(self)
         if isinstance(key, Slice):
-            del self.items[slice(*(p.const() for p in key.parts))]
+            del self.items[key.bounds(cx)]
             return
         index = cx.index(key)
         if not -len(self.items) <= index < len(self.items):
             cx.throw(IndexError, "list assignment index out of range")
         del self.items[index]
+
+
+class Deque(List):
+    """A collections.deque; `limit` is its maxlen."""
+
+    def __init__(self, items: list[Value], limit: int | None = None) -> None:
+        super().__init__(items, collections.deque)
+        self.limit = limit
+
+    def push(self, value: Value, *, left: bool = False) -> None:
+        """Append at one end; a full deque drops from the other."""
+        self.items.insert(0 if left else len(self.items), value)
+        if self.limit is not None and len(self.items) > self.limit:
+            del self.items[-1 if left else 0]
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        if isinstance(key, Slice):
+            cx.throw(TypeError, "sequence index must be integer, not 'slice'")
+        if not -len(self.items) <= cx.index(key) < len(self.items):
+            cx.throw(IndexError, "deque index out of range")
+        return super().getitem(cx, key)
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        return Const(self.limit) if name == "maxlen" else super().getattr(cx, name)
 
 
 class Key:
@@ -121,6 +144,39 @@ class Key:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+class UserKey:
+    """The key of an object whose class defines `__hash__` and `__eq__` in Python."""
+
+    __slots__ = ("cx", "hash", "value")
+
+    def __init__(self, cx: Capture, value: Value, hashed: int) -> None:
+        self.cx = cx
+        self.value = value
+        self.hash = hashed
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, UserKey):
+            return NotImplemented
+        same = self.value is other.value or self.cx.same(self.value, other.value)
+        return bool(same or self.cx.equal(self.value, other.value))
+
+    def __hash__(self) -> int:
+        return self.hash
+
+
+def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[Value]:
+    """`values` one after the other, as long as the dict or set that they come from keeps its size."""
+    size = len(iterated.entries)
+    for value in values:
+        if len(iterated.entries) != size:
+            kind = "dictionary" if isinstance(iterated, Dict) else "Set"
+            cx.throw(RuntimeError, f"{kind} changed size during iteration")
+        yield value
+    if len(iterated.entries) != size:
+        kind = "dictionary" if isinstance(iterated, Dict) else "Set"
+        cx.throw(RuntimeError, f"{kind} changed size during iteration")
 
 
 class Dict(Value):
@@ -202,7 +258,7 @@ class Dict(Value):
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         self.guard_keys(cx)
-        return iter([k.value for k in self.entries])
+        return stable(cx, self, [k.value for k in self.entries])
 
     def length(self, cx: Capture) -> int:
         self.guard_keys(cx)
@@ -244,9 +300,8 @@ class DictView(Value):
         if self.what == "keys":
             return self.mapping.iterate(cx)
         pairs = self.mapping.pairs(cx)
-        if self.what == "values":
-            return iter([v for _, v in pairs])
-        return iter([Tuple([k, v]) for k, v in pairs])
+        values = [v for _, v in pairs] if self.what == "values" else [Tuple([k, v]) for k, v in pairs]
+        return stable(cx, self.mapping, values)
 
     def length(self, cx: Capture) -> int:
         return self.mapping.length(cx)
@@ -271,7 +326,7 @@ class Set(Value):
         return self.cls
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        return iter(list(self.entries.values()))
+        return stable(cx, self, list(self.entries.values()))
 
     def length(self, cx: Capture) -> int:
         return len(self.entries)
@@ -311,6 +366,10 @@ class Slice(Value):
 
     def const(self) -> Any:
         return slice(*(p.const() for p in self.parts))
+
+    def bounds(self, cx: Capture) -> slice:
+        """The slice of constants that indexes a sequence: each part None or an index."""
+        return slice(*(None if cx.is_none(p) else cx.index(p) for p in self.parts))
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in ("start", "stop", "step"):

@@ -226,6 +226,8 @@ class Partial(Value):
             return self.function
         if name == "args":
             return Tuple(list(self.args))
+        if name == "keywords":
+            return Dict({cx.key(Const(k)): v for k, v in self.kwargs.items()})
         return super().getattr(cx, name)
 
     def truth(self, cx: Capture) -> bool:

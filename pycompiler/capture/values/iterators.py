@@ -6,21 +6,34 @@ In: a Python iterator over values (a generator of ours), or a suspended inlined 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 
+Recipe = tuple[Callable[..., Any], list[Value]]
+
 
 class Iter(Value):
-    """An iterator made during capture.  `cls` is the type Python gives it (list_iterator, zip, ...)."""
+    """An iterator made during capture.  `cls` is the type Python gives it (list_iterator, zip, ...).
 
-    def __init__(self, elements: Iterator[Value], cls: type = type(iter([]))) -> None:
-        self.elements = elements
+    `step` gives the next element or None at the end.  `recipe` says how generated code makes an iterator in the same
+    state: a function and its arguments; without one, the iterator cannot be alive where the graph ends.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], Value | None] | Iterator[Value],
+        cls: type = type(iter([])),
+        recipe: Callable[[], Recipe] | None = None,
+    ) -> None:
+        self.step: Callable[[], Value | None] = step if callable(step) else (lambda: next(step, None))
         self.cls = cls
+        self.recipe = recipe
         self.exhausted = False
+        self.taken = 0
 
     def python_type(self) -> type:
         return self.cls
@@ -29,11 +42,12 @@ class Iter(Value):
         """The next element, or None when exhausted."""
         if self.exhausted:
             return None
-        try:
-            return next(self.elements)
-        except StopIteration:
+        value = self.step()
+        if value is None:
             self.exhausted = True
-            return None
+        else:
+            self.taken += 1
+        return value
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         while True:
@@ -42,17 +56,8 @@ class Iter(Value):
                 return
             yield value
 
-    def remaining(self, cx: Capture) -> list[Value]:
-        """All that is left; afterwards the iterator continues from a list."""
-        left = list(self.iterate(cx))
-        self.elements = iter(left)
-        self.exhausted = False
-        return left
-
     def getattr(self, cx: Capture, name: str) -> Value:
-        if name == "__next__":
-            return IteratorMethod(self, name)
-        if name == "__iter__":
+        if name in ("__next__", "__iter__"):
             return IteratorMethod(self, name)
         return super().getattr(cx, name)
 
@@ -64,7 +69,7 @@ class Generator(Iter):
     """A generator: an inlined frame that is suspended between elements."""
 
     def __init__(self, frame: Any) -> None:
-        super().__init__(iter(()), types.GeneratorType)
+        super().__init__(lambda: None, types.GeneratorType)
         self.frame = frame
         self.started = False
         self.running = False
@@ -78,17 +83,26 @@ class Generator(Iter):
             return None
         if self.running:
             cx.throw(ValueError, "generator already executing")
+        return self._run(cx, lambda: cx.resume_generator(self.frame, value if self.started else None))
+
+    def _run(self, cx: Capture, resume: Callable[[], tuple[str, Value]]) -> Value | None:
+        """Let the frame run to its next yield, its return or its exception."""
         self.running = True
         try:
-            what, result = cx.resume_generator(self.frame, value if self.started else None)
-        except (Raised, Break):
+            what, result = resume()
+        except Raised as raised:
+            self.exhausted = True
+            if issubclass(raised.value.python_type(), StopIteration):
+                cx.throw_from(RuntimeError, "generator raised StopIteration", raised.value)
+            raise
+        except Break:
             self.exhausted = True
             raise
         finally:
             self.running = False
             self.started = True
         if what == "yield":
-            return result  # type: ignore[no-any-return]
+            return result
         self.exhausted = True
         self.returned = result
         return None
@@ -100,19 +114,21 @@ class Generator(Iter):
         if self.exhausted or not self.started:
             self.exhausted = True
             raise Raised(exception)
-        self.running = True
-        try:
-            what, result = cx.throw_into_generator(self.frame, exception)
-        except (Raised, Break):
+        return self._run(cx, lambda: cx.throw_into_generator(self.frame, exception))
+
+    def close(self, cx: Capture) -> None:
+        """Raise GeneratorExit where the generator is suspended, so that its `finally` blocks run."""
+        if self.exhausted or not self.started:
             self.exhausted = True
-            raise
-        finally:
-            self.running = False
-        if what == "yield":
-            return result  # type: ignore[no-any-return]
-        self.exhausted = True
-        self.returned = result
-        return None
+            return
+        try:
+            value = self.throw(cx, cx.as_exception(cx.make(GeneratorExit)))
+        except Raised as raised:
+            if not issubclass(raised.value.python_type(), (GeneratorExit, StopIteration)):
+                raise
+            return
+        if value is not None:
+            cx.throw(RuntimeError, "generator ignored GeneratorExit")
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in ("send", "throw", "close", "__next__", "__iter__"):
@@ -132,7 +148,8 @@ class IteratorMethod(Value):
         if self.name == "__iter__":
             return it
         if self.name == "close":
-            it.exhausted = True
+            assert isinstance(it, Generator)
+            it.close(cx)
             return Const(None)
         if self.name == "__next__":
             value = it.next(cx)

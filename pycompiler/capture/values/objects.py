@@ -7,6 +7,7 @@ could come out differently: absence in the instance dict, absence or identity in
 
 from __future__ import annotations
 
+import enum
 import functools
 import types
 from collections.abc import Iterator
@@ -15,9 +16,9 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Tuple
+from pycompiler.capture.values.containers import Dict, Key, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -63,7 +64,8 @@ class Class(Value):
         return self.cls
 
     def truth(self, cx: Capture) -> bool:
-        return True
+        method = self.special(cx, "__bool__") or self.special(cx, "__len__")
+        return True if method is None else cx.truth(cx.call(method, [], {}))
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.construct(self, args, kwargs)
@@ -99,20 +101,37 @@ class Class(Value):
             return Method(self, Builtin(meta))
         return cx.evaluate(getattr, self.cls, name)
 
+    def special(self, cx: Capture, name: str) -> Value | None:
+        """A special method of the metaclass, bound to the class; enums are immutable and evaluated instead."""
+        raw = mro_lookup(type(self.cls), name)
+        if not isinstance(raw, types.FunctionType) or isinstance(self.cls, enum.EnumMeta):
+            return None
+        return Method(self, cx.wrap(raw, const_source(type(self.cls)).then("mro_lookup", name)))
+
     def getitem(self, cx: Capture, key: Value) -> Value:
-        if hasattr(type(self.cls), "__getitem__"):  # Enum["NAME"]
-            return cx.make(cx.evaluate_raw(lambda c, k: c[k], self.cls, key.const()))
-        return cx.evaluate(lambda c, k: c[k], self.cls, key.const())
+        method = self.special(cx, "__getitem__")
+        if method is not None:
+            return cx.call(method, [key], {})
+        return cx.make(cx.evaluate_raw(lambda c, k: c[k], self.cls, key.const()))
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        import enum
+        method = self.special(cx, "__iter__")
+        if method is not None:
+            return cx.elements(cx.call(method, [], {}))
+        return (cx.make(m) for m in list(cx.evaluate_raw(iter, self.cls)))
 
-        if issubclass(self.cls, enum.Enum):
-            return iter([cx.make(m) for m in self.cls])
-        return super().iterate(cx)
+    def length(self, cx: Capture) -> int:
+        method = self.special(cx, "__len__")
+        if method is not None:
+            return int(cx.call(method, [], {}).const())
+        return int(cx.evaluate_raw(len, self.cls))
 
     def contains(self, cx: Capture, item: Value) -> bool:
-        return bool(cx.evaluate_raw(lambda c, k: k in c, self.cls, item.const()))
+        method = self.special(cx, "__contains__")
+        if method is not None:
+            return cx.truth(cx.call(method, [item], {}))
+        real = item.real if isinstance(item, Object) and item.exists else item.const()
+        return bool(cx.evaluate_raw(lambda c, k: k in c, self.cls, real))
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
@@ -168,6 +187,8 @@ class Object(Value):
         self.storage = storage  # contents of a subclass of dict, list, tuple, ...
         self.args = args  # constructor arguments of an exception
         self.overlay: dict[str, Value] = {}
+        self.namespace: InstanceDict | None = None
+        self.raised_at: int | None = None  # step of the root frame's instruction that first raised this exception
 
     def describe(self) -> str:
         return f"{self.cls.__qualname__} object"
@@ -218,8 +239,6 @@ class Object(Value):
                 return value
         elif self.exists:
             instance = instance_dict(self.real)
-            if name == "__dict__" and instance is not None:
-                return self.instance_dict_value(cx, instance)
             if instance is not None and name in instance:
                 assert self.source is not None
                 if raw is MISSING:
@@ -227,22 +246,20 @@ class Object(Value):
                 return cx.wrap(instance[name], self.source.then("instance_dict").dict_item(name))  # type: ignore[no-any-return]
             if instance is not None and self.source is not None:
                 cx.guard("instance_absent", self.source, name)
-        if name == "__dict__" and not self.exists:
-            return Dict({cx.key(Const(k)): v for k, v in self.overlay.items() if v is not DELETED})
         if raw is MISSING:
-            if name == "args" and self.args is not None:
-                return cx.tuple_of(self.args)  # type: ignore[no-any-return]
             cx.guard("class_absent", const_source(self.cls), name)
             return None
         return bind(cx, raw, self.class_source(name), self, cx.class_of(self))
 
-    def instance_dict_value(self, cx: Capture, instance: dict[str, Any]) -> Value:
-        assert self.source is not None
-        if self.overlay:
-            raise Break("unsupported-attribute", "__dict__ of an object changed during capture")
-        value = cx.wrap(instance, self.source.then("instance_dict"))
-        assert isinstance(value, Dict)
-        return value
+    def instance_dict_value(self, cx: Capture) -> Value:
+        """vars(self): a live view of the attributes."""
+        if self.namespace is None:
+            base = None
+            if self.exists:
+                assert self.source is not None
+                base = cx.wrap(instance_dict(self.real), self.source.then("instance_dict"))
+            self.namespace = InstanceDict(cx, self, base)
+        return self.namespace
 
     def _data_descriptor(self, cx: Capture, name: str, raw: Any) -> Value:
         if isinstance(raw, property):
@@ -255,6 +272,8 @@ class Object(Value):
                 if self.overlay[name] is DELETED:
                     cx.throw(AttributeError, name)
                 return self.overlay[name]
+            if self.args is not None and not self.exists:
+                return cx.exception_attribute(self, name)  # type: ignore[no-any-return]
             if not self.exists:
                 cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
             assert self.source is not None
@@ -262,15 +281,15 @@ class Object(Value):
             return cx.wrap(value, self.source.attr(name))  # type: ignore[no-any-return]
         if isinstance(raw, types.GetSetDescriptorType):
             if name == "__dict__":
-                if not self.exists:
-                    return Dict({cx.key(Const(k)): v for k, v in self.overlay.items() if v is not DELETED})
-                return self.instance_dict_value(cx, self.real.__dict__)
+                return self.instance_dict_value(cx)
             if name == "args" and self.args is not None:
                 return cx.tuple_of(self.args)  # type: ignore[no-any-return]
             if name in self.overlay:
                 return self.overlay[name]
-            if self.args is not None and name in ("__cause__", "__context__", "__traceback__"):
-                return Const(None)
+            if name == "__traceback__" and self.args is not None and not self.exists:
+                return Const(None) if self.raised_at is None else Traceback()
+            if self.args is not None and not self.exists:
+                return cx.exception_attribute(self, name)  # type: ignore[no-any-return]
             if not self.exists or self.source is None:
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}")
             return cx.wrap(getattr(self.real, name), self.source.attr(name))  # type: ignore[no-any-return]
@@ -293,12 +312,13 @@ class Object(Value):
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         hook = mro_lookup(self.cls, "__setattr__")
-        if isinstance(hook, types.FunctionType) and not (
+        if isinstance(hook, types.WrapperDescriptorType) and hook.__name__ == "__setattr__" or (
             hook is torch.nn.Module.__setattr__ and self._plain_module_store(cx, name, value)
         ):
-            cx.call(cx.wrap(hook, self.class_source("__setattr__")), [self, Const(name), value], {})
+            self.plain_setattr(cx, name, value)
             return
-        self.plain_setattr(cx, name, value)
+        bound = bind(cx, hook, self.class_source("__setattr__"), self, cx.class_of(self))
+        cx.call(bound, [Const(name), value], {})
 
     def _plain_module_store(self, cx: Capture, name: str, value: Value) -> bool:
         """Whether an assignment to a module's attribute only changes its __dict__."""
@@ -322,16 +342,57 @@ class Object(Value):
                 return
             if self.args is None:
                 raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+            if name == "args":
+                self.args = list(cx.elements(value))
+            if name == "__traceback__":
+                return
+        if not self.cls.__dictoffset__ and not isinstance(raw, types.MemberDescriptorType):
+            what = f"object has no attribute {name!r}" if raw is MISSING else f"object attribute {name!r} is read-only"
+            cx.throw(AttributeError, f"{self.cls.__name__!r} {what}")
         cx.effects.set_attr(self, name, value)
 
     def delattr(self, cx: Capture, name: str) -> None:
         hook = mro_lookup(self.cls, "__delattr__")
-        if isinstance(hook, types.FunctionType) and hook is not torch.nn.Module.__delattr__:
-            cx.call(cx.wrap(hook, self.class_source("__delattr__")), [self, Const(name)], {})
+        if isinstance(hook, types.WrapperDescriptorType) and hook.__name__ == "__delattr__":
+            self.plain_delattr(cx, name)
             return
-        if hook is torch.nn.Module.__delattr__ or self.plain_getattr(cx, name) is None:
-            raise Break("mutation-unsupported", f"del {self.describe()}.{name}")
+        bound = bind(cx, hook, self.class_source("__delattr__"), self, cx.class_of(self))
+        cx.call(bound, [Const(name)], {})
+
+    def plain_delattr(self, cx: Capture, name: str) -> None:
+        """object.__delattr__."""
+        raw = mro_lookup(self.cls, name)
+        source = self.class_source(name)
+        if isinstance(raw, property):
+            if raw.fdel is None:
+                cx.throw(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no deleter")
+            cx.call(cx.wrap(raw.fdel, source.attr("fdel")), [self], {})
+            return
+        if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+            deleter = mro_lookup(type(raw), "__delete__")
+            if not isinstance(deleter, types.FunctionType):
+                raise Break("mutation-unsupported", f"del {self.describe()}.{name}")
+            function = cx.wrap(deleter, const_source(type(raw)).then("mro_lookup", "__delete__"))
+            cx.call(function, [cx.wrap(raw, source), self], {})
+            return
+        if not self._has_own(cx, name):
+            cx.throw(AttributeError, name if raw is not MISSING else f"{self.cls.__name__!r} object has no attribute {name!r}")
         cx.effects.set_attr(self, name, DELETED)
+
+    def _has_own(self, cx: Capture, name: str) -> bool:
+        """Whether the attribute is in the object itself: its dict or a slot."""
+        if name in self.overlay:
+            return self.overlay[name] is not DELETED
+        if not self.exists or self.source is None:
+            return False
+        if isinstance(mro_lookup(self.cls, name), types.MemberDescriptorType):
+            return cx.catching(AttributeError, lambda: self.plain_getattr(cx, name)) is not None
+        found = name in (instance_dict(self.real) or ())
+        if found:
+            cx.guard("dict_contains", self.source.then("instance_dict"), name)
+        else:
+            cx.guard("instance_absent", self.source, name)
+        return found
 
     # the rest of the data model: the class's own methods, else the storage's ----------------------------------
     def special(self, cx: Capture, name: str) -> Value | None:
@@ -369,18 +430,29 @@ class Object(Value):
         if found is not None:
             return found
         if self.storage is not None:
+            if isinstance(self.storage, Dict) and self.special(cx, "__missing__") is not None:
+                found = self.storage.lookup(cx, key)
+                return found if found is not None else cx.call(self.special(cx, "__missing__"), [key], {})
             return self.storage.getitem(cx, key)
+        self._need(cx, "__getitem__", "object is not subscriptable")
         return super().getitem(cx, key)
+
+    def _need(self, cx: Capture, name: str, complaint: str) -> None:
+        """Raise TypeError if the class lacks a special method."""
+        if mro_lookup(self.cls, name) is MISSING:
+            cx.throw(TypeError, f"{self.cls.__name__!r} {complaint}")
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         if self._special_or_storage(cx, "__setitem__", key, value) is None:
             if self.storage is None:
+                self._need(cx, "__setitem__", "object does not support item assignment")
                 return super().setitem(cx, key, value)
             self.storage.setitem(cx, key, value)
 
     def delitem(self, cx: Capture, key: Value) -> None:
         if self._special_or_storage(cx, "__delitem__", key) is None:
             if self.storage is None:
+                self._need(cx, "__delitem__", "object doesn't support item deletion")
                 return super().delitem(cx, key)
             self.storage.delitem(cx, key)
 
@@ -443,7 +515,62 @@ class Object(Value):
             return bool(found.truth(cx))
         if self.storage is not None:
             return self.storage.contains(cx, item)
+        if mro_lookup(self.cls, "__iter__") is MISSING and mro_lookup(self.cls, "__getitem__") is MISSING:
+            cx.throw(TypeError, f"argument of type {self.cls.__name__!r} is not iterable")
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+
+
+class InstanceDict(Dict):
+    """vars(object): the attributes of its instance dict, live in both directions."""
+
+    def __init__(self, cx: Capture, owner: Object, base: Dict | None) -> None:
+        self.owner = owner
+        self.base = base
+        self.cx = cx
+        super().__init__({}, dict, real=None if base is None else base.real)
+        self.source = None if base is None else base.source
+
+    def _own_slots(self, name: str) -> bool:
+        raw = mro_lookup(self.owner.cls, name)
+        return raw is not MISSING and is_data_descriptor(raw)
+
+    @property
+    def entries(self) -> dict[Key, Value]:
+        found = dict(self.base.entries) if self.base is not None else {}
+        for name, value in self.owner.overlay.items():
+            if self._own_slots(name):
+                continue
+            key = Key(self.cx, Const(name))
+            if value is DELETED:
+                found.pop(key, None)
+            else:
+                found[key] = value
+        return found
+
+    @entries.setter
+    def entries(self, value: dict[Key, Value]) -> None:
+        """The entries are the owner's attributes; there is nothing to store."""
+
+    def at(self, cx: Capture, key: Key) -> Value:
+        found = self.entries[key]
+        if isinstance(found, Lazy):
+            assert self.base is not None
+            return self.base.at(cx, key)
+        return found
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        name = key.const() if key.is_const() else None
+        if not isinstance(name, str) or self._own_slots(name):
+            raise Break("mutation-unsupported", f"vars({self.owner.describe()})[{key.describe()}] = ...")
+        cx.effects.set_attr(self.owner, name, value)
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        if self.lookup(cx, key) is None:
+            cx.throw_value(KeyError, [key])
+        cx.effects.set_attr(self.owner, key.const(), DELETED)
+
+    def mutate(self, cx: Capture) -> None:
+        raise Break("mutation-unsupported", f"a change of vars({self.owner.describe()}) as a whole")
 
 
 class Super(Value):
@@ -458,21 +585,33 @@ class Super(Value):
 
     def getattr(self, cx: Capture, name: str) -> Value:
         receiver = self.receiver
-        start = receiver.cls if isinstance(receiver, Class) else receiver.python_type()
+        of_class = isinstance(receiver, Class) and issubclass(receiver.cls, self.cls)  # else a metaclass's instance
+        start = receiver.cls if isinstance(receiver, Class) and of_class else receiver.python_type()
         mro = start.__mro__
         for base in mro[mro.index(self.cls) + 1 :]:
             if name in base.__dict__:
                 raw = base.__dict__[name]
                 source = const_source(base).then("mro_lookup", name)
-                if isinstance(receiver, Class):
-                    if isinstance(raw, staticmethod) and name == "__new__":
-                        return bind(cx, raw, source, None, receiver)
+                if of_class:
                     return bind(cx, raw, source, None, receiver)
                 if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
                     return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})  # type: ignore[no-any-return]
                 return bind(cx, raw, source, receiver, cx.class_of(receiver))
         cx.throw(AttributeError, f"'super' object has no attribute {name!r}")
         raise AssertionError
+
+
+class Traceback(Value):
+    """The traceback of an exception raised during capture: it can be passed on, not looked at."""
+
+    def python_type(self) -> type:
+        return types.TracebackType
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        raise Break("unsupported-attribute", f"{name} of a traceback")
 
 
 class Opaque(Value):

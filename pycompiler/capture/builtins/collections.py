@@ -1,0 +1,129 @@
+"""collections: deque, Counter's counting, OrderedDict's own methods."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from pycompiler.capture import operators
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins.containers import storage
+from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructor
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Deque, Dict
+
+NONE: Value = Const(None)
+deque = collections.deque
+
+
+@constructor(deque)
+def deque_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    limit = args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)
+    made = Deque([], None if cx.is_none(limit) else cx.index(limit))
+    source = args[0] if args else kwargs.get("iterable")
+    for value in cx.elements(source) if source is not None else ():
+        made.push(value)
+    return made
+
+
+def _deque_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
+    """Register a method of deque that changes it: handler(cx, deque, *args) → value or None."""
+
+    def register(handler: Callable[..., Value | None]) -> Any:
+        @builtin(fn)
+        def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+            target = args[0]
+            if not isinstance(target, Deque):
+                raise Break("unsupported-operation", f"deque.{fn.__name__} of {target.describe()}")
+            cx.effects.mutate(target)
+            return handler(cx, target, *args[1:], **kwargs) or NONE
+
+        return call
+
+    return register
+
+
+@_deque_method(deque.append)
+def deque_append(cx: Capture, target: Deque, value: Value) -> None:
+    target.push(value)
+
+
+@_deque_method(deque.appendleft)
+def deque_appendleft(cx: Capture, target: Deque, value: Value) -> None:
+    target.push(value, left=True)
+
+
+@_deque_method(deque.extend)
+def deque_extend(cx: Capture, target: Deque, values: Value) -> None:
+    for value in list(cx.elements(values)):
+        target.push(value)
+
+
+@_deque_method(deque.extendleft)
+def deque_extendleft(cx: Capture, target: Deque, values: Value) -> None:
+    for value in list(cx.elements(values)):
+        target.push(value, left=True)
+
+
+@_deque_method(deque.pop)
+def deque_pop(cx: Capture, target: Deque) -> Value:
+    return _take(cx, target, -1)
+
+
+@_deque_method(deque.popleft)
+def deque_popleft(cx: Capture, target: Deque) -> Value:
+    return _take(cx, target, 0)
+
+
+def _take(cx: Capture, target: Deque, index: int) -> Value:
+    if not target.items:
+        cx.throw(IndexError, "pop from an empty deque")
+    return cx.realize(target.items.pop(index))  # type: ignore[no-any-return]
+
+
+@_deque_method(deque.rotate)
+def deque_rotate(cx: Capture, target: Deque, n: Value = Const(1)) -> None:
+    if target.items:
+        k = cx.index(n) % len(target.items)
+        target.items[:] = target.items[len(target.items) - k :] + target.items[: len(target.items) - k]
+
+
+for _name in ("clear", "reverse", "remove", "insert", "__setitem__", "__delitem__"):
+    builtin(getattr(deque, _name))(BUILTINS[getattr(list, _name)])
+for _name in ("index", "count", "__getitem__", "__len__", "__iter__"):
+    builtin(getattr(deque, _name))(BUILTINS[getattr(list, _name)])
+
+
+@builtin(deque.copy)
+def deque_copy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    source = storage(args[0], Deque, "deque.copy")
+    return Deque(list(source.items), source.limit)
+
+
+@builtin(collections.OrderedDict.move_to_end)
+def move_to_end(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    target = storage(args[0], Dict, "OrderedDict.move_to_end")
+    last = args[2] if len(args) > 2 else kwargs.get("last", Const(True))
+    found = target.lookup(cx, args[1])
+    if found is None:
+        cx.throw_value(KeyError, [args[1]])
+    target.delitem(cx, args[1])
+    if cx.truth(last):
+        target.setitem(cx, args[1], found)
+    else:
+        target.entries = {cx.key(args[1]): found, **target.entries}
+    return NONE
+
+
+@builtin(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """mapping[element] += 1 for each element."""
+    mapping, zero = args[0], Const(0)
+    for element in cx.elements(args[1]):
+        seen = cx.call(mapping.getattr(cx, "get"), [element, zero], {})
+        mapping.setitem(cx, element, operators.binary(cx, "+", seen, Const(1)))
+    return NONE
+
+

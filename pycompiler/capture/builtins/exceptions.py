@@ -1,0 +1,54 @@
+"""Methods of exceptions, and what a handler may ask about the exception that it handles."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import List, Tuple
+from pycompiler.capture.values.objects import Object, Traceback
+
+
+def _new_exception(value: Value, what: str) -> Object:
+    if not isinstance(value, Object) or value.exists:
+        raise Break("mutation-unsupported", f"{what} of {value.describe()}")
+    return value
+
+
+@builtin(BaseException.with_traceback)
+def with_traceback(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return _new_exception(args[0], "with_traceback")
+
+
+@builtin(BaseException.add_note)
+def add_note(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    exception = _new_exception(args[0], "add_note")
+    notes = exception.overlay.get("__notes__")
+    if not isinstance(notes, List):
+        notes = List([])
+        cx.effects.set_attr(exception, "__notes__", notes)
+    notes.items.append(args[1])
+    return Const(None)
+
+
+def _handled(cx: Capture) -> Value | None:
+    """The exception being handled, as sys.exception() gives it."""
+    found: Any = next((f.handled[-1] for f in reversed(cx.frames) if f.handled), None)
+    return found if isinstance(found, Value) else None
+
+
+@builtin(sys.exc_info)
+def exc_info(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    exception = _handled(cx)
+    if exception is None:
+        return Tuple([Const(None)] * 3)
+    return Tuple([cx.class_of(exception), exception, Traceback()])
+
+
+@builtin(sys.exception)
+def exception_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return _handled(cx) or Const(None)

@@ -1,0 +1,436 @@
+"""iter, zip, map, sorted, ... and itertools.
+
+An iterator made here is an `Iter` with a step function, lazy as Python's own, and where possible a recipe by which
+generated code makes the same iterator in the same state.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pycompiler.capture import operators, rebuild
+from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import List, Sequence, Slice, Tuple
+from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.capture.values.iterators import Generator, Iter
+from pycompiler.capture.values.objects import Object
+
+NONE: Value = Const(None)
+
+
+@builtin(iter)
+def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 1:
+        return cx.iterator(args[0])  # type: ignore[no-any-return]
+    fn, sentinel = args
+
+    def step() -> Value | None:
+        value: Value = cx.call(fn, [], {})
+        return None if cx.same(value, sentinel) or cx.equal(value, sentinel) else value
+
+    return Iter(step, type(iter(int, 1)), lambda: (iter, [fn, sentinel]))
+
+
+@builtin(next)
+def next_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    value = cx.next_of(args[0])
+    if value is not None:
+        return cx.realize(value)  # type: ignore[no-any-return]
+    if len(args) == 2:
+        return args[1]
+    returned = args[0].returned if isinstance(args[0], Generator) else NONE
+    cx.throw_value(StopIteration, [] if cx.is_none(returned) else [returned])
+    raise AssertionError
+
+
+@constructor(range)
+def range_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(cx.evaluate_raw(range, *(cx.index(a) for a in args)))
+
+
+@constructor(slice)
+def slice_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Slice([NONE, args[0], NONE] if len(args) == 1 else [*args, *[NONE] * (3 - len(args))])
+
+
+@constructor(enumerate)
+def enumerate_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    start = cx.index(args[1] if len(args) > 1 else kwargs.get("start", Const(0)))
+    source = cx.iterator(args[0])
+
+    def step() -> Value | None:
+        value = cx.next_of(source)
+        return None if value is None else Tuple([Const(start + made.taken), cx.realize(value)])
+
+    made = Iter(step, enumerate, lambda: (enumerate, [source, Const(start + made.taken)]))
+    return made
+
+
+@constructor(zip)
+def zip_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    strict = "strict" in kwargs and cx.truth(kwargs["strict"])
+    iterators = [cx.iterator(a) for a in args]
+
+    def step() -> Value | None:
+        row: list[Value] = []
+        for i, it in enumerate(iterators):
+            value = cx.next_of(it)
+            if value is None:
+                if strict:
+                    _check_strict(cx, iterators, i)
+                return None
+            row.append(cx.realize(value))
+        return Tuple(row) if row else None
+
+    return Iter(step, zip, lambda: (rebuild.zip_strict if strict else zip, iterators))
+
+
+def _check_strict(cx: Capture, iterators: list[Value], ended: int) -> None:
+    """zip(strict=True): iterator number `ended` is the first that has ended; so must all others."""
+
+    def sentence(i: int, what: str) -> str:
+        return f"zip() argument {i + 1} is {what} than argument{' 1' if i == 1 else f's 1-{i}'}"
+
+    if ended:
+        cx.throw(ValueError, sentence(ended, "shorter"))
+    for i, it in enumerate(iterators[1:], 1):
+        if cx.next_of(it) is not None:
+            cx.throw(ValueError, sentence(i, "longer"))
+
+
+@constructor(map)
+def map_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    fn, iterators = args[0], [cx.iterator(a) for a in args[1:]]
+
+    def step() -> Value | None:
+        row: list[Value] = []
+        for it in iterators:
+            value = cx.next_of(it)
+            if value is None:
+                return None
+            row.append(value)
+        return cx.call(fn, row, {})  # type: ignore[no-any-return]
+
+    return Iter(step, map, lambda: (map, [fn, *iterators]))
+
+
+def _filtering(cls: Any, keep: bool) -> Callable[[Capture, Args, Kwargs], Value]:
+    def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        fn, source = args[0], cx.iterator(args[1])
+
+        def step() -> Value | None:
+            for value in cx.pull(source):
+                if cx.truth(value if cx.is_none(fn) else cx.call(fn, [value], {})) is keep:
+                    return value
+            return None
+
+        return Iter(step, cls, lambda: (cls, [fn, source]))
+
+    return make
+
+
+constructor(filter)(_filtering(filter, True))
+constructor(itertools.filterfalse)(_filtering(itertools.filterfalse, False))
+
+
+@constructor(reversed)
+def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0]
+    if isinstance(value, Object):
+        method = value.special(cx, "__reversed__")
+        if method is not None and not (isinstance(method, Method) and isinstance(method.function, Builtin)):
+            return cx.call(method, [], {})  # type: ignore[no-any-return]
+        if value.storage is None:
+            length, getitem = value.length(cx), value.getitem
+            return Iter(getitem(cx, Const(i)) for i in range(length - 1, -1, -1))
+    if not hasattr(value.python_type(), "__reversed__") and not isinstance(value, Sequence):
+        if not hasattr(value.python_type(), "__getitem__"):
+            cx.throw(TypeError, f"{value.python_type().__name__!r} object is not reversible")
+    return cx.container_iterator(value, reversed, backwards=True)  # type: ignore[no-any-return]
+
+
+# itertools ----------------------------------------------------------------------------------------------------
+def _chained(cx: Capture, iterables: Value) -> Value:
+    """itertools.chain.from_iterable(iterables)."""
+    outer = cx.iterator(iterables)
+    state: list[Value] = []
+
+    def step() -> Value | None:
+        while True:
+            if state:
+                value = cx.next_of(state[0])
+                if value is not None:
+                    return value  # type: ignore[no-any-return]
+                state.clear()
+            inner = cx.next_of(outer)
+            if inner is None:
+                return None
+            state.append(cx.iterator(cx.realize(inner)))
+
+    return Iter(step, itertools.chain, lambda: (rebuild.chain_from, [state[0] if state else Tuple([]), outer]))
+
+
+@constructor(itertools.chain)
+def chain(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return _chained(cx, Tuple(list(args)))
+
+
+@builtin(itertools.chain.from_iterable)
+def chain_from_iterable(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return _chained(cx, args[-1])
+
+
+@constructor(itertools.repeat)
+def repeat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    times = args[1] if len(args) > 1 else kwargs.get("times")
+    if times is None:
+        return Iter(lambda: args[0], itertools.repeat, lambda: (itertools.repeat, [args[0]]))
+    n = max(0, cx.index(times))
+    made = Iter(
+        lambda: args[0] if made.taken < n else None,
+        itertools.repeat,
+        lambda: (itertools.repeat, [args[0], Const(n - made.taken)]),
+    )
+    return made
+
+
+@constructor(itertools.count)
+def count(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    start = args[0] if args else kwargs.get("start", Const(0))
+    by = args[1] if len(args) > 1 else kwargs.get("step", Const(1))
+    state = [start]
+
+    def step() -> Value:
+        value = state[0]
+        state[0] = operators.binary(cx, "+", value, by)
+        return value
+
+    return Iter(step, itertools.count, lambda: (itertools.count, [state[0], by]))
+
+
+@constructor(itertools.cycle)
+def cycle(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    source, saved = cx.iterator(args[0]), List([])
+    position = itertools.count()
+
+    def step() -> Value | None:
+        value = cx.next_of(source)
+        if value is not None:
+            saved.items.append(value)
+            return value  # type: ignore[no-any-return]
+        return saved.items[next(position) % len(saved.items)] if saved.items else None
+
+    return Iter(step, itertools.cycle)
+
+
+@constructor(itertools.islice)
+def islice(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    bounds = [None if cx.is_none(a) else cx.index(a) for a in args[1:]]
+    return Iter(itertools.islice(cx.elements(args[0]), *bounds), itertools.islice)
+
+
+def _combinatoric(fn: Any) -> Callable[[Capture, Args, Kwargs], Value]:
+    """Iterators that read their inputs at once: what is left of them is a tuple of rows."""
+
+    def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        pools, rest = (args, []) if fn is itertools.product else (args[:1], args[1:])
+        rows = fn(*(list(cx.elements(p)) for p in pools), *(r.const() for r in rest),
+                  **{k: v.const() for k, v in kwargs.items()})  # fmt: skip
+        return _of_rows((Tuple(list(r)) for r in rows), fn)
+
+    return make
+
+
+def _of_rows(rows: Iterator[Value], cls: Any) -> Iter:
+    """An iterator over values that are known: it can be made again from those that are left."""
+    left = list(rows)
+    made = Iter(iter(left), cls, lambda: (rebuild.iterator_at, [Tuple(left), Const(made.taken)]))
+    return made
+
+
+for _fn in (itertools.product, itertools.combinations, itertools.permutations, itertools.combinations_with_replacement):
+    constructor(_fn)(_combinatoric(_fn))
+
+
+@constructor(itertools.zip_longest)
+def zip_longest(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    fill = kwargs.get("fillvalue", NONE)
+    rows = itertools.zip_longest(*(cx.elements(a) for a in args), fillvalue=fill)
+    return Iter((Tuple(list(r)) for r in rows), itertools.zip_longest)
+
+
+@constructor(itertools.accumulate)
+def accumulate(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    fn = args[1] if len(args) > 1 else kwargs.get("func", NONE)
+    add = (lambda a, b: operators.binary(cx, "+", a, b)) if cx.is_none(fn) else (lambda a, b: cx.call(fn, [a, b], {}))
+    initial = kwargs.get("initial", NONE)
+    start = None if cx.is_none(initial) else initial
+    return Iter(itertools.accumulate(cx.elements(args[0]), add, initial=start), itertools.accumulate)
+
+
+@constructor(itertools.starmap)
+def starmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    fn, source = args[0], cx.iterator(args[1])
+
+    def step() -> Value | None:
+        row = cx.next_of(source)
+        return None if row is None else cx.call(fn, list(cx.elements(row)), {})
+
+    return Iter(step, itertools.starmap, lambda: (itertools.starmap, [fn, source]))
+
+
+@constructor(itertools.takewhile)
+def takewhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    values = itertools.takewhile(lambda v: cx.truth(cx.call(args[0], [v], {})), cx.elements(args[1]))
+    return Iter(values, itertools.takewhile)
+
+
+@constructor(itertools.dropwhile)
+def dropwhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    values = itertools.dropwhile(lambda v: cx.truth(cx.call(args[0], [v], {})), cx.elements(args[1]))
+    return Iter(values, itertools.dropwhile)
+
+
+@constructor(itertools.pairwise)
+def pairwise(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Iter((Tuple(list(pair)) for pair in itertools.pairwise(cx.elements(args[0]))), itertools.pairwise)
+
+
+@constructor(itertools.compress)
+def compress(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    pairs = zip(cx.elements(args[0]), cx.elements(args[1]), strict=False)
+    return Iter((v for v, chosen in pairs if cx.truth(chosen)), itertools.compress)
+
+
+@constructor(itertools.groupby)
+def groupby(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Groups are read when they are asked for; a group that is passed over is drained, as CPython does."""
+    key = args[1] if len(args) > 1 else kwargs.get("key", NONE)
+    source = cx.iterator(args[0])
+    rank = (lambda v: v) if cx.is_none(key) else (lambda v: cx.call(key, [v], {}))
+    ahead: list[tuple[Value, Value]] = []
+    group: list[Value] = []  # the key of the current group
+
+    def advance() -> bool:
+        value = cx.next_of(source)
+        if value is not None:
+            value = cx.realize(value)
+            ahead[:] = [(rank(value), value)]
+        else:
+            ahead.clear()
+        return bool(ahead)
+
+    def inside(current: Value) -> bool:
+        return bool(ahead) and group[:1] == [current] and cx.equal(ahead[0][0], current)
+
+    def members(current: Value) -> Iterator[Value]:
+        while inside(current):
+            yield ahead[0][1]
+            advance()
+
+    def step() -> Value | None:
+        if not group:
+            advance()
+        while group and inside(group[0]):
+            advance()
+        if not ahead:
+            return None
+        group[:] = [ahead[0][0]]
+        return Tuple([group[0], Iter(members(group[0]))])
+
+    return Iter(step, itertools.groupby)
+
+
+@builtin(itertools.tee)
+def tee(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    n = cx.index(args[1]) if len(args) > 1 else 2
+    source = cx.iterator(args[0])
+    seen: list[Value] = []
+
+    def reader() -> Iterator[Value]:
+        for i in itertools.count():
+            if i == len(seen):
+                value = cx.next_of(source)
+                if value is None:
+                    return
+                seen.append(value)
+            yield seen[i]
+
+    return Tuple([Iter(reader(), itertools._tee) for _ in range(n)])
+
+
+# folds --------------------------------------------------------------------------------------------------------
+@builtin(sum)
+def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    total = args[1] if len(args) > 1 else kwargs.get("start", Const(0))
+    if isinstance(total, Const) and isinstance(total.value, str):
+        cx.throw(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
+    for value in cx.elements(args[0]):
+        total = operators.binary(cx, "+", total, value)
+    return total
+
+
+def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
+    def pick(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        values = list(cx.elements(args[0])) if len(args) == 1 else args
+        key = kwargs.get("key", NONE)
+        if not values:
+            if "default" in kwargs:
+                return kwargs["default"]
+            cx.evaluate_raw({"min": min, "max": max}[name], ())
+        rank = (lambda v: v) if cx.is_none(key) else (lambda v: cx.call(key, [v], {}))
+        best, best_rank = values[0], rank(values[0])
+        for value in values[1:]:
+            value_rank = rank(value)
+            if cx.truth(operators.compare(cx, op, value_rank, best_rank)):
+                best, best_rank = value, value_rank
+        return best
+
+    return pick
+
+
+builtin(min)(_extreme("min", "<"))
+builtin(max)(_extreme("max", ">"))
+
+
+@builtin(any)
+def any_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(any(cx.truth(v) for v in cx.elements(args[0])))
+
+
+@builtin(all)
+def all_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(all(cx.truth(v) for v in cx.elements(args[0])))
+
+
+def sort_values(cx: Capture, values: list[Value], kwargs: Kwargs) -> list[Value]:
+    key = kwargs.get("key", NONE)
+    reverse = cx.truth(kwargs.get("reverse", Const(False)))
+    ranked = [(v if cx.is_none(key) else cx.call(key, [v], {}), v) for v in values]
+
+    def order(a: tuple[Value, Value], b: tuple[Value, Value]) -> int:
+        return -1 if cx.truth(operators.compare(cx, "<", a[0], b[0])) else 0  # all that list.sort asks is `<`
+
+    return [v for _, v in sorted(ranked, key=functools.cmp_to_key(order), reverse=reverse)]
+
+
+@builtin(sorted)
+def sorted_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return List(sort_values(cx, list(cx.elements(args[0])), kwargs))
+
+
+@builtin(functools.reduce)
+def reduce_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    values = cx.elements(args[1])
+    total = args[2] if len(args) > 2 else next(values, None)
+    if total is None:
+        cx.throw(TypeError, "reduce() of empty iterable with no initial value")
+    for value in values:
+        total = cx.call(args[0], [total, value], {})
+    assert isinstance(total, Value)
+    return total

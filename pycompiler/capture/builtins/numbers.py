@@ -1,0 +1,171 @@
+"""The operator module, arithmetic builtins, operator.itemgetter and its like."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+
+from pycompiler.capture import operators
+from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.tensor import Tensor
+
+
+def _through_operator(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
+    return lambda cx, args, kwargs: operators.binary(cx, text, args[0], args[1])
+
+
+for _text, (_op, _, _) in operators.BINARY.items():
+    builtin(_op)(_through_operator(_text))
+for _text, (_iop, _) in operators.INPLACE.items():
+    builtin(_iop)(_through_operator(_text))
+for _text, (_cmp, _, _) in operators.COMPARE.items():
+    builtin(_cmp)(lambda cx, args, kwargs, _t=_text: operators.compare(cx, _t, args[0], args[1]))
+for _text, (_un, _) in operators.UNARY.items():
+    builtin(_un)(lambda cx, args, kwargs, _t=_text: operators.unary(cx, _t, args[0]))
+
+
+@builtin(operator.getitem)
+def operator_getitem(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return operators.getitem(cx, args[0], args[1])
+
+
+@builtin(operator.setitem)
+def operator_setitem(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    args[0].setitem(cx, args[1], args[2])
+    return Const(None)
+
+
+@builtin(operator.not_)
+def operator_not(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(not cx.truth(args[0]))
+
+
+@builtin(operator.truth)
+def operator_truth(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(cx.truth(args[0]))
+
+
+@builtin(operator.is_)
+def operator_is(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(cx.same(args[0], args[1]))
+
+
+@builtin(operator.is_not)
+def operator_is_not(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(not cx.same(args[0], args[1]))
+
+
+@builtin(operator.delitem)
+def operator_delitem(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    args[0].delitem(cx, args[1])
+    return Const(None)
+
+
+@builtin(operator.concat)
+def operator_concat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return operators.binary(cx, "+", args[0], args[1])
+
+
+@builtin(operator.countOf)
+def operator_count_of(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(sum(cx.same(v, args[1]) or cx.equal(v, args[1]) for v in cx.elements(args[0])))
+
+
+@builtin(operator.contains)
+def operator_contains(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(args[0].contains(cx, args[1]))
+
+
+@builtin(operator.index)
+def operator_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(cx.index(args[0]))
+
+
+@constructor(operator.itemgetter)
+def itemgetter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Getter(operator.itemgetter, args)
+
+
+@constructor(operator.attrgetter)
+def attrgetter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Getter(operator.attrgetter, args)
+
+
+class Getter(Value):
+    """operator.itemgetter or attrgetter."""
+
+    def __init__(self, cls: type, keys: Args) -> None:
+        self.cls = cls
+        self.keys = keys
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        if self.cls is operator.itemgetter:
+            found = [operators.getitem(cx, args[0], k) for k in self.keys]
+        else:
+            found = [self._attr(cx, args[0], k.const()) for k in self.keys]
+        return found[0] if len(found) == 1 else Tuple(found)
+
+    def _attr(self, cx: Capture, value: Value, path: str) -> Value:
+        for name in path.split("."):
+            value = cx.realize(value.getattr(cx, name))
+        return value
+
+
+@builtin(abs)
+def abs_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], Tensor):
+        return cx.graph.call_function(abs, args, {})  # type: ignore[no-any-return]
+    if isinstance(args[0], Object):
+        method = args[0].special(cx, "__abs__")
+        if method is not None:
+            return cx.call(method, [], {})  # type: ignore[no-any-return]
+    return cx.evaluate(abs, args[0].const())  # type: ignore[no-any-return]
+
+
+@builtin(pow)
+def pow_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 2:
+        return operators.binary(cx, "**", args[0], args[1])
+    return cx.evaluate(pow, *(a.const() for a in args))  # type: ignore[no-any-return]
+
+
+@builtin(divmod)
+def divmod_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    left, right = args
+    for value, name, other in ((left, "__divmod__", right), (right, "__rdivmod__", left)):
+        method = value.special(cx, name) if isinstance(value, Object) else None
+        if method is not None:
+            return cx.call(method, [other], {})  # type: ignore[no-any-return]
+    if not (left.is_const() and right.is_const()):
+        names = " and ".join(repr(v.python_type().__name__) for v in args)
+        cx.throw(TypeError, f"unsupported operand type(s) for divmod(): {names}")
+    return cx.evaluate(divmod, left.const(), right.const())  # type: ignore[no-any-return]
+
+
+@builtin(round)
+def round_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], Object):
+        method = args[0].special(cx, "__round__")
+        if method is not None:
+            return cx.call(method, args[1:], kwargs)  # type: ignore[no-any-return]
+    if isinstance(args[0], Tensor):
+        return cx.graph.call_function(round, args, kwargs)  # type: ignore[no-any-return]
+    return cx.evaluate(round, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
+
+
+@builtin(math.prod)
+def math_prod(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    total = kwargs.get("start", Const(1))
+    for value in cx.elements(args[0]):
+        total = operators.binary(cx, "*", total, value)
+    return total
+
+
