@@ -47,7 +47,6 @@ from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage, step
 from pycompiler.runtime import build, triton_build
 from pycompiler.runtime.plan_builder import make_plan
-from pycompiler.runtime.plan_python import PythonPlan
 from pycompiler.runtime.toolchain import NoCompiler
 
 log = stage("dynamo")
@@ -105,8 +104,10 @@ def compile_aten(
             schedule = scheduling.schedule(program)
         plan = TARGETS[device_of(schedule)](schedule, name)
         if log_output.enabled:
-            log_output(plan.source)
-        return EXECUTORS[plan.launcher](plan)
+            from pycompiler.runtime.output_code import output_code  # brings cffi, which only a reader needs
+
+            log_output(output_code(plan, program.inputs))
+        return _native.Plan(plan)
     except NoCompiler:
         return gm.forward  # type: ignore[no-any-return]
     except Exception as e:
@@ -147,9 +148,8 @@ def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
     return plan
 
 
-# Device type of the kernels → how they are made; launcher of the plan → what runs it.
+# Device type of the kernels → how they are made.
 TARGETS: dict[str, Callable[[Schedule, str], Plan]] = {"cpu": plan_for_cpu, "cuda": plan_for_cuda}
-EXECUTORS: dict[str, Callable[[Plan], Callable[..., Sequence[Any]]]] = {"host": _native.Plan, "triton": PythonPlan}
 
 STATISTICS = {"aten_fallbacks": 0, "graphs": 0}
 

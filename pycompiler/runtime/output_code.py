@@ -77,30 +77,11 @@ def run(kernel, tensors, scalars):
         raise ERRORS[code]
 '''
 
-TRITON = '''
+TRITON = """
 # The kernels ---------------------------------------------------------------------------------------------------------
 
-import importlib.machinery
-import importlib.util
-import tempfile
-
-SOURCE = r"""{source}"""
-
-LIBRARY = {library!r}
-if not os.path.exists(LIBRARY):  # the cache was emptied; Triton reads the source from a file
-    LIBRARY = os.path.join(tempfile.mkdtemp(), "kernels.py")
-    with open(LIBRARY, "w") as file:
-        file.write(SOURCE)
-
-loader = importlib.machinery.SourceFileLoader("kernels", LIBRARY)
-lib = importlib.util.module_from_spec(importlib.util.spec_from_loader("kernels", loader))
-loader.exec_module(lib)
-
-
-def run(kernel, tensors, scalars):
-    """Launches a kernel on the tensors."""
-    kernel(*tensors)
-'''
+{source}
+"""
 
 KERNELS = {"host": HOST, "triton": TRITON}
 
@@ -149,7 +130,7 @@ class _Printer:
                           n_operators=sum(isinstance(s, Aten) for s in plan.steps))  # fmt: skip
         if symbols:
             yield KERNELS[plan.launcher].format(
-                source=plan.source.replace('"""', '\\"\\"\\"'),
+                source=plan.source if plan.launcher == "triton" else plan.source.replace('"""', '\\"\\"\\"'),
                 library=plan.library,
                 declarations="\n".join(KERNEL_SIGNATURE.format(symbol=s) for s in symbols),
                 errors=", ".join(f"{code}: {error.__name__}({text!r})" for code, (error, text) in ERRORS),
@@ -202,6 +183,8 @@ class _Printer:
 
     def kernel(self, step: Kernel) -> str:
         tensors = ", ".join(map(self.name, step.slots))
+        if self.plan.launcher == "triton":
+            return f"{step.symbol}({tensors})"
         return f"run(lib.{step.symbol}, [{tensors}], {self.value(list(step.scalars))})"
 
     def aten(self, step: Aten) -> str:

@@ -7,12 +7,11 @@ gives its launchers.  Triton compiles a kernel at its first launch and keeps the
 from __future__ import annotations
 
 import functools
-import importlib.machinery
-import importlib.util
+import linecache
 import sys
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -36,17 +35,24 @@ def build(text: str, symbols: Sequence[str]) -> BuiltLibrary:
 
 
 @functools.lru_cache(maxsize=1024)
-def load(path: str) -> Any:
-    """The imported module at `path` (its name tells the cache entry; Triton reads sources through it)."""
-    name = f"pycompiler_triton_{Path(path).parent.name}"
+def load(path: str) -> types.ModuleType:
+    """The module at `path`; its name tells the cache entry.
+
+    Triton reads a kernel's source through `inspect`, which looks into no file that is named like a library: the code
+    carries a name of its own, under which `linecache` has the text.
+    """
+    name, file, source = f"pycompiler_triton_{Path(path).parent.name}", f"{path}.py", Path(path).read_text()
     if name in sys.modules:
         return sys.modules[name]
-    loader = importlib.machinery.SourceFileLoader(name, path)
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+    module = types.ModuleType(name)
+    module.__file__ = file
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     sys.modules[name] = module
-    loader.exec_module(module)
+    try:
+        exec(compile(source, file, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
