@@ -1,6 +1,6 @@
 //! The native engine of pycompiler: everything that happens once per call.
 //!
-//! `compiled.rs` is the life of a call; `signature.rs` binds, `cache.rs` and `guard/` look up, `entry.rs` runs.
+//! `compiled.rs` is the life of a call (`methods.rs`: the Python side of it); `signature.rs` binds, `cache.rs` and `guard/` look up, `entry.rs` runs.
 //! All unsafe code is below `ffi/`.
 
 mod cache;
@@ -10,6 +10,7 @@ mod ffi;
 mod guard;
 mod guard_tree;
 mod hook;
+mod methods;
 mod plan;
 mod signature;
 mod tensor_view;
