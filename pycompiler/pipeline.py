@@ -584,6 +584,6 @@ def _on_limit(fn: Any, reasons: list[tuple[int, int]]) -> None:
 
 
 _native.set_limit_callback(_on_limit)
-_native.set_exceptions(RecompileError=RecompileError)
+_native.set_exceptions(RecompileError=RecompileError, BadOutputs=BadBackendResult)
 
 __all__ = ["Family", "FrameCompiler", "GraphRecord", "InternalError", "compile_aten", "compile_times", "new_compiled"]

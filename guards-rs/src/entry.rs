@@ -3,7 +3,7 @@
 //! In: `Entry(guards, target, kind, inputs=..., outputs=...)` from the compiler.  Out: a check and a run, both native.
 //! The tree is built when a CompiledFunction stores the entry, because slots are positions in its locals.
 
-use crate::ffi::object::{clear_error, runtime_error, type_error, value_error, Handle};
+use crate::ffi::object::{clear_error, raise, runtime_error, type_error, value_error, Handle};
 use crate::ffi::plan_call::{run_plan, Outputs};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
@@ -307,18 +307,18 @@ impl Contents {
         // Owned: while a kernel runs without the GIL, another thread may drop what the inputs were read from.
         let held: SmallVec<[Owned; 16]> =
             bound.tree.inputs.iter().filter_map(|r| walk.records[*r as usize]).map(Obj::own).collect();
-        let graph = call_plan(self.target.get(), &held[..bound.n_inputs])?;
+        let graph = call_plan(self.target.get(), &held[..bound.n_inputs], bound.n_outputs)?;
         match &bound.template {
             None => Owned::tuple_from(graph.into_vec()),
             Some(template) if graph.len() == bound.n_outputs => template.build(&graph, walk),
-            Some(_) => Err(wrong_count(bound.n_outputs, graph.len())),
+            Some(_) => Err(bad_outputs(self.target.get(), &format!("{} outputs", graph.len()), bound.n_outputs)),
         }
     }
 }
 
 /// Every target, native plan or other callable, takes the graph's inputs positionally (ARCHITECTURE.md, "Backend protocol").
 #[inline]
-fn call_plan(target: Obj, inputs: &[Owned]) -> Res<Outputs> {
+fn call_plan(target: Obj, inputs: &[Owned], n_outputs: usize) -> Res<Outputs> {
     run_plan(target, inputs).unwrap_or_else(|| {
         let borrowed: SmallVec<[Obj; 16]> = inputs.iter().map(|i| i.get()).collect();
         let returned = target.call(&borrowed, None)?;
@@ -328,7 +328,7 @@ fn call_plan(target: Obj, inputs: &[Owned]) -> Res<Outputs> {
             () if returned.attr(c"dtype").is_ok() => Owned::tuple(&[returned.get()])?, // one tensor, not its rows
             () => {
                 clear_error();
-                return Err(runtime_error(&format!("the compiled graph returned {}; expected a tuple of its outputs", returned.repr())));
+                return Err(bad_outputs(target, &returned.repr(), n_outputs));
             }
         };
         Ok(outputs.tuple_items().map(Obj::own).collect())
@@ -422,8 +422,20 @@ impl Template {
     }
 }
 
-fn wrong_count(want: usize, got: usize) -> Raised {
-    runtime_error(&format!("the compiled graph returned {got} outputs; expected a tuple of the graph's {want} outputs"))
+/// The class of an error about a graph's outputs; RuntimeError until it is set.
+static BAD_OUTPUTS: GilCell<Option<Owned>> = GilCell::new(None);
+
+pub fn set_bad_outputs(class: Owned) {
+    drop(BAD_OUTPUTS.replace(Some(class)));
+}
+
+/// `target` returned something else than the graph's outputs.
+fn bad_outputs(target: Obj, seen: &str, want: usize) -> Raised {
+    let text = format!("the compiled graph {} returned {seen}; expected a tuple of the graph's {want} outputs", target.repr());
+    match BAD_OUTPUTS.read(|c| c.clone()) {
+        Some(class) => raise(class.get(), &text),
+        None => runtime_error(&text),
+    }
 }
 
 fn too_few(i: usize, n: usize) -> Raised {

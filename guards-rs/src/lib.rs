@@ -33,15 +33,19 @@ fn set_limit_callback(callback: Option<&Bound<'_, PyAny>>) {
     compiled::set_limit_callback(callback.map(|c| Obj::of(c).own()));
 }
 
-/// set_exceptions(RecompileError=cls): the class raised in mode 'error'.
+/// set_exceptions(RecompileError=cls, BadOutputs=cls): the classes raised in mode 'error', and for wrong outputs of a graph.
 #[pyfunction]
 #[pyo3(signature = (**classes))]
 fn set_exceptions(classes: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
     for (name, class) in classes.into_iter().flatten() {
-        if name.extract::<&str>()? != "RecompileError" {
-            return Err(type_error(&format!("set_exceptions: unknown exception {name}; known: RecompileError")).into());
+        match name.extract::<&str>()? {
+            "RecompileError" => compiled::set_recompile_error(Obj::of(&class).own()),
+            "BadOutputs" => entry::set_bad_outputs(Obj::of(&class).own()),
+            _ => {
+                let known = "RecompileError, BadOutputs";
+                return Err(type_error(&format!("set_exceptions: unknown exception {name}; known: {known}")).into());
+            }
         }
-        compiled::set_recompile_error(Obj::of(&class).own());
     }
     Ok(())
 }
