@@ -382,7 +382,8 @@ class FrameCompiler:
                     return None
                 return _native.Entry(guards, function, "eager")
             assert captured.compiled is not None
-            return _native.Entry(guards, captured.compiled, "plan", captured.template, captured.inputs)
+            target = getattr(captured.compiled, "unchecked", captured.compiled)  # the engine checks its outputs
+            return _native.Entry(guards, target, "plan", captured.template, captured.inputs)
         assert captured.function is not None
         hook = self.family.frame_hook if captured.broke is not None else None
         return _native.Entry(guards, captured.function, "function", frame_hook=hook)
@@ -493,6 +494,7 @@ def checked_outputs(made: Callable[..., Any], gm: fx.GraphModule, name: str) -> 
             )
         return outputs
 
+    run.unchecked = made  # type: ignore[attr-defined]
     return run
 
 
@@ -582,6 +584,6 @@ def _on_limit(fn: Any, reasons: list[tuple[int, int]]) -> None:
 
 
 _native.set_limit_callback(_on_limit)
-_native.set_exceptions(RecompileError=RecompileError)
+_native.set_exceptions(RecompileError=RecompileError, BadOutputs=BadBackendResult)
 
 __all__ = ["Family", "FrameCompiler", "GraphRecord", "InternalError", "compile_aten", "compile_times", "new_compiled"]

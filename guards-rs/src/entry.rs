@@ -3,7 +3,7 @@
 //! In: `Entry(guards, target, kind, inputs=..., outputs=...)` from the compiler.  Out: a check and a run, both native.
 //! The tree is built when a CompiledFunction stores the entry, because slots are positions in its locals.
 
-use crate::ffi::object::{runtime_error, type_error, value_error, Handle};
+use crate::ffi::object::{clear_error, raise, runtime_error, type_error, value_error, Handle};
 use crate::ffi::plan_call::{run_plan, Outputs};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
@@ -45,6 +45,8 @@ pub struct Bound {
     tree: Tree,
     names: Vec<Owned>,
     n_inputs: usize,
+    /// Graph outputs that the template uses: all that the graph has.
+    n_outputs: usize,
     template: Option<Template>,
     keep: Vec<Owned>,
     /// The target takes the closure's cells as its own free variables, not as arguments.
@@ -243,7 +245,8 @@ impl Contents {
                 )));
             }
         }
-        Ok(Bound { tree, names: names.to_vec(), n_inputs, template, keep, takes_closure })
+        let n_outputs = template.as_ref().map_or(0, Template::n_outputs);
+        Ok(Bound { tree, names: names.to_vec(), n_inputs, n_outputs, template, keep, takes_closure })
     }
 
     pub fn kind(&self) -> Kind {
@@ -304,26 +307,45 @@ impl Contents {
         // Owned: while a kernel runs without the GIL, another thread may drop what the inputs were read from.
         let held: SmallVec<[Owned; 16]> =
             bound.tree.inputs.iter().filter_map(|r| walk.records[*r as usize]).map(Obj::own).collect();
-        let graph = call_plan(self.target.get(), &held[..bound.n_inputs])?;
+        let graph = call_plan(self.target.get(), &held[..bound.n_inputs], bound.n_outputs)?;
         match &bound.template {
             None => Owned::tuple_from(graph.into_vec()),
-            Some(template) => template.build(&graph, walk),
+            Some(template) if graph.len() == bound.n_outputs => template.build(&graph, walk),
+            Some(_) => Err(bad_outputs(self.target.get(), &format!("{} outputs", graph.len()), bound.n_outputs)),
         }
     }
 }
 
 /// Every target, native plan or other callable, takes the graph's inputs positionally (ARCHITECTURE.md, "Backend protocol").
 #[inline]
-fn call_plan(target: Obj, inputs: &[Owned]) -> Res<Outputs> {
+fn call_plan(target: Obj, inputs: &[Owned], n_outputs: usize) -> Res<Outputs> {
     run_plan(target, inputs).unwrap_or_else(|| {
         let borrowed: SmallVec<[Obj; 16]> = inputs.iter().map(|i| i.get()).collect();
         let returned = target.call(&borrowed, None)?;
-        let outputs = if returned.is_tuple() { returned } else { returned.to_tuple()? };
+        let outputs = match () {
+            () if returned.is_tuple() => returned,
+            () if returned.is_list() => returned.to_tuple()?,
+            () if returned.attr(c"dtype").is_ok() => Owned::tuple(&[returned.get()])?, // one tensor, not its rows
+            () => {
+                clear_error();
+                return Err(bad_outputs(target, &returned.repr(), n_outputs));
+            }
+        };
         Ok(outputs.tuple_items().map(Obj::own).collect())
     })
 }
 
 impl Template {
+    /// One more than the largest graph output used.
+    fn n_outputs(&self) -> usize {
+        match self {
+            Template::Graph(i) => i + 1,
+            Template::Const(_) | Template::Source(_) => 0,
+            Template::Tuple(parts) | Template::List(parts) => parts.iter().map(Template::n_outputs).max().unwrap_or(0),
+            Template::Dict(parts) => parts.iter().map(|(_, t)| t.n_outputs()).max().unwrap_or(0),
+        }
+    }
+
     fn parse(spec: Obj, sources: &mut Vec<Obj>, keep: &mut Vec<Owned>) -> Res<Template> {
         let bad = || value_error(&format!("bad output template {}: expected (kind, value)", spec.repr()));
         if !spec.is_tuple() || spec.tuple_len() != 2 {
@@ -397,6 +419,22 @@ impl Template {
                 Ok(dict)
             }
         }
+    }
+}
+
+/// The class of an error about a graph's outputs; RuntimeError until it is set.
+static BAD_OUTPUTS: GilCell<Option<Owned>> = GilCell::new(None);
+
+pub fn set_bad_outputs(class: Owned) {
+    drop(BAD_OUTPUTS.replace(Some(class)));
+}
+
+/// `target` returned something else than the graph's outputs.
+fn bad_outputs(target: Obj, seen: &str, want: usize) -> Raised {
+    let text = format!("the compiled graph {} returned {seen}; expected a tuple of the graph's {want} outputs", target.repr());
+    match BAD_OUTPUTS.read(|c| c.clone()) {
+        Some(class) => raise(class.get(), &text),
+        None => runtime_error(&text),
     }
 }
 

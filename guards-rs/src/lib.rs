@@ -1,6 +1,6 @@
 //! The native engine of pycompiler: everything that happens once per call.
 //!
-//! `compiled.rs` is the life of a call; `signature.rs` binds, `cache.rs` and `guard/` look up, `entry.rs` runs.
+//! `compiled.rs` is the life of a call (`methods.rs`: the Python side of it); `signature.rs` binds, `cache.rs` and `guard/` look up, `entry.rs` runs.
 //! All unsafe code is below `ffi/`.
 
 mod cache;
@@ -10,6 +10,7 @@ mod ffi;
 mod guard;
 mod guard_tree;
 mod hook;
+mod methods;
 mod plan;
 mod signature;
 mod tensor_view;
@@ -32,15 +33,19 @@ fn set_limit_callback(callback: Option<&Bound<'_, PyAny>>) {
     compiled::set_limit_callback(callback.map(|c| Obj::of(c).own()));
 }
 
-/// set_exceptions(RecompileError=cls): the class raised in mode 'error'.
+/// set_exceptions(RecompileError=cls, BadOutputs=cls): the classes raised in mode 'error', and for wrong outputs of a graph.
 #[pyfunction]
 #[pyo3(signature = (**classes))]
 fn set_exceptions(classes: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
     for (name, class) in classes.into_iter().flatten() {
-        if name.extract::<&str>()? != "RecompileError" {
-            return Err(type_error(&format!("set_exceptions: unknown exception {name}; known: RecompileError")).into());
+        match name.extract::<&str>()? {
+            "RecompileError" => compiled::set_recompile_error(Obj::of(&class).own()),
+            "BadOutputs" => entry::set_bad_outputs(Obj::of(&class).own()),
+            _ => {
+                let known = "RecompileError, BadOutputs";
+                return Err(type_error(&format!("set_exceptions: unknown exception {name}; known: {known}")).into());
+            }
         }
-        compiled::set_recompile_error(Obj::of(&class).own());
     }
     Ok(())
 }

@@ -259,43 +259,65 @@ PYC_INLINE double pyc_pow(double x, double y) { return pow(x, y); }
 
 // ---- sin, cos: float ---------------------------------------------------------------------------------------------
 
-// pyc_two_over_pi[e] = 2^e * 2/pi modulo 4, as a sum of two doubles: the reduction of arguments above 2^30
-static const double pyc_two_over_pi[][2] = {
-    {0x1.45f306dc9c883p-1, -0x1.6b01ec5417056p-55}, {0x1.45f306dc9c883p+0, -0x1.6b01ec5417056p-54}, {0x1.45f306dc9c883p+1, -0x1.6b01ec5417056p-53},
-    {0x1.17cc1b727220bp+0, -0x1.ac07b1505c159p-54}, {0x1.17cc1b727220bp+1, -0x1.ac07b1505c159p-53}, {0x1.7cc1b727220a9p-2, 0x1.3f84eafa3ea6ap-56},
-    {0x1.7cc1b727220a9p-1, 0x1.3f84eafa3ea6ap-55}, {0x1.7cc1b727220a9p+0, 0x1.3f84eafa3ea6ap-54}, {0x1.7cc1b727220a9p+1, 0x1.3f84eafa3ea6ap-53},
-    {0x1.f306dc9c882a5p+0, 0x1.fc2757d1f534ep-55}, {0x1.f306dc9c882a5p+1, 0x1.fc2757d1f534ep-54}, {0x1.e60db9391054ap+1, 0x1.fc2757d1f534ep-53},
-    {0x1.cc1b727220a95p+1, -0x1.ec54170565912p-59}, {0x1.9836e4e44152ap+1, -0x1.ec54170565912p-58}, {0x1.306dc9c882a54p+1, -0x1.ec54170565912p-57},
-    {0x1.836e4e44152a0p-1, -0x1.ec54170565912p-56}, {0x1.836e4e44152a0p+0, -0x1.ec54170565912p-55}, {0x1.836e4e44152a0p+1, -0x1.ec54170565912p-54},
-    {0x1.06dc9c882a540p+1, -0x1.ec54170565912p-53}, {0x1.b727220a94fe1p-4, 0x1.d5f47d4d37703p-59}, {0x1.b727220a94fe1p-3, 0x1.d5f47d4d37703p-58},
-    {0x1.b727220a94fe1p-2, 0x1.d5f47d4d37703p-57}, {0x1.b727220a94fe1p-1, 0x1.d5f47d4d37703p-56}, {0x1.b727220a94fe1p+0, 0x1.d5f47d4d37703p-55},
-    {0x1.b727220a94fe1p+1, 0x1.d5f47d4d37703p-54}, {0x1.6e4e441529fc2p+1, 0x1.d5f47d4d37703p-53}, {0x1.b9391054a7f0ap+0, -0x1.505c1596447e5p-55},
-    {0x1.b9391054a7f0ap+1, -0x1.505c1596447e5p-54}, {0x1.727220a94fe14p+1, -0x1.505c1596447e5p-53}, {0x1.c9c882a53f84fp+0, -0x1.4170565911f92p-54},
-    {0x1.c9c882a53f84fp+1, -0x1.4170565911f92p-53}, {0x1.9391054a7f09dp+1, 0x1.7d1f534ddc0dbp-53}, {0x1.27220a94fe13bp+1, -0x1.05c1596447e49p-53},
-    {0x1.391054a7f09d6p-1, -0x1.70565911f924fp-58}, {0x1.391054a7f09d6p+0, -0x1.70565911f924fp-57}, {0x1.391054a7f09d6p+1, -0x1.70565911f924fp-56},
-    {0x1.c882a53f84eb0p-1, -0x1.70565911f924fp-55}, {0x1.c882a53f84eb0p+0, -0x1.70565911f924fp-54}, {0x1.c882a53f84eb0p+1, -0x1.70565911f924fp-53},
-    {0x1.91054a7f09d5fp+1, 0x1.1f534ddc0db63p-53}, {0x1.220a94fe13abfp+1, -0x1.c1596447e493bp-53}, {0x1.1054a7f09d5f4p-1, 0x1.f534ddc0db629p-55},
-    {0x1.1054a7f09d5f4p+0, 0x1.f534ddc0db629p-54}, {0x1.1054a7f09d5f4p+1, 0x1.f534ddc0db629p-53}, {0x1.054a7f09d5f48p-2, -0x1.596447e493ad5p-57},
-    {0x1.054a7f09d5f48p-1, -0x1.596447e493ad5p-56}, {0x1.054a7f09d5f48p+0, -0x1.596447e493ad5p-55}, {0x1.054a7f09d5f48p+1, -0x1.596447e493ad5p-54},
-    {0x1.529fc2757d1f5p-4, 0x1.a6ee06db14acdp-59}, {0x1.529fc2757d1f5p-3, 0x1.a6ee06db14acdp-58}, {0x1.529fc2757d1f5p-2, 0x1.a6ee06db14acdp-57},
-    {0x1.529fc2757d1f5p-1, 0x1.a6ee06db14acdp-56}, {0x1.529fc2757d1f5p+0, 0x1.a6ee06db14acdp-55}, {0x1.529fc2757d1f5p+1, 0x1.a6ee06db14acdp-54},
-    {0x1.4a7f09d5f47d5p+0, -0x1.6447e493ad4cep-55}, {0x1.4a7f09d5f47d5p+1, -0x1.6447e493ad4cep-54}, {0x1.29fc2757d1f53p+0, 0x1.377036d8a5665p-54},
-    {0x1.29fc2757d1f53p+1, 0x1.377036d8a5665p-53}, {0x1.4fe13abe8fa9ap-1, 0x1.bb81b6c52b328p-55}, {0x1.4fe13abe8fa9ap+0, 0x1.bb81b6c52b328p-54},
-    {0x1.4fe13abe8fa9ap+1, 0x1.bb81b6c52b328p-53}, {0x1.3f84eafa3ea6ap+0, -0x1.11f924eb53362p-54}, {0x1.3f84eafa3ea6ap+1, -0x1.11f924eb53362p-53},
-    {0x1.fc2757d1f534ep-1, -0x1.1f924eb53361ep-56}, {0x1.fc2757d1f534ep+0, -0x1.1f924eb53361ep-55}, {0x1.fc2757d1f534ep+1, -0x1.1f924eb53361ep-54},
-    {0x1.f84eafa3ea69cp+1, -0x1.1f924eb53361ep-53}, {0x1.f09d5f47d4d37p+1, 0x1.c0db6295993c4p-53}, {0x1.e13abe8fa9a6fp+1, -0x1.f924eb53361dep-55},
-    {0x1.c2757d1f534dep+1, -0x1.f924eb53361dep-54}, {0x1.84eafa3ea69bcp+1, -0x1.f924eb53361dep-53}, {0x1.09d5f47d4d377p+1, 0x1.b6c52b3278872p-58},
-    {0x1.3abe8fa9a6ee0p-3, 0x1.b6c52b3278872p-57}, {0x1.3abe8fa9a6ee0p-2, 0x1.b6c52b3278872p-56}, {0x1.3abe8fa9a6ee0p-1, 0x1.b6c52b3278872p-55},
-    {0x1.3abe8fa9a6ee0p+0, 0x1.b6c52b3278872p-54}, {0x1.3abe8fa9a6ee0p+1, 0x1.b6c52b3278872p-53}, {0x1.d5f47d4d37703p-1, 0x1.b6295993c4390p-55},
-    {0x1.d5f47d4d37703p+0, 0x1.b6295993c4390p-54}, {0x1.d5f47d4d37703p+1, 0x1.b6295993c4390p-53}, {0x1.abe8fa9a6ee07p+1, -0x1.275a99b0ef1bfp-54},
-    {0x1.57d1f534ddc0ep+1, -0x1.275a99b0ef1bfp-53}, {0x1.5f47d4d377037p+0, -0x1.3ad4cd8778df8p-55}, {0x1.5f47d4d377037p+1, -0x1.3ad4cd8778df8p-54},
-    {0x1.7d1f534ddc0dbp+0, 0x1.8a5664f10e410p-54}, {0x1.7d1f534ddc0dbp+1, 0x1.8a5664f10e410p-53}, {0x1.f47d4d377036ep+0, -0x1.d6a66c3bc6fbep-54},
-    {0x1.f47d4d377036ep+1, -0x1.d6a66c3bc6fbep-53}, {0x1.e8fa9a6ee06dbp+1, 0x1.4acc9e21c8210p-55}, {0x1.d1f534ddc0db6p+1, 0x1.4acc9e21c8210p-54},
-    {0x1.a3ea69bb81b6cp+1, 0x1.4acc9e21c8210p-53}, {0x1.47d4d377036d9p+1, -0x1.6a66c3bc6fbe0p-53}, {0x1.1f534ddc0db63p+0, -0x1.a99b0ef1bef80p-54},
-    {0x1.1f534ddc0db63p+1, -0x1.a99b0ef1bef80p-53}, {0x1.f534ddc0db629p-2, 0x1.664f10e4107f9p-56}, {0x1.f534ddc0db629p-1, 0x1.664f10e4107f9p-55},
-    {0x1.f534ddc0db629p+0, 0x1.664f10e4107f9p-54}, {0x1.f534ddc0db629p+1, 0x1.664f10e4107f9p-53}, {0x1.ea69bb81b6c53p+1, -0x1.3361de37df00dp-53},
-    {0x1.d4d377036d8a5p+1, 0x1.993c439041fe5p-53}, {0x1.a9a6ee06db14bp+1, -0x1.9b0ef1bef806cp-54}, {0x1.534ddc0db6296p+1, -0x1.9b0ef1bef806cp-53},
-    {0x1.4d377036d8a56p+0, 0x1.93c439041fe51p-54}, {0x1.4d377036d8a56p+1, 0x1.93c439041fe51p-53}, {0x1.34ddc0db6295ap+0, -0x1.b0ef1bef806bap-54},
+// 2^e * 2/pi modulo 4, as a sum of two doubles: the reduction of arguments above 2^30.  (Two tables: gcc does not
+// vectorise reads from an array of pairs.)
+static const double pyc_two_over_pi_high[105] = {
+    0x1.45f306dc9c883p-1, 0x1.45f306dc9c883p+0, 0x1.45f306dc9c883p+1, 0x1.17cc1b727220bp+0,
+    0x1.17cc1b727220bp+1, 0x1.7cc1b727220a9p-2, 0x1.7cc1b727220a9p-1, 0x1.7cc1b727220a9p+0,
+    0x1.7cc1b727220a9p+1, 0x1.f306dc9c882a5p+0, 0x1.f306dc9c882a5p+1, 0x1.e60db9391054ap+1,
+    0x1.cc1b727220a95p+1, 0x1.9836e4e44152ap+1, 0x1.306dc9c882a54p+1, 0x1.836e4e44152a0p-1,
+    0x1.836e4e44152a0p+0, 0x1.836e4e44152a0p+1, 0x1.06dc9c882a540p+1, 0x1.b727220a94fe1p-4,
+    0x1.b727220a94fe1p-3, 0x1.b727220a94fe1p-2, 0x1.b727220a94fe1p-1, 0x1.b727220a94fe1p+0,
+    0x1.b727220a94fe1p+1, 0x1.6e4e441529fc2p+1, 0x1.b9391054a7f0ap+0, 0x1.b9391054a7f0ap+1,
+    0x1.727220a94fe14p+1, 0x1.c9c882a53f84fp+0, 0x1.c9c882a53f84fp+1, 0x1.9391054a7f09dp+1,
+    0x1.27220a94fe13bp+1, 0x1.391054a7f09d6p-1, 0x1.391054a7f09d6p+0, 0x1.391054a7f09d6p+1,
+    0x1.c882a53f84eb0p-1, 0x1.c882a53f84eb0p+0, 0x1.c882a53f84eb0p+1, 0x1.91054a7f09d5fp+1,
+    0x1.220a94fe13abfp+1, 0x1.1054a7f09d5f4p-1, 0x1.1054a7f09d5f4p+0, 0x1.1054a7f09d5f4p+1,
+    0x1.054a7f09d5f48p-2, 0x1.054a7f09d5f48p-1, 0x1.054a7f09d5f48p+0, 0x1.054a7f09d5f48p+1,
+    0x1.529fc2757d1f5p-4, 0x1.529fc2757d1f5p-3, 0x1.529fc2757d1f5p-2, 0x1.529fc2757d1f5p-1,
+    0x1.529fc2757d1f5p+0, 0x1.529fc2757d1f5p+1, 0x1.4a7f09d5f47d5p+0, 0x1.4a7f09d5f47d5p+1,
+    0x1.29fc2757d1f53p+0, 0x1.29fc2757d1f53p+1, 0x1.4fe13abe8fa9ap-1, 0x1.4fe13abe8fa9ap+0,
+    0x1.4fe13abe8fa9ap+1, 0x1.3f84eafa3ea6ap+0, 0x1.3f84eafa3ea6ap+1, 0x1.fc2757d1f534ep-1,
+    0x1.fc2757d1f534ep+0, 0x1.fc2757d1f534ep+1, 0x1.f84eafa3ea69cp+1, 0x1.f09d5f47d4d37p+1,
+    0x1.e13abe8fa9a6fp+1, 0x1.c2757d1f534dep+1, 0x1.84eafa3ea69bcp+1, 0x1.09d5f47d4d377p+1,
+    0x1.3abe8fa9a6ee0p-3, 0x1.3abe8fa9a6ee0p-2, 0x1.3abe8fa9a6ee0p-1, 0x1.3abe8fa9a6ee0p+0,
+    0x1.3abe8fa9a6ee0p+1, 0x1.d5f47d4d37703p-1, 0x1.d5f47d4d37703p+0, 0x1.d5f47d4d37703p+1,
+    0x1.abe8fa9a6ee07p+1, 0x1.57d1f534ddc0ep+1, 0x1.5f47d4d377037p+0, 0x1.5f47d4d377037p+1,
+    0x1.7d1f534ddc0dbp+0, 0x1.7d1f534ddc0dbp+1, 0x1.f47d4d377036ep+0, 0x1.f47d4d377036ep+1,
+    0x1.e8fa9a6ee06dbp+1, 0x1.d1f534ddc0db6p+1, 0x1.a3ea69bb81b6cp+1, 0x1.47d4d377036d9p+1,
+    0x1.1f534ddc0db63p+0, 0x1.1f534ddc0db63p+1, 0x1.f534ddc0db629p-2, 0x1.f534ddc0db629p-1,
+    0x1.f534ddc0db629p+0, 0x1.f534ddc0db629p+1, 0x1.ea69bb81b6c53p+1, 0x1.d4d377036d8a5p+1,
+    0x1.a9a6ee06db14bp+1, 0x1.534ddc0db6296p+1, 0x1.4d377036d8a56p+0, 0x1.4d377036d8a56p+1,
+    0x1.34ddc0db6295ap+0,
+};
+static const double pyc_two_over_pi_low[105] = {
+    -0x1.6b01ec5417056p-55, -0x1.6b01ec5417056p-54, -0x1.6b01ec5417056p-53, -0x1.ac07b1505c159p-54,
+    -0x1.ac07b1505c159p-53, 0x1.3f84eafa3ea6ap-56, 0x1.3f84eafa3ea6ap-55, 0x1.3f84eafa3ea6ap-54,
+    0x1.3f84eafa3ea6ap-53, 0x1.fc2757d1f534ep-55, 0x1.fc2757d1f534ep-54, 0x1.fc2757d1f534ep-53,
+    -0x1.ec54170565912p-59, -0x1.ec54170565912p-58, -0x1.ec54170565912p-57, -0x1.ec54170565912p-56,
+    -0x1.ec54170565912p-55, -0x1.ec54170565912p-54, -0x1.ec54170565912p-53, 0x1.d5f47d4d37703p-59,
+    0x1.d5f47d4d37703p-58, 0x1.d5f47d4d37703p-57, 0x1.d5f47d4d37703p-56, 0x1.d5f47d4d37703p-55,
+    0x1.d5f47d4d37703p-54, 0x1.d5f47d4d37703p-53, -0x1.505c1596447e5p-55, -0x1.505c1596447e5p-54,
+    -0x1.505c1596447e5p-53, -0x1.4170565911f92p-54, -0x1.4170565911f92p-53, 0x1.7d1f534ddc0dbp-53,
+    -0x1.05c1596447e49p-53, -0x1.70565911f924fp-58, -0x1.70565911f924fp-57, -0x1.70565911f924fp-56,
+    -0x1.70565911f924fp-55, -0x1.70565911f924fp-54, -0x1.70565911f924fp-53, 0x1.1f534ddc0db63p-53,
+    -0x1.c1596447e493bp-53, 0x1.f534ddc0db629p-55, 0x1.f534ddc0db629p-54, 0x1.f534ddc0db629p-53,
+    -0x1.596447e493ad5p-57, -0x1.596447e493ad5p-56, -0x1.596447e493ad5p-55, -0x1.596447e493ad5p-54,
+    0x1.a6ee06db14acdp-59, 0x1.a6ee06db14acdp-58, 0x1.a6ee06db14acdp-57, 0x1.a6ee06db14acdp-56,
+    0x1.a6ee06db14acdp-55, 0x1.a6ee06db14acdp-54, -0x1.6447e493ad4cep-55, -0x1.6447e493ad4cep-54,
+    0x1.377036d8a5665p-54, 0x1.377036d8a5665p-53, 0x1.bb81b6c52b328p-55, 0x1.bb81b6c52b328p-54,
+    0x1.bb81b6c52b328p-53, -0x1.11f924eb53362p-54, -0x1.11f924eb53362p-53, -0x1.1f924eb53361ep-56,
+    -0x1.1f924eb53361ep-55, -0x1.1f924eb53361ep-54, -0x1.1f924eb53361ep-53, 0x1.c0db6295993c4p-53,
+    -0x1.f924eb53361dep-55, -0x1.f924eb53361dep-54, -0x1.f924eb53361dep-53, 0x1.b6c52b3278872p-58,
+    0x1.b6c52b3278872p-57, 0x1.b6c52b3278872p-56, 0x1.b6c52b3278872p-55, 0x1.b6c52b3278872p-54,
+    0x1.b6c52b3278872p-53, 0x1.b6295993c4390p-55, 0x1.b6295993c4390p-54, 0x1.b6295993c4390p-53,
+    -0x1.275a99b0ef1bfp-54, -0x1.275a99b0ef1bfp-53, -0x1.3ad4cd8778df8p-55, -0x1.3ad4cd8778df8p-54,
+    0x1.8a5664f10e410p-54, 0x1.8a5664f10e410p-53, -0x1.d6a66c3bc6fbep-54, -0x1.d6a66c3bc6fbep-53,
+    0x1.4acc9e21c8210p-55, 0x1.4acc9e21c8210p-54, 0x1.4acc9e21c8210p-53, -0x1.6a66c3bc6fbe0p-53,
+    -0x1.a99b0ef1bef80p-54, -0x1.a99b0ef1bef80p-53, 0x1.664f10e4107f9p-56, 0x1.664f10e4107f9p-55,
+    0x1.664f10e4107f9p-54, 0x1.664f10e4107f9p-53, -0x1.3361de37df00dp-53, 0x1.993c439041fe5p-53,
+    -0x1.9b0ef1bef806cp-54, -0x1.9b0ef1bef806cp-53, 0x1.93c439041fe51p-54, 0x1.93c439041fe51p-53,
+    -0x1.b0ef1bef806bap-54,
 };
 
 struct pyc_angle { float r; int32_t quadrant; };
@@ -309,14 +331,13 @@ PYC_INLINE pyc_angle pyc_reduce_angle(float x) {
     e = e < 0 ? 0 : e > 104 ? 104 : e;
     double m = (double)(int32_t)((u & 0x7fffffu) | 0x800000u);
     m = (int32_t)u < 0 ? -m : m;
-    double high = pyc_two_over_pi[e][0], low = pyc_two_over_pi[e][1];
+    double high = pyc_two_over_pi_high[e], low = pyc_two_over_pi_low[e];
     double nb = __builtin_rint(m * high);
     double rb = (pyc_fma(m, high, -nb) + m * low) * 0x1.921fb54442d18p+0;
-    bool big = pyc_abs(x) > 1073741824.0f;
+    bool big = pyc_abs(a) > 1073741824.0;
     n = big ? nb : n;
     r = big ? rb : r;
-    float rest = x - x == 0.0f ? (float)r : __builtin_nanf("");
-    return pyc_angle{rest, (int32_t)(int64_t)(x - x == 0.0f ? n : 0.0)};
+    return pyc_angle{x - x == 0.0f ? (float)r : __builtin_nanf(""), (int32_t)n};
 }
 PYC_INLINE float pyc_sin_quadrant(float r, int32_t quadrant) {
     float s = r * r;

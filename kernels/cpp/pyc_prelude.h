@@ -113,6 +113,12 @@ PYC_INLINE int64_t pyc_mod_index(int64_t a, int64_t b) { int64_t r = a % b; retu
 PYC_INLINE int64_t pyc_min_index(int64_t a, int64_t b) { return a < b ? a : b; }
 PYC_INLINE int64_t pyc_max_index(int64_t a, int64_t b) { return a > b ? a : b; }
 
+// One thread's share of n columns, in whole cache lines of floats.
+PYC_INLINE int64_t pyc_share(int64_t n, int32_t threads) {
+    int64_t parts = threads > 1 ? threads : 1, share = (n + parts - 1) / parts;
+    return share < 16 ? (n < 16 ? n : 16) : (share + 15) / 16 * 16;
+}
+
 // An indirect position checked against the storage's limit: never an access outside it.
 PYC_INLINE int64_t pyc_checked(int64_t at, int64_t limit, int64_t* error) {
     if (__builtin_expect((uint64_t)at >= (uint64_t)limit, 0)) { *error = 1; return 0; }

@@ -41,7 +41,7 @@ def compile_joint(
     partition: str = "min_cut",
     decompositions: Mapping[OpOverload, Decomposition] | None = None,
     activation_memory_budget: float = 1.0,
-    store_in_graph: bool = False,
+    store_in_graph: bool = True,
     name: str = "graph",
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm`; see the module docstring.

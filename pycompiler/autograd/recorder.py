@@ -106,6 +106,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._constant_of: dict[int, FakeTensor] = {}
         self._seen: dict[Any, Any] = {}
         self._depth = 0
+        self._open: list[OpOverload] = []  # operators being decomposed; one that a rule calls itself stays whole
         self._given: set[int] = set()  # ids of tensors that functionalisation holds
         self._last_placeholder: fx.Node | None = None
 
@@ -208,7 +209,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = fold(self, *args)
             if len(args) == 1:
                 return args[0]
-        decompose = self.decompositions.get(func)
+        decompose = self.decompositions.get(func) if func not in self._open else None
         if decompose is None and _is_composite(func):
             decompose = func.decompose
         out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
@@ -235,6 +236,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         mark = self.graph._root.prev
         self._depth += 1
+        self._open.append(func)
         try:
             with self:
                 return decompose(*args, **kwargs)
@@ -246,6 +248,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._seen.clear()  # it may name erased nodes
             return NotImplemented
         finally:
+            self._open.pop()
             self._depth -= 1
 
     def _record(self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -26,12 +26,13 @@ from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.analysis import live_locals
 from pycompiler.capture.bytecode.build import Code
-from pycompiler.capture.bytecode.frames import FrameLayout, continuation, exits, resume, resume_info, tail_call, whole
+from pycompiler.capture.bytecode.frames import FrameLayout, continuation, exits, loads_method, resume, resume_info, tail_call, whole
 from pycompiler.capture.bytecode.resume import UnitOf
 from pycompiler.capture.bytecode.shapes import stack_kinds
 from pycompiler.capture.codegen import Head, replay_effects, return_template
 from pycompiler.capture.context import Capture
 from pycompiler.capture.interpreter import Frame, decoded
+from pycompiler.capture.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.opcodes import control as _control
 from pycompiler.capture.opcodes import stack as _stack
 from pycompiler.capture.opcodes import variables as _variables
@@ -377,6 +378,8 @@ class _Session:
             layout = (kinds + ["value"] * max(0, exit_.effect))[:depth]
             if layout and pushes_result(instruction.opname, key):
                 layout[-1] = "value"
+            if loads_method(instruction):
+                layout[-2:] = ["value", "null"] if NULL_AFTER_CALLABLE else ["null", "value"]
             code = resume(self.code, exit_.offset, locals=tuple(names), stack=tuple(layout))
             info = resume_info(code)
             assert info is not None

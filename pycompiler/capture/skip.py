@@ -11,6 +11,8 @@ import inspect
 import logging
 import math
 import operator
+import os
+import sys
 import sysconfig
 import types
 import weakref
@@ -74,7 +76,8 @@ def in_graph(fn: Any) -> bool:
 PURE_MODULES = frozenset({"math", "_operator", "cmath"})
 PURE_BUILTINS = frozenset(
     {abs, ascii, bin, bytes, chr, complex, divmod, float, format, hash, hex, int, oct, ord, pow, repr,
-     round, str, slice, range, frozenset, torch.device, torch.finfo, torch.iinfo, torch.Size, bool, math.prod}
+     round, str, slice, range, frozenset, torch.device, torch.finfo, torch.iinfo, torch.Size, bool, math.prod,
+     os.fspath, str.maketrans, bytes.maketrans, sys.intern}
 )  # fmt: skip
 PURE_TYPES = (str, bytes, int, float, complex, bool, range, torch.device, torch.dtype, torch.Size, slice, torch.finfo,
               torch.iinfo, types.CodeType)  # fmt: skip
@@ -107,7 +110,7 @@ SKIP_PREFIXES = (
     "numpy", "pandas", "matplotlib", "pycompiler.api", "pycompiler.capture", "pycompiler.pipeline", "pycompiler.debug",
     "pycompiler.backends", "pycompiler.runtime", "_pytest", "pluggy", "ctypes", "cffi", "warnings", "rich",
 )  # fmt: skip
-INLINE_ANYWAY = ("torch.autograd.grad_mode", "torch.nn", "torch.distributions")
+INLINE_ANYWAY = ("pycompiler.capture.polyfills", "torch.autograd.grad_mode", "torch.nn", "torch.distributions")
 
 
 def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:

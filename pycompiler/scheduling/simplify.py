@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import loads, numel, space_of
-from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Op, Program, Reduction, Ref
+from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Op, Program, Ref
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import cost, inline, tidy
 from pycompiler.scheduling.space import fresh_var, rewrite
@@ -62,7 +63,7 @@ def prepare(program: Program) -> Graph:
             if b is not None:
                 buffers[b.name] = b
     graph = Graph([_own_vars(n) if isinstance(n, Loop) else n for n in program.nodes], kept, buffers)
-    for step in (drop_dead, split_welford, inline_all, drop_dead):
+    for step in (drop_dead, split_reductions, inline_all, drop_dead):
         graph = step(graph.index())
     return graph.index()
 
@@ -86,15 +87,16 @@ def drop_dead(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes[::-1])
 
 
-# ---- welford ------------------------------------------------------------------------------------------------------
+# ---- reductions in two passes -------------------------------------------------------------------------------------
 
 
-def split_welford(graph: Graph) -> Graph:
-    """mean = sum(x)/n, then m2 = sum((x - mean)^2): two passes vectorise, and lose nothing to cancellation."""
+def split_reductions(graph: Graph) -> Graph:
+    """Reductions that do not vectorise become two that do."""
     nodes: list[Node] = []
     for node in graph.nodes:
-        if isinstance(node, Loop) and node.reduction is not None and node.reduction.kind == "welford":
-            nodes += _two_passes(graph, node)
+        kind = node.reduction.kind if isinstance(node, Loop) and node.reduction is not None else ""
+        if isinstance(node, Loop) and kind in TWO_PASSES:
+            nodes += [_own_vars(n) for n in TWO_PASSES[kind](graph, node)]
         else:
             nodes.append(node)
     return replace(graph, nodes=nodes)
@@ -114,37 +116,93 @@ def _buffer(
     return buffer, at
 
 
-def _two_passes(graph: Graph, node: Loop) -> list[Node]:
+def _twice(graph: Graph, node: Loop, name: str) -> tuple[list[Loop], Loop]:
+    """(nodes to add, `node` with a value that is cheap to compute twice)."""
+    if cost(node) <= CHEAP and len(list(loads(node))) <= 1:
+        return [], node
+    dims, dtype = space_of(node), node.body[node.results[0]].dtype
+    whole, at = _buffer(graph, f"{name}_x", dtype, dims, node.out[0].device)
+    vars_, ranges = tuple(v for v, _ in dims), tuple(n for _, n in dims)
+    stored = replace(node, out=(whole,), vars=vars_, ranges=ranges, store_index=(at,), reduction=None)
+    return [stored], replace(node, body=(Op("load", (), dtype, (whole.name, at)),), results=(0,))
+
+
+def _welford(graph: Graph, node: Loop) -> list[Loop]:
+    """mean = sum(x)/n, then m2 = sum((x - mean)^2), which loses nothing to cancellation."""
     reduction = node.reduction
     assert reduction is not None
     mean, m2 = node.out
-    dims, dtype = space_of(node), node.body[node.results[0]].dtype
+    dtype = node.body[node.results[0]].dtype
     count = math.prod(reduction.ranges, start=Expr.of(1))
-    outer = dims[: len(node.vars)]
+    outer = space_of(node)[: len(node.vars)]
     total, total_at = _buffer(graph, f"{mean.name}_sum", dtype, outer, mean.device)
-    made: list[Node] = []
-    value = node
-    if cost(node) > CHEAP or len(list(loads(node))) > 1:  # computed once, read twice
-        whole, at = _buffer(graph, f"{mean.name}_x", dtype, dims, mean.device)
-        made.append(replace(node, out=(whole,), vars=tuple(v for v, _ in dims), ranges=tuple(n for _, n in dims),
-                            store_index=(at,), reduction=None))  # fmt: skip
-        value = replace(node, body=(Op("load", (), dtype, (whole.name, at)),), results=(0,))
-    fold = Reduction("sum", reduction.vars, reduction.ranges)
+    made, value = _twice(graph, node, mean.name)
+    fold = replace(reduction, kind="sum")
     made.append(replace(value, out=(total,), store_index=(total_at,), reduction=fold))
-    divide: tuple[Op, ...] = (Op("load", (), dtype, (total.name, total_at)), Op("index", (), torch.int64, (count,)),
-              Op("cast", (1,), dtype), Op("truediv", (0, 2), dtype))  # fmt: skip
+    divide: tuple[Op, ...] = (
+        Op("load", (), dtype, (total.name, total_at)),
+        Op("index", (), torch.int64, (count,)),
+        Op("cast", (1,), dtype),
+        Op("truediv", (0, 2), dtype),
+    )
     if count.is_const:
         divide = (divide[0], Op("const", (), dtype, (float(count.as_int()),)), Op("truediv", (0, 1), dtype))
-    made.append(
-        Loop((mean,), node.vars, node.ranges, divide, (len(divide) - 1,), node.store_index[:1], origin=node.origin)
-    )
+    at = node.store_index
+    made.append(Loop((mean,), node.vars, node.ranges, divide, (len(divide) - 1,), at[:1], origin=node.origin))
     k = len(value.body)
-    square = (*value.body, Op("load", (), dtype, (mean.name, node.store_index[0])), Op("sub", (value.results[0], k), dtype),
-              Op("mul", (k + 1, k + 1), dtype))  # fmt: skip
-    made.append(
-        replace(value, out=(m2,), body=square, results=(k + 2,), store_index=node.store_index[1:], reduction=fold)
+    square = (
+        *value.body,
+        Op("load", (), dtype, (mean.name, at[0])),
+        Op("sub", (value.results[0], k), dtype),
+        Op("mul", (k + 1, k + 1), dtype),
     )
-    return [_own_vars(n) if isinstance(n, Loop) else n for n in made]
+    made.append(replace(value, out=(m2,), body=square, results=(k + 2,), store_index=at[1:], reduction=fold))
+    return made
+
+
+def _argument(graph: Graph, node: Loop) -> list[Loop]:
+    """The extreme, then the least position of what equals it (or, a NaN winning, is a NaN)."""
+    reduction = node.reduction
+    assert reduction is not None
+    points = numel(list(zip(reduction.vars, reduction.ranges, strict=True)))
+    if points is None or points >= 2**31:
+        return [node]
+    (out,), dtype, outer = node.out, node.body[node.results[0]].dtype, space_of(node)[: len(node.vars)]
+    if dtype == torch.bool:
+        body = (*node.body, Op("cast", (node.results[0],), torch.int32))
+        return _argument(graph, replace(node, body=body, results=(len(body) - 1,)))
+    best, best_at = _buffer(graph, f"{out.name}_best", dtype, outer, out.device)
+    first, first_at = _buffer(graph, f"{out.name}_first", torch.int32, outer, out.device)
+    made, value = _twice(graph, node, out.name)
+    made.append(
+        replace(value, out=(best,), store_index=(best_at,), reduction=replace(reduction, kind=reduction.kind[3:]))
+    )
+    position, stride = Expr.of(0), Expr.of(1)
+    for v, n in zip(reversed(reduction.vars), reversed(reduction.ranges), strict=True):
+        position, stride = position + Expr.sym(v) * stride, stride * n
+    k, x = len(value.body), value.results[0]
+    search = [
+        *value.body,
+        Op("load", (), dtype, (best.name, best_at)),
+        Op("eq", (x, k), torch.bool),
+        Op("isnan", (x,), torch.bool),
+        Op("or", (k + 1, k + 2), torch.bool),
+        Op("index", (), torch.int32, (position,)),
+        Op("const", (), torch.int32, (points,)),
+        Op("where", (k + 3, k + 4, k + 5), torch.int32),
+    ]
+    fold = replace(reduction, kind="min")
+    made.append(
+        replace(value, out=(first,), body=tuple(search), results=(k + 6,), store_index=(first_at,), reduction=fold)
+    )
+    wide = (Op("load", (), torch.int32, (first.name, first_at)), Op("cast", (0,), torch.int64))
+    made.append(Loop((out,), node.vars, node.ranges, wide, (1,), node.store_index, origin=node.origin))
+    return made
+
+
+TWO_PASSES: dict[str, Callable[[Graph, Loop], list[Loop]]] = {
+    "welford": _welford, "argmax": _argument, "argmin": _argument,
+}  # fmt: skip
 
 
 # ---- inlining -----------------------------------------------------------------------------------------------------

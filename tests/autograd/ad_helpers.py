@@ -124,8 +124,8 @@ def loss_of(outputs: Sequence[Any]) -> torch.Tensor:
     total = torch.zeros(())
     for out in outputs:
         if isinstance(out, torch.Tensor) and out.requires_grad:
-            weight = torch.linspace(0.5, 1.5, out.numel()).reshape(out.shape)
-            total = total + (out.float() * weight).sum()
+            weight = torch.linspace(0.5, 1.5, out.numel(), device=out.device).reshape(out.shape)
+            total = total.to(out.device) + (out.float() * weight).sum()
     return total
 
 

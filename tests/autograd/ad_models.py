@@ -53,7 +53,7 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 11, bias=False)
 
     def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x = self.token(ids) + self.position(torch.arange(6))
+        x = self.token(ids) + self.position(torch.arange(6, device=self.position.weight.device))
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))

@@ -143,6 +143,12 @@ def test_matmuls_are_not_computed_again() -> None:
     assert count(compiled.backward) == 2 * linear
 
 
+def test_dropout_saves_a_bool_mask() -> None:
+    joint = joint_of(lambda x: nn.functional.dropout(x, 0.5), [torch.randn(8, 8, requires_grad=True)])
+    saved = partition(joint).saved_nodes
+    assert [n.meta["val"].dtype for n in saved] == [torch.bool]
+
+
 def test_output_view_shares_the_saved_memory() -> None:
     """Logits returned as a view of what the loss reads are saved once, as the output."""
 

@@ -215,7 +215,7 @@ def test_wrong_outputs(result: Any) -> None:
     def wrong(gm: Any, inputs: Any) -> Any:
         return lambda *a: result
 
-    with pytest.raises(exc.BadBackendResult, match=r"'wrong' returned .*expected a tuple of the graph's 1 outputs"):
+    with pytest.raises(exc.BadBackendResult, match=r"wrong.* returned .*expected a tuple of the graph's 1 outputs"):
         pycompiler.compile(fn, backend=wrong)(X)
 
 

@@ -249,7 +249,7 @@ class Comparer:
                 raise Differs(f"{where}.{what}: {getattr(a, what)} eager, {getattr(b, what)} compiled")
         if a.layout is torch.strided and a.stride() != b.stride() and a.numel() > 1:
             raise Differs(f"{where}.stride(): {a.stride()} eager, {b.stride()} compiled")
-        x, y = a.detach(), b.detach()
+        x, y = (t.detach().to_dense() if t.layout is not torch.strided else t.detach() for t in (a, b))
         close = torch.equal(x, y) if self.exact else torch.allclose(x, y, equal_nan=True, rtol=1e-4, atol=1e-5)
         if not close and not (x.is_floating_point() and torch.allclose(x, y, equal_nan=True, rtol=0, atol=0)):
             raise Differs(f"{where}: {a} eager, {b} compiled")

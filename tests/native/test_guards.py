@@ -503,3 +503,19 @@ def test_code_that_runs_during_a_check_may_drop_the_path() -> None:
         box.append([Evil(box), [object()]])
         guards = [Guard("equals", X.item(0).item(0).attr("a"), 5), Guard("length", X.item(0).item(1), 1)]
         assert _native.GuardTree(guards, ("x",)).check({"x": box}, {}) in (None, 1)
+
+
+class Interrupted:
+    def __eq__(self, other: object) -> bool:
+        raise KeyboardInterrupt
+
+    __hash__ = object.__hash__
+
+
+def test_an_interrupt_during_a_check_is_not_lost() -> None:
+    tree = _native.GuardTree([Guard("equals", X, Interrupted())], ("x",))
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(2):
+            assert tree.check({"x": Interrupted()}, {}) == 0
+            for _ in range(10_000):
+                pass

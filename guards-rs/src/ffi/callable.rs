@@ -5,6 +5,7 @@
 
 use super::object::{runtime_error, Obj, Owned, Raised, Res};
 use crate::compiled::{self, Compiled};
+use crate::methods;
 use pyo3::ffi::*;
 use std::ffi::{c_int, c_void, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -73,7 +74,7 @@ pub fn state(o: &Obj) -> Option<&Compiled> {
 
 unsafe extern "C" fn new(ty: *mut PyTypeObject, args: *mut PyObject, kwargs: *mut PyObject) -> *mut PyObject {
     finish(|| {
-        let state = Box::new(compiled::new(Obj::borrow(args), Obj::borrow_opt(kwargs))?);
+        let state = Box::new(methods::new(Obj::borrow(args), Obj::borrow_opt(kwargs))?);
         let alloc = (*ty).tp_alloc.ok_or(Raised)?;
         let o = Owned::steal(alloc(ty, 0))?;
         let object = o.ptr().cast::<Object>();
@@ -146,13 +147,13 @@ extern "C" {
 }
 
 unsafe extern "C" fn repr(o: *mut PyObject) -> *mut PyObject {
-    finish(|| compiled::repr(Obj::borrow(o)))
+    finish(|| methods::repr(Obj::borrow(o)))
 }
 
 /// Methods and properties, one row each: `fn(this, args, keyword names)`, `fn(this)` with an optional setter.
 macro_rules! tables {
     (methods: $($mname:literal $mdoc:literal $mpath:path;)* properties: $($pname:literal $pdoc:literal $get:path $(, $set:path)?;)*) => {
-        fn methods() -> Vec<PyMethodDef> {
+        fn method_table() -> Vec<PyMethodDef> {
             vec![$({
                 unsafe extern "C" fn method(this: *mut PyObject, args: *const *mut PyObject, n: Py_ssize_t, names: *mut PyObject) -> *mut PyObject {
                     let (names, n_names) = keywords(names);
@@ -205,17 +206,17 @@ macro_rules! tables {
 
 tables! {
 methods:
-    "counters" "Counters of this callable, by name." compiled::counters;
-    "reset" "Drops all entries and counters; the next call compiles again." compiled::reset;
-    "set_mode" "set_mode('compile' | 'run' | 'eager' | 'error')." compiled::set_mode;
-    "explain_miss" "Why no entry fits these arguments: [(entry index, guard index, text)]; empty when one fits." compiled::explain_miss;
+    "counters" "Counters of this callable, by name." methods::counters;
+    "reset" "Drops all entries and counters; the next call compiles again." methods::reset;
+    "set_mode" "set_mode('compile' | 'run' | 'eager' | 'error')." methods::set_mode;
+    "explain_miss" "Why no entry fits these arguments: [(entry index, guard index, text)]; empty when one fits." methods::explain_miss;
 properties:
-    "entries" "All entries, most recently used first." compiled::entries;
-    "mode" "What a call without a fitting entry does." compiled::mode;
-    "fn" "The original function." compiled::original;
-    "name" "The name used in messages." compiled::name;
-    "recompile_limit" "Most entries for one code object." compiled::recompile_limit, compiled::set_recompile_limit;
-    "accumulated_limit" "Most compilations since the last reset." compiled::accumulated_limit, compiled::set_accumulated_limit;
+    "entries" "All entries, most recently used first." methods::entries;
+    "mode" "What a call without a fitting entry does." methods::mode;
+    "fn" "The original function." methods::original;
+    "name" "The name used in messages." methods::name;
+    "recompile_limit" "Most entries for one code object." methods::recompile_limit, methods::set_recompile_limit;
+    "accumulated_limit" "Most compilations since the last reset." methods::accumulated_limit, methods::set_accumulated_limit;
 }
 
 fn member(name: &'static CStr, offset: usize) -> PyMemberDef {
@@ -231,7 +232,7 @@ fn member(name: &'static CStr, offset: usize) -> PyMemberDef {
 /// Makes the type; once, at import.
 pub fn make_type() -> Res<Owned> {
     // The tables are borrowed by the type for ever.
-    let methods = Box::leak(methods().into_boxed_slice());
+    let methods = Box::leak(method_table().into_boxed_slice());
     let properties = Box::leak(properties().into_boxed_slice());
     let members = Box::leak(Box::new([
         member(c"__vectorcalloffset__", std::mem::offset_of!(Object, vectorcall)),

@@ -8,6 +8,7 @@
 
 #![allow(unsafe_code)]
 
+mod access;
 pub mod aten;
 pub mod callable;
 pub mod frame;

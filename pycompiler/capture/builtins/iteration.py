@@ -180,7 +180,7 @@ def chain(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return _chained(cx, Tuple(list(args)))
 
 
-@builtin(itertools.chain.from_iterable)
+@builtin(itertools.chain.from_iterable, itertools.chain.__dict__["from_iterable"])
 def chain_from_iterable(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return _chained(cx, args[-1])
 

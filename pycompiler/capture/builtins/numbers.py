@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from pycompiler.capture import operators
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.polyfills import POLYFILLS
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
@@ -58,6 +59,11 @@ def operator_is(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(operator.is_not)
 def operator_is_not(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(not cx.same(args[0], args[1]))
+
+
+for _original, _polyfill in POLYFILLS.items():
+    _register = constructor if isinstance(_original, type) else builtin
+    _register(_original)(lambda cx, args, kwargs, _fn=_polyfill: cx.call(cx.make(_fn), args, kwargs))
 
 
 @builtin(operator.delitem)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pycompiler.capture import operators
-from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -40,6 +40,8 @@ def classes_of(cx: Capture, value: Value) -> tuple[type, ...]:
     if isinstance(value, Const) and value.value is None:
         return (type(None),)
     real = value.const() if value.is_const() else getattr(value, "real", getattr(value, "fn", None))
+    if hasattr(real, "__origin__") and not typing.get_args(real):
+        return (real.__origin__,)  # typing.Hashable and its like
     if isinstance(real, types.UnionType):
         return tuple(c for c in typing.get_args(real))
     raise Break("unsupported-operation", f"isinstance(..., {value.describe()})")
@@ -150,6 +152,8 @@ def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(method, Method) and isinstance(method.function, Function):
             return cx.call(method, [], {})  # type: ignore[no-any-return]
     cx.key_of(args[0])  # raises TypeError for what cannot be hashed
+    if not args[0].is_const():
+        raise Break("unsupported-operation", f"hash({args[0].describe()})")
     return cx.evaluate(hash, args[0].const())  # type: ignore[no-any-return]
 
 
@@ -267,6 +271,11 @@ def super_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Super(cell.contents.cls, contents)
 
 
+@constructor(types.MethodType)
+def method_type(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Method(args[1], args[0])
+
+
 @constructor(property, staticmethod, classmethod)
 def descriptor_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     raise Break("builtin-call", "a descriptor made inside of a function")
@@ -279,7 +288,17 @@ def _effectful(name: str) -> Callable[[Capture, Args, Kwargs], Value]:
     return handler
 
 
-for _name in ("print", "input", "open", "exec", "eval", "compile", "breakpoint", "dir", "locals"):
+def _own_variables(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if args:
+        raise Break("builtin-call", "a builtin that reads an object's variables")
+    raise SkipFrame("it asks for its own variables (locals(), dir(), eval, exec)")
+
+
+for _name in ("locals", "dir"):
+    builtin(getattr(builtins, _name))(_own_variables)
+for _name in ("eval", "exec"):
+    builtin(getattr(builtins, _name))(lambda cx, args, kwargs: _own_variables(cx, [], {}))
+for _name in ("print", "input", "open", "compile", "breakpoint"):
     builtin(getattr(builtins, _name))(_effectful(_name))
 
 

@@ -77,6 +77,24 @@ def preamble(code: CodeType, body: Sequence[Instruction]) -> list[Instruction]:
     return [*(instruction.copy() for instruction in body[:end]), *restore_cells(restored)]
 
 
+def loads_method(instruction: Instruction) -> bool:
+    """Whether the instruction pushes two slots, one of which may be NULL, depending on what it finds."""
+    if instruction.opname == "LOAD_METHOD":
+        return True
+    return instruction.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and sys.version_info >= (3, 12) and bool(instruction.flag & 1)
+
+
+def plain_load(instruction: Instruction) -> Code:
+    """The instruction; one that loads a method as an attribute load, so that NULL is in a known slot."""
+    if not loads_method(instruction):
+        return [instruction]
+    load = instruction.copy()
+    load.opname = "LOAD_ATTR" if load.opname == "LOAD_METHOD" else load.opname
+    load.flag &= ~1
+    swap = [] if sys.version_info >= (3, 13) else build.op("SWAP", 2)
+    return [load, *build.push_null(), *swap]
+
+
 def continuation(
     code: CodeType,
     head: Sequence[Instruction],
@@ -95,6 +113,7 @@ def continuation(
     body = decode(code)
     part = group(body, resume_at)
     native = [instruction.copy() for instruction in body[part]]
+    native[-1:] = plain_load(native[-1])
     wanted = group_exits(body, part)
     if missing := wanted.keys() - tails.keys():
         raise ValueError(f"{native[-1]!r} needs tails {sorted(wanted)}; missing {sorted(missing)}")

@@ -63,7 +63,8 @@ def store_fast(frame: Any, ins: Any) -> None:
 
 @opcode("DELETE_FAST")
 def delete_fast(frame: Any, ins: Any) -> None:
-    get_local(frame, ins.argval)
+    if ins.argval not in frame.locals:
+        get_local(frame, ins.argval)  # raises
     del frame.locals[ins.argval]
 
 

@@ -558,6 +558,28 @@ class InstanceDict(Dict):
             return self.base.at(cx, key)
         return found
 
+    def _overlaid(self, key: Value) -> Value | None:
+        name = key.const() if key.is_const() else None
+        if not isinstance(name, str) or self._own_slots(name):
+            return None
+        return self.owner.overlay.get(name)
+
+    def lookup(self, cx: Capture, key: Value) -> Value | None:
+        found = self._overlaid(key)
+        if found is not None:
+            return None if found is DELETED else found
+        return None if self.base is None else self.base.lookup(cx, key)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        found = self._overlaid(item)
+        if found is not None:
+            return found is not DELETED
+        return self.base is not None and self.base.contains(cx, item)
+
+    def guard_keys(self, cx: Capture) -> None:
+        if self.base is not None:
+            self.base.guard_keys(cx)
+
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         name = key.const() if key.is_const() else None
         if not isinstance(name, str) or self._own_slots(name):

@@ -29,7 +29,6 @@ from pycompiler.ir.loops import Buffer
 
 CHUNK = 4096  # points of an inner loop that accumulate in float before the sum goes on in double
 TILE = 64  # edge of a square tile where reads and writes run along different dimensions
-COLUMNS = 32  # columns of a scatter that one thread takes at a time
 
 
 @dataclass
@@ -198,8 +197,9 @@ class NestWriter:
             if spread_var(self.nest) is not None:  # each thread has its columns, and takes the rows in order
                 v, n = self.inner_dims[0]
                 begin, end = f"{self.names[v]}_from", self.size(n)
-                self.outer_loops.insert(0, (begin, "0", end, str(COLUMNS)))
-                self.inner_loops[0] = InnerLoop(self.names[v], begin, f"pyc_min_index({begin} + {COLUMNS}, {end})")
+                share = f"pyc_share({end}, {'threads' if self.parallel else '1'})"
+                self.outer_loops.insert(0, (begin, "0", end, share))
+                self.inner_loops[0] = InnerLoop(self.names[v], begin, f"pyc_min_index({begin} + {share}, {end})")
             return
         edge = TILE if len(self.inner_dims) == 2 else CHUNK
         for k, (v, n) in enumerate(self.inner_dims):

@@ -833,7 +833,7 @@ def type_call(x):
     return x * C.k
 
 
-@case(X, Point(torch.ones(2)))
+@case(X, Point(torch.ones(4)), breaks=ANY, recompiles=5)
 def copy_copy(x, p):
     q = copy.copy(p)
     q.y = 10

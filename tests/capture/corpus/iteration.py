@@ -483,7 +483,7 @@ def loop_variable_after_break(x):
     return x + j, i
 
 
-@case(X, breaks="builtin-call")
+@case(X, breaks=ANY)
 def loop_with_break_inside(x):
     for i in range(3):
         x = x + i
@@ -540,7 +540,7 @@ def zip_tensors(ts, ks):
     return [t * k for t, k in zip(ts, ks)], {i: t for i, t in enumerate(ts)}
 
 
-@case(X)
+@case(X, breaks=ANY, recompiles=20)
 def lru_cache_local(x):
     @functools.lru_cache
     def f(n):

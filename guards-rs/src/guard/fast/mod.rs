@@ -1,0 +1,224 @@
+//! The fast path: when nothing that a whole subtree was read through has changed, its guards need no evaluation.
+//!
+//! In: a tree whose check just succeeded, and the values it saw.  Out: `Fast`, a flat list of words of memory (dict versions,
+//! type pointers, slots) in depth-first order, and the few checks that words cannot answer (tensors, most of all).
+//!
+//! Why it is sound.  A value is *pinned* when equal words prove that the path leads to the very object seen before:
+//! - an item of a dict whose version is the same: the dict held it all the time, and no other dict has that version;
+//! - an item of a pinned tuple, a part of a pinned method, the immutable parts of a pinned function;
+//! - a class attribute, while the (strongly held) type has the same version;
+//! - anything else that a slot holds (an instance dict aside, whose own version follows): the slot is the same and a weak
+//!   reference to the object is alive, or a strong one is held (constants, code), so no other object can have its address.
+//!
+//! Words are read in an order in which the earlier ones prove that the later ones lie in live objects.  What can change
+//! without a word is evaluated each time; a word that changes often (a counter in a module) is given up: `volatile`.
+
+mod pins;
+mod record;
+
+pub use pins::{Owner, Pins, Settled};
+
+use super::tree::Program;
+use super::Walk;
+use crate::ffi::words::{self, TypeVersion, Word};
+use crate::ffi::{Obj, Owned};
+use record::Recorder;
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+/// A checked entry is recorded again after its words changed, up to this many times.
+const MAX_RECORDINGS: u32 = 24;
+/// A change after this many hits is not held against what changed, and its new recording does not count.
+const SELDOM: u32 = 8;
+
+/// Steps to evaluate with `value` at position `at` of the stack.
+struct Residual {
+    start: u32,
+    end: u32,
+    at: u16,
+    value: Option<Obj>,
+}
+
+/// An item of a dict that changes often: looked up each time.
+struct Lookup {
+    /// How many words come before it.
+    after: usize,
+    dict: Obj,
+    key: Obj,
+    value: Obj,
+    owner: Owner,
+}
+
+#[derive(Default)]
+pub struct Fast {
+    roots: Vec<(usize, Obj, Owner)>,
+    globals: Option<(Obj, Owner)>,
+    versions: Vec<TypeVersion>,
+    words: Vec<Word>,
+    owners: Vec<Owner>,
+    lookups: Vec<Lookup>,
+    records: Vec<Option<Obj>>,
+    /// Records that a residual fills.
+    late_records: HashSet<u16>,
+    first: Vec<Residual>,
+    pure: Vec<Residual>,
+    impure: Vec<Residual>,
+    pub held: Vec<Owned>,
+    hits: Cell<u32>,
+}
+
+pub enum Verdict {
+    Holds,
+    Fails(u32),
+    /// Something changed that words watch.
+    Changed(Owner),
+}
+
+impl Fast {
+    /// What the tree's check may rely on next time, or None when a path cannot be read.
+    pub fn record(
+        program: &Program,
+        n_records: usize,
+        locals: &[Option<Obj>],
+        globals: Obj,
+        volatile: &HashSet<Owner>,
+    ) -> Option<Fast> {
+        let fast = Fast { records: vec![None; n_records], ..Fast::default() };
+        let mut recorder = Recorder::new(program, fast, volatile);
+        recorder.run(locals, globals)?;
+        Some(recorder.fast)
+    }
+
+    /// Whether it spares more than it costs.
+    pub fn is_worth_it(&self) -> bool {
+        self.words.len() >= 4
+    }
+
+    pub fn pinned_record(&self, record: u16) -> bool {
+        !self.late_records.contains(&record)
+    }
+
+    /// The first watched thing that changed.
+    #[inline]
+    fn changed(&self, locals: &[Option<Obj>], globals: Obj) -> Option<Owner> {
+        for (slot, value, owner) in &self.roots {
+            if locals.get(*slot).copied().flatten() != Some(*value) {
+                return Some(*owner);
+            }
+        }
+        if let Some((value, owner)) = self.globals {
+            if value != globals {
+                return Some(owner);
+            }
+        }
+        if !self.versions.iter().all(|v| v.unchanged()) {
+            return Some(u32::MAX);
+        }
+        let mut done = 0;
+        for lookup in &self.lookups {
+            if let Some(i) = words::first_changed(&self.words[done..lookup.after]) {
+                return Some(self.owners[done + i]);
+            }
+            done = lookup.after;
+            if super::fallback::or_none(lookup.dict.dict_get(lookup.key)).flatten() != Some(lookup.value) {
+                return Some(lookup.owner);
+            }
+        }
+        words::first_changed(&self.words[done..]).map(|i| self.owners[done + i])
+    }
+
+    pub fn unchanged(&self, locals: &[Option<Obj>], globals: Obj) -> bool {
+        self.changed(locals, globals).is_none()
+    }
+
+    /// The check: words first, then what they cannot answer.
+    #[inline]
+    pub fn check(&self, program: &Program, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Verdict {
+        let run = |residual: &Residual, walk: &mut Walk| {
+            if residual.value.is_some() {
+                walk.stack[residual.at as usize] = residual.value;
+            }
+            program.run(residual.start as usize, residual.end as usize, locals, globals, walk)
+        };
+        for residual in &self.first {
+            if let Err(index) = run(residual, walk) {
+                return Verdict::Fails(index);
+            }
+        }
+        if let Some(owner) = self.changed(locals, globals) {
+            return Verdict::Changed(owner);
+        }
+        walk.records.clear();
+        walk.records.extend_from_slice(&self.records);
+        for residual in &self.pure {
+            if let Err(index) = run(residual, walk) {
+                return Verdict::Fails(index);
+            }
+        }
+        if !self.impure.is_empty() {
+            self.hold(walk);
+            for residual in &self.impure {
+                // What other residuals left there may be gone.
+                walk.stack.fill(None);
+                if let Err(index) = run(residual, walk) {
+                    return Verdict::Fails(index);
+                }
+            }
+        }
+        self.hits.set(self.hits.get().saturating_add(1));
+        Verdict::Holds
+    }
+
+    /// Before Python code may run: what is still needed is held.
+    fn hold(&self, walk: &mut Walk) {
+        let values = self.impure.iter().filter_map(|r| r.value);
+        let needed: Vec<Owned> = values.chain(walk.records.iter().copied().flatten()).map(Obj::own).collect();
+        for owned in needed {
+            walk.keep(owned);
+        }
+    }
+}
+
+/// The recording of a tree, and how it went so far.
+#[derive(Default)]
+pub struct State {
+    pub current: Option<Rc<Fast>>,
+    pub volatile: HashSet<Owner>,
+    recordings: u32,
+    /// The tree has nothing that words can watch.
+    useless: bool,
+}
+
+impl State {
+    /// For a tree of which `useful` says whether words can watch anything.
+    pub fn new(useful: bool) -> State {
+        State { useless: !useful, ..State::default() }
+    }
+
+    /// Whether to record at the next successful check.
+    pub fn wants_recording(&self) -> bool {
+        self.current.is_none() && !self.useless && self.recordings < MAX_RECORDINGS
+    }
+
+    pub fn store(&mut self, fast: Fast) {
+        self.recordings += 1;
+        if fast.is_worth_it() {
+            self.current = Some(Rc::new(fast));
+        } else {
+            self.useless = true;
+        }
+    }
+
+    /// The guards hold although a watched thing changed.  What changes often is watched no more.
+    #[must_use]
+    pub fn give_up(&mut self, owner: Owner) -> Option<Rc<Fast>> {
+        let old = self.current.take();
+        if old.as_ref().is_some_and(|fast| fast.hits.get() >= SELDOM) {
+            self.recordings = self.recordings.saturating_sub(1);
+        } else {
+            self.volatile.insert(owner);
+        }
+        old
+    }
+}

@@ -1,0 +1,144 @@
+//! What words can watch: the vocabulary of `Kind::settle` and of the recorder.
+
+use super::Fast;
+use crate::ffi::torch::Layout;
+use crate::ffi::words::{self, TypeVersion, Word};
+use crate::ffi::Obj;
+use std::collections::HashSet;
+
+/// What `Kind::settle` says of a check on a pinned value.
+#[derive(PartialEq, Eq)]
+pub enum Settled {
+    /// It holds as long as the words do.
+    ByWords,
+    /// It depends on no value, and is evaluated before anything is read.
+    First,
+    /// It must be evaluated; it runs no Python code.
+    Recheck,
+    /// It must be evaluated and may run Python code.
+    RecheckPython,
+}
+
+/// What a word says something about: the value read by a step, or what is reached from it.
+#[derive(Clone, Copy)]
+pub enum Facet {
+    Read = 0,
+    DictContents = 1,
+    InstanceSlot = 2,
+    InstanceContents = 3,
+}
+
+/// Names a facet of a step.
+pub type Owner = u32;
+
+pub fn owner(op: u32, facet: Facet) -> Owner {
+    op * 4 + facet as u32
+}
+
+/// A pinned value, and the step that read it.
+#[derive(Clone, Copy)]
+pub struct Pin {
+    pub value: Obj,
+    pub op: u32,
+}
+
+/// What a kind's `settle` may ask to be watched.
+pub struct Pins<'a> {
+    pub fast: &'a mut Fast,
+    pub volatile: &'a HashSet<Owner>,
+    pub tagged: &'a mut HashSet<usize>,
+    pub op: u32,
+}
+
+impl Pins<'_> {
+    pub fn push(&mut self, word: Word, facet: Facet) {
+        self.fast.words.push(word);
+        self.fast.owners.push(owner(self.op, facet));
+    }
+
+    fn is_volatile(&self, facet: Facet) -> bool {
+        self.volatile.contains(&owner(self.op, facet))
+    }
+
+    /// Watches the class of a value.
+    pub fn class(&mut self, value: Obj) {
+        self.fast.held.push(value.class().own());
+        if !words::class_is_fixed(value) {
+            self.push(words::class(value), Facet::Read);
+        }
+    }
+
+    fn dict_as(&mut self, dict: Obj, facet: Facet) -> bool {
+        // A module's globals change all the time, for the script's own variables are there.
+        if self.is_volatile(facet) || self.fast.globals.is_some_and(|(g, _)| g == dict) {
+            return false;
+        }
+        if self.tagged.insert(dict.id()) {
+            self.push(words::dict_version(dict), facet);
+        }
+        true
+    }
+
+    /// Watches the contents of a dict; false when they change too often.
+    pub fn dict(&mut self, dict: Obj) -> bool {
+        self.dict_as(dict, Facet::DictContents)
+    }
+
+    /// Watches which dict is the instance dict of a value.
+    pub fn instance_slot(&mut self, value: Obj, facet: Facet) -> Option<Obj> {
+        if self.is_volatile(facet) {
+            return None;
+        }
+        let dict = value.instance_dict()?;
+        let slot = words::dict_slot(value)?;
+        self.class(value);
+        self.push(slot, facet);
+        Some(dict)
+    }
+
+    /// Watches the instance dict of a value, and its contents.
+    pub fn instance(&mut self, value: Obj) -> bool {
+        self.instance_slot(value, Facet::InstanceSlot).is_some_and(|dict| self.dict_as(dict, Facet::InstanceContents))
+    }
+
+    /// Watches the attributes of a class; callers looked one up just now.
+    pub fn class_attributes(&mut self, class: Obj) -> bool {
+        let Some(version) = TypeVersion::of(class) else { return false };
+        self.fast.held.push(class.own());
+        self.fast.versions.push(version);
+        true
+    }
+
+    pub fn list_length(&mut self, list: Obj) {
+        self.push(words::list_length(list), Facet::Read);
+    }
+
+    /// Watches what a tensor guard compares; `compared` says which sizes and strides, in this order.
+    pub fn tensor(&mut self, tensor: Obj, layout: Layout, compared: &[bool]) -> bool {
+        let Some(words) = words::tensor(tensor, layout, compared) else { return false };
+        self.class(tensor);
+        words.into_iter().for_each(|w| self.push(w, Facet::Read));
+        true
+    }
+
+    pub fn cell(&mut self, cell: Obj) {
+        self.push(words::cell(cell), Facet::Read);
+    }
+
+    /// Makes sure that no other object can be taken for `value`, whoever holds it.
+    pub fn anchor(&mut self, value: Obj) -> bool {
+        if value.is_plain_constant() || value.is_code() || value.is_tuple_of_constants() {
+            self.fast.held.push(value.own());
+            return true;
+        }
+        if value.is_dict_exact() || value.is_ordered_dict_exact() {
+            // No weak references, but a version of its own.
+            self.push(words::class(value), Facet::Read);
+            return self.dict(value);
+        }
+        let Some(reference) = words::weakref(value) else { return false };
+        self.push(words::weakref_target(reference.get()), Facet::Read);
+        self.fast.held.push(reference);
+        true
+    }
+}

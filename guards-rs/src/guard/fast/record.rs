@@ -1,0 +1,201 @@
+//! Recording: from the steps of a tree and what they read now to a `Fast`.
+
+use super::pins::{owner, Facet, Owner, Pin, Pins, Settled};
+use super::{Fast, Lookup, Residual};
+use crate::ffi::{words, Obj};
+use crate::guard::fallback::or_none;
+use crate::guard::source::{FunctionPart, Read};
+use crate::guard::tree::{Op, Program};
+use std::collections::HashSet;
+
+/// Builds a `Fast` from the steps of a tree and what they read now.
+pub struct Recorder<'a> {
+    program: &'a Program,
+    pub fast: Fast,
+    volatile: &'a HashSet<Owner>,
+    tagged: HashSet<usize>,
+    path: Vec<Option<Pin>>,
+}
+
+impl<'a> Recorder<'a> {
+    pub fn new(program: &'a Program, fast: Fast, volatile: &'a HashSet<Owner>) -> Self {
+        Recorder { program, fast, volatile, tagged: HashSet::new(), path: vec![] }
+    }
+
+    fn pins(&mut self, op: u32) -> Pins<'_> {
+        Pins { fast: &mut self.fast, volatile: self.volatile, tagged: &mut self.tagged, op }
+    }
+
+    fn set(&mut self, depth: usize, value: Obj, op: u32) {
+        self.path.truncate(depth);
+        self.path.push(Some(Pin { value, op }));
+    }
+
+    fn at(&self, depth: u16) -> Option<Pin> {
+        self.path.get(depth as usize).copied().flatten()
+    }
+
+    /// Leaves the steps of the subtree at `i` to evaluation; the position after it.
+    fn residual(&mut self, i: usize, parent: Option<(u16, Obj)>) -> usize {
+        let end = self.program.subtree_end(i);
+        for op in &self.program.ops[i..end] {
+            if let Op::Record { record, .. } = op {
+                self.fast.late_records.insert(*record);
+            }
+        }
+        let pure = self.program.ops[i..end].iter().all(is_pure);
+        let (at, value) = parent.map_or((0, None), |(at, value)| (at, Some(value)));
+        let residual = Residual { start: i as u32, end: end as u32, at, value };
+        if pure {
+            self.fast.pure.push(residual)
+        } else {
+            self.fast.impure.push(residual)
+        }
+        end
+    }
+
+    /// Goes through all steps; None when a path cannot be read (then the check fails as well).
+    pub fn run(&mut self, locals: &[Option<Obj>], globals: Obj) -> Option<()> {
+        let mut i = 0;
+        while let Some(op) = self.program.ops.get(i) {
+            let step = i as u32;
+            i = match op {
+                Op::Local { slot, .. } => {
+                    let value = locals.get(*slot).copied().flatten()?;
+                    let leaf = !matches!(self.program.ops.get(i + 1..self.program.subtree_end(i)), Some(ops) if ops.iter().any(|o| matches!(o, Op::Read { .. })));
+                    if leaf || self.volatile.contains(&owner(step, Facet::Read)) || !self.pins(step).anchor(value) {
+                        self.residual(i, None)
+                    } else {
+                        self.fast.roots.push((*slot, value, owner(step, Facet::Read)));
+                        self.set(0, value, step);
+                        i + 1
+                    }
+                }
+                Op::Globals => {
+                    self.fast.globals = Some((globals, owner(step, Facet::Read)));
+                    self.set(0, globals, step);
+                    i + 1
+                }
+                Op::Const(value) => {
+                    self.set(0, *value, step);
+                    i + 1
+                }
+                Op::Read { read, depth, .. } => {
+                    let parent = self.at(*depth - 1)?;
+                    match self.pin(read, parent, step) {
+                        Some(value) => {
+                            self.set(*depth as usize, value, step);
+                            i + 1
+                        }
+                        None => self.residual(i, Some((*depth - 1, parent.value))),
+                    }
+                }
+                Op::Check { check, depth, .. } => {
+                    let pin = self.at(*depth)?;
+                    let settled = check.settle(pin.value, &mut self.pins(pin.op));
+                    let residual = Residual { start: step, end: step + 1, at: *depth, value: Some(pin.value) };
+                    match settled {
+                        Settled::ByWords => {}
+                        Settled::First => self.fast.first.push(residual),
+                        Settled::Recheck => self.fast.pure.push(residual),
+                        Settled::RecheckPython => self.fast.impure.push(residual),
+                    }
+                    i + 1
+                }
+                Op::Record { depth, record } => {
+                    self.fast.records[*record as usize] = Some(self.at(*depth)?.value);
+                    i + 1
+                }
+            };
+        }
+        Some(())
+    }
+
+    /// The value of a read below a pinned one, if words can prove it; reads it now.
+    fn pin(&mut self, read: &Read, parent: Pin, op: u32) -> Option<Obj> {
+        let base = parent.value;
+        match read {
+            Read::InstanceDict(_) => self.pins(op).instance_slot(base, Facet::Read),
+            Read::DictItem(key) if base.is_dict() && key.is_plain_key() => self.dict_item(parent, *key, op),
+            Read::DictKeyAt(i) if base.is_dict_exact() && self.pins(parent.op).dict(base) => {
+                let mut pos = 0;
+                (0..*i).try_for_each(|_| base.dict_next(&mut pos).map(|_| ()))?;
+                base.dict_next(&mut pos).map(|(key, _)| key)
+            }
+            Read::Type => {
+                self.pins(op).class(base);
+                Some(base.class())
+            }
+            Read::MroLookup(name) => {
+                let value = base.mro_lookup(*name)?;
+                self.pins(op).class_attributes(base).then_some(value)
+            }
+            Read::Item(i) if base.is_tuple() => {
+                let i = if *i < 0 { usize::try_from(i + base.tuple_len() as i64).ok()? } else { *i as usize };
+                (i < base.tuple_len()).then(|| base.tuple_item(i))
+            }
+            Read::Item(i) if base.is_list_exact() && *i >= 0 && !self.volatile.contains(&owner(op, Facet::Read)) => {
+                let value = base.list_item(*i as usize)?;
+                let mut pins = self.pins(op);
+                pins.list_length(base);
+                words::list_item(base, *i as usize).into_iter().for_each(|w| pins.push(w, Facet::Read));
+                pins.anchor(value).then_some(value)
+            }
+            Read::Cell if base.is_cell() && !self.volatile.contains(&owner(op, Facet::Read)) => {
+                let value = base.cell_get()?;
+                let mut pins = self.pins(op);
+                pins.cell(base);
+                pins.anchor(value).then_some(value)
+            }
+            Read::Function(part, _) if base.is_function() => self.function_part(base, *part, op),
+            Read::MethodSelf(_) if base.is_method() => Some(base.method_self()),
+            Read::MethodFunc(_) if base.is_method() => Some(base.method_func()),
+            _ => None,
+        }
+    }
+
+    fn dict_item(&mut self, dict: Pin, key: Obj, op: u32) -> Option<Obj> {
+        let value = or_none(dict.value.dict_get(key)).flatten()?;
+        if self.pins(dict.op).dict(dict.value) {
+            return Some(value);
+        }
+        if self.volatile.contains(&owner(op, Facet::Read)) {
+            return None;
+        }
+        // The lookup comes before the words that its value needs.
+        let lookup =
+            Lookup { after: self.fast.words.len(), dict: dict.value, key, value, owner: owner(op, Facet::Read) };
+        self.fast.lookups.push(lookup);
+        if self.pins(op).anchor(value) {
+            return Some(value);
+        }
+        self.fast.lookups.pop();
+        None
+    }
+
+    fn function_part(&mut self, f: Obj, part: FunctionPart, op: u32) -> Option<Obj> {
+        if self.volatile.contains(&owner(op, Facet::Read)) {
+            return None;
+        }
+        let (word, value) = match part {
+            // Fixed for the life of a function.
+            FunctionPart::Globals => return Some(f.func_globals()),
+            FunctionPart::Closure => return Some(f.func_closure().unwrap_or(Obj::none())),
+            FunctionPart::Code => (words::function_code(f), f.func_code()),
+            FunctionPart::Defaults => (words::function_defaults(f), f.func_defaults().unwrap_or(Obj::none())),
+            FunctionPart::KwDefaults => (words::function_kwdefaults(f), f.func_kwdefaults().unwrap_or(Obj::none())),
+        };
+        self.pins(op).push(word, Facet::Read);
+        self.fast.held.push(value.own());
+        Some(value)
+    }
+}
+
+/// Steps that run no Python code and keep nothing.
+fn is_pure(op: &Op) -> bool {
+    match op {
+        Op::Local { .. } | Op::Globals | Op::Const(_) | Op::Record { .. } => true,
+        Op::Check { check, .. } => check.is_pure(),
+        Op::Read { .. } => false,
+    }
+}

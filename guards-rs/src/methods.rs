@@ -1,0 +1,173 @@
+//! The constructor, methods and properties of CompiledFunction, as `ffi::callable` lists them.
+
+use crate::cache::{Counters, Reasons};
+use crate::compiled::{compiled, explain, Compiled, Frame, Inner, Mode, MODES};
+use crate::ffi::object::{type_error, value_error};
+use crate::ffi::sync::CompileLock;
+use crate::ffi::{Obj, Owned, Raised, Res};
+use crate::guard::Walk;
+use crate::signature::{Locals, Mismatch};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+fn limit(value: Obj, what: &str) -> Res<usize> {
+    usize::try_from(value.as_i64()?).map_err(|_| value_error(&format!("{what} must not be negative")))
+}
+
+/// Parses `CompiledFunction(fn, compile, *, positional, recompile_limit, accumulated_limit, name)`.
+pub fn new(args: Obj, kwargs: Option<Obj>) -> Res<Compiled> {
+    if args.tuple_len() != 2 {
+        return Err(type_error("CompiledFunction(fn, compile, *, ...) takes exactly two positional arguments"));
+    }
+    let (function, compile) = (args.tuple_item(0), args.tuple_item(1));
+    if !function.is_function() {
+        return Err(type_error(&format!("CompiledFunction needs a Python function, not {}", function.repr())));
+    }
+    if !compile.is_callable() {
+        return Err(type_error(&format!("compile must be callable, not {}", compile.repr())));
+    }
+    let inner = Inner {
+        name: function.attr(c"__qualname__")?,
+        function: function.own(),
+        compile: compile.own(),
+        positional: false,
+        recompile_limit: Cell::new(8),
+        accumulated_limit: Cell::new(256),
+        mode: Cell::new(Mode::Compile),
+        codes: RefCell::default(),
+        counters: Counters::default(),
+        lock: CompileLock::default(),
+        accumulated: Cell::new(0),
+        generation: Cell::new(0),
+    };
+    let inner = options(inner, kwargs)?;
+    inner.cache(function.func_code())?;
+    Ok(Compiled(RefCell::new(Some(Rc::new(inner)))))
+}
+
+fn options(mut inner: Inner, kwargs: Option<Obj>) -> Res<Inner> {
+    let mut pos = 0;
+    while let Some((key, value)) = kwargs.and_then(|k| k.dict_next(&mut pos)) {
+        match key.as_str()? {
+            "positional" => inner.positional = value.is_true()?,
+            "recompile_limit" => inner.recompile_limit.set(limit(value, "recompile_limit")?),
+            "accumulated_limit" => inner.accumulated_limit.set(limit(value, "accumulated_limit")?),
+            "name" if value.is_none() => {}
+            "name" => inner.name = value.own(),
+            other => {
+                return Err(type_error(&format!("CompiledFunction() got an unexpected keyword argument '{other}'")))
+            }
+        }
+    }
+    Ok(inner)
+}
+
+pub fn repr(this: Obj) -> Res<Owned> {
+    let inner = compiled(&this)?;
+    Owned::str(&format!("<CompiledFunction {}>", inner.name.as_str().unwrap_or("?")))
+}
+
+fn no_arguments(args: &[Obj], name: &str) -> Res<()> {
+    if args.is_empty() {
+        Ok(())
+    } else {
+        Err(type_error(&format!("{name}() takes no arguments ({} given)", args.len())))
+    }
+}
+
+pub fn counters(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+    no_arguments(args, "counters")?;
+    let dict = Owned::dict()?;
+    for (name, value) in compiled(&this)?.counters.rows() {
+        dict.dict_set(*Owned::interned(name)?, *Owned::int(value as i64)?)?;
+    }
+    Ok(dict)
+}
+
+pub fn reset(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+    no_arguments(args, "reset")?;
+    let inner = compiled(&this)?;
+    inner.generation.set(inner.generation.get() + 1);
+    inner.accumulated.set(0);
+    inner.counters.reset();
+    // Entries that are running keep themselves alive; dropped outside of any borrow, for destructors run Python code.
+    let dropped: Vec<_> = inner.codes.borrow_mut().drain(..).map(|c| (c.take(), c)).collect();
+    drop(dropped);
+    Ok(Owned::none())
+}
+
+pub fn set_mode(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+    let [name] = args else { return Err(type_error("set_mode(mode) takes exactly one argument")) };
+    let name = name.as_str()?;
+    match MODES.iter().find(|(known, _)| *known == name) {
+        Some((_, mode)) => compiled(&this)?.mode.set(*mode),
+        None => return Err(value_error(&format!("unknown mode {name:?}; known: compile, run, eager, error"))),
+    }
+    Ok(Owned::none())
+}
+
+pub fn mode(this: Obj) -> Res<Owned> {
+    let mode = compiled(&this)?.mode.get();
+    Owned::str(MODES.iter().find(|(_, m)| *m == mode).map_or("", |(name, _)| name))
+}
+
+pub fn original(this: Obj) -> Res<Owned> {
+    Ok(compiled(&this)?.function.clone())
+}
+
+pub fn name(this: Obj) -> Res<Owned> {
+    Ok(compiled(&this)?.name.clone())
+}
+
+pub fn recompile_limit(this: Obj) -> Res<Owned> {
+    Owned::int(compiled(&this)?.recompile_limit.get() as i64)
+}
+
+pub fn set_recompile_limit(this: Obj, value: Obj) -> Res<()> {
+    compiled(&this)?.recompile_limit.set(limit(value, "recompile_limit")?);
+    Ok(())
+}
+
+pub fn accumulated_limit(this: Obj) -> Res<Owned> {
+    Owned::int(compiled(&this)?.accumulated_limit.get() as i64)
+}
+
+pub fn set_accumulated_limit(this: Obj, value: Obj) -> Res<()> {
+    compiled(&this)?.accumulated_limit.set(limit(value, "accumulated_limit")?);
+    Ok(())
+}
+
+pub fn entries(this: Obj) -> Res<Owned> {
+    let inner = compiled(&this)?;
+    let all: Vec<Owned> = inner.codes.borrow().iter().flat_map(|c| c.snapshot()).map(|e| e.obj().own()).collect();
+    Owned::list_from(all)
+}
+
+pub fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+    let inner = compiled(&this)?;
+    let cache = inner.cache(inner.function.func_code())?;
+    let mut locals = Locals::default();
+    match cache.signature.bind(inner.function.get(), args, kwnames, &mut locals) {
+        Ok(()) => {}
+        Err(Mismatch::Raised) => return Err(Raised),
+        Err(Mismatch::Arguments) => {
+            return Err(type_error(&format!(
+                "explain_miss: these arguments do not fit the signature of {}",
+                inner.name.repr()
+            )))
+        }
+    }
+    let frame = Frame { this, cache: &cache, globals: inner.function.func_globals(), closure: None };
+    let mut reasons = Reasons::new();
+    for (i, entry) in cache.snapshot().iter().enumerate() {
+        let Some(contents) = entry.contents() else { continue };
+        match contents.check(&locals.slots, frame.globals, &mut Walk::default()) {
+            Ok(()) => return Owned::list_from(vec![]),
+            Err(guard) => reasons.push((i, guard)),
+        }
+    }
+    let rows = explain(&frame, &locals, &reasons)?.into_iter().map(|(entry, guard, text)| {
+        Owned::tuple_from(vec![Owned::int(entry as i64)?, Owned::int(i64::from(guard))?, Owned::str(&text)?])
+    });
+    Owned::list_from(rows.collect::<Res<Vec<_>>>()?)
+}
