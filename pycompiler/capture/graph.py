@@ -210,7 +210,7 @@ class GraphBuilder:
 def _plain_constant(value: Any) -> Any:
     """An enum member that is also a number or text goes into the graph as that."""
     if isinstance(value, enum.Enum):
-        return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)
+        return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)  # type: ignore[arg-type, call-overload]
     return value
 
 

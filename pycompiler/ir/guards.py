@@ -47,7 +47,7 @@ class TensorSpec:
     `keys` is `torch._C._dispatch_keys(t).raw_repr()`, which includes device and autograd keys.
     """
 
-    cls: type
+    cls: type[torch.Tensor]
     keys: int
     dtype: torch.dtype
     device: torch.device
@@ -101,7 +101,7 @@ def same_constant(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, float):
-        return a.hex() == b.hex()
+        return a.hex() == b.hex()  # type: ignore[no-any-return]
     if isinstance(a, complex):
         return same_constant(a.real, b.real) and same_constant(a.imag, b.imag)
     if isinstance(a, (tuple, list)):

@@ -44,7 +44,7 @@ def build(exception: Object, back: Back) -> BaseException:
     args = [stand_in(a, back) for a in exception.args or ()]
     real = base.__new__(exception.cls, *args)
     if isinstance(real, exception.cls):
-        base.__init__(real, *args)
+        base.__init__(real, *args)  # type: ignore[misc]
     return real  # type: ignore[no-any-return]
 
 
