@@ -70,7 +70,9 @@ def text(cx: Capture, exception: Object, how: Any) -> Value:
     back: Back = {}
     real = build(exception, back)
     if back:
-        raise Break("unsupported-operation", f"{how.__name__}({exception.describe()}) with arguments that are not constants")
+        raise Break(
+            "unsupported-operation", f"{how.__name__}({exception.describe()}) with arguments that are not constants"
+        )
     return cx.evaluate(how, real)  # type: ignore[no-any-return]
 
 
