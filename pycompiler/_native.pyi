@@ -117,7 +117,7 @@ def set_limit_callback(callback: Callable[[CompiledFunction, list[Reason]], obje
     """`callback` is called once per code object whose limit is reached."""
 
 def set_exceptions(**classes: type[BaseException]) -> None:
-    """RecompileError=cls: the class raised in mode 'error'."""
+    """RecompileError=cls: raised in mode 'error'; BadOutputs=cls: raised when a graph returns other outputs than it should."""
 
 def set_frame_hook(callback: Callable[[CodeType, FunctionType], CompiledFunction | None] | None) -> None:
     """`callback(code, function)` is asked once per code object met while the hook is on; None turns the hook off."""

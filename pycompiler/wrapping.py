@@ -55,7 +55,7 @@ def compiled_function(fn: types.FunctionType, original: Any, family: Family, nam
 
 def compiled_class(cls: type, family: Family, name: str | None) -> type:
     """`cls` itself, whose instances' calls are compiled from now on (as torch.compile does with a class)."""
-    call = getattr(cls, "__call__", None)  # noqa: B004 (the function itself is wanted)
+    call = getattr(cls, "__call__", None)
     if isinstance(call, types.FunctionType):
         cls.__call__ = compiled_function(call, call, family, name or cls.__qualname__)  # type: ignore[method-assign]
     return cls

@@ -667,7 +667,13 @@ def test_recompile_log_says_guard_seen_expected_line_and_way_out(caplog: Any) ->
     finally:
         logs.reset_logs()
     text = caplog.text
-    for part in ("recompiling plus", "L['x']", "dtype torch.float64, expected torch.float32", "test_api.py:", "way out"):
+    for part in (
+        "recompiling plus",
+        "L['x']",
+        "dtype torch.float64, expected torch.float32",
+        "test_api.py:",
+        "way out",
+    ):
         assert part in text, text
 
 

@@ -47,6 +47,9 @@ PYC_INLINE bf16 pyc_to_bf16(float v) {
     return bf16{(uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded)};
 }
 
+// Of a float that is a bf16 number exactly.
+PYC_INLINE bf16 pyc_narrow_bf16(float v) { return bf16{(uint16_t)(pyc_bits<uint32_t>(v) >> 16)}; }
+
 PYC_INLINE float pyc_from_f16(f16 v) {
     uint32_t magnitude = (uint32_t)(v.bits & 0x7fffu), sign = (uint32_t)(v.bits & 0x8000u) << 16;
     float normal = pyc_bits<float>((magnitude << 13) + (112u << 23));           // exponent re-biased

@@ -123,6 +123,16 @@ def _first_order(
     return tuple(None if g is None else next(guarded) for g in grads)
 
 
+def _unusual(
+    backward: Callable[..., tuple[Any, ...]], name: str, ctx: Any, tangents: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """`backward` where autocast is on (its casts are in the graph) or a gradient of the gradient is asked for."""
+    if torch._C._is_any_autocast_enabled():
+        with torch._C._DisableAutocast():
+            return backward(ctx, *tangents)
+    return _first_order(backward, name, ctx, tangents)
+
+
 def _coerce(tangent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """`tangent` with the strides that the backward was compiled for."""
     if tangent.is_contiguous() and like.is_contiguous():
@@ -152,7 +162,14 @@ class _Like:
 def differentiable(joint: Joint, part: Partition, forward: Compiled, backward: LazyBackward, name: str) -> Compiled:
     """The pair behind one autograd Function: takes the graph inputs, returns the fresh outputs."""
     scope: dict[str, Any] = {"forward_graph": forward, "lazy": backward, "coerce": _coerce, "torch": torch}
-    scope.update({"grad_mode": torch.is_grad_enabled, "first_order": _first_order, "NAME": name})
+    scope.update(
+        {
+            "grad_mode": torch.is_grad_enabled,
+            "unusual": _unusual,
+            "autocast": torch._C._is_any_autocast_enabled,
+            "NAME": name,
+        }
+    )
     members = {
         "forward": staticmethod(_build("forward", _forward_lines(joint, part), scope)),
         "backward": staticmethod(_build("backward", _backward_lines(joint, part, scope), scope)),
@@ -184,8 +201,8 @@ def _forward_lines(joint: Joint, part: Partition) -> list[str]:
 
 def _backward_lines(joint: Joint, part: Partition, scope: dict[str, Any]) -> list[str]:
     names = [f"g{i}" for i in range(len(joint.fresh))]
-    lines = [f"def backward(ctx, {', '.join(names)}):", "    if grad_mode():"]
-    lines.append(f"        return first_order(backward, NAME, ctx, ({', '.join(names)},))")
+    lines = [f"def backward(ctx, {', '.join(names)}):", "    if grad_mode() or autocast():"]
+    lines.append(f"        return unusual(backward, NAME, ctx, ({' '.join(f'{n},' for n in names)}))")
     for k, node in zip(joint.tangent_of, joint.tangents, strict=True):
         like = _Like(node.meta["val"])
         scope[f"like{k}"], scope[f"strides{k}"] = like, like.stride()

@@ -42,7 +42,10 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
     "unsupported-operation": ("operation on values that is not captured", "rewrite it, or accept the break"),
     "tensor-attribute-store": ("assignment to a tensor's attribute", "use an in-place operator instead"),
     "tensor-subclass": ("tensor subclass", "convert to a plain tensor before the compiled region"),
-    "operator-failed": ("an operator raised while its shapes were computed", "see the message; eager may raise it, too"),
+    "operator-failed": (
+        "an operator raised while its shapes were computed",
+        "see the message; eager may raise it, too",
+    ),
     "uncaught-exception": ("an exception leaves the frame", "none needed: the statement runs eagerly and raises"),
     "recursion": ("inlining went too deep", "limit the recursion depth inside the compiled region"),
     "generator-state": ("a started generator is needed outside of the capture", "use a list instead of a generator"),

@@ -142,7 +142,9 @@ class Head:
         self.prepare += [*code, *build.store_fast(name)]
 
     def load_all(self, values: list[Value]) -> list[Code]:
-        return [self.load(self.cx.realize(v)) if not isinstance(v, Lazy) else self.load_source(_source(v)) for v in values]
+        return [
+            self.load(self.cx.realize(v)) if not isinstance(v, Lazy) else self.load_source(_source(v)) for v in values
+        ]
 
     def load_item(self, value: Value) -> Code:
         return self.load_source(_source(value)) if isinstance(value, Lazy) else self.load(value)
@@ -333,7 +335,9 @@ def replay_effects(head: Head) -> Code:
             store = head.call(object.__setattr__, target, build.load_const(name), head.load_item(value))
             code += [*store, *build.pop_top()]
     for namespace, name, value in effects.globals.values():
-        store = head.call(rebuild.set_global, build.load_const(namespace), build.load_const(name), head.load_item(value))
+        store = head.call(
+            rebuild.set_global, build.load_const(namespace), build.load_const(name), head.load_item(value)
+        )
         code += [*store, *build.pop_top()]
     for cell in effects.cells.values():
         contents = [] if cell.contents is None else [head.load_item(cell.contents)]

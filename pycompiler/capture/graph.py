@@ -84,9 +84,7 @@ class GraphBuilder:
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self._call("call_method", name, operator.methodcaller, args, kwargs, name.endswith("_"))
 
-    def _call(
-        self, op: str, target: Any, run: Any, args: list[Value], kwargs: dict[str, Value], always: bool
-    ) -> Value:
+    def _call(self, op: str, target: Any, run: Any, args: list[Value], kwargs: dict[str, Value], always: bool) -> Value:
         nodes = [self.to_arg(a) for a in args]
         knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
@@ -210,7 +208,7 @@ class GraphBuilder:
 def _plain_constant(value: Any) -> Any:
     """An enum member that is also a number or text goes into the graph as that."""
     if isinstance(value, enum.Enum):
-        return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)
+        return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)  # type: ignore[arg-type, call-overload]
     return value
 
 
@@ -270,8 +268,23 @@ def _mutates(node: fx.Node) -> bool:
             or "out" in node.kwargs
             or "inplace" in node.kwargs
             or name in ("batch_norm", "instance_norm", "embedding", "embedding_bag", "rrelu", "manual_seed")
-            or name.startswith(("rand", "bernoulli", "dropout", "normal", "multinomial", "poisson", "feature_dropout",
-                                "alpha_dropout", "feature_alpha_dropout", "_set_", "set_", "_enter", "_exit"))  # fmt: skip
+            or name.startswith(
+                (
+                    "rand",
+                    "bernoulli",
+                    "dropout",
+                    "normal",
+                    "multinomial",
+                    "poisson",
+                    "feature_dropout",
+                    "alpha_dropout",
+                    "feature_alpha_dropout",
+                    "_set_",
+                    "set_",
+                    "_enter",
+                    "_exit",
+                )
+            )  # fmt: skip
             or any(a is True for a in node.args)
         )
     return False

@@ -10,7 +10,7 @@ from typing import Any
 
 def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     """An instance without running Python-level `__new__` and `__init__`; `args` are an exception's."""
-    base = next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))  # the most derived class written in C
+    base: Any = next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))  # the most derived class written in C
     made = base.__new__(cls, *args or ())
     if args is not None:
         base.__init__(made, *args)
@@ -35,7 +35,7 @@ def base_of(cls: type, *bases: type) -> type:
 
 def fill_dict(target: Any, *items: Any) -> Any:
     """Replace the contents of a dict (or subclass) by key, value, key, value, ... without running overrides."""
-    base = base_of(type(target), dict)
+    base: Any = base_of(type(target), dict)
     base.clear(target)
     for key, value in zip(items[::2], items[1::2], strict=True):
         base.__setitem__(target, key, value)

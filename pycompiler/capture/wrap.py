@@ -213,7 +213,9 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     if isinstance(real, (int, float, complex, str, bytes, bytearray, frozenset, collections.deque)):
         return Opaque(real)
     storage = _storage(cx, real, source)
-    if cls.__flags__ & (1 << 9) or storage is not None or isinstance(real, torch.nn.Module):  # a heap type: Python class
+    if (
+        cls.__flags__ & (1 << 9) or storage is not None or isinstance(real, torch.nn.Module)
+    ):  # a heap type: Python class
         return Object(cls, real=real, storage=storage)
     if callable(real) and not hasattr(cls, "__get__"):
         cx.guard("id_is", source, reference(real))

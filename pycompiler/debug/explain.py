@@ -44,7 +44,12 @@ class Explanation:
             "Break Reasons:",
         ]
         for i, record in enumerate(self.break_reasons, 1):
-            lines += [f"  Break Reason {i}:", f"    Reason: {record.reason}", f"    Hint: {record.hint}", "    User Stack:"]
+            lines += [
+                f"  Break Reason {i}:",
+                f"    Reason: {record.reason}",
+                f"    Hint: {record.hint}",
+                "    User Stack:",
+            ]
             for f in record.stack:
                 lines.append(f"      <FrameSummary file {f.filename}, line {f.lineno} in {f.function}>")
         lines.append("Ops per Graph:")

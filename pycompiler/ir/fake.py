@@ -87,7 +87,7 @@ def _defer_marks() -> None:
     spaces = [vars(m) for n, m in list(sys.modules.items()) if n.startswith(("torch._refs", "torch._decomp")) and m]
     classes = [vars(FakeTensorMode), vars(fake_tensor.FakeTensor)]
     tables = [*_decomp.global_decomposition_table.values(), *spaces, *classes]
-    pending = [v for table in tables for v in table.values() if isinstance(v, types.FunctionType)]
+    pending = [v for table in tables for v in table.values() if isinstance(v, types.FunctionType)]  # type: ignore[attr-defined]
     seen: set[int] = set()
     while pending:
         fn = pending.pop()

@@ -47,7 +47,7 @@ class TensorSpec:
     `keys` is `torch._C._dispatch_keys(t).raw_repr()`, which includes device and autograd keys.
     """
 
-    cls: type
+    cls: type[torch.Tensor]
     keys: int
     dtype: torch.dtype
     device: torch.device
@@ -101,7 +101,7 @@ def same_constant(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, float):
-        return a.hex() == b.hex()
+        return a.hex() == b.hex()  # type: ignore[no-any-return]
     if isinstance(a, complex):
         return same_constant(a.real, b.real) and same_constant(a.imag, b.imag)
     if isinstance(a, (tuple, list)):
@@ -180,9 +180,7 @@ GLOBAL_STATE_FIELDS = (
 
 def _state_seen(_: Any, arg: Any) -> str:
     now = global_state()
-    return "; ".join(
-        f"{n} {h}, expected {w}" for n, h, w in zip(GLOBAL_STATE_FIELDS, now, arg, strict=True) if h != w
-    )
+    return "; ".join(f"{n} {h}, expected {w}" for n, h, w in zip(GLOBAL_STATE_FIELDS, now, arg, strict=True) if h != w)
 
 
 def _plain(value: Any, _: Any) -> str:
@@ -213,8 +211,10 @@ GUARD_KINDS: dict[str, Kind] = {
     "equals": Kind(same_constant, lambda g: f"{g.source} == {g.arg!r}", _plain),
     "tensor": Kind(
         _tensor_holds,
-        lambda g: f"{g.source} is {g.arg.cls.__name__}{list(g.arg.sizes)} {g.arg.dtype} {g.arg.device}"
-        f" strides {list(g.arg.strides)} requires_grad={g.arg.requires_grad}",
+        lambda g: (
+            f"{g.source} is {g.arg.cls.__name__}{list(g.arg.sizes)} {g.arg.dtype} {g.arg.device}"
+            f" strides {list(g.arg.strides)} requires_grad={g.arg.requires_grad}"
+        ),
         _tensor_seen,
     ),
     "length": Kind(lambda v, a: len(v) == a, lambda g: f"len({g.source}) == {g.arg}", lambda v, a: f"{len(v)}"),

@@ -228,7 +228,6 @@ for _view in (aten.permute, aten.expand, aten.squeeze, aten.unsqueeze, aten.t, a
               aten.unfold, aten.as_strided, aten.detach):  # fmt: skip
     for _overload in overloads(_view):
         _copies = getattr(aten, _overload._schema.name.partition("::")[2] + "_copy")
-        if _overload._overloadname not in _copies.overloads():  # older torch has a copy of fewer overloads
-            continue
-        register(getattr(_copies, _overload._overloadname), _copying(LOWERINGS[_overload]))
+        if _overload._overloadname in _copies.overloads():
+            register(getattr(_copies, _overload._overloadname), _copying(LOWERINGS[_overload]))
 lowering(aten.narrow_copy.default)(_copying(narrow))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from typing import Any
+
 import pytest
 import torch
-from ad_helpers import Compiled, check, clones, flat, loss_of
+from ad_helpers import Compiled, check, clones, fakes, flat, lifted, loss_of, run_graph
 from ad_models import ConvNet
 from torch import fx, nn
 
-from pycompiler.autograd import AutogradUnsupported, aot_eager
+from pycompiler.autograd import AutogradUnsupported, aot_eager, compile_joint
 
 
 @pytest.fixture(autouse=True)
@@ -309,6 +313,47 @@ def test_backward_is_compiled_on_first_use() -> None:
     compiled(x)[0].sum().backward()
     assert first is not None
     assert compiled.backward is first
+
+
+def test_threads_compile_the_backward_once() -> None:
+    x = torch.randn(3)
+    compiled_times: list[int] = []
+
+    def bw_compiler(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+        compiled_times.append(1)
+        time.sleep(0.05)
+        return gm.forward
+
+    gm, _ = lifted(lambda t: t.exp(), [x.requires_grad_()])
+    fn = compile_joint(gm, fakes(gm), fw_compiler=run_graph, bw_compiler=bw_compiler)
+    leaves = [torch.randn(3, requires_grad=True) for _ in range(4)]
+    threads = [threading.Thread(target=lambda t=t: fn(t)[0].sum().backward()) for t in leaves]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert compiled_times == [1]
+    for t in leaves:
+        torch.testing.assert_close(t.grad, t.detach().exp())
+
+
+def test_a_failing_backward_compiler_is_asked_again() -> None:
+    answers: list[Any] = [RuntimeError("no disk"), None]
+
+    def bw_compiler(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+        answer = answers.pop(0)
+        if answer is not None:
+            raise answer
+        return gm.forward
+
+    x = torch.randn(3, requires_grad=True)
+    gm, _ = lifted(lambda t: t.exp(), [x])
+    fn = compile_joint(gm, fakes(gm), fw_compiler=run_graph, bw_compiler=bw_compiler)
+    out = fn(x)[0].sum()
+    with pytest.raises(RuntimeError, match="no disk"):
+        out.backward(retain_graph=True)
+    out.backward()
+    torch.testing.assert_close(x.grad, x.detach().exp())
 
 
 REFUSED = [

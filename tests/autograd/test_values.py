@@ -213,6 +213,19 @@ def test_ambient_autocast_is_part_of_the_graph() -> None:
     assert net[0].weight.grad.dtype == torch.float32
 
 
+def test_backward_called_under_autocast() -> None:
+    net, x = mlp(), torch.randn(5, 8)
+    compiled = Compiled(net, [x])
+    compiled(x)[0].sum().backward()
+    expected = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    net.zero_grad()
+    out = compiled(x)[0].sum()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out.backward()
+    for p, e in zip(net.parameters(), expected, strict=True):
+        torch.testing.assert_close(p.grad, e, rtol=0, atol=0)
+
+
 def test_no_grad_region() -> None:
     graph = fx.Graph()
     x, w = graph.placeholder("x"), graph.placeholder("w")

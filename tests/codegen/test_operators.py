@@ -106,7 +106,13 @@ def composed_rows() -> list[Row]:
 
 
 def tolerance(t: torch.Tensor) -> dict[str, float]:
-    return {"rtol": 2e-2, "atol": 2e-2} if t.dtype in (bf16, f16) else {"rtol": 1e-5, "atol": 2e-5} if t.dtype == f32 else {}
+    return (
+        {"rtol": 2e-2, "atol": 2e-2}
+        if t.dtype in (bf16, f16)
+        else {"rtol": 1e-5, "atol": 2e-5}
+        if t.dtype == f32
+        else {}
+    )
 
 
 @pytest.mark.parametrize("rows", [pointwise_rows, composed_rows])

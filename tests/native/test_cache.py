@@ -94,12 +94,12 @@ def test_exceptions_of_the_compiler_propagate_and_leave_it_usable() -> None:
 
 @pytest.fixture
 def own_error() -> Iterator[None]:
-    """The engine's own exception class, whatever the package chose."""
-    from pycompiler.errors import RecompileError
+    """The engine's own exception classes, whatever the package chose."""
+    from pycompiler.errors import BadBackendResult, RecompileError
 
-    _native.set_exceptions(RecompileError=_native.RecompileError)
+    _native.set_exceptions(RecompileError=_native.RecompileError, BadOutputs=RuntimeError)
     yield
-    _native.set_exceptions(RecompileError=RecompileError)
+    _native.set_exceptions(RecompileError=RecompileError, BadOutputs=BadBackendResult)
 
 
 def test_modes(own_error: None) -> None:
@@ -228,7 +228,7 @@ def test_output_templates() -> None:
     assert c(x, [])[0] == "eager"  # a source of an output that cannot be read is a miss
 
 
-def test_plan_errors() -> None:
+def test_plan_errors(own_error: None) -> None:
     with pytest.raises(RuntimeError, match="returned 1 outputs; expected"):
         plan(("graph", 3), [local("x")])(torch.ones(1))
     for bad, text in (

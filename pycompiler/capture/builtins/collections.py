@@ -125,5 +125,3 @@ def count_elements(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         seen = cx.call(mapping.getattr(cx, "get"), [element, zero], {})
         mapping.setitem(cx, element, operators.binary(cx, "+", seen, Const(1)))
     return NONE
-
-

@@ -209,7 +209,9 @@ for _base, _kind in ((list, List), (tuple, Tuple), (dict, Dict), (set, Set), (co
         if _name in _base.__dict__:
 
             @builtin(_base.__dict__[_name])
-            def _call(cx: Capture, args: Args, kwargs: Kwargs, _do: Any = _do, _kind: Any = _kind, _n: str = _name) -> Value:
+            def _call(
+                cx: Capture, args: Args, kwargs: Kwargs, _do: Any = _do, _kind: Any = _kind, _n: str = _name
+            ) -> Value:
                 return _do(cx, storage(args[0], _kind, _n), args[1:]) or NONE
 
 

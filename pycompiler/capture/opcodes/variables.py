@@ -31,7 +31,9 @@ def get_local(frame: Any, name: str) -> Value:
     if value is None:
         value = frame.free.get(name)
     if value is None:
-        frame.cx.throw(UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value")
+        frame.cx.throw(
+            UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value"
+        )
     realised: Value = frame.cx.realize(value)
     if realised is not value:
         frame.locals[name] = realised

@@ -301,7 +301,7 @@ class DictView(Value):
             return self.mapping.iterate(cx)
         pairs = self.mapping.pairs(cx)
         values = [v for _, v in pairs] if self.what == "values" else [Tuple([k, v]) for k, v in pairs]
-        return stable(cx, self.mapping, values)
+        return stable(cx, self.mapping, values)  # type: ignore[arg-type]
 
     def length(self, cx: Capture) -> int:
         return self.mapping.length(cx)

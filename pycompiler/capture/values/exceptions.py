@@ -44,7 +44,7 @@ def build(exception: Object, back: Back) -> BaseException:
     args = [stand_in(a, back) for a in exception.args or ()]
     real = base.__new__(exception.cls, *args)
     if isinstance(real, exception.cls):
-        base.__init__(real, *args)
+        base.__init__(real, *args)  # type: ignore[misc]
     return real  # type: ignore[no-any-return]
 
 
@@ -70,7 +70,9 @@ def text(cx: Capture, exception: Object, how: Any) -> Value:
     back: Back = {}
     real = build(exception, back)
     if back:
-        raise Break("unsupported-operation", f"{how.__name__}({exception.describe()}) with arguments that are not constants")
+        raise Break(
+            "unsupported-operation", f"{how.__name__}({exception.describe()}) with arguments that are not constants"
+        )
     return cx.evaluate(how, real)  # type: ignore[no-any-return]
 
 

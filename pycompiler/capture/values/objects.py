@@ -19,7 +19,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, Tuple
-from pycompiler.capture.values.functions import Builtin, Function, Method
+from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 
@@ -312,8 +312,10 @@ class Object(Value):
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         hook = mro_lookup(self.cls, "__setattr__")
-        if isinstance(hook, types.WrapperDescriptorType) and hook.__name__ == "__setattr__" or (
-            hook is torch.nn.Module.__setattr__ and self._plain_module_store(cx, name, value)
+        if (
+            isinstance(hook, types.WrapperDescriptorType)
+            and hook.__name__ == "__setattr__"
+            or (hook is torch.nn.Module.__setattr__ and self._plain_module_store(cx, name, value))
         ):
             self.plain_setattr(cx, name, value)
             return
@@ -376,7 +378,10 @@ class Object(Value):
             cx.call(function, [cx.wrap(raw, source), self], {})
             return
         if not self._has_own(cx, name):
-            cx.throw(AttributeError, name if raw is not MISSING else f"{self.cls.__name__!r} object has no attribute {name!r}")
+            cx.throw(
+                AttributeError,
+                name if raw is not MISSING else f"{self.cls.__name__!r} object has no attribute {name!r}",
+            )
         cx.effects.set_attr(self, name, DELETED)
 
     def _has_own(self, cx: Capture, name: str) -> bool:
@@ -687,7 +692,11 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
                         types.ClassMethodDescriptorType)):  # fmt: skip
         if isinstance(raw, types.ClassMethodDescriptorType):
             return Method(owner, Builtin(raw))
-        return Builtin(raw) if receiver is None or isinstance(raw, types.BuiltinFunctionType) else Method(receiver, Builtin(raw))
+        return (
+            Builtin(raw)
+            if receiver is None or isinstance(raw, types.BuiltinFunctionType)
+            else Method(receiver, Builtin(raw))
+        )
     if isinstance(raw, functools.cached_property):
         if receiver is None:
             return cx.wrap(raw, source)  # type: ignore[no-any-return]
@@ -716,7 +725,9 @@ def class_attribute(cx: Capture, value: Value, name: str) -> Value:
     if raw is MISSING:
         cx.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
     if isinstance(value, Tuple):
-        fields = getattr(cls, "_fields", None) or [n for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)]
+        fields = getattr(cls, "_fields", None) or [
+            n for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)
+        ]
         if name in fields:
             return value.at(cx, list(fields).index(name))
     source = const_source(cls).then("mro_lookup", name)

@@ -217,7 +217,14 @@ def storage_extent(b: Buffer) -> Expr:
     return extent
 
 
-def store(buffer: Buffer, place: str, value: str, dtype: torch.dtype) -> str:
+# Operations whose bf16 result is a bf16 number exactly, held in a float.
+EXACT = ("cast", "load", "masked_load", "const", "where", "neg", "abs", "maximum", "minimum")
+
+
+def store(buffer: Buffer, place: str, value: str, dtype: torch.dtype, made_by: str = "") -> str:
+    """`made_by`: the operation that made the value; one that is exact needs no second rounding."""
+    if dtype == buffer.dtype == torch.bfloat16 and made_by in EXACT:
+        return f"{place} = pyc_narrow_bf16({value});"
     if dtype != buffer.dtype:
         value = cast(value, dtype, buffer.dtype)
     return f"{place} = {stored(buffer.dtype, value)};"

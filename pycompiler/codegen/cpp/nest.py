@@ -25,7 +25,7 @@ from pycompiler.codegen.cpp.lines import InnerLoop, closed, indent, nested, open
 from pycompiler.codegen.cpp.types import ctype, identity
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim, Nest, Stage, loads, numel, space_of
-from pycompiler.ir.loops import Buffer
+from pycompiler.ir.loops import Buffer, Op
 
 CHUNK = 4096  # points of an inner loop that accumulate in float before the sum goes on in double
 TILE = 64  # edge of a square tile where reads and writes run along different dimensions
@@ -289,22 +289,22 @@ class NestWriter:
     def put(self, s: Stage, values: list[str], scope: Scope) -> None:
         """Keeps a stage's values where they were decided to live."""
         c = self.context
-        writer_dtypes = [s.loop.body[r].dtype for r in s.loop.results]
-        for b, value, at, dtype in zip(s.loop.out, values, s.loop.store_index, writer_dtypes, strict=True):
+        results = [s.loop.body[r] for r in s.loop.results]
+        for b, value, at, op in zip(s.loop.out, values, s.loop.store_index, results, strict=True):
             if s.place[b.name] == "memory":
-                scope.lines.append(self.store_line(s, b, value, at, dtype))
+                scope.lines.append(self.store_line(s, b, value, at, op))
             elif s.place[b.name] == "scratch":
                 array = self.scratch(b)
-                scope.lines.append(store(b, f"{array}[{c.scratch_at}]", value, dtype))
+                scope.lines.append(store(b, f"{array}[{c.scratch_at}]", value, op.dtype, op.name))
             c.held[b.name] = value
 
-    def store_line(self, s: Stage, b: Buffer, value: str, at: Expr, dtype: torch.dtype) -> str:
-        c = self.context
+    def store_line(self, s: Stage, b: Buffer, value: str, at: Expr, op: Op) -> str:
+        c, dtype = self.context, op.dtype
         place = f"{self.function.pointers[b.name]}[{c.index(at)}]"
         if s.loop.store_mode == "add":
             old = f"pyc_load({place})" if b.dtype != torch.bool else f"({place} != 0)"
             return store(b, place, f"({ctype(dtype).compute})({old} + {value})", dtype)
-        return store(b, place, value, dtype)
+        return store(b, place, value, dtype, op.name if s.loop.reduction is None else "")
 
     def scratch(self, b: Buffer) -> str:
         c = self.context

@@ -37,8 +37,24 @@ def sources():
 
 
 GRAMMAR = {
-    "grammar", "generators", "coroutines", "asyncgen", "with", "patma", "except_star", "listcomps", "scope", "super",
-    "exceptions", "named_expressions", "type_params", "extcall", "fstring", "unpack_ex", "opcodes", "compile",
+    "grammar",
+    "generators",
+    "coroutines",
+    "asyncgen",
+    "with",
+    "patma",
+    "except_star",
+    "listcomps",
+    "scope",
+    "super",
+    "exceptions",
+    "named_expressions",
+    "type_params",
+    "extcall",
+    "fstring",
+    "unpack_ex",
+    "opcodes",
+    "compile",
 }
 
 

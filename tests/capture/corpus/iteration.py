@@ -399,9 +399,11 @@ def itertools_infinite(x):
 
 @case(X)
 def itertools_groupby(x):
-    return x + 1, [(k, list(g)) for k, g in itertools.groupby([1, 1, 2, 3, 3])], [
-        (k, len(list(g))) for k, g in itertools.groupby(["a", "bb", "cc"], key=len)
-    ]
+    return (
+        x + 1,
+        [(k, list(g)) for k, g in itertools.groupby([1, 1, 2, 3, 3])],
+        [(k, len(list(g))) for k, g in itertools.groupby(["a", "bb", "cc"], key=len)],
+    )
 
 
 @case(X)
@@ -469,7 +471,20 @@ def operator_module(x):
 @case(X)
 def range_object(x):
     r = range(2, 10, 3)
-    return x + len(r), r[1], r[-1], list(r), 5 in r, 6 in r, r.start, r.stop, r.step, r[::-1], r == range(2, 11, 3), bool(range(0))
+    return (
+        x + len(r),
+        r[1],
+        r[-1],
+        list(r),
+        5 in r,
+        6 in r,
+        r.start,
+        r.stop,
+        r.step,
+        r[::-1],
+        r == range(2, 11, 3),
+        bool(range(0)),
+    )
 
 
 @case(X)

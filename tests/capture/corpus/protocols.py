@@ -144,7 +144,16 @@ def hashing(x):
 @case(X)
 def conversions(x):
     n = Num(2)
-    return x + int(n) + float(n), [0, 1, 2, 3][n], round(n), round(n, 2), divmod(n, 3), pow(n, 2), n**3, operator.index(n)
+    return (
+        x + int(n) + float(n),
+        [0, 1, 2, 3][n],
+        round(n),
+        round(n, 2),
+        divmod(n, 3),
+        pow(n, 2),
+        n**3,
+        operator.index(n),
+    )
 
 
 @case(X)
@@ -291,7 +300,12 @@ def iterator_object_existing(x, c):
 
 @case(X)
 def iterator_in_zip(x):
-    return x + 1, list(zip(Countdown(3), "abc")), list(map(lambda v: v + 1, Countdown(2))), list(enumerate(Countdown(2)))
+    return (
+        x + 1,
+        list(zip(Countdown(3), "abc")),
+        list(map(lambda v: v + 1, Countdown(2))),
+        list(enumerate(Countdown(2))),
+    )
 
 
 class GenIter:
