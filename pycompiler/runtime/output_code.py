@@ -179,7 +179,8 @@ class _Printer:
         if step.dtype is not None:
             self.helpers.add("view_as")
             return f"{name} = view_as({base}, {layout}, {offset}, {step.dtype})"
-        return f"{name} = torch.as_strided({base}, {layout}, {base}.storage_offset() + {offset})"
+        start = f"{base}.storage_offset()" + (f" + {offset}" if offset != "0" else "")
+        return f"{name} = torch.as_strided({base}, {layout}, {start})"
 
     def kernel(self, step: Kernel) -> str:
         tensors = ", ".join(map(self.name, step.slots))
