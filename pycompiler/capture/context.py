@@ -314,7 +314,10 @@ class Capture:
         if isinstance(value, Object) and value.storage is None:
             method = value.special(self, "__iter__")
             if method is not None:
-                return self.call(method, [], {})
+                made = self.realize(self.call(method, [], {}))
+                if not isinstance(made, Tensor) and not hasattr(made.python_type(), "__next__"):
+                    self.throw(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
+                return made
         kind = type(iter(()))
         if value.is_const() or isinstance(value, (Sequence, Dict, Set)):
             kind = type(iter(value.python_type()())) if value.python_type() in (list, tuple, dict, set, str) else kind
