@@ -20,8 +20,7 @@ from typing import Any, cast
 import torch
 
 from pycompiler import _native
-from pycompiler.capture import skip
-from pycompiler.pipeline import Family, new_compiled
+from pycompiler.pipeline import Family, leave_eager, new_compiled
 
 
 def compiled(model: Any, family: Family, name: str | None) -> Any:
@@ -210,7 +209,7 @@ def disabled(target: Any, reason: str | None, recursive: bool = True) -> Any:
         return target
 
     if not recursive and isinstance(target, types.FunctionType):
-        skip.EAGER_CODES.add(target.__code__)
+        leave_eager(target.__code__)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return eagerly(target, args, kwargs) if recursive else target(*args, **kwargs)
