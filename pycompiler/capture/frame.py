@@ -332,6 +332,7 @@ class _Session:
             source = cx.graph.inputs[i].source
             if others and source is not None:
                 cx.guard("no_alias", source, None, others)
+        cx.guard_mutated_objects()
         has_graph = bool(head.outputs) or bool(mutated) or cx.graph.has_effects()
         gm: fx.GraphModule | None = None
         compiled: Callable[..., Any] | None = None
@@ -354,7 +355,7 @@ class _Session:
         else:
             assert frame is not None
             made = continuation(self.code, code, at, self.tails(frame, at))
-        result.function = self.make_function(made)
+        result.function = self.make_function(made)  # type: ignore[assignment]
         return result
 
     def call_graph(self, head: Head, compiled: Callable[..., Any], inputs: list[Source]) -> Code:

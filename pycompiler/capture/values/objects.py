@@ -223,6 +223,8 @@ class Object(Value):
                 return found
         if isinstance(handler, types.FunctionType):
             return cx.call(cx.wrap(handler, self.class_source("__getattr__")), [self, Const(name)], {})  # type: ignore[no-any-return]
+        if handler is MISSING:
+            cx.guard("class_absent", const_source(self.cls), "__getattr__")
         cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         raise AssertionError
 
