@@ -66,7 +66,9 @@ class _Module:
             lines += self.nest(f"{group.name}_nest{i}", nest, names, {})
         self.parts.append("\n".join([*lines, ""]))
 
-    def nest(self, name: str, nest: Nest, names: dict[str, str], spaces: dict[str, Buffer]) -> Iterator[str] | list[str]:
+    def nest(
+        self, name: str, nest: Nest, names: dict[str, str], spaces: dict[str, Buffer]
+    ) -> Iterator[str] | list[str]:
         """The kernels of a nest; returns the lines that launch them."""
         used = _used(nest)
         pointers = {b: p for b, p in names.items() if b in used} | {w: w for w in spaces if w in used}

@@ -142,7 +142,11 @@ class NestWriter:
             self.stages([s for s in now if s.role == "row"])
             for s in [s for s in now if s.role == "accumulate"]:
                 self.leave(s, self.states(s, self.results(s), wide=False))
-            walk = [s for s in now if s.role not in ("row", "accumulate") and (s.loop.reduction or "memory" in s.place.values())]
+            walk = [
+                s
+                for s in now
+                if s.role not in ("row", "accumulate") and (s.loop.reduction or "memory" in s.place.values())
+            ]
             if not walk:
                 continue
             folds = [s for s in walk if s.loop.reduction is not None]
@@ -291,7 +295,9 @@ class NestWriter:
         index = index + Expr.sym("wp") * stride
         body = []
         for state, dtype in zip(states, fold.state, strict=True):
-            space = Buffer(f"w{len(self.workspaces)}", dtype, (folded[0][1] * stride,), (Expr.of(1),), loop.out[0].device)
+            space = Buffer(
+                f"w{len(self.workspaces)}", dtype, (folded[0][1] * stride,), (Expr.of(1),), loop.out[0].device
+            )
             self.workspaces.append(space)
             self.emit(f"tl.store({space.name} + tl.broadcast_to({at}, {shape}), {state}{mask})")
             body.append(Op("load", (), dtype, (space.name, index)))
@@ -410,4 +416,6 @@ class NestWriter:
 
 
 def _extent(b: Buffer) -> int:
-    return sum((n.as_int() - 1) * s.as_int() for n, s in zip(b.shape, b.stride, strict=True) if n.is_const and s.is_const)
+    return sum(
+        (n.as_int() - 1) * s.as_int() for n, s in zip(b.shape, b.stride, strict=True) if n.is_const and s.is_const
+    )
