@@ -291,6 +291,11 @@ for _name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompi
     config.on_change(_name, _limits_changed)
 
 
+def leave_eager(code: types.CodeType) -> None:
+    """Never compile frames of `code` that the frame hook meets; what they call may be compiled."""
+    skip.EAGER_CODES.add(code)
+
+
 class FrameLookup:
     """The engine asks it, once per code object, about functions that run while a graph break of a family runs.
 

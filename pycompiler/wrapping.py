@@ -20,8 +20,7 @@ from typing import Any, cast
 import torch
 
 from pycompiler import _native
-from pycompiler.capture import skip
-from pycompiler.pipeline import Family, new_compiled
+from pycompiler.pipeline import Family, leave_eager, new_compiled
 
 
 def compiled(model: Any, family: Family, name: str | None) -> Any:
@@ -197,7 +196,7 @@ def disabled(target: Any, reason: str | None, recursive: bool = True) -> Any:
     if getattr(target, "_pycompiler_disabled", False):
         return target
     if isinstance(target, torch.nn.Module):
-        return disabled_module(target, reason)
+        return disabled_module(target, reason, recursive)
     if isinstance(target, types.MethodType):
         return types.MethodType(disabled(target.__func__, reason, recursive), target.__self__)
     if isinstance(target, (staticmethod, classmethod)):
@@ -210,16 +209,10 @@ def disabled(target: Any, reason: str | None, recursive: bool = True) -> Any:
         return target
 
     if not recursive and isinstance(target, types.FunctionType):
-        skip.EAGER_CODES.add(target.__code__)
+        leave_eager(target.__code__)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not recursive:
-            return target(*args, **kwargs)
-        _native.pause_hook()
-        try:
-            return target(*args, **kwargs)
-        finally:
-            _native.resume_hook()
+        return eagerly(target, args, kwargs) if recursive else target(*args, **kwargs)
 
     functools.update_wrapper(call, target, updated=("__dict__",) if isinstance(target, types.FunctionType) else ())
     call._pycompiler_disabled = True  # type: ignore[attr-defined]
@@ -227,16 +220,27 @@ def disabled(target: Any, reason: str | None, recursive: bool = True) -> Any:
     return call
 
 
-def disabled_module(module: torch.nn.Module, reason: str | None) -> Any:
+def eagerly(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call with the frame hook off, so that no function below is compiled unless it is a compiled callable."""
+    _native.pause_hook()
+    try:
+        return target(*args, **kwargs)
+    finally:
+        _native.resume_hook()
+
+
+def disabled_module(module: torch.nn.Module, reason: str | None, recursive: bool) -> Any:
     entry = type(module).__call__
+    if not recursive:
+        skip.EAGER_CODES.update(f.__code__ for f in (type(module).forward,) if isinstance(f, types.FunctionType))
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return entry(module, *args, **kwargs)
+        return eagerly(entry, (module, *args), kwargs) if recursive else entry(module, *args, **kwargs)
 
     call._pycompiler_disabled = True  # type: ignore[attr-defined]
     call.__name__ = call.__qualname__ = type(module).__qualname__
     return wrap_module(
-        module, call, lambda self, other: disabled_module(other, reason), _pycompiler_disabled=True,
+        module, call, lambda self, other: disabled_module(other, reason, recursive), _pycompiler_disabled=True,
         _pycompiler_reason=reason,
     )  # fmt: skip
 

@@ -336,7 +336,7 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
         if not cls.__flags__ & (1 << 9):
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
         if getattr(cls, "__abstractmethods__", None):
-            names = ", ".join(sorted(cls.__abstractmethods__))
+            names = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]
             cx.throw(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
         return Object(cls)
     raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")

@@ -22,8 +22,8 @@ from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.containers import Dict, Key, List, Sequence, Set, Tuple, UserKey
-from pycompiler.capture.values.iterators import Generator, Iter
+from pycompiler.capture.values.containers import Deque, Dict, Key, List, Sequence, Set, Tuple, UserKey
+from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import Class, Object, class_attribute, mro_lookup
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import new_fake_mode
@@ -180,6 +180,8 @@ class Capture:
             return ("o", id(value.cls))
         if isinstance(value, Object):
             return self._key_of_object(value)
+        if isinstance(value, Deque):
+            self.throw(TypeError, "unhashable type: 'collections.deque'")
         return value.identity()
 
     def _key_of_object(self, value: Object) -> object:
@@ -221,6 +223,25 @@ class Capture:
         if value.is_const():
             return int(self.evaluate_raw(operator.index, value.const()))
         self.throw(TypeError, f"{cls.__name__!r} object cannot be interpreted as an integer")
+
+    def guard_mutated_objects(self) -> None:
+        """What the program changed must not be another object that it read under another name."""
+        changed = [v for v in (*self.effects.containers.values(), *(o for o, _, _ in self.effects.attributes.values()))]
+        for value in dict.fromkeys(changed):
+            if value.source is None:
+                continue
+            others = {v.source: v for v in self.by_id.values() if v is not value and v.source not in (None, value.source)}
+            alike = tuple(s for s, v in others.items() if s is not None and _may_be(v, value))
+            if alike:
+                self.guard("no_alias", value.source, None, alike)
+
+    def identical(self, a: Value, b: Value) -> bool:
+        """The operator `is`: unlike `same`, its answer no is an assumption about two existing objects."""
+        answer = self.same(a, b)
+        a, b = self.realize(a), self.realize(b)
+        if not answer and a.source is not None and b.source is not None and a.source != b.source and _may_be(a, b):
+            self.guard("no_alias", a.source, None, (b.source,))
+        return answer
 
     def same(self, a: Value, b: Value) -> bool:
         """`a is b`."""
@@ -314,7 +335,10 @@ class Capture:
         if isinstance(value, Object) and value.storage is None:
             method = value.special(self, "__iter__")
             if method is not None:
-                return self.call(method, [], {})
+                made = self.realize(self.call(method, [], {}))
+                if not isinstance(made, Tensor) and not hasattr(made.python_type(), "__next__"):
+                    self.throw(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
+                return made
         kind = type(iter(()))
         if value.is_const() or isinstance(value, (Sequence, Dict, Set)):
             kind = type(iter(value.python_type()())) if value.python_type() in (list, tuple, dict, set, str) else kind
@@ -357,4 +381,6 @@ class Capture:
         return builtins.__dict__
 
 
-__all__ = ["Capture", "Generator"]
+def _may_be(a: Value, b: Value) -> bool:
+    """Whether two existing values could turn out to be one object: mutable ones of the same class."""
+    return type(a) is type(b) and isinstance(a, (List, Dict, Set, Object, Tensor)) and a.python_type() is b.python_type()

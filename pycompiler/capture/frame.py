@@ -137,6 +137,8 @@ class _Session:
                 return self.finish_return(cx, frame, result)
             except _AtBreak:
                 assert record is not None
+                if any(in_head(f) for f in cx.stopped):
+                    raise SkipFrame(f"a break while its locals are restored: {record.reason}") from None
                 return self.finish_break(cx, cx.stopped, record)
             except Break as b:
                 record = BreakRecord(b.kind, b.reason, b.hint, b.stack)
@@ -155,7 +157,7 @@ class _Session:
         values: dict[str, Value] = {}
         for name, real in self.values.items():
             source = local(name)
-            if isinstance(real, types.CellType) and name in self.raw_cells:
+            if type(real) is types.CellType and name in self.raw_cells:
                 values[name] = cx.wrap_cell(real, source)
             else:
                 values[name] = cx.lazy(real, source)
@@ -330,6 +332,7 @@ class _Session:
             source = cx.graph.inputs[i].source
             if others and source is not None:
                 cx.guard("no_alias", source, None, others)
+        cx.guard_mutated_objects()
         has_graph = bool(head.outputs) or bool(mutated) or cx.graph.has_effects()
         gm: fx.GraphModule | None = None
         compiled: Callable[..., Any] | None = None
@@ -352,7 +355,7 @@ class _Session:
         else:
             assert frame is not None
             made = continuation(self.code, code, at, self.tails(frame, at))
-        result.function = self.make_function(made)
+        result.function = self.make_function(made)  # type: ignore[assignment]
         return result
 
     def call_graph(self, head: Head, compiled: Callable[..., Any], inputs: list[Source]) -> Code:
@@ -390,6 +393,12 @@ class _Session:
     def make_function(self, code: types.CodeType) -> types.FunctionType:
         cells = tuple(self.values[n] for n in code.co_freevars)
         return types.FunctionType(code, self.namespace, code.co_name, None, cells or None)
+
+
+def in_head(frame: Frame) -> bool:
+    """Whether a resume function is still in the head that restores its locals and stack."""
+    info = resume_info(frame.code)
+    return info is not None and frame.instructions[frame.ip].offset not in info.offsets
 
 
 CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")

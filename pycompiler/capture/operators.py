@@ -182,13 +182,14 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
     if op in "|&-^" and any(isinstance(v, DictView) for v in (left, right)):
         left, right = (v if isinstance(v, (Set, DictView)) else Set(_keyed(cx, v)) for v in (left, right))
     if op in "|&-^" and all(isinstance(v, (Set, DictView)) for v in (left, right)):
-        a = {cx.key(v): v for v in left.iterate(cx)}
-        b = {cx.key(v): v for v in right.iterate(cx)}
+        ours = {cx.key(v): v for v in left.iterate(cx)}
+        others = {cx.key(v): v for v in right.iterate(cx)}
+        only_ours = {k: v for k, v in ours.items() if k not in others}
         picks = {
-            "|": {**a, **b},
-            "&": {k: v for k, v in a.items() if k in b},
-            "-": {k: v for k, v in a.items() if k not in b},
-            "^": {**{k: v for k, v in a.items() if k not in b}, **{k: v for k, v in b.items() if k not in a}},
+            "|": {**ours, **others},
+            "&": {k: v for k, v in ours.items() if k in others},
+            "-": only_ours,
+            "^": {**only_ours, **{k: v for k, v in others.items() if k not in ours}},
         }
         return Set(picks[op], left.cls if isinstance(left, Set) else set)
     return None
@@ -400,7 +401,7 @@ def printf(cx: Capture, template: str, argument: Value) -> Value:
 
 def convert(cx: Capture, value: Value, which: int) -> Value:
     """The conversion of an f-string field: 0 none, 1 str, 2 repr, 3 ascii."""
-    return value if which == 0 else text(cx, value, {1: str, 2: repr, 3: ascii}[which])
+    return value if which == 0 else text(cx, value, {1: str, 2: repr, 3: ascii}[which])  # type: ignore[arg-type]
 
 
 def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:

@@ -23,7 +23,7 @@ import torch
 # Functions of these namespaces go into the graph as one node each.
 GRAPH_NAMESPACES = (
     torch, torch.nn.functional, torch._C._nn, torch._C._VariableFunctions, torch.functional, torch.linalg,
-    torch.fft, torch.special, torch._C._linalg, torch._C._special, torch._C._fft,
+    torch.fft, torch.special, torch._C._linalg, torch._C._special, torch._C._fft,  # type: ignore[attr-defined]
 )  # fmt: skip
 
 # Names in those namespaces that are not operators: they keep their own handling, or break the graph.

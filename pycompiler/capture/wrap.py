@@ -44,7 +44,7 @@ def wraps(*types_: type) -> Callable[[Wrapper], Wrapper]:
 
 def reference(real: Any) -> Any:
     """How a guard holds an object that it compares by identity: weakly where that is possible and matters."""
-    if isinstance(real, (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, type(None), bool)):
+    if issubclass(type(real), (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, type(None), bool)):
         return real
     try:
         return weakref.ref(real)
@@ -189,33 +189,32 @@ def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
 def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     """Instances of classes that have no wrapper of their own."""
     cls = type(real)
-    if isinstance(real, type):
+    if issubclass(cls, type):
         cx.guard("id_is", source, real)
         return Class(real)
-    if isinstance(real, types.ModuleType):
+    if issubclass(cls, types.ModuleType):
         return _py_module(cx, real, source)
-    if isinstance(real, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or cls.__name__ == "pybind11_builtins":
+    if issubclass(cls, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or cls.__name__ == "pybind11_builtins":
         cx.guard("id_is", source, real)
         return Builtin(real)
-    if isinstance(real, functools._lru_cache_wrapper):
+    if issubclass(cls, functools._lru_cache_wrapper):
         cx.guard("id_is", source, real)
         return Builtin(real)
-    if isinstance(real, enum.Enum) and isinstance(real, (int, str, float, bytes)):
+    if issubclass(cls, enum.Enum) and issubclass(cls, (int, str, float, bytes)):
         cx.guard("id_is", source, real)
         return Const(real)  # members are singletons and immutable
-    if isinstance(real, tuple):
+    if issubclass(cls, tuple):
         cx.guard("type_is", source, cls)
         cx.guard("length", source, len(real))
         if instance_dict(real):
             return Opaque(real)
         return Tuple([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], cls)
     cx.guard("type_is", source, cls)
-    if isinstance(real, (int, float, complex, str, bytes, bytearray, frozenset, collections.deque)):
+    if issubclass(cls, (int, float, complex, str, bytes, bytearray, frozenset, collections.deque)):
         return Opaque(real)
     storage = _storage(cx, real, source)
-    if (
-        cls.__flags__ & (1 << 9) or storage is not None or isinstance(real, torch.nn.Module)
-    ):  # a heap type: Python class
+    heap_type = cls.__flags__ & (1 << 9)  # a Python class
+    if heap_type or storage is not None or issubclass(cls, torch.nn.Module):
         return Object(cls, real=real, storage=storage)
     if callable(real) and not hasattr(cls, "__get__"):
         cx.guard("id_is", source, reference(real))
@@ -225,7 +224,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
 
 def _storage(cx: Capture, real: Any, source: Source) -> Value | None:
     for base, wrapper in ((dict, _dict), (list, _list)):
-        if isinstance(real, base):
+        if issubclass(type(real), base):
             storage = wrapper(cx, real, source)
             storage.source = source
             return storage
@@ -239,10 +238,11 @@ def wrap(cx: Capture, real: Any, source: Source) -> Value:
         if known.source != source and source.kind != "const":
             cx.guard("same_object", source, None, (known.source,))
         return known  # type: ignore[no-any-return]
-    if isinstance(real, torch.Tensor):
+    cls = type(real)  # never isinstance: it believes a `__class__` that lies
+    if issubclass(cls, torch.Tensor):
         value = wrap_tensor(cx, real, source)
     else:
-        wrapper = WRAPPERS.get(type(real))
+        wrapper = WRAPPERS.get(cls) if type(cls) is type else None  # a metaclass may not hash
         value = wrapper(cx, real, source) if wrapper else wrap_object(cx, real, source)
     if isinstance(value, Const) and value.value is real:
         return value

@@ -132,7 +132,7 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     """
     if not _is_plain(real):
         return mode.from_tensor(real, static_shapes=True)
-    with no_dispatch(), torch.no_grad():
+    with no_dispatch(), torch.no_grad(), torch.inference_mode(False):  # inference tensors have no version counter
         meta = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device="meta")
         if real.storage_offset():
             meta = _with_offset(real)
@@ -152,7 +152,7 @@ def _is_plain(t: torch.Tensor) -> bool:
     return (
         type(t) in (torch.Tensor, torch.nn.Parameter)
         and t.layout is torch.strided
-        and not (t.is_quantized or t.is_nested or t.is_conj() or t.is_neg() or t.is_inference() or t.is_mkldnn)
+        and not (t.is_quantized or t.is_nested or t.is_conj() or t.is_neg() or t.is_mkldnn)
         and not torch._C._functorch.is_functorch_wrapped_tensor(t)
     )
 

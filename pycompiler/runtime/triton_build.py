@@ -1,22 +1,63 @@
 """Triton source → importable module, cached on disk as built libraries are.
 
 In: the text of a module (`codegen.triton`).  Out: `BuiltLibrary` whose path is the module's file; `load` imports it and
-gives its launchers.  Triton compiles a kernel at its first launch and keeps the binary in its own cache.
+gives its launchers.  Triton compiles a kernel at its first launch and keeps the binary in its own cache.  `Launch` starts
+a kernel: the first time through Triton, then directly.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import linecache
 import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.build import BuiltLibrary
+
+
+class Launch:
+    """Starts one jit function on a grid: `launch(tensor, ...)`.
+
+    Triton's launcher looks at every argument of every call; here the compiled kernel is kept per device and called with
+    addresses, as long as all of them are aligned as Triton assumed (16 bytes).
+    """
+
+    def __init__(self, function: Any, grid: tuple[int, int], constants: dict[str, int]) -> None:
+        self.function = function
+        self.grid = grid
+        self.constants = constants
+        self.fixed = [v for k, v in constants.items() if k not in ("num_warps", "num_stages")]
+        self.compiled: dict[int, Any] = {}
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        if not self.grid[0]:
+            return
+        device = tensors[0].device.index
+        addresses = [t.data_ptr() for t in tensors]
+        aligned = not any(a & 15 for a in addresses)
+        kernel = self.compiled.get(device) if aligned else None
+        if kernel is None or torch.cuda.current_device() != device:
+            self.first(device, tensors, aligned)
+            return
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        x, y = self.grid
+        kernel.run(
+            x, y, 1, stream, kernel.function, kernel.packed_metadata, None, None, None, *addresses, *self.fixed
+        )
+
+    def first(self, device: int | None, tensors: Sequence[torch.Tensor], aligned: bool) -> None:
+        """Through Triton, which compiles."""
+        with torch.cuda.device(device) if device is not None else contextlib.nullcontext():
+            kernel = self.function[self.grid](*tensors, **self.constants)
+        if aligned and device is not None and kernel is not None:
+            self.compiled[device] = kernel
 
 
 def build(text: str, symbols: Sequence[str]) -> BuiltLibrary:
@@ -35,21 +76,18 @@ def build(text: str, symbols: Sequence[str]) -> BuiltLibrary:
 
 
 @functools.lru_cache(maxsize=1024)
-def load(path: str) -> types.ModuleType:
-    """The module at `path`; its name tells the cache entry.
-
-    Triton reads a kernel's source through `inspect`, which looks into no file that is named like a library: the code
-    carries a name of its own, under which `linecache` has the text.
-    """
-    name, file, source = f"pycompiler_triton_{Path(path).parent.name}", f"{path}.py", Path(path).read_text()
+def load(path: str) -> Any:
+    """The module of the file at `path`.  Its text is registered as a Python file's, for Triton reads kernels through it."""
+    name = f"pycompiler_triton_{Path(path).parent.name}"
     if name in sys.modules:
         return sys.modules[name]
+    text, shown = Path(path).read_text(), f"{path}.py"
+    linecache.cache[shown] = (len(text), None, text.splitlines(keepends=True), shown)
     module = types.ModuleType(name)
-    module.__file__ = file
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    module.__file__ = shown
     sys.modules[name] = module
     try:
-        exec(compile(source, file, "exec"), module.__dict__)
+        exec(compile(text, shown, "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise

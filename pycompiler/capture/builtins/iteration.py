@@ -320,7 +320,7 @@ def groupby(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         value = cx.next_of(source)
         if value is not None:
             value = cx.realize(value)
-            ahead[:] = [(rank(value), value)]
+            ahead[:] = [(rank(value), value)]  # type: ignore[no-untyped-call]
         else:
             ahead.clear()
         return bool(ahead)
@@ -361,7 +361,7 @@ def tee(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
                 seen.append(value)
             yield seen[i]
 
-    return Tuple([Iter(reader(), itertools._tee) for _ in range(n)])
+    return Tuple([Iter(reader(), itertools._tee) for _ in range(n)])  # type: ignore[attr-defined]
 
 
 # folds --------------------------------------------------------------------------------------------------------
@@ -384,9 +384,9 @@ def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
                 return kwargs["default"]
             cx.evaluate_raw({"min": min, "max": max}[name], ())
         rank = (lambda v: v) if cx.is_none(key) else (lambda v: cx.call(key, [v], {}))
-        best, best_rank = values[0], rank(values[0])
+        best, best_rank = values[0], rank(values[0])  # type: ignore[no-untyped-call]
         for value in values[1:]:
-            value_rank = rank(value)
+            value_rank = rank(value)  # type: ignore[no-untyped-call]
             if cx.truth(operators.compare(cx, op, value_rank, best_rank)):
                 best, best_rank = value, value_rank
         return best

@@ -25,9 +25,9 @@ for _text, (_op, _, _) in operators.BINARY.items():
 for _text, (_iop, _) in operators.INPLACE.items():
     builtin(_iop)(_through_operator(_text))
 for _text, (_cmp, _, _) in operators.COMPARE.items():
-    builtin(_cmp)(lambda cx, args, kwargs, _t=_text: operators.compare(cx, _t, args[0], args[1]))
+    builtin(_cmp)(lambda cx, args, kwargs, _t=_text: operators.compare(cx, _t, args[0], args[1]))  # type: ignore[misc]
 for _text, (_un, _) in operators.UNARY.items():
-    builtin(_un)(lambda cx, args, kwargs, _t=_text: operators.unary(cx, _t, args[0]))
+    builtin(_un)(lambda cx, args, kwargs, _t=_text: operators.unary(cx, _t, args[0]))  # type: ignore[misc]
 
 
 @builtin(operator.getitem)
@@ -53,17 +53,17 @@ def operator_truth(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(operator.is_)
 def operator_is(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(cx.same(args[0], args[1]))
+    return Const(cx.identical(args[0], args[1]))
 
 
 @builtin(operator.is_not)
 def operator_is_not(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(not cx.same(args[0], args[1]))
+    return Const(not cx.identical(args[0], args[1]))
 
 
 for _original, _polyfill in POLYFILLS.items():
     _register = constructor if isinstance(_original, type) else builtin
-    _register(_original)(lambda cx, args, kwargs, _fn=_polyfill: cx.call(cx.make(_fn), args, kwargs))
+    _register(_original)(lambda cx, args, kwargs, _fn=_polyfill: cx.call(cx.make(_fn), args, kwargs))  # type: ignore[misc]
 
 
 @builtin(operator.delitem)

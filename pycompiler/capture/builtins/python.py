@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import functools
 import inspect
@@ -41,7 +42,7 @@ def classes_of(cx: Capture, value: Value) -> tuple[type, ...]:
         return (type(None),)
     real = value.const() if value.is_const() else getattr(value, "real", getattr(value, "fn", None))
     if hasattr(real, "__origin__") and not typing.get_args(real):
-        return (real.__origin__,)  # typing.Hashable and its like
+        return (real.__origin__,)  # type: ignore[union-attr]  # typing.Hashable and its like
     if isinstance(real, types.UnionType):
         return tuple(c for c in typing.get_args(real))
     raise Break("unsupported-operation", f"isinstance(..., {value.describe()})")
@@ -89,6 +90,11 @@ class Identity(Value):
         return ("id of", self.value.identity())
 
 
+@builtin(_thread.get_ident)
+def get_ident(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Identity(Const(None))  # not known, and not needed: reprlib makes keys of it
+
+
 @builtin(len)
 def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(args[0].length(cx))
@@ -107,7 +113,7 @@ def _number(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
             method = args[0].special(cx, f"__{cls.__name__}__") or args[0].special(cx, "__index__")
             if method is not None:
                 return cx.call(method, [], {})  # type: ignore[no-any-return]
-        return cx.evaluate(cls, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
+        return cx.evaluate(cls, *(cx.snapshot(a) for a in args), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
 
     return make
 

@@ -55,7 +55,7 @@ def _query(*fns: Any) -> None:
     """Functions of guarded global state: evaluated now."""
     for fn in fns:
         builtin(fn)(
-            lambda cx, args, kwargs, _fn=fn: cx.evaluate(
+            lambda cx, args, kwargs, _fn=fn: cx.evaluate(  # type: ignore[misc]
                 _fn, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()}
             )
         )
@@ -95,7 +95,7 @@ def _holds_tensor(value: Value) -> bool:
 
 
 for _fn in (torch.tensor, torch.as_tensor, torch.asarray):
-    builtin(_fn)(lambda cx, args, kwargs, _fn=_fn: tensor_from(cx, _fn, args, kwargs))
+    builtin(_fn)(lambda cx, args, kwargs, _fn=_fn: tensor_from(cx, _fn, args, kwargs))  # type: ignore[misc]
 
 
 def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
@@ -117,7 +117,7 @@ def torch_assert(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
-@builtin(torch._C._autograd._saved_tensors_hooks_is_enabled)
+@builtin(torch._C._autograd._saved_tensors_hooks_is_enabled)  # type: ignore[attr-defined]
 def hooks_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(True)
 

@@ -40,6 +40,8 @@ def stack_effect(instruction: Instruction, jump: bool) -> int:
         return -_argument(instruction) - 1
     if opname.startswith("POP_JUMP_"):
         return -1
+    if opname == "LOAD_CONST":
+        return 1  # its value may be any integer
     return dis.stack_effect(OPMAP[opname], _argument(instruction) if opname in HAS_ARG else None, jump=jump)
 
 

@@ -84,7 +84,7 @@ def loads_method(instruction: Instruction) -> bool:
     return instruction.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and sys.version_info >= (3, 12) and bool(instruction.flag & 1)
 
 
-def plain_load(instruction: Instruction) -> Code:
+def plain_load(instruction: Instruction) -> list[Instruction]:
     """The instruction; one that loads a method as an attribute load, so that NULL is in a known slot."""
     if not loads_method(instruction):
         return [instruction]

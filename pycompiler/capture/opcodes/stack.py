@@ -63,7 +63,7 @@ def compare_op(frame: Any, ins: Any) -> None:
 @opcode("IS_OP")
 def is_op(frame: Any, ins: Any) -> None:
     right, left = frame.pop(), frame.pop()
-    frame.push(Const(frame.cx.same(left, right) is not bool(ins.arg)))
+    frame.push(Const(frame.cx.identical(left, right) is not bool(ins.arg)))
 
 
 @opcode("CONTAINS_OP")
@@ -289,6 +289,9 @@ def match_keys(frame: Any, ins: Any) -> None:
     frame.push(Tuple(found))
 
 
+MATCH_SELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF: `case int(n)` binds the subject itself
+
+
 @opcode("MATCH_CLASS")
 def match_class(frame: Any, ins: Any) -> None:
     cx = frame.cx
@@ -296,12 +299,12 @@ def match_class(frame: Any, ins: Any) -> None:
     if not issubclass(subject.python_type(), cls.cls):
         frame.push(Const(None))
         return
-    positional: tuple[str, ...] = ()
-    if ins.arg:
-        positional = getattr(cls.cls, "__match_args__", ())[: ins.arg]
-        if len(positional) < ins.arg:
-            raise Break("unsupported-opcode", f"MATCH_CLASS of {cls.describe()}")
-    found = []
+    positional: tuple[str, ...] = getattr(cls.cls, "__match_args__", ())[: ins.arg]
+    found: list[Value] = []
+    if ins.arg and not positional and cls.cls.__flags__ & MATCH_SELF:
+        found, positional = [subject], ()
+    if len(positional) + len(found) < ins.arg:
+        raise Break("unsupported-opcode", f"MATCH_CLASS of {cls.describe()}")
     for name in (*positional, *names):
         value = cx.catching(AttributeError, lambda name=name: subject.getattr(cx, name))
         if value is None:

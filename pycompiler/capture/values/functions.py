@@ -102,6 +102,8 @@ class Function(Value):
                 return cx.wrap(self.code, self.source.then("code"))
             if name == "__dict__":
                 return cx.wrap(self.real.__dict__, self.source.then("instance_dict"))
+        elif name == "__code__":
+            return Const(self.code)
         elif name in ("__doc__", "__module__"):
             return Const(self.code.co_consts[0] if name == "__doc__" else self.globals.get("__name__"))
         elif name == "__dict__":
@@ -121,6 +123,11 @@ class Function(Value):
             self.name = value.const()
         elif name == "__qualname__":
             self.qualname = value.const()
+        elif name == "__code__":
+            self.code = value.const()
+            return
+        elif name in ("__defaults__", "__kwdefaults__"):
+            super().setattr(cx, name, value)
         self.overlay[name] = value
 
     def truth(self, cx: Capture) -> bool:

@@ -223,6 +223,8 @@ class Object(Value):
                 return found
         if isinstance(handler, types.FunctionType):
             return cx.call(cx.wrap(handler, self.class_source("__getattr__")), [self, Const(name)], {})  # type: ignore[no-any-return]
+        if handler is MISSING:
+            cx.guard("class_absent", const_source(self.cls), "__getattr__")
         cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         raise AssertionError
 
@@ -494,7 +496,7 @@ class Object(Value):
     def length(self, cx: Capture) -> int:
         found = self._special_or_storage(cx, "__len__")
         if found is not None:
-            return int(found.const())
+            return int(cx.evaluate_raw(len, _OfLength(found.const())))
         if self.storage is not None:
             return self.storage.length(cx)
         if not hasattr(self.cls, "__len__"):
@@ -639,6 +641,16 @@ class Traceback(Value):
 
     def getattr(self, cx: Capture, name: str) -> Value:
         raise Break("unsupported-attribute", f"{name} of a traceback")
+
+
+class _OfLength:
+    """len() of it checks what a `__len__` returned as len() of the object does."""
+
+    def __init__(self, length: object) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length  # type: ignore[return-value]
 
 
 class Opaque(Value):

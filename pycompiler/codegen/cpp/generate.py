@@ -116,7 +116,7 @@ def write_region(unit: Unit, function: Function, nests: list[Nest], many: bool) 
     lines = [line for c in codes for line in c.shared]
     body = [line for c in codes for line in (*c.comments, *c.body)]
     if parallel:
-        error = " reduction(|:error)" if function.may_fail else ""
+        error = " reduction(max:error)" if function.may_fail else ""
         body = [f"#pragma omp parallel num_threads(threads) if(threads > 1){error}", "{", *indent(body), "}"]
     return [*lines, *body, *(line for c in codes for line in c.finish)]
 

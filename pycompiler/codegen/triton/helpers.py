@@ -12,6 +12,15 @@ def pyc_trunc(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def pyc_round(x):  # type: ignore[no-untyped-def]
+    # halves go to the even neighbour
+    low = tl.floor(x)
+    rest = x - low
+    odd = low - 2.0 * tl.floor(low * 0.5) == 1.0
+    return tl.where((rest > 0.5) | ((rest == 0.5) & odd), low + 1.0, low)
+
+
+@triton.jit
 def pyc_sign(x):  # type: ignore[no-untyped-def]
     return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, x))
 
@@ -64,3 +73,60 @@ def pyc_nan_min(a, b):  # type: ignore[no-untyped-def]
 @triton.jit
 def pyc_product(a, b):  # type: ignore[no-untyped-def]
     return a * b
+
+
+@triton.jit
+def pyc_sum(a, b):  # type: ignore[no-untyped-def]
+    return a + b
+
+
+@triton.jit
+def pyc_xor(a, b):  # type: ignore[no-untyped-def]
+    return a ^ b
+
+
+@triton.jit
+def pyc_max(a, b):  # type: ignore[no-untyped-def]
+    return tl.where(a > b, a, b)
+
+
+@triton.jit
+def pyc_min(a, b):  # type: ignore[no-untyped-def]
+    return tl.where(a < b, a, b)
+
+
+# Of equal values the lower position wins; a NaN wins against every number.
+@triton.jit
+def pyc_argmax(a, i, b, j):  # type: ignore[no-untyped-def]
+    first = (a > b) | ((a == b) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def pyc_argmin(a, i, b, j):  # type: ignore[no-untyped-def]
+    first = (a < b) | ((a == b) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def pyc_nan_argmax(a, i, b, j):  # type: ignore[no-untyped-def]
+    a_nan = a != a
+    b_nan = b != b
+    first = (a > b) | (a_nan & (b == b)) | (((a == b) | (a_nan & b_nan)) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def pyc_nan_argmin(a, i, b, j):  # type: ignore[no-untyped-def]
+    a_nan = a != a
+    b_nan = b != b
+    first = (a < b) | (a_nan & (b == b)) | (((a == b) | (a_nan & b_nan)) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def pyc_welford(mean_a, m2_a, n_a, mean_b, m2_b, n_b):  # type: ignore[no-untyped-def]
+    n = n_a + n_b
+    share = tl.where(n > 0, n_b / tl.where(n > 0, n, 1.0), 0.0)
+    gap = mean_b - mean_a
+    return mean_a + gap * share, m2_a + m2_b + gap * gap * n_a * share, n

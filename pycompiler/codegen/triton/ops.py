@@ -26,11 +26,11 @@ FLOAT: dict[str, str] = {
     "fma": "{0} * {1} + {2}", "reciprocal": "1.0 / {0}", "square": "{0} * {0}", "pow": "libdevice.pow({0}, {1})",
     "copysign": "libdevice.copysign({0}, {1})", "nextafter": "libdevice.nextafter({0}, {1})",
     "hypot": "libdevice.hypot({0}, {1})", "atan2": "libdevice.atan2({0}, {1})",
-    "sigmoid": "tl.sigmoid({0})", "round": "libdevice.nearbyint({0})", "tanh": "pyc_tanh({0})",
+    "sigmoid": "tl.sigmoid({0})", "round": "pyc_round({0})", "tanh": "pyc_tanh({0})",
     "trunc": "pyc_trunc({0})", "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
     "signbit": "(libdevice.signbit({0}) != 0)",
     **_calls("tl.", "exp", "exp2", "log", "log2", "rsqrt", "sin", "cos", "erf", "floor", "ceil"),
-    "sqrt": "tl.sqrt({0})",
+    "sqrt": "tl.sqrt_rn({0})",
     **_calls(
         "libdevice.", "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh",
         "atanh", "erfc", "erfinv", "lgamma",
@@ -52,6 +52,8 @@ BOOL: dict[str, str] = {
     "mul": "{0} & {1}", "maximum": "{0} | {1}", "minimum": "{0} & {1}", "abs": "{0}", "sign": "{0}", "square": "{0}",
 }  # fmt: skip
 
+FLOAT64: dict[str, str] = {"sqrt": "tl.sqrt({0})"}  # what differs from FLOAT
+
 ANY: dict[str, str] = {
     "eq": "({0} == {1})", "ne": "({0} != {1})", "lt": "({0} < {1})", "le": "({0} <= {1})", "gt": "({0} > {1})",
     "ge": "({0} >= {1})", "where": "tl.where({0}, {1}, {2})",
@@ -66,7 +68,7 @@ def pointwise(name: str, args: Sequence[str], arg_dtypes: Sequence[torch.dtype],
     if subject in HALF and name == "nextafter":
         raise Unsupported(f"{name} on {subject}")
     kind = FLOAT if subject.is_floating_point else BOOL if subject == torch.bool else INT
-    form = ANY.get(name) or kind.get(name)
+    form = ANY.get(name) or (FLOAT64.get(name) if subject == torch.float64 else None) or kind.get(name)
     if form is None:
         raise Unsupported(f"operation {name} on {subject}")
     return form.format(*args, T=compute(dtype))

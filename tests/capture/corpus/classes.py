@@ -255,7 +255,7 @@ class Described:
         self.field = 1
 
 
-@case(X, Described())
+@case(X, Described(), breaks=ANY)
 def descriptors(x, d):
     d.field = 5
     return x * d.field + d.lazy, Described.lazy, Described.field is type(d).__dict__["field"]
@@ -914,7 +914,7 @@ def class_level_callables(x, w):
     return w.op(x) + w.fn(x) + w.part(x, x) + w.builtin([1, 2])
 
 
-@case(X)
+@case(X, breaks="mutation-unsupported")
 def partialmethod(x):
     return PartialMethods().twice(x)
 

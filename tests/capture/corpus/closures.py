@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import torch
-from capture.harness import case
+from capture.harness import ANY, case
 
 X = torch.arange(4.0)
 counter = 0
@@ -431,7 +431,7 @@ def _(v: list):
     return len(v)
 
 
-@case(X)
+@case(X, breaks=ANY, recompiles=20)
 def single_dispatch(x):
     return x + _dispatch(3) * _dispatch([1, 2]) + _dispatch("s")
 

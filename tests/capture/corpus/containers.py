@@ -77,9 +77,9 @@ def list_of_tensors_inplace(x, ts):
 
 @case(X)
 def list_errors(x):
-    out = []
+    out, one = [], [1]
     for f in (lambda: [][0], lambda: [1].index(2), lambda: [].pop(), lambda: [1].remove(5), lambda: (1,)[3],
-              lambda: [1]["a"], lambda: [1].pop(4), lambda: [1, 2].__getitem__(9)):  # fmt: skip
+              lambda: one["a"], lambda: [1].pop(4), lambda: [1, 2].__getitem__(9)):  # fmt: skip
         try:
             f()
         except (IndexError, ValueError, TypeError) as e:

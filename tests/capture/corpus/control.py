@@ -260,12 +260,12 @@ def assertion_on_tensor(x):
 
 @case(X)
 def type_errors_of_builtins(x):
-    out = []
+    out, none, pair, not_callable = [], None, [1, 2], 5
     for f in (lambda: 1 + "a", lambda: "a" + 1, lambda: len(5), lambda: int("z"), lambda: [] + (), lambda: None.x,
-              lambda: 1 / 0, lambda: 5(), lambda: "a" * "b", lambda: {} < {}, lambda: -"a", lambda: float("q"),
+              lambda: 1 / 0, lambda: not_callable(), lambda: "a" * "b", lambda: {} < {}, lambda: -"a", lambda: float("q"),
               lambda: (1).foo, lambda: int([]), lambda: range(1.5), lambda: "{}".format(), lambda: [].foo,
-              lambda: 1 % 0, lambda: for_loop_over_int(), lambda: None[0], lambda: None + 1, lambda: 2 ** "a",
-              lambda: "abc"[5], lambda: [1, 2]["x"], lambda: chr(-1), lambda: next(iter([]))):  # fmt: skip
+              lambda: 1 % 0, lambda: for_loop_over_int(), lambda: none[0], lambda: None + 1, lambda: 2 ** "a",
+              lambda: "abc"[5], lambda: pair["x"], lambda: chr(-1), lambda: next(iter([]))):  # fmt: skip
         try:
             f()
         except Exception as e:

@@ -491,7 +491,7 @@ def sparse_tensor(x):
     return torch.sparse.mm(s, x[:, None])
 
 
-@case(torch.eye(3).to_sparse(), breaks=ANY)
+@case(torch.eye(3).to_sparse(), breaks=ANY, recompiles=1)
 def sparse_argument(s):
     return s.to_dense() + 1
 

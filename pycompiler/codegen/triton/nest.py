@@ -1,0 +1,421 @@
+"""One nest as one Triton kernel.
+
+In: `Nest`, its `Tiles`, the names of the pointers.  Out: `KernelText`: the function's text, its grid, its constants,
+and, where it folds over outer dimensions, the workspace of partial states and the nest that folds those.
+
+A value has the shape [XBLOCK or 1, RBLOCK or 1], after what it depends on (`Value`).  Stages are evaluated in order; in
+a walked nest, pass by pass, values of an earlier pass again where a later one reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from pycompiler.codegen.triton import ops
+from pycompiler.codegen.triton.folds import PARTIAL, Fold
+from pycompiler.codegen.triton.tiles import Tiles, count
+from pycompiler.codegen.triton.types import HALF, Unsupported, cast, compute, constant, storage
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import Dim, Nest, Stage, space_of
+from pycompiler.ir.loops import Buffer, Loop, Op, Reduction
+
+SCATTER_ADD = (torch.float32, torch.float64, torch.int32, torch.int64)
+WIDE = 2**31  # from here positions are 64-bit numbers
+
+
+@dataclass(frozen=True)
+class Value:
+    """A name and along which axes of the tile its values differ."""
+
+    text: str
+    x: bool = False
+    r: bool = False
+
+    @property
+    def shape(self) -> str:
+        return f"[{'XBLOCK' if self.x else '1'}, {'RBLOCK' if self.r else '1'}]"
+
+
+@dataclass
+class KernelText:
+    """`workspaces`: (name of the pointer, dtype, elements); `finish`: nests that fold them into the outputs."""
+
+    text: str
+    grid: tuple[int, int]
+    constants: dict[str, int]
+    workspaces: list[Buffer] = field(default_factory=list)
+    finish: list[Nest] = field(default_factory=list)
+
+
+@dataclass
+class NestWriter:
+    nest: Nest
+    tiles: Tiles
+    buffers: Mapping[str, Buffer]
+    pointers: Mapping[str, str]
+    name: str
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    held: dict[str, Value] = field(default_factory=dict)
+    known: dict[str, Value] = field(default_factory=dict)
+    counter: int = 0
+    checks: bool = False
+    workspaces: list[Buffer] = field(default_factory=list)
+    finish: list[Nest] = field(default_factory=list)
+
+    def write(self, arguments: Sequence[str]) -> KernelText:
+        t = self.tiles
+        self.made = {name: s for s in self.nest.stages for name in s.outputs}
+        self.xvars = {v for v, _ in t.outer}
+        self.rvars = {v for v, _ in t.inner}
+        self.names = {v: f"x{k}" for k, (v, _) in enumerate(t.outer)} | {v: f"r{k}" for k, (v, _) in enumerate(t.inner)}
+        self.wide = t.xnumel * max(t.rnumel, 1) >= WIDE or any(_extent(self.buffers[b]) >= WIDE for b in self.pointers)
+        self.body()
+        types = {p: storage(self.buffers[b].dtype) for b, p in self.pointers.items()}
+        casts = [f"    {p} = {p}.to(tl.pointer_type({t}))" for p, t in types.items()]  # memory is reused across dtypes
+        origin = " ".join(dict.fromkeys(o for s in self.nest.stages for o in s.loop.origin))
+        constants = {"XBLOCK": t.xblock, "RBLOCK": t.rblock}
+        names = [*arguments, *(b.name for b in self.workspaces), *(f"{c}: tl.constexpr" for c in constants)]
+        head = ["@triton.jit(debug=True)" if self.checks else "@triton.jit", f"def {self.name}({', '.join(names)}):"]
+        text = "\n".join([*head, f"    # {origin}", *casts, *self.lines, ""])
+        return KernelText(text, t.grid, {**constants, "num_warps": t.warps}, self.workspaces, self.finish)
+
+    # structure ------------------------------------------------------------------------------------------------
+    def emit(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def body(self) -> None:
+        t = self.tiles
+        long = ".to(tl.int64)" if self.wide else ""
+        self.emit(f"row = tl.program_id(0){long}")
+        folds = [s for s in self.nest.stages if s.role == "accumulate" and not t.walked]
+        if not t.walked:
+            start = f"tl.program_id(1){long} * RBLOCK + " if t.blocked else ""
+            self.columns(f"{start}tl.arange(0, RBLOCK)[None, :]{long}")
+        if not folds:
+            self.rows("row * XBLOCK")
+            if t.walked:
+                self.passes()
+            else:
+                self.stages(self.nest.stages)
+            return
+        states = {id(s): self.start(self.fold_of(s), f"acc{k}") for k, s in enumerate(folds)}
+        self.emit(f"for tile in range({t.tiles}):")
+        self.depth += 1
+        self.rows(f"(row * {t.tiles} + tile) * XBLOCK")
+        self.stages(self.nest.stages, states)
+        self.depth -= 1
+        self.known.clear()
+        for s in folds:
+            self.leave(s, states[id(s)])
+
+    def rows(self, start: str) -> None:
+        t = self.tiles
+        self.emit(f"x = {start} + tl.arange(0, XBLOCK)[:, None]")
+        self.exact_x = t.xnumel % (t.xblock * t.tiles) == 0
+        if not self.exact_x:
+            self.emit(f"xmask = x < {t.xnumel}")
+        self.split(t.outer, "x")
+
+    def columns(self, text: str) -> None:
+        t = self.tiles
+        self.emit(f"r = {text}")
+        self.exact_r = t.rnumel % t.rblock == 0
+        if not self.exact_r:
+            self.emit(f"rmask = r < {t.rnumel}")
+        self.split(t.inner, "r")
+
+    def split(self, dims: Sequence[Dim], flat: str) -> None:
+        stride = 1
+        for k, (_, n) in reversed(list(enumerate(dims))):
+            text = flat if stride == 1 else f"({flat} // {stride})"
+            self.emit(f"{flat}{k} = {f'{text} % {n.as_int()}' if k else text}")
+            stride *= n.as_int()
+
+    def passes(self) -> None:
+        """A walked nest: per level the row values, then one walk along the row."""
+        for level in sorted({s.level for s in self.nest.stages}):
+            now = [s for s in self.nest.stages if s.level == level]
+            self.stages([s for s in now if s.role == "row"])
+            for s in [s for s in now if s.role == "accumulate"]:
+                self.leave(s, self.states(s, self.results(s), wide=False))
+            walk = [
+                s
+                for s in now
+                if s.role not in ("row", "accumulate") and (s.loop.reduction or "memory" in s.place.values())
+            ]
+            if not walk:
+                continue
+            folds = [s for s in walk if s.loop.reduction is not None]
+            states = {id(s): self.start(self.fold_of(s), f"acc{level}_{k}") for k, s in enumerate(folds)}
+            held, known = dict(self.held), dict(self.known)
+            self.emit(f"for chunk in range(0, {self.tiles.rnumel}, RBLOCK):")
+            self.depth += 1
+            self.columns("chunk + tl.arange(0, RBLOCK)[None, :]" + (".to(tl.int64)" if self.wide else ""))
+            self.stages(walk, states)
+            self.depth -= 1
+            self.held, self.known = held, known
+            for s in folds:
+                fold = self.fold_of(s)
+                self.deliver(s, fold.results(self.collapse(fold, states[id(s)], 1)), True, False)
+
+    # stages ---------------------------------------------------------------------------------------------------
+    def stages(self, stages: Sequence[Stage], states: Mapping[int, list[str]] | None = None) -> None:
+        for s in stages:
+            if not all(name in self.held for name in s.outputs):
+                self.stage(s, states or {})
+
+    def stage(self, stage: Stage, states: Mapping[int, list[str]]) -> None:
+        values = self.evaluate(stage.loop)
+        inputs = [values[r] for r in stage.loop.results]
+        if stage.loop.reduction is None:
+            dtypes = [stage.loop.body[r].dtype for r in stage.loop.results]
+            results = [(v.text, d) for v, d in zip(inputs, dtypes, strict=True)]
+            wide = stage.role == "point"
+            for (value, d), v, b, i in zip(results, inputs, stage.loop.out, stage.loop.store_index, strict=True):
+                self.output(stage, b, Value(value, v.x, v.r), d, i, values, (True, wide and bool(self.rvars)))
+        elif id(stage) in states:
+            self.join(stage, states[id(stage)], inputs)
+        else:
+            self.deliver(stage, self.fold(stage, inputs), True, False)
+
+    def deliver(self, stage: Stage, results: Sequence[tuple[str, torch.dtype]], x: bool, r: bool) -> None:
+        for b, (text, dtype), index in zip(stage.loop.out, results, stage.loop.store_index, strict=True):
+            self.output(stage, b, self.define(text, x, r), dtype, index, [], (x, r))
+
+    def output(
+        self, stage: Stage, b: Buffer, value: Value, dtype: torch.dtype, index: Expr, values: Sequence[Value],
+        shape: tuple[bool, bool],
+    ) -> None:  # fmt: skip
+        if dtype != b.dtype:
+            value = self.define(cast(value.text, dtype, b.dtype), value.x, value.r)
+        self.held[b.name] = value
+        if stage.place.get(b.name) != "memory":
+            return
+        where = self.index(index, values)
+        whole = Value("", *shape)
+        at = f"{self.pointers[b.name]} + tl.broadcast_to({where.text}, {whole.shape})"
+        stored = f"({value.text}).to({storage(b.dtype)})" if b.dtype in HALF else value.text
+        stored, mask = f"tl.broadcast_to({stored}, {whole.shape})", self.mask(*shape)
+        masked = f", mask={mask}" if mask else ""
+        if stage.loop.store_mode == "set":
+            self.emit(f"tl.store({at}, {stored}{masked})")
+        elif b.dtype in SCATTER_ADD:
+            del self.held[b.name]
+            self.emit(f"tl.atomic_add({at}, {stored}{masked})")
+        else:
+            raise Unsupported(f"a scatter that adds {b.dtype}")
+
+    # folds ----------------------------------------------------------------------------------------------------
+    def fold_of(self, stage: Stage) -> Fold:
+        loop = stage.loop
+        assert loop.reduction is not None
+        return Fold(loop.reduction.kind, loop.body[loop.results[0]].dtype)
+
+    def start(self, fold: Fold, prefix: str) -> list[str]:
+        names = [f"{prefix}_{k}" for k in range(len(fold.lanes))]
+        for name, value, kind in zip(names, fold.identities, fold.lanes, strict=True):
+            self.emit(f"{name} = tl.full([XBLOCK, RBLOCK], {value}, {kind})")
+        return names
+
+    def results(self, stage: Stage) -> list[Value]:
+        values = self.evaluate(stage.loop)
+        return [values[r] for r in stage.loop.results]
+
+    def states(self, stage: Stage, inputs: Sequence[Value], wide: bool = True) -> list[str]:
+        """The tile of states that a stage folds, identities where the tile is not of the space; a column unless `wide`."""
+        fold, reduction = self.fold_of(stage), stage.loop.reduction
+        assert reduction is not None
+        position, stride = Expr.of(0), 1
+        for v, n in reversed(list(zip(reduction.vars, reduction.ranges, strict=True))):
+            position, stride = position + Expr.sym(v) * stride, stride * n.as_int()
+        shape = "[XBLOCK, RBLOCK]" if wide else "[XBLOCK, 1]"
+        ones = f"tl.full({shape}, 1.0, {fold.lanes[0]})"
+        space = {v for v, _ in space_of(stage.loop)}
+        tile = self.names if wide else {v: self.names[v] for v, _ in self.tiles.outer}
+        once = [f"({name} == 0)" for v, name in tile.items() if v not in space]  # the values do not differ there
+        mask = " & ".join([m for m in [self.mask(True, wide), *once] if m])
+        out = []
+        prepared = fold.prepared([v.text for v in inputs], f"({position.to_py(self.names)})", ones)
+        for text, default, kind in zip(prepared, fold.identities, fold.lanes, strict=True):
+            lanes = f"tl.broadcast_to({text}, {shape}).to({kind})"
+            out.append(self.define(f"tl.where({mask}, {lanes}, {default})" if mask else lanes, True, wide).text)
+        return out
+
+    def fold(self, stage: Stage, inputs: Sequence[Value]) -> list[tuple[str, torch.dtype]]:
+        """The results of a fold along the whole of r."""
+        fold = self.fold_of(stage)
+        if fold.kind != "welford":
+            return fold.results(self.collapse(fold, self.states(stage, inputs), 1))
+        n = count([d for d in space_of(stage.loop) if d[0] not in stage.loop.vars])
+        zeroed = self.states(stage, inputs)[0]
+        mean = self.define(f"tl.sum({zeroed}, 1)[:, None] / {max(n, 1)}", True, False).text
+        mask = self.mask(True, True)
+        gap = f"{inputs[0].text} - {mean}"
+        gap = f"tl.where({mask}, {gap}, 0.0)" if mask else f"tl.broadcast_to({gap}, [XBLOCK, RBLOCK])"
+        gap = self.define(gap, True, True).text
+        return [(mean, fold.dtype), (f"tl.sum({gap} * {gap}, 1)[:, None]", fold.dtype)]
+
+    def join(self, stage: Stage, states: Sequence[str], inputs: Sequence[Value]) -> None:
+        fold = self.fold_of(stage)
+        new = self.states(stage, inputs)
+        self.emit(f"{', '.join(states)} = {fold.combine()}({', '.join([*states, *new])})")
+
+    def collapse(self, fold: Fold, states: Sequence[str], axis: int) -> list[str]:
+        self.counter += 1
+        names = [f"s{self.counter}_{k}" for k in range(len(states))]
+        self.emit(f"{', '.join(names)} = {fold.collapsed(states, axis)}")
+        for name in names:
+            self.emit(f"{name} = {name}[{':, None' if axis else 'None, :'}]")
+        return names
+
+    def leave(self, stage: Stage, states: list[str]) -> None:
+        """Partial states go to memory: one for each program along x (and point of r that the output keeps)."""
+        fold, t, loop = self.fold_of(stage), self.tiles, stage.loop
+        assert loop.reduction is not None
+        keeps = bool(set(loop.vars) & self.rvars)
+        if not keeps and t.rblock > 1 and not t.walked:
+            states = self.collapse(fold, states, 1)
+        states = self.collapse(fold, states, 0)
+        if fold.base in ("any", "all"):
+            states = [f"({s} != 0)" for s in states]
+        programs, blocks = t.grid
+        at = f"row * {t.rnumel} + r" if keeps else f"row * {blocks} + tl.program_id(1) + tl.zeros([1, 1], tl.int32)"
+        mask = f", mask={self.mask(False, True)}" if keeps and self.mask(False, True) else ""
+        shape = "[1, RBLOCK]" if keeps else "[1, 1]"
+        rest = [d for d in t.inner if d[0] not in loop.vars] if keeps else []
+        kept = list(zip(loop.vars, loop.ranges, strict=True))
+        folded: list[Dim] = [("wp", Expr.of(programs if keeps else programs * blocks)), *rest]
+        index, stride = Expr.of(0), 1
+        for v, n in reversed(t.inner if keeps else []):
+            index, stride = index + Expr.sym(v) * stride, stride * n.as_int()
+        index = index + Expr.sym("wp") * stride
+        body = []
+        for state, dtype in zip(states, fold.state, strict=True):
+            space = Buffer(
+                f"w{len(self.workspaces)}", dtype, (folded[0][1] * stride,), (Expr.of(1),), loop.out[0].device
+            )
+            self.workspaces.append(space)
+            self.emit(f"tl.store({space.name} + tl.broadcast_to({at}, {shape}), {state}{mask})")
+            body.append(Op("load", (), dtype, (space.name, index)))
+        reduction = Reduction(
+            PARTIAL.get(fold.kind, fold.kind), tuple(v for v, _ in folded), tuple(n for _, n in folded)
+        )
+        final = Loop(loop.out, loop.vars, loop.ranges, tuple(body), tuple(range(len(body))), loop.store_index, reduction,
+                     origin=loop.origin)  # fmt: skip
+        self.finish.append(Nest([*kept, *folded], len(kept), [Stage(final, "reduce", 0, dict(stage.place))]))
+
+    # values ---------------------------------------------------------------------------------------------------
+    def define(self, text: str, x: bool, r: bool) -> Value:
+        """A name for the value of `text`, the same for the same text."""
+        found = self.known.get(text)
+        if found is None:
+            self.counter += 1
+            found = self.known[text] = Value(f"t{self.counter}", x, r)
+            self.emit(f"{found.text} = {text}")
+        return found
+
+    def mask(self, x: bool, r: bool) -> str:
+        """The condition that points lie in the space, empty when all do."""
+        parts = (["xmask"] if x and not self.exact_x else []) + (["rmask"] if r and not self.exact_r else [])
+        return " & ".join(parts)
+
+    def evaluate(self, loop: Loop) -> list[Value]:
+        values: list[Value] = []
+        for op in loop.body:
+            values.append(self.op(loop, op, values))
+        return values
+
+    def op(self, loop: Loop, op: Op, values: Sequence[Value]) -> Value:
+        if op.name == "const":
+            return self.define(constant(op.attrs[0], op.dtype), False, False)
+        if op.name == "index":
+            kind, at = compute(op.dtype), self.index(op.attrs[0], values)
+            return self.define(f"({at.text} + tl.zeros((1, 1), {kind})).to({kind})", at.x, at.r)
+        if op.name in ("load", "masked_load"):
+            return self.load(op, values)
+        arguments = [values[a] for a in op.args]
+        x, r = any(a.x for a in arguments), any(a.r for a in arguments)
+        if op.name == "wrap_index":
+            return self.wrapped(arguments[0], self.index(op.attrs[0], values).text)
+        if not arguments or op.attrs:
+            raise Unsupported(f"operation {op.name}")
+        dtypes = [loop.body[a].dtype for a in op.args]
+        return self.define(ops.pointwise(op.name, [a.text for a in arguments], dtypes, op.dtype), x, r)
+
+    def wrapped(self, value: Value, size: str) -> Value:
+        """A user's index.  Out of range, the device stops the program, as eager does; memory is not touched with it."""
+        self.checks = True
+        v = value.text
+        inside = self.define(f"tl.where({v} < 0, {v} + {size}, {v})", value.x, value.r)
+        good, mask = f"(({inside.text} >= 0) & ({inside.text} < {size}))", self.mask(value.x, value.r)
+        if mask:
+            good = f"({good} | ~({mask}))"
+        self.emit(f'tl.device_assert({good}, "index out of range")')
+        last = f"{size} - 1"
+        return self.define(f"tl.minimum(tl.maximum({inside.text}, 0), {last})", value.x, value.r)
+
+    def load(self, op: Op, values: Sequence[Value]) -> Value:
+        name, index = op.attrs[0], op.attrs[1]
+        if name in self.made and name not in self.held:
+            stage = self.made[name]
+            if stage.role not in ("point", "row") or stage.loop.store_mode != "set":
+                raise Unsupported(f"{name} is read before its fold is complete")
+            again = [self.evaluate(stage.loop)[r] for r in stage.loop.results]
+            for b, v, r in zip(stage.loop.out, again, stage.loop.results, strict=True):
+                text = cast(v.text, stage.loop.body[r].dtype, b.dtype)
+                self.held[b.name] = self.define(text, v.x, v.r) if text != v.text else v
+        if name in self.held and op.name == "load":
+            return self.held[name]
+        if name in self.held:
+            raise Unsupported("a masked read of a value of the same kernel")
+        at = self.index(index, values)
+        dtype = self.buffers[name].dtype
+        if op.name == "masked_load":
+            allowed, other = values[op.args[0]], values[op.args[1]]
+            shape = Value("", at.x or allowed.x, at.r or allowed.r)
+            mask = f"tl.broadcast_to({self.also(allowed.text, shape)}, {shape.shape})"
+            raw = self.define(self.loaded(name, at, shape, mask), shape.x, shape.r)
+            x, r = shape.x or other.x, shape.r or other.r
+            return self.define(f"tl.where({allowed.text}, {self.up(raw.text, dtype)}, {other.text})", x, r)
+        shape = Value("", at.x, at.r)
+        mask = self.mask(at.x, at.r)
+        mask = f"tl.broadcast_to({mask}, {shape.shape})" if mask else ""
+        return self.define(self.up(self.loaded(name, at, shape, mask), dtype), at.x, at.r)
+
+    def also(self, condition: str, shape: Value) -> str:
+        mask = self.mask(shape.x, shape.r)
+        return f"({mask}) & {condition}" if mask else condition
+
+    def loaded(self, name: str, at: Value, shape: Value, mask: str) -> str:
+        masked = f", mask={mask}, other=0" if mask else ""
+        return f"tl.load({self.pointers[name]} + tl.broadcast_to({at.text}, {shape.shape}){masked})"
+
+    def up(self, text: str, dtype: torch.dtype) -> str:
+        """What memory holds as a value that is computed with."""
+        return f"{text}.to(tl.float32)" if dtype in HALF else f"({text} != 0)" if dtype == torch.bool else text
+
+    def index(self, e: Expr, values: Sequence[Value]) -> Value:
+        """A position, as a tensor of two axes."""
+        names, x, r = dict(self.names), False, False
+        for s in e.symbols:
+            if s.startswith("%"):
+                value = values[int(s[1:])]
+                names[s], x, r = value.text, x or value.x, r or value.r
+            elif s in self.names:
+                x, r = x or s in self.xvars, r or s in self.rvars
+            else:
+                raise Unsupported(f"the symbol {s} in an index")
+        text = e.to_py(names).replace("min(", "tl.minimum(").replace("max(", "tl.maximum(")
+        if not e.symbols:
+            text = f"tl.full((1, 1), {text}, {'tl.int64' if self.wide else 'tl.int32'})"
+        return Value(f"({text})", x, r)
+
+
+def _extent(b: Buffer) -> int:
+    return sum(
+        (n.as_int() - 1) * s.as_int() for n, s in zip(b.shape, b.stride, strict=True) if n.is_const and s.is_const
+    )

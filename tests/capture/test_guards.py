@@ -1,0 +1,844 @@
+"""Soundness of guards: after the compile, what the program read is changed; the result must follow eager.
+
+Each case is a function of no arguments that makes a *scene*: (function, arguments, change).  The compiled function is
+called, called again (a hit), then `change()` runs, and compiled and eager must agree again.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from capture.harness import Comparer, compile_recorded
+from torch import nn
+
+Scene = tuple[Callable[..., Any], tuple[Any, ...], Callable[[], Any]]
+SCENES: list[Callable[[], Scene]] = []
+
+
+def scene(fn: Callable[[], Scene]) -> Callable[[], Scene]:
+    SCENES.append(fn)
+    return fn
+
+
+def X() -> torch.Tensor:
+    return torch.arange(4.0)
+
+
+@pytest.mark.parametrize("make", SCENES, ids=lambda s: s.__name__)
+def test_change_is_seen(make: Callable[[], Scene]) -> None:
+    fn, args, change = make()
+    compiled = compile_recorded(fn)
+    _agree(fn, compiled.fn, args)
+    captures = len(compiled.records)
+    _agree(fn, compiled.fn, args)
+    assert len(compiled.records) == captures, "the second call compiled again"
+    before = _outcome(fn, args)
+    change()
+    with pytest.raises(AssertionError):  # the scene is worth nothing if the change changes nothing
+        Comparer(exact=True).same(before, _outcome(fn, args), "result")
+    _agree(fn, compiled.fn, args)
+    _agree(fn, compiled.fn, args)
+
+
+def _agree(fn: Callable[..., Any], compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    torch.manual_seed(0)
+    expected = _outcome(fn, args)
+    torch.manual_seed(0)
+    Comparer(exact=True).same(expected, _outcome(compiled, args), "result")
+
+
+def _outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return fn(*args)
+    except (AttributeError, NameError, TypeError, KeyError, IndexError) as e:
+        return type(e), str(e)
+
+
+class Thing:
+    level = 2
+    table = {"a": 1}
+
+    def __init__(self) -> None:
+        self.k = 3
+        self.items = [1, 2]
+        self.inner: Any = None
+
+    def scale(self) -> int:
+        return self.k * self.level
+
+    @property
+    def doubled(self) -> int:
+        return self.k * 2
+
+
+def _class() -> type[Thing]:
+    """A fresh class that a scene may change."""
+    return type("Thing", (Thing,), dict(Thing.__dict__))
+
+
+# attributes ---------------------------------------------------------------------------------------------------
+@scene
+def attribute_value() -> Scene:
+    t = Thing()
+    return lambda x, t: x * t.k, (X(), t), lambda: setattr(t, "k", 5)
+
+
+@scene
+def attribute_type() -> Scene:
+    t = Thing()
+    return lambda x, t: (x * t.k, t.k), (X(), t), lambda: setattr(t, "k", 3.0)
+
+
+@scene
+def attribute_int_to_bool() -> Scene:
+    t = Thing()
+    t.k = 1
+    return lambda x, t: (x, t.k), (X(), t), lambda: setattr(t, "k", True)
+
+
+@scene
+def attribute_zero_sign() -> Scene:
+    t = Thing()
+    t.k = 0.0  # type: ignore[assignment]
+    return lambda x, t: (x, math.copysign(1.0, t.k)), (X(), t), lambda: setattr(t, "k", -0.0)
+
+
+@scene
+def attribute_deleted() -> Scene:
+    t = Thing()
+    return lambda x, t: x + getattr(t, "k", 100), (X(), t), lambda: delattr(t, "k")
+
+
+@scene
+def attribute_appears() -> Scene:
+    t = Thing()
+    return lambda x, t: x + (t.extra if hasattr(t, "extra") else 1), (X(), t), lambda: setattr(t, "extra", 9)
+
+
+@scene
+def attribute_hides_class_attribute() -> Scene:
+    t = Thing()
+    return lambda x, t: x * t.level, (X(), t), lambda: setattr(t, "level", 7)
+
+
+@scene
+def attribute_hides_method() -> Scene:
+    t = Thing()
+    return lambda x, t: x * t.scale(), (X(), t), lambda: setattr(t, "scale", lambda: 50)
+
+
+@scene
+def attribute_is_other_tensor() -> Scene:
+    t = Thing()
+    t.inner = torch.ones(4)
+    return lambda x, t: x * t.inner, (X(), t), lambda: setattr(t, "inner", torch.full((4,), 2.0))
+
+
+@scene
+def attribute_tensor_dtype() -> Scene:
+    t = Thing()
+    t.inner = torch.ones(4)
+    return lambda x, t: x * t.inner, (X(), t), lambda: setattr(t, "inner", torch.ones(4, dtype=torch.float64))
+
+
+@scene
+def attribute_of_attribute() -> Scene:
+    t = Thing()
+    t.inner = Thing()
+    return lambda x, t: x * t.inner.k, (X(), t), lambda: setattr(t.inner, "k", 8)
+
+
+@scene
+def attribute_object_replaced() -> Scene:
+    t = Thing()
+    t.inner = Thing()
+    other = Thing()
+    other.k = 30
+    return lambda x, t: x * t.inner.scale(), (X(), t), lambda: setattr(t, "inner", other)
+
+
+@scene
+def attribute_class_replaced() -> Scene:
+    t = Thing()
+    other = type("Other", (Thing,), {"scale": lambda self: 1000})
+    return lambda x, t: x * t.scale(), (X(), t), lambda: setattr(t, "__class__", other)
+
+
+@scene
+def instance_dict_read() -> Scene:
+    t = Thing()
+    return lambda x, t: (x + 1, list(t.__dict__), "new" in vars(t)), (X(), t), lambda: setattr(t, "new", 1)
+
+
+@scene
+def slot_value() -> Scene:
+    class Slotted:
+        __slots__ = ("v",)
+
+    s = Slotted()
+    s.v = 1
+    return lambda x, s: x + s.v, (X(), s), lambda: setattr(s, "v", 2)
+
+
+@scene
+def cached_property_filled() -> Scene:
+    class Cached:
+        n = 2
+
+        @functools.cached_property
+        def value(self) -> int:
+            return self.n * 3
+
+    c = Cached()
+    c.value  # noqa: B018
+    return lambda x, c: x * c.value, (X(), c), lambda: c.__dict__.update(value=11)
+
+
+# classes ------------------------------------------------------------------------------------------------------
+@scene
+def class_attribute() -> Scene:
+    cls = _class()
+    t = cls()
+    return lambda x, t: x * t.level, (X(), t), lambda: setattr(cls, "level", 4)
+
+
+@scene
+def class_attribute_of_base() -> Scene:
+    base = _class()
+    t = type("Derived", (base,), {})()
+    return lambda x, t: x * t.level, (X(), t), lambda: setattr(base, "level", 4)
+
+
+@scene
+def class_attribute_overridden_in_derived() -> Scene:
+    base = _class()
+    cls = type("Derived", (base,), {})
+    t = cls()
+    return lambda x, t: x * t.level, (X(), t), lambda: setattr(cls, "level", 40)
+
+
+@scene
+def class_method_replaced() -> Scene:
+    cls = _class()
+    t = cls()
+    return lambda x, t: x * t.scale(), (X(), t), lambda: setattr(cls, "scale", lambda self: self.k + 100)
+
+
+@scene
+def class_property_replaced() -> Scene:
+    cls = _class()
+    t = cls()
+    return lambda x, t: x * t.doubled, (X(), t), lambda: setattr(cls, "doubled", property(lambda self: 77))
+
+
+@scene
+def class_gets_special_method() -> Scene:
+    cls = _class()
+    t = cls()
+    return lambda x, t: x + (1 if t else 2), (X(), t), lambda: setattr(cls, "__bool__", lambda self: False)
+
+
+@scene
+def class_gets_getattr() -> Scene:
+    cls = _class()
+    t = cls()
+    return lambda x, t: x + getattr(t, "nothing", 1), (X(), t), lambda: setattr(cls, "__getattr__", lambda self, n: 6)
+
+
+@scene
+def class_container() -> Scene:
+    cls = _class()
+    cls.table = {"a": 1}
+    t = cls()
+    return lambda x, t: x * t.table["a"], (X(), t), lambda: cls.table.update(a=9)
+
+
+@scene
+def class_by_name() -> Scene:
+    cls = _class()
+    return lambda x: x * cls.level, (X(),), lambda: setattr(cls, "level", 12)
+
+
+@scene
+def class_init_replaced() -> Scene:
+    cls = _class()
+
+    def init(self: Any) -> None:
+        self.k = 500
+
+    return lambda x: x * cls().k, (X(),), lambda: setattr(cls, "__init__", init)
+
+
+# globals, closures, defaults ----------------------------------------------------------------------------------
+
+
+@scene
+def global_value() -> Scene:
+    namespace = {"K": 3}
+    fn = types.FunctionType((lambda x: x * K).__code__, namespace)  # type: ignore[name-defined]  # noqa: F821
+    return fn, (X(),), lambda: namespace.update(K=4)
+
+
+@scene
+def global_hides_builtin() -> Scene:
+    namespace: dict[str, Any] = {"__builtins__": __builtins__}
+    fn = types.FunctionType((lambda x: x * len([1, 2])).__code__, namespace)
+    return fn, (X(),), lambda: namespace.update(len=lambda v: 10)
+
+
+@scene
+def global_deleted() -> Scene:
+    namespace: dict[str, Any] = {"__builtins__": __builtins__, "len": lambda v: 10}
+    fn = types.FunctionType((lambda x: x * len([1, 2])).__code__, namespace)
+    return fn, (X(),), lambda: namespace.pop("len")
+
+
+@scene
+def global_function_replaced() -> Scene:
+    namespace: dict[str, Any] = {"f": lambda v: v + 1}
+    fn = types.FunctionType((lambda x: f(x)).__code__, namespace)  # type: ignore[name-defined]  # noqa: F821
+    return fn, (X(),), lambda: namespace.update(f=lambda v: v + 2)
+
+
+@scene
+def global_of_callee() -> Scene:
+    namespace = {"K": 3}
+    callee = types.FunctionType((lambda x: x * K).__code__, namespace)  # type: ignore[name-defined]  # noqa: F821
+    return lambda x: callee(x), (X(),), lambda: namespace.update(K=4)
+
+
+@scene
+def module_attribute() -> Scene:
+    module = types.ModuleType("m")
+    module.k = 1  # type: ignore[attr-defined]
+    return lambda x: x + module.k, (X(),), lambda: setattr(module, "k", 2)
+
+
+@scene
+def namespace_object() -> Scene:
+    space = types.SimpleNamespace(v=1)
+    return lambda x: x + space.v, (X(),), lambda: setattr(space, "v", 2)
+
+
+@scene
+def closure_cell() -> Scene:
+    k = 1
+
+    def change() -> None:
+        nonlocal k
+        k = 2
+
+    return lambda x: x + k, (X(),), change
+
+
+@scene
+def closure_of_callee() -> Scene:
+    k = 1
+
+    def inner(v: Any) -> Any:
+        return v + k
+
+    def change() -> None:
+        nonlocal k
+        k = 2
+
+    return lambda x: inner(x), (X(),), change
+
+
+@scene
+def closure_emptied() -> Scene:
+    k = 1
+
+    def read(x: Any) -> Any:
+        try:
+            return x + k
+        except NameError:
+            return x - 1
+
+    def change() -> None:
+        nonlocal k
+        del k
+
+    return read, (X(),), change
+
+
+@scene
+def closure_other_function_same_code() -> Scene:
+    def make(k: int) -> Callable[[Any], Any]:
+        return lambda v: v * k
+
+    t = Thing()
+    t.inner = make(2)
+    return lambda x, t: t.inner(x), (X(), t), lambda: setattr(t, "inner", make(3))
+
+
+@scene
+def default_of_callee() -> Scene:
+    def inner(v: Any, k: int = 1) -> Any:
+        return v + k
+
+    return lambda x: inner(x), (X(),), lambda: setattr(inner, "__defaults__", (7,))
+
+
+@scene
+def keyword_default_of_callee() -> Scene:
+    def inner(v: Any, *, k: int = 1) -> Any:
+        return v + k
+
+    return lambda x: inner(x), (X(),), lambda: inner.__kwdefaults__.update(k=7)
+
+
+@scene
+def default_removed() -> Scene:
+    def inner(v: Any, k: int = 1) -> Any:
+        return v + k
+
+    return lambda x: inner(x), (X(),), lambda: setattr(inner, "__defaults__", None)
+
+
+@scene
+def default_of_function_itself() -> Scene:
+    def fn(x: Any, k: int = 1) -> Any:
+        return x + k
+
+    return fn, (X(),), lambda: setattr(fn, "__defaults__", (7,))
+
+
+@scene
+def mutable_default() -> Scene:
+    def inner(v: Any, seen: Any = [1]) -> Any:  # noqa: B006
+        return v + len(seen)
+
+    return lambda x: inner(x), (X(),), lambda: inner.__defaults__[0].append(2)
+
+
+@scene
+def code_of_callee() -> Scene:
+    def inner(v: Any) -> Any:
+        return v + 1
+
+    return lambda x: inner(x), (X(),), lambda: setattr(inner, "__code__", (lambda v: v + 2).__code__)
+
+
+@scene
+def function_attribute() -> Scene:
+    def inner(v: Any) -> Any:
+        return v + inner.k  # type: ignore[attr-defined]
+
+    inner.k = 1  # type: ignore[attr-defined]
+    return lambda x: inner(x), (X(),), lambda: setattr(inner, "k", 2)
+
+
+@scene
+def partial_replaced() -> Scene:
+    t = Thing()
+    t.inner = functools.partial(torch.add, alpha=2)
+    return lambda x, t: t.inner(x, x), (X(), t), lambda: setattr(t, "inner", functools.partial(torch.add, alpha=3))
+
+
+@scene
+def bound_method_receiver() -> Scene:
+    t, a, b = Thing(), Thing(), Thing()
+    b.k = 33
+    t.inner = a.scale
+    return lambda x, t: x * t.inner(), (X(), t), lambda: setattr(t, "inner", b.scale)
+
+
+# containers ---------------------------------------------------------------------------------------------------
+@scene
+def list_length() -> Scene:
+    a = [1, 2]
+    return lambda x, a: x + len(a), (X(), a), lambda: a.append(3)
+
+
+@scene
+def list_item() -> Scene:
+    a = [1, 2]
+    return lambda x, a: x + a[1], (X(), a), lambda: a.__setitem__(1, 5)
+
+
+@scene
+def list_membership() -> Scene:
+    a = [1, 2]
+    return lambda x, a: x + (3 in a), (X(), a), lambda: a.__setitem__(0, 3)
+
+
+@scene
+def list_emptied() -> Scene:
+    a = [1]
+    return lambda x, a: x + (1 if a else 2), (X(), a), lambda: a.clear()
+
+
+@scene
+def list_becomes_aliased() -> Scene:
+    t = Thing()
+    t.inner, t.items = [1], [1]
+
+    def fn(x: Any, t: Any) -> Any:
+        return x + (1 if t.inner is t.items else 2)
+
+    return fn, (X(), t), lambda: setattr(t, "inner", t.items)
+
+
+@scene
+def nested_list() -> Scene:
+    a = [[1], [2]]
+    return lambda x, a: x + a[1][0], (X(), a), lambda: a[1].__setitem__(0, 5)
+
+
+@scene
+def list_type() -> Scene:
+    t = Thing()
+    t.inner = [1, 2]
+    return lambda x, t: (x, isinstance(t.inner, list)), (X(), t), lambda: setattr(t, "inner", (1, 2))
+
+
+@scene
+def tuple_replaced() -> Scene:
+    t = Thing()
+    t.inner = (1, 2)
+    return lambda x, t: x + t.inner[0], (X(), t), lambda: setattr(t, "inner", (3, 2))
+
+
+@scene
+def dict_value() -> Scene:
+    d = {"a": 1}
+    return lambda x, d: x + d["a"], (X(), d), lambda: d.update(a=2)
+
+
+@scene
+def dict_key_appears() -> Scene:
+    d = {"a": 1}
+    return lambda x, d: x + d.get("b", 0), (X(), d), lambda: d.update(b=2)
+
+
+@scene
+def dict_key_disappears() -> Scene:
+    d = {"a": 1, "b": 2}
+    return lambda x, d: x + (1 if "b" in d else 2), (X(), d), lambda: d.pop("b")
+
+
+@scene
+def dict_order() -> Scene:
+    d = {"a": 1, "b": 2}
+
+    def change() -> None:
+        d["a"] = d.pop("a")
+
+    return lambda x, d: (x + 1, list(d)), (X(), d), change
+
+
+@scene
+def dict_length() -> Scene:
+    d = {"a": 1}
+    return lambda x, d: x + len(d), (X(), d), lambda: d.update(z=2)
+
+
+@scene
+def dict_iteration() -> Scene:
+    d = {"a": 1}
+    return lambda x, d: x + sum(d.values()), (X(), d), lambda: d.update(z=2)
+
+
+@scene
+def dict_truth() -> Scene:
+    d: dict[str, int] = {}
+    return lambda x, d: x + (1 if d else 2), (X(), d), lambda: d.update(z=2)
+
+
+@scene
+def dict_emptied() -> Scene:
+    d = {"a": 1}
+    return lambda x, d: x + (1 if d else 2), (X(), d), lambda: d.clear()
+
+
+@scene
+def dict_of_tensors() -> Scene:
+    d = {"w": torch.ones(4)}
+    return lambda x, d: x * d["w"], (X(), d), lambda: d.update(w=torch.ones(4, 1))
+
+
+@scene
+def set_member() -> Scene:
+    s = {1, 2}
+    return lambda x, s: x + (3 in s), (X(), s), lambda: s.add(3)
+
+
+@scene
+def deque_item() -> Scene:
+    d = collections.deque([1, 2])
+    return lambda x, d: x + d[0], (X(), d), lambda: d.rotate(1)
+
+
+@scene
+def defaultdict_key() -> Scene:
+    d = collections.defaultdict(int, a=1)
+    return lambda x, d: x + d.get("b", 5), (X(), d), lambda: d["b"]
+
+
+@scene
+def ordered_dict_order() -> Scene:
+    d = collections.OrderedDict(a=1, b=2)
+    return lambda x, d: (x, next(iter(d))), (X(), d), lambda: d.move_to_end("a")
+
+
+@scene
+def dataclass_field() -> Scene:
+    @dataclasses.dataclass
+    class D:
+        a: int
+
+    d = D(1)
+    return lambda x, d: x + d.a, (X(), d), lambda: setattr(d, "a", 4)
+
+
+@scene
+def dict_subclass_item() -> Scene:
+    class Config(dict):  # type: ignore[type-arg]
+        pass
+
+    c = Config(a=1)
+    return lambda x, c: x + c["a"], (X(), c), lambda: c.update(a=5)
+
+
+@scene
+def list_subclass_length() -> Scene:
+    class Rows(list):  # type: ignore[type-arg]
+        pass
+
+    r = Rows([1])
+    return lambda x, r: x + len(r), (X(), r), lambda: r.append(5)
+
+
+@scene
+def list_changed_under_another_name() -> Scene:
+    t = Thing()
+    t.inner, t.items = [1, 2], [1, 2]
+
+    def fn(x: Any, t: Any) -> Any:
+        t.inner.append(3)
+        value = x + len(t.items)
+        t.inner.pop()
+        return value
+
+    return fn, (X(), t), lambda: setattr(t, "items", t.inner)
+
+
+@scene
+def object_changed_under_another_name() -> Scene:
+    t = Thing()
+    t.inner, t.items = Thing(), Thing()
+
+    def fn(x: Any, t: Any) -> Any:
+        t.inner.k = 50
+        value = x + t.items.k
+        t.inner.k = 3
+        return value
+
+    return fn, (X(), t), lambda: setattr(t, "items", t.inner)
+
+
+# tensors and global state ---------------------------------------------------------------------------------------
+@scene
+def tensor_shape() -> Scene:
+    t = Thing()
+    t.inner = torch.ones(4)
+    return lambda x, t: x.sum() * t.inner, (X(), t), lambda: setattr(t, "inner", torch.ones(5))
+
+
+@scene
+def tensor_strides() -> Scene:
+    t = Thing()
+    t.inner = torch.arange(4.0).reshape(2, 2)
+    return lambda x, t: (x, t.inner.stride()), (X(), t), lambda: setattr(t, "inner", t.inner.t())
+
+
+@scene
+def tensor_requires_grad() -> Scene:
+    w = torch.ones(4)
+    return lambda x, w: (x * w, w.requires_grad), (X(), w), lambda: w.requires_grad_()
+
+
+@scene
+def tensor_becomes_parameter() -> Scene:
+    t = Thing()
+    t.inner = torch.ones(4)
+    change = lambda: setattr(t, "inner", nn.Parameter(torch.ones(4)))  # noqa: E731
+    return lambda x, t: (x + t.inner, isinstance(t.inner, nn.Parameter)), (X(), t), change
+
+
+@scene
+def tensor_becomes_none() -> Scene:
+    t = Thing()
+    t.inner = torch.ones(4)
+    return lambda x, t: x if t.inner is None else x * 5, (X(), t), lambda: setattr(t, "inner", None)
+
+
+@scene
+def tensor_grad_appears() -> Scene:
+    w = torch.ones(4, requires_grad=True)
+    return lambda x, w: x * 5 if w.grad is None else x + w.grad, (X(), w), lambda: setattr(w, "grad", torch.ones(4))
+
+
+@scene
+def tensor_attribute() -> Scene:
+    w = torch.ones(4)
+    return lambda x, w: x + (1 if hasattr(w, "tag") else 2), (X(), w), lambda: setattr(w, "tag", 1)
+
+
+@scene
+def tensors_become_the_same() -> Scene:
+    t = Thing()
+    t.inner, t.items = torch.ones(4), torch.ones(4)
+
+    def fn(x: Any, t: Any) -> Any:
+        t.inner.add_(1)
+        value = t.items + x
+        t.inner.sub_(1)
+        return value
+
+    return fn, (X(), t), lambda: setattr(t, "items", t.inner)
+
+
+def test_grad_mode_is_guarded() -> None:
+    w = torch.ones(4, requires_grad=True)
+    compiled = compile_recorded(lambda x: (x * w, torch.is_grad_enabled()))
+    assert compiled.fn(X())[0].requires_grad
+    with torch.no_grad():
+        value, enabled = compiled.fn(X())
+    assert not value.requires_grad
+    assert enabled is False
+
+
+def test_inference_mode_is_guarded() -> None:
+    compiled = compile_recorded(lambda x: (x * 2, torch.is_inference_mode_enabled()))
+    assert compiled.fn(X())[1] is False
+    with torch.inference_mode():
+        value, enabled = compiled.fn(X())
+    assert enabled is True
+    assert value.is_inference()
+
+
+def test_default_dtype_is_guarded() -> None:
+    compiled = compile_recorded(lambda x: x + torch.ones(4))
+    assert compiled.fn(X()).dtype == torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert compiled.fn(X()).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_autocast_is_guarded() -> None:
+    compiled = compile_recorded(lambda x: x @ x)
+    square = torch.ones(2, 2)
+    assert compiled.fn(square).dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled.fn(square).dtype == torch.bfloat16
+    assert compiled.fn(square).dtype == torch.float32
+
+
+# modules ------------------------------------------------------------------------------------------------------
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.drop = nn.Dropout(0.5)
+        self.layers = nn.ModuleList([nn.Linear(4, 4)])
+        self.register_buffer("scale", torch.ones(4))
+        self.act: Any = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.drop(self.act(self.fc(x))) * self.scale
+        for layer in self.layers:
+            x = layer(x)
+        return x if self.training else x + 100
+
+
+def _net(change: Callable[[Net], Any]) -> Scene:
+    torch.manual_seed(0)
+    net = Net().eval()
+    return lambda net, x: net(x), (net, torch.ones(2, 4)), lambda: change(net)
+
+
+MODULE_CHANGES: dict[str, Callable[[Net], Any]] = {
+    "train": lambda n: n.train(),
+    "train_submodule": lambda n: n.drop.train(),
+    "dropout_probability": lambda n: (n.drop.train(), setattr(n.drop, "p", 0.9)),
+    "weight_replaced": lambda n: setattr(n.fc, "weight", nn.Parameter(torch.zeros(4, 4))),
+    "weight_changed_in_place": lambda n: n.fc.weight.data.zero_(),
+    "weight_tied": lambda n: setattr(n.fc, "weight", n.layers[0].weight),
+    "bias_removed": lambda n: setattr(n.fc, "bias", None),
+    "buffer_replaced": lambda n: setattr(n, "scale", torch.zeros(4)),
+    "buffer_changed_in_place": lambda n: n.scale.zero_(),
+    "submodule_replaced": lambda n: setattr(n, "act", nn.Tanh()),
+    "submodule_other_shape": lambda n: setattr(n, "fc", nn.Linear(4, 4, bias=False)),
+    "list_grows": lambda n: n.layers.append(nn.Linear(4, 4)),
+    "list_item_replaced": lambda n: n.layers.__setitem__(0, nn.Identity()),
+    "forward_hook": lambda n: n.fc.register_forward_hook(lambda m, a, out: out + 1),
+    "forward_pre_hook": lambda n: n.fc.register_forward_pre_hook(lambda m, a: (a[0] * 2,)),
+    "hook_of_the_root": lambda n: n.register_forward_hook(lambda m, a, out: out + 1),
+    "forward_replaced": lambda n: setattr(n.fc, "forward", lambda x: x * 3),
+    "requires_grad": lambda n: n.requires_grad_(False),
+    "dtype": lambda n: (n.double(), setattr(n, "fc", nn.Linear(4, 4)), setattr(n, "layers", nn.ModuleList())),
+    "class_forward_patched": lambda n: setattr(
+        n.act, "__class__", type("Patched", (nn.ReLU,), {"forward": lambda self, x: x * 9})
+    ),
+}
+
+
+for _name, _change in MODULE_CHANGES.items():
+
+    def _make(change: Callable[[Net], Any] = _change) -> Scene:
+        return _net(change)
+
+    _make.__name__ = f"module_{_name}"
+    scene(_make)
+
+
+def test_hook_removed() -> None:
+    net = Net().eval()
+    handle = net.fc.register_forward_hook(lambda m, a, out: out + 1)
+    compiled = compile_recorded(lambda x: net(x))
+    x = torch.ones(2, 4)
+    assert torch.equal(compiled.fn(x), net(x))
+    handle.remove()
+    assert torch.equal(compiled.fn(x), net(x))
+
+
+def test_global_module_hook() -> None:
+    net = Net().eval()
+    compiled = compile_recorded(lambda x: net(x))
+    x = torch.ones(2, 4)
+    assert torch.equal(compiled.fn(x), net(x))
+    handle = nn.modules.module.register_module_forward_hook(lambda m, a, out: out * 2)
+    try:
+        assert torch.equal(compiled.fn(x), net(x))
+    finally:
+        handle.remove()
+    assert torch.equal(compiled.fn(x), net(x))
+
+
+def test_arguments_of_other_types_compile_again() -> None:
+    compiled = compile_recorded(lambda x, k: x * k)
+    for k in (2, 2.0, True, torch.tensor(2), torch.tensor(2.0), 3, -2.5):
+        expected = X() * k
+        got = compiled.fn(X(), k)
+        Comparer(exact=True).same(expected, got, f"k={k!r}")
+
+
+def test_argument_forms_share_an_entry() -> None:
+    compiled = compile_recorded(lambda x, k=2, *rest, **named: x * k + len(rest) + len(named))
+    for call in (lambda f: f(X()), lambda f: f(X(), 2), lambda f: f(x=X()), lambda f: f(X(), k=2)):
+        assert torch.equal(call(compiled.fn), X() * 2)
+    assert len(compiled.records) == 1
+    assert torch.equal(compiled.fn(X(), 2, 7), X() * 2 + 1)
+    assert torch.equal(compiled.fn(X(), z=7), X() * 2 + 1)

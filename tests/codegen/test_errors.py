@@ -1,0 +1,49 @@
+"""Errors that only a call can find: reported by the kernel's return value, whatever the number of threads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_harness import compile_plan, lowered, run_plan
+
+N = 40_000
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_one_bad_index_among_many(threads: int) -> None:
+    table, ids = torch.randn(100, 8), torch.randint(0, 100, (N,))
+    plan, _ = compile_plan(lowered(lambda t, i: t[i] * 2, [table, ids]))
+    torch.testing.assert_close(run_plan(plan, [table, ids], threads)[0], table[ids] * 2)
+    ids[N // 3] = 100
+    with pytest.raises(IndexError):
+        run_plan(plan, [table, ids], threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_both_errors_at_once_are_one_of_them(threads: int) -> None:
+    table, ids, divisor = torch.randint(0, 9, (100,)), torch.randint(0, 100, (N,)), torch.randint(1, 9, (N,))
+    plan, _ = compile_plan(lowered(lambda t, i, d: t[i] // d, [table, ids, divisor]))
+    assert torch.equal(run_plan(plan, [table, ids, divisor], threads)[0], table[ids] // divisor)
+    ids[5], divisor[N - 5] = 100, 0
+    with pytest.raises((IndexError, RuntimeError)):
+        run_plan(plan, [table, ids, divisor], threads)
+
+
+def test_results_do_not_depend_on_threads() -> None:
+    x = torch.randn(600, 300)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.softmax(-1), x.amax(0), (x * 2).argmax(), x.exp().T.contiguous()
+
+    plan, _ = compile_plan(lowered(f, [x]))
+    one = run_plan(plan, [x], 1)
+    for threads in (2, 3, 7):
+        assert all(torch.equal(a, b) for a, b in zip(one, run_plan(plan, [x], threads), strict=True))
+
+
+def test_a_fixed_number_of_threads_repeats_bit_for_bit() -> None:
+    x = torch.randn(3000, 64)
+    plan, _ = compile_plan(lowered(lambda x: (x.sum(), x.sum(0), x.var()), [x]))
+    first = run_plan(plan, [x], 2)
+    for _ in range(5):
+        assert all(torch.equal(a, b) for a, b in zip(first, run_plan(plan, [x], 2), strict=True))
