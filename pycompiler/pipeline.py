@@ -161,7 +161,7 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd without the compiler: the ATen graphs run as they are."""
-    return _joint(gm, example_inputs, lambda module, inputs: module.forward)
+    return _joint(gm, example_inputs, lambda module, inputs: FrameCompiler.shielded(module.forward))
 
 
 backends.register_backend(native, name="native")
@@ -432,6 +432,21 @@ class FrameCompiler:
             return [fake_of(mode, t.real) for t in inputs if t.real is not None]
         return [t.fake for t in inputs]
 
+    @staticmethod
+    def shielded(compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """`compiled` for generated frame code, which the frame hook may watch: a graph is not part of the program."""
+        if isinstance(compiled, _native.Plan):  # type: ignore[attr-defined,unused-ignore]
+            return compiled
+
+        def run(*inputs: Any) -> Any:
+            _native.pause_hook()
+            try:
+                return compiled(*inputs)
+            finally:
+                _native.resume_hook()
+
+        return run
+
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:
         found = self.family.resumes.get(code)
         if found is None:
@@ -485,11 +500,7 @@ def checked_outputs(made: Callable[..., Any], gm: fx.GraphModule, name: str) -> 
     expected = len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
 
     def run(*inputs: Any) -> Sequence[Any]:
-        _native.pause_hook()  # what a user's backend calls is not part of the program
-        try:
-            outputs = made(*inputs)
-        finally:
-            _native.resume_hook()
+        outputs = made(*inputs)
         if isinstance(outputs, torch.Tensor) and expected == 1:
             return (outputs,)
         if not isinstance(outputs, (tuple, list)) or len(outputs) != expected:

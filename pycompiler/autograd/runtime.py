@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from pycompiler import _native
 from pycompiler.autograd.joint import Joint, Output
 from pycompiler.autograd.partition import Partition
 from pycompiler.errors import DoubleBackwardError
@@ -86,8 +87,12 @@ class LazyBackward:
             if self._pending is not None:
                 module, compiler = self._pending
                 inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
-                with torch.no_grad(), torch._C._DisableAutocast():
-                    self.call = compiler(module, inputs)
+                _native.pause_hook()  # a backward inside of a compiled program is not part of that program
+                try:
+                    with torch.no_grad(), torch._C._DisableAutocast():
+                        self.call = compiler(module, inputs)
+                finally:
+                    _native.resume_hook()
                 self._pending = None
         return self.call
 

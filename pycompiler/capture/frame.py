@@ -52,6 +52,8 @@ class Host(Protocol):
 
     def compile_graph(self, gm: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]: ...
 
+    def shielded(self, compiled: Callable[..., Any]) -> Callable[..., Any]: ...
+
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any: ...
 
 
@@ -348,7 +350,7 @@ class _Session:
             result.empty = gm is None
             return result
         assert tail is not None
-        start = self.call_graph(head, compiled, inputs) if compiled is not None else []
+        start = self.call_graph(head, self.host.shielded(compiled), inputs) if compiled is not None else []
         code = distinct([*start, *head.prepare, *tail])
         if at is None:
             made = whole(self.code, code)

@@ -142,7 +142,7 @@ def _has_prefix(module: str, prefixes: tuple[str, ...]) -> bool:
 
 # Code objects that run eagerly although their callees may be compiled: `disable(fn, recursive=False)`.
 EAGER_CODES: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
-_LIBRARY = tuple({sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARY = (*{sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen ")
 HOOKED_LIBRARIES = ("transformers", "torchvision", "timm", "diffusers")
 
 
@@ -152,8 +152,8 @@ def why_not_hooked(fn: types.FunctionType) -> str | None:
     if reason is not None or fn.__code__ in EAGER_CODES:
         return reason[1] if reason else "marked with pycompiler.disable(recursive=False)"
     module = fn.__module__ or ""
-    if fn.__code__.co_filename.startswith("<eval_with_key>"):
-        return "a graph"
+    if fn.__code__.co_filename.startswith(("<eval_with_key>", "<pycompiler.")):
+        return "a graph, or code around one"
     if module == "torch" or module.startswith("torch.") and not module.startswith("torch.nn.modules."):
         return "part of torch"
     if module.startswith("pycompiler"):
