@@ -232,7 +232,9 @@ def eagerly(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def disabled_module(module: torch.nn.Module, reason: str | None, recursive: bool) -> Any:
     entry = type(module).__call__
     if not recursive:
-        skip.EAGER_CODES.update(f.__code__ for f in (type(module).forward,) if isinstance(f, types.FunctionType))
+        forward = type(module).forward
+        if isinstance(forward, types.FunctionType):
+            leave_eager(forward.__code__)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return eagerly(entry, (module, *args), kwargs) if recursive else entry(module, *args, **kwargs)

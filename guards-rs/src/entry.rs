@@ -431,7 +431,8 @@ pub fn set_bad_outputs(class: Owned) {
 
 /// `target` returned something else than the graph's outputs.
 fn bad_outputs(target: Obj, seen: &str, want: usize) -> Raised {
-    let text = format!("the compiled graph {} returned {seen}; expected a tuple of the graph's {want} outputs", target.repr());
+    let text =
+        format!("the compiled graph {} returned {seen}; expected a tuple of the graph's {want} outputs", target.repr());
     match BAD_OUTPUTS.read(|c| c.clone()) {
         Some(class) => raise(class.get(), &text),
         None => runtime_error(&text),
