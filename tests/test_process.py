@@ -41,7 +41,8 @@ def run(compile: str, cache: Path) -> tuple[list[float], set[str]]:
     if "site-packages" in __import__("pycompiler").__file__:
         env.pop("PYTHONPATH")  # an installed wheel is under test
     program = PROGRAM.replace("{compile}", compile)
-    out = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program]  # puts its working directory in front of the path
+    out = subprocess.run(command, env=env, cwd=cache, capture_output=True, text=True, check=True)
     losses, modules = json.loads(out.stdout.splitlines()[-1])
     return losses, set(modules)
 

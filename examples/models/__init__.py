@@ -125,7 +125,9 @@ def _vit(training: bool, seed: int) -> Case:
         image_size=32, patch_size=4, hidden_size=128, num_hidden_layers=2, num_attention_heads=4,
         intermediate_size=512, num_labels=10, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    config.problem_type = "single_label_classification"  # else the first call with labels sets it, a change that is guarded
+    config.problem_type = (
+        "single_label_classification"  # else the first call with labels sets it, a change that is guarded
+    )
 
     def draw(generator: torch.Generator) -> Any:
         labels = torch.randint(10, (4,), generator=generator)
