@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wrapping": BASE | {"pipeline"},
     "api": BASE | {"wrapping", "pipeline", "backends", "distributed"},
     "exc": {"errors"},
-    "debug": BASE | {"pipeline", "backends", "api", "capture"},  # shows what capture records
+    "debug": BASE | {"pipeline", "backends", "api", "wrapping", "capture"},  # shows what capture records
     "__init__": BASE | {"api", "backends", "debug", "distributed", "exc", "pipeline"},
 }
 

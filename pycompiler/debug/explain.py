@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from pycompiler import api, backends, pipeline
+from pycompiler import backends, pipeline, wrapping
 from pycompiler.capture.frame import BreakRecord
 from pycompiler.ir.guards import Guard
 
@@ -25,8 +25,26 @@ class Explanation:
     out_guards: list[list[Guard]] = field(default_factory=list)
     op_count: int = 0
     ops_per_graph: list[list[Any]] = field(default_factory=list)
-    compile_times: str = ""
+    seconds: list[tuple[str, float]] = field(default_factory=list)
     result: Any = None
+
+    def add(self, record: pipeline.GraphRecord) -> None:
+        """Called by the pipeline after each capture."""
+        if record.graph is not None:
+            self.graphs.append(record.graph)
+            self.op_count += record.op_count
+            nodes = record.graph.graph.nodes
+            self.ops_per_graph.append([n.target for n in nodes if n.op in ("call_function", "call_method")])
+        self.out_guards.append(record.guards)
+        self.seconds.append((record.code.co_qualname, record.seconds))
+        if record.broke is not None:
+            self.break_reasons.append(record.broke)
+
+    @property
+    def compile_times(self) -> str:
+        """Seconds that each capture took, its backend included."""
+        rows = [f"  {name}: {seconds:.4f}" for name, seconds in self.seconds]
+        return "\n".join(["Compile Times (seconds):", *rows])
 
     @property
     def graph_count(self) -> int:
@@ -61,31 +79,22 @@ class Explanation:
         return "\n".join([*lines, self.compile_times])
 
 
-def explain(fn: Callable[..., Any], *, backend: str = "eager") -> Callable[..., Explanation]:
-    """A callable that runs `fn` once under capture and returns an `Explanation`; `fn`'s own cache is not touched."""
+def explain(fn: Callable[..., Any], /, *args: Any, backend: str | Callable[..., Any] = "eager", **kwargs: Any) -> Any:
+    """`explain(fn)(*args)` runs `fn` once under capture and returns an `Explanation`; `fn`'s own cache is not touched.
+
+    The older form `explain(fn, *args)` does the same at once.
+    """
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
         explanation = Explanation()
-
-        def listener(record: pipeline.GraphRecord) -> None:
-            if record.graph is not None:
-                explanation.graphs.append(record.graph)
-                explanation.op_count += record.op_count
-                explanation.ops_per_graph.append(
-                    [n.target for n in record.graph.graph.nodes if n.op in ("call_function", "call_method")]
-                )
-            explanation.out_guards.append(record.guards)
-            if record.broke is not None:
-                explanation.break_reasons.append(record.broke)
-
-        target = getattr(fn, "_orig_mod", fn)
-        compiled = api.compile(target, backend=backend)
-        if backends.lookup(backend) is not None:
-            found = api.compiled_of(compiled)
-            if found is not None:
-                found._pycompiler_family.listener = listener
-        explanation.result = compiled(*args, **kwargs)
-        explanation.compile_times = str(pipeline.compile_times())
+        function = backends.lookup(backend)
+        family = pipeline.Family(
+            backend=function,
+            backend_name=getattr(function, "__name__", repr(function)),
+            listener=explanation.add,
+            ours=isinstance(backend, str),
+        )
+        explanation.result = wrapping.compiled(fn, family, None)(*args, **kwargs)
         return explanation
 
-    return run
+    return run(*args, **kwargs) if args or kwargs else run

@@ -1,0 +1,182 @@
+"""Concurrent use through the public API: right values, no deadlock, and nothing that grows."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pycompiler
+
+SECONDS = 2.0
+SIZES = (2, 3, 4, 5)
+
+
+def hammer(workers: list[Callable[[random.Random], None]], seconds: float = SECONDS) -> None:
+    """Run each worker again and again in a thread of its own; fail with the first error, or when a thread hangs."""
+    errors: list[BaseException] = []
+    stop = time.monotonic() + seconds
+
+    def loop(index: int, work: Callable[[random.Random], None]) -> None:
+        rng = random.Random(index)
+        torch.set_grad_enabled(True)
+        try:
+            while time.monotonic() < stop and not errors:
+                work(rng)
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=loop, args=pair, daemon=True) for pair in enumerate(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds + 60)
+    assert not any(t.is_alive() for t in threads), "a thread hangs"
+    if errors:
+        raise errors[0]
+
+
+def program(x: Any, n: int) -> Any:
+    y = x * n
+    pycompiler.graph_break()
+    return (y + 1).sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.filterwarnings("ignore")
+def test_calls_compiles_resets_and_freezes(backend: str) -> None:
+    """Several callables; threads call, compile new ones, reset one or all, freeze and thaw."""
+    shared = [pycompiler.compile(program, backend=backend) for _ in range(2)]
+
+    def call(rng: random.Random) -> None:
+        size, n = rng.choice(SIZES), rng.randrange(3)
+        assert rng.choice(shared)(torch.ones(size), n).item() == size * (n + 1)
+
+    def compile_new(rng: random.Random) -> None:
+        n = rng.randrange(3)
+        assert pycompiler.compile(program, backend=backend)(torch.ones(2), n).item() == 2 * (n + 1)
+
+    def reset(rng: random.Random) -> None:
+        pycompiler.reset(rng.choice([*shared, None]))
+        pycompiler.counters()
+        time.sleep(0.02)
+
+    def freeze(rng: random.Random) -> None:
+        made = rng.choice(shared)
+        pycompiler.run(made)
+        time.sleep(0.01)
+        pycompiler.set_policy(made, "compile")
+
+    hammer([call, call, call, compile_new, reset, freeze])
+    for made in shared:
+        pycompiler.set_policy(made, "compile")
+        assert made(torch.ones(3), 2).item() == 9
+
+
+def test_one_model_served_by_many_threads() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 2)).eval()
+    made = pycompiler.compile(model)
+    inputs = {n: torch.randn(n, 8) for n in SIZES}
+    with torch.no_grad():
+        want = {n: model(x) for n, x in inputs.items()}
+
+    def serve(rng: random.Random) -> None:
+        n = rng.choice(SIZES)
+        with torch.no_grad():
+            torch.testing.assert_close(made(inputs[n]), want[n])
+
+    hammer([serve] * 4)
+    assert pycompiler.counters(made)["compiles"] <= len(SIZES)  # concurrent misses compile once
+
+
+def test_training_in_threads() -> None:
+    """Each thread trains a model of its own through one compiled function."""
+
+    @pycompiler.compile(backend="aot_eager")
+    def loss(model: Any, x: Any) -> Any:
+        return model(x).square().mean()
+
+    def train(rng: random.Random) -> None:
+        torch.manual_seed(0)
+        weight = nn.Linear(4, 2)
+        x = torch.linspace(-1, 1, 12).reshape(3, 4)
+        loss(weight, x).backward()
+        have = weight.weight.grad.clone()
+        weight.zero_grad()
+        weight(x).square().mean().backward()
+        assert have.shape == weight.weight.grad.shape
+
+    hammer([train] * 3, 1.0)
+
+
+def test_grad_mode_belongs_to_the_thread() -> None:
+    made = pycompiler.compile(lambda x: x * 2, backend="aot_eager")
+    x = torch.ones(3, requires_grad=True)
+
+    def with_grad(rng: random.Random) -> None:
+        assert made(x).requires_grad
+
+    def without(rng: random.Random) -> None:
+        with torch.no_grad():
+            assert not made(x).requires_grad
+
+    hammer([with_grad, without, with_grad, without], 1.0)
+    assert pycompiler.counters(made)["compiles"] == 2
+
+
+def test_a_compile_blocks_no_other_callable() -> None:
+    """While one thread is in a slow backend, others call what is compiled and compile other callables."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(gm: Any, inputs: Any) -> Any:
+        entered.set()
+        assert leave.wait(30)
+        return gm.forward
+
+    busy = pycompiler.compile(lambda x: x + 1, backend=slow)
+    other = pycompiler.compile(lambda x: x + 2, backend="eager")
+    other(torch.ones(2))
+    thread = threading.Thread(target=lambda: busy(torch.ones(2)))
+    thread.start()
+    try:
+        assert entered.wait(30)
+        assert other(torch.ones(2)).tolist() == [3, 3]
+        assert pycompiler.compile(lambda x: x + 3, backend="eager")(torch.ones(2)).tolist() == [4, 4]
+        pycompiler.reset(other)
+        pycompiler.reset(busy)
+        assert other(torch.ones(2)).tolist() == [3, 3]
+    finally:
+        leave.set()
+        thread.join(30)
+    assert not thread.is_alive()
+    assert busy(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_interrupts_at_random_moments() -> None:
+    """KeyboardInterrupt raised in the middle of a compile by another thread's signal leaves everything usable."""
+    import signal
+
+    made = pycompiler.compile(program, backend="eager")
+    interrupted = 0
+    rng = random.Random(0)
+    for _ in range(25):
+        pycompiler.reset(made)
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.01))
+        previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            for _ in range(50):
+                assert made(torch.ones(2), 1).item() == 4
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+        assert made(torch.ones(2), 1).item() == 4
+    assert interrupted > 0
