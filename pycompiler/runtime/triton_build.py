@@ -48,9 +48,7 @@ class Launch:
             return
         stream = torch._C._cuda_getCurrentRawStream(device)
         x, y = self.grid
-        kernel.run(
-            x, y, 1, stream, kernel.function, kernel.packed_metadata, None, None, None, *addresses, *self.fixed
-        )
+        kernel.run(x, y, 1, stream, kernel.function, kernel.packed_metadata, None, None, None, *addresses, *self.fixed)
 
     def first(self, device: int | None, tensors: Sequence[torch.Tensor], aligned: bool) -> None:
         """Through Triton, which compiles."""
