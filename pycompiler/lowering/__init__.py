@@ -12,6 +12,7 @@ from pycompiler.lowering import (
     indexing,
     joining,
     losses,
+    matmul,
     normalization,
     pointwise,
     reductions,
@@ -22,6 +23,18 @@ from pycompiler.lowering.graph import Lowering, LoweringError, lower
 from pycompiler.lowering.registry import LOWERINGS, lowering
 
 # importing a family fills the registry
-FAMILIES = (activations, casts, creation, indexing, joining, losses, normalization, pointwise, reductions, views)
+FAMILIES = (
+    activations,
+    casts,
+    creation,
+    indexing,
+    joining,
+    losses,
+    matmul,
+    normalization,
+    pointwise,
+    reductions,
+    views,
+)
 
 __all__ = ["FAMILIES", "LOWERINGS", "Lowering", "LoweringError", "core_decompositions", "lower", "lowering"]

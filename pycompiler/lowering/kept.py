@@ -6,7 +6,7 @@ KEPT: dict[str, frozenset[str]] = {
     reason: frozenset(names.split())
     for reason, names in {
         "products and convolutions": """
-            mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution convolution_backward _trilinear _cdist_forward
+            baddbmm addbmm mv addmv dot vdot convolution convolution_backward _trilinear _cdist_forward
             _pdist_forward _scaled_dot_product_flash_attention_for_cpu
             _scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_flash_attention
             _scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention

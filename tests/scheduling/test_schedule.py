@@ -98,7 +98,7 @@ def test_dead_buffers_lend_their_memory() -> None:
 
 
 def legal() -> Schedule:
-    return schedule(lowered(lambda x, w: F.softmax(F.relu(x @ w), -1) @ w, [r(16, 16), r(16, 16)]))
+    return schedule(lowered(lambda x, w: F.softmax(F.relu(x @ w), -1) @ w, [r(32, 32), r(32, 32)]))
 
 
 def _free_early(s: Schedule) -> None:
