@@ -48,12 +48,14 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
     ),
     "uncaught-exception": ("an exception leaves the frame", "none needed: the statement runs eagerly and raises"),
     "recursion": ("inlining went too deep", "limit the recursion depth inside the compiled region"),
-    "generator-state": ("a started generator is needed outside of the capture", "use a list instead of a generator"),
+    "generator-state": (
+        "a generator or iterator that is alive where the graph ends",
+        "use a list instead of a generator",
+    ),
     "explicit-break": ("pycompiler.graph_break() was called", "remove the call"),
     "mutation-unsupported": ("mutation that cannot be replayed", "mutate the object outside of the compiled region"),
     "global-state": ("change of global torch state that is not captured", "change the state outside of the region"),
     "import": ("import with side effects inside the compiled region", "import at module level"),
-    "stack-state": ("state that a resume function cannot rebuild", "none needed: the frame runs eagerly"),
     "trace-budget": ("the capture grew beyond its instruction budget", "move the loop out of the compiled region"),
 }
 
@@ -68,6 +70,7 @@ class Break(Exception):
         self.seen = seen
         self.stack: tuple[UserFrame, ...] = ()
         self.frames: tuple[Any, ...] = ()  # the interpreter's frames at the break, outermost first
+        self.step: int | None = None  # step of the root frame before which to stop, when it is not the current one
         super().__init__(self.reason)
 
     @property
@@ -82,10 +85,6 @@ class Break(Exception):
 
 class SkipFrame(Exception):
     """The whole frame runs eagerly; the text says why."""
-
-
-class Restart(Exception):
-    """Capture the frame again; the context has learnt something (a break position, an unsafe assumption)."""
 
 
 class Raised(Exception):

@@ -18,12 +18,12 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler.capture import operators, skip
-from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values import exceptions
-from pycompiler.capture.values.base import Capture, Cell, Value
+from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple
+from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import MISSING, Class, Object, bind, mro_lookup
@@ -78,7 +78,7 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         if "_pycompiler_constant" in fn.real.__dict__:
             return Const(fn.real.__dict__["_pycompiler_constant"])
         if skip.in_graph(fn.real):
-            return cx.graph.call_function(fn.real, args, kwargs)  # type: ignore[no-any-return]
+            return cx.graph.call_function(fn.real, args, kwargs)
         if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):
             cx.effects.calls.append((fn, args))
             return Const(None)
@@ -192,22 +192,25 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         if args and isinstance(args[0], Tensor):
             return call_tensor_method(cx, fn.__name__, args, kwargs)
     if isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or skip.in_graph(fn):
-        return cx.graph.call_function(fn, args, kwargs)  # type: ignore[no-any-return]
+        return cx.graph.call_function(fn, args, kwargs)
     plain = [_plain_storage(a) for a in args]
     if any(p is not a for p, a in zip(plain, args, strict=True)) and owner is not None:
         return call_builtin(cx, fn, plain, kwargs)
     if skip.is_pure(fn):
         known = _snapshots(cx, plain, kwargs)
         if known is not None:
-            return cx.evaluate(fn, *known[0], **known[1])  # type: ignore[no-any-return]
+            return cx.evaluate(fn, *known[0], **known[1])
         if any(isinstance(a, Tensor) for a in args):
             raise Break("data-dependent-value", Builtin(fn).describe())
-    if isinstance(fn, types.MethodWrapperType | types.BuiltinFunctionType) and getattr(fn, "__self__", None) is not None:
+    if (
+        isinstance(fn, types.MethodWrapperType | types.BuiltinFunctionType)
+        and getattr(fn, "__self__", None) is not None
+    ):
         bound = fn.__self__
         if not isinstance(bound, types.ModuleType | type):
             descriptor = getattr(type(bound), fn.__name__, None)
             if descriptor is not None and _handler(descriptor) is not None:
-                return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)  # type: ignore[no-any-return]
+                return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)
     raise Break("builtin-call", _describe_call(fn, args))
 
 
@@ -235,7 +238,7 @@ def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
     if after[:-1] == before[:-1] and after[-1] > before[-1] and nodes == len(cx.graph.graph.nodes) and not kwargs:
         del cx.effects.calls[before[-1] :]
         cx.effects.calls.append((Builtin(fn), args))
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def _plain_storage(value: Value) -> Value:
@@ -263,10 +266,10 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
         return handler(cx, args, kwargs)
     meta_call = mro_lookup(type(cls), "__call__")
     if isinstance(cls, enum.EnumMeta):
-        return cx.evaluate(cls, *(a.const() for a in args))  # type: ignore[no-any-return]
+        return cx.evaluate(cls, *(a.const() for a in args))
     if meta_call is not type.__call__:
         bound = bind(cx, meta_call, _class_source(type(cls), "__call__"), cls_value, cx.make(type(cls)))
-        return cx.call(bound, args, kwargs)  # type: ignore[no-any-return]
+        return cx.call(bound, args, kwargs)
     return instantiate(cx, cls_value, args, kwargs)
 
 
@@ -275,27 +278,27 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
     cls = cls_value.cls
     known = _snapshots(cx, args, kwargs) if skip.is_pure(cls) else None
     if known is not None:
-        return cx.evaluate(cls, *known[0], **known[1])  # type: ignore[no-any-return]
+        return cx.evaluate(cls, *known[0], **known[1])
     if issubclass(cls, torch.Tensor):
         raise Break("unsupported-operation", f"{cls.__name__}(...)")
     if issubclass(cls, (type, *OPAQUE_BASES)):
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
-    if issubclass(cls, BaseException) and cls.__init__ in (BaseException.__init__, Exception.__init__) or (
-        issubclass(cls, BaseException) and not isinstance(mro_lookup(cls, "__init__"), types.FunctionType)
+    if (
+        issubclass(cls, BaseException)
+        and cls.__init__ in (BaseException.__init__, Exception.__init__)
+        or (issubclass(cls, BaseException) and not isinstance(mro_lookup(cls, "__init__"), types.FunctionType))
     ):
         return Object(exceptions.actual_class(cx, cls, args), args=args)
     return _construct_object(cx, cls_value, cls, args, kwargs)
 
 
-def _construct_object(
-    cx: Capture, cls_value: Class, cls: type, args: list[Value], kwargs: dict[str, Value]
-) -> Value:
+def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     new = mro_lookup(cls, "__new__")
     plain_new = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(plain_new, types.FunctionType):
         made = cx.call(bind(cx, new, _class_source(cls, "__new__"), None, cls_value), [cls_value, *args], kwargs)
         if not issubclass(made.python_type(), cls):
-            return made  # type: ignore[no-any-return]
+            return made
     else:
         made = allocate(cx, cls, args)
     init = mro_lookup(cls, "__init__")
@@ -305,7 +308,7 @@ def _construct_object(
         fill_storage(cx, made, args, kwargs)
     elif (args or kwargs) and init is object.__init__ and plain_new is object.__new__:
         cx.throw(TypeError, f"{cls.__name__}() takes no arguments")
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _class_source(cls: type, name: str) -> Any:
@@ -354,6 +357,3 @@ def fill_storage(cx: Capture, made: Object, args: list[Value], kwargs: dict[str,
     elif isinstance(storage, Set):
         for v in cx.elements(args[0]):
             storage.add(cx, v)
-
-
-__all__ = ["BUILTINS", "Cell", "Raised", "Slice", "allocate", "builtin", "call_builtin", "call_function", "construct"]

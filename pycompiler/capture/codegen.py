@@ -16,17 +16,17 @@ from typing import Any
 import torch
 
 from pycompiler.capture import rebuild
-from pycompiler.capture.breaks import SkipFrame
+from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.numbers import Getter
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
-from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
+from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, DictView, List, Set, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod
-from pycompiler.capture.values.objects import DELETED, MISSING, Class, InstanceDict, Object, Opaque, PyModule, Super
+from pycompiler.capture.values.objects import DELETED, Class, InstanceDict, Object, Opaque, PyModule, Super
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
 from pycompiler.ir.source import ACCESSORS, Source
 
@@ -259,7 +259,9 @@ def _iter(head: Head, value: Iter, name: str) -> None:
         return
     if value.recipe is None:
         kind = "generator" if isinstance(value, Generator) else value.cls.__name__
-        raise SkipFrame(f"a {kind} made inside of the frame is alive outside of the graph")
+        alive = Break("generator-state", f"a {kind} made inside of the frame")
+        alive.step = value.made_at
+        raise alive
     make, args = value.recipe()
     head.store(head.call(make, *[head.load_item(a) for a in args]), name)
 
@@ -313,10 +315,10 @@ def _super(head: Head, value: Super, name: str) -> None:
 
 
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
-    InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object, Function: _function, Cell: _cell,
-    Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const, Opaque: _const, Partial: _partial,
-    Getter: _getter, Slice: _slice, DictView: _view, TensorMethod: _tensor_method, IteratorMethod: _iterator_method,
-    Super: _super,
+    InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object,
+    Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const,
+    Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, TensorMethod: _tensor_method,
+    IteratorMethod: _iterator_method, Super: _super,
 }  # fmt: skip
 
 
@@ -389,6 +391,3 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
         if len(pairs) == len(value.entries) and all(t is not None for _, t in pairs):
             return ("dict", pairs)
     return None
-
-
-__all__ = ["MISSING", "NULL", "Head", "replay_effects", "return_template"]

@@ -230,7 +230,9 @@ class Capture:
         for value in dict.fromkeys(changed):
             if value.source is None:
                 continue
-            others = {v.source: v for v in self.by_id.values() if v is not value and v.source not in (None, value.source)}
+            others = {
+                v.source: v for v in self.by_id.values() if v is not value and v.source not in (None, value.source)
+            }
             alike = tuple(s for s, v in others.items() if s is not None and _may_be(v, value))
             if alike:
                 self.guard("no_alias", value.source, None, alike)
@@ -304,9 +306,17 @@ class Capture:
             raise
 
     # calls ----------------------------------------------------------------------------------------------------
+    def placed(self, value: Value) -> Value:
+        """Remember where an iterator was made: the capture stops there if it turns out that it must outlive the graph."""
+        if isinstance(value, Iter) and value.made_at is None and self.frames:
+            value.made_at = self.frames[0].begin
+        return value
+
     def call(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         fn = self.realize(fn)
-        return fn.call(self, [self.realize(a) for a in args], {k: self.realize(v) for k, v in kwargs.items()})
+        return self.placed(
+            fn.call(self, [self.realize(a) for a in args], {k: self.realize(v) for k, v in kwargs.items()})
+        )
 
     def call_direct(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The call of a CALL instruction; a frame inlined for it (not for a builtin in between) is `direct`."""
@@ -383,4 +393,6 @@ class Capture:
 
 def _may_be(a: Value, b: Value) -> bool:
     """Whether two existing values could turn out to be one object: mutable ones of the same class."""
-    return type(a) is type(b) and isinstance(a, (List, Dict, Set, Object, Tensor)) and a.python_type() is b.python_type()
+    return (
+        type(a) is type(b) and isinstance(a, (List, Dict, Set, Object, Tensor)) and a.python_type() is b.python_type()
+    )

@@ -29,7 +29,7 @@ class Effects:
     def count(self) -> tuple[int, ...]:
         """How many writes of each kind are pending, calls last."""
         kinds = (self.attributes, self.containers, self.globals, self.cells, self.calls)
-        return tuple(len(k) for k in kinds)  # type: ignore[arg-type]
+        return tuple(len(k) for k in kinds)
 
     def mutate(self, container: Value) -> None:
         """A container is about to change; only existing ones need a replay."""

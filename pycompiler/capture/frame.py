@@ -10,6 +10,7 @@ work of that instruction is left in graph, guards or side effects.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,29 +21,33 @@ from torch import fx
 
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break, Raised, SkipFrame
-from pycompiler.capture.builtins import containers as _containers
-from pycompiler.capture.builtins import python as _python
 from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.analysis import live_locals
+from pycompiler.capture.bytecode.assemble import UnitOf
 from pycompiler.capture.bytecode.build import Code
-from pycompiler.capture.bytecode.frames import FrameLayout, continuation, exits, loads_method, resume, resume_info, tail_call, whole
-from pycompiler.capture.bytecode.resume import UnitOf
+from pycompiler.capture.bytecode.frames import (
+    FrameLayout,
+    continuation,
+    exits,
+    loads_method,
+    resume,
+    resume_info,
+    tail_call,
+    whole,
+)
 from pycompiler.capture.bytecode.shapes import stack_kinds
 from pycompiler.capture.codegen import Head, replay_effects, return_template
 from pycompiler.capture.context import Capture
-from pycompiler.capture.interpreter import Frame, decoded
+from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.operators import NULL_AFTER_CALLABLE
-from pycompiler.capture.opcodes import control as _control
-from pycompiler.capture.opcodes import stack as _stack
-from pycompiler.capture.opcodes import variables as _variables
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.source import Source, local
 
-LOADED = (_containers, _python, _control, _stack, _variables)  # imported for their tables
+STACK_NEEDED = 5000
 
 
 class Host(Protocol):
@@ -98,14 +103,19 @@ def capture_frame(
 ) -> Captured:
     """Capture the frame of `code` with the locals array `values` (by name, cells as cells) and globals `namespace`."""
     reason = skip.why_frame_skipped(code)
+    if reason is None and torch._C._functorch.peek_interpreter_stack() is not None:
+        reason = "it runs inside of a torch.func transform"
     if reason is not None:
         raise SkipFrame(reason)
     session = _Session(code, namespace, values, host)
     state = torch_api.read_state()
     rng = torch.random.get_rng_state()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, STACK_NEEDED))  # an inlined call takes about a dozen of our own
     try:
         return session.run(fullgraph, on_break)
     finally:
+        sys.setrecursionlimit(limit)
         torch_api.write_state(state)
         if not torch.equal(rng, torch.random.get_rng_state()):
             torch.random.set_rng_state(rng)
@@ -114,9 +124,7 @@ def capture_frame(
 class _Session:
     """One capture with its retries."""
 
-    def __init__(
-        self, code: types.CodeType, namespace: dict[str, Any], values: dict[str, Any], host: Host
-    ) -> None:
+    def __init__(self, code: types.CodeType, namespace: dict[str, Any], values: dict[str, Any], host: Host) -> None:
         self.code = code
         self.namespace = namespace
         self.values = values
@@ -134,17 +142,21 @@ class _Session:
         while True:
             torch_api.write_state(self.state)
             cx, frame = self.start(stop)
+            last = stop
             try:
-                _, result = frame.run()
+                try:
+                    _, result = frame.run()
+                except _AtBreak:
+                    assert record is not None
+                    if any(in_head(f) for f in cx.stopped):
+                        raise SkipFrame(f"a break while its locals are restored: {record.reason}") from None
+                    return self.finish_break(cx, cx.stopped, record)
                 return self.finish_return(cx, frame, result)
-            except _AtBreak:
-                assert record is not None
-                if any(in_head(f) for f in cx.stopped):
-                    raise SkipFrame(f"a break while its locals are restored: {record.reason}") from None
-                return self.finish_break(cx, cx.stopped, record)
             except Break as b:
-                record = BreakRecord(b.kind, b.reason, b.hint, b.stack)
-                stop = breaking_frame(b.frames or (frame,)).begin
+                record = BreakRecord(b.kind, b.reason, b.hint, b.stack or (frame.user_frame(),))
+                stop = breaking_frame(b.frames or (frame,)).begin if b.step is None else b.step
+                if last is not None and stop >= last:  # not the instructions, but what they leave behind
+                    raise SkipFrame(b.reason) from None
             except Raised as r:
                 broke = Break("uncaught-exception", r.value.describe())
                 record = BreakRecord(broke.kind, broke.reason, broke.hint, (frame.user_frame(),))
@@ -375,7 +387,9 @@ class _Session:
         instruction = frame.instructions[frame.ip]
         bound = {*frame.locals, *frame.free}
         if instruction.opname in ("STORE_FAST", "DELETE_FAST"):
-            bound = bound - {instruction.argval} if instruction.opname == "DELETE_FAST" else bound | {instruction.argval}
+            bound = (
+                bound - {instruction.argval} if instruction.opname == "DELETE_FAST" else bound | {instruction.argval}
+            )
         for key, exit_ in exits(self.code, at).items():
             entry = next(i for i in frame.instructions if i.offset == exit_.offset)
             names = [n for n in self.live(frame, entry) if n in bound]
@@ -437,6 +451,3 @@ def pushes_result(opname: str, key: str) -> bool:
     if opname == "FOR_ITER" and key == "jump":
         return False
     return not opname.startswith(NO_RESULT)
-
-
-__all__ = ["BreakRecord", "Captured", "Host", "capture_frame", "decoded"]

@@ -68,7 +68,7 @@ class Frame:
         self.stack.append(value)
 
     def pop(self) -> Value:
-        return self.cx.realize(self.stack.pop())  # type: ignore[no-any-return]
+        return self.cx.realize(self.stack.pop())
 
     def popn(self, n: int) -> list[Value]:
         if n == 0:

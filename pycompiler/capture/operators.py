@@ -14,10 +14,10 @@ from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values import exceptions
-from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple
+from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.objects import Class, Object, Opaque, mro_lookup
 from pycompiler.capture.values.tensor import Tensor
@@ -84,16 +84,16 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
                 return found
             cx.throw(TypeError, f"unsupported operand type(s) for {op}: {_type(left)!r} and {_type(right)!r}")
         if inplace and isinstance(left, Tensor):
-            return cx.graph.call_function(INPLACE[op][0], [left, right], {}, always=True)  # type: ignore[no-any-return]
-        return cx.graph.call_function(fn, [left, right], {})  # type: ignore[no-any-return]
+            return cx.graph.call_function(INPLACE[op][0], [left, right], {}, always=True)
+        return cx.graph.call_function(fn, [left, right], {})
     if isinstance(left, Const) and isinstance(right, Const):
-        return cx.evaluate(fn, left.value, right.value)  # type: ignore[no-any-return]
+        return cx.evaluate(fn, left.value, right.value)
     if inplace:
         found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
         if found is not None:
             return found
     if left.is_const() and right.is_const():
-        return cx.evaluate(fn, left.const(), right.const())  # type: ignore[no-any-return]
+        return cx.evaluate(fn, left.const(), right.const())
     plain = op.rstrip("=") if inplace else op
     found = _containers(cx, plain, left, right)
     if found is None and _reflected_first(left, right, reflected):
@@ -170,11 +170,11 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
         if isinstance(left, List) is isinstance(right, List):
-            return cx.sequence([*left.items, *right.items], list if isinstance(left, List) else _plain(left, right))  # type: ignore[no-any-return]
+            return cx.sequence([*left.items, *right.items], list if isinstance(left, List) else _plain(left, right))
     if op == "*":
         for a, b in ((left, right), (right, left)):
             if isinstance(a, Sequence) and isinstance(b, Const) and isinstance(b.value, int):
-                return cx.sequence(a.items * b.value, list if isinstance(a, List) else tuple)  # type: ignore[no-any-return]
+                return cx.sequence(a.items * b.value, list if isinstance(a, List) else tuple)
     if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
         merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, left.cls)
         dict_update(cx, merged, right)
@@ -237,16 +237,18 @@ def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Va
 
 
 def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
-    fn, special, reflected = COMPARE[op]
+    fn = COMPARE[op][0]
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         for v in (left, right):
-            if not isinstance(v, Tensor) and not (isinstance(v, Const) and isinstance(v.value, (int, float, complex, bool))):
+            if not isinstance(v, Tensor) and not (
+                isinstance(v, Const) and isinstance(v.value, (int, float, complex, bool))
+            ):
                 if op in ("==", "!=") and not isinstance(v, Object):
                     return Const(op == "!=")
                 raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-        return cx.graph.call_function(fn, [left, right], {})  # type: ignore[no-any-return]
+        return cx.graph.call_function(fn, [left, right], {})
     if isinstance(left, Const) and isinstance(right, Const):
-        return cx.evaluate(fn, left.value, right.value)  # type: ignore[no-any-return]
+        return cx.evaluate(fn, left.value, right.value)
     found = _compare_special(cx, op, left, right)
     if found is not None:
         return found
@@ -261,7 +263,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
         return Const(fn({cx.key(v) for v in left.iterate(cx)}, {cx.key(v) for v in right.iterate(cx)}))
     if left.is_const() and right.is_const():
-        return cx.evaluate(fn, left.const(), right.const())  # type: ignore[no-any-return]
+        return cx.evaluate(fn, left.const(), right.const())
     if any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     cx.throw(TypeError, f"{op!r} not supported between instances of {_type(left)!r} and {_type(right)!r}")
@@ -270,7 +272,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
 
 def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     """The comparison methods of user classes; `!=` without `__ne__` is `not ==`."""
-    _, special, reflected = COMPARE[op]
+    special, reflected = COMPARE[op][1:]
     order = [(left, special, right), (right, reflected, left)]
     if _reflected_first(left, right, reflected):
         order.reverse()
@@ -323,18 +325,18 @@ def _compares_natively(cls: type) -> bool:
 def unary(cx: Capture, op: str, value: Value) -> Value:
     fn, special = UNARY[op]
     if isinstance(value, Const):
-        return cx.evaluate(fn, value.value)  # type: ignore[no-any-return]
+        return cx.evaluate(fn, value.value)
     if isinstance(value, Tensor):
-        return cx.graph.call_function(fn, [value], {})  # type: ignore[no-any-return]
+        return cx.graph.call_function(fn, [value], {})
     method = value.special(cx, special) if isinstance(value, Object) else None
     if method is None:
         cx.throw(TypeError, f"bad operand type for unary {op}: {_type(value)!r}")
-    return cx.call(method, [], {})  # type: ignore[no-any-return]
+    return cx.call(method, [], {})
 
 
 def getitem(cx: Capture, owner: Value, key: Value) -> Value:
     found = owner.getitem(cx, key)
-    return cx.realize(found)  # type: ignore[no-any-return]
+    return cx.realize(found)
 
 
 def mapping_pairs(cx: Capture, mapping: Value) -> list[tuple[Value, Value]]:
@@ -392,11 +394,11 @@ def formatted(cx: Capture, value: Value) -> Any:
 def printf(cx: Capture, template: str, argument: Value) -> Value:
     """template % argument."""
     if isinstance(argument, Tuple):
-        return cx.evaluate(operator.mod, template, tuple(formatted(cx, v) for v in argument.iterate(cx)))  # type: ignore[no-any-return]
+        return cx.evaluate(operator.mod, template, tuple(formatted(cx, v) for v in argument.iterate(cx)))
     if isinstance(argument, Dict):
         pairs = {k.const(): formatted(cx, v) for k, v in argument.pairs(cx)}
-        return cx.evaluate(operator.mod, template, pairs)  # type: ignore[no-any-return]
-    return cx.evaluate(operator.mod, template, (formatted(cx, argument),))  # type: ignore[no-any-return]
+        return cx.evaluate(operator.mod, template, pairs)
+    return cx.evaluate(operator.mod, template, (formatted(cx, argument),))
 
 
 def convert(cx: Capture, value: Value, which: int) -> Value:
@@ -407,29 +409,33 @@ def convert(cx: Capture, value: Value, which: int) -> Value:
 def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
     value = convert(cx, value, which)
     if value.is_const():
-        return cx.evaluate(format, value.const(), spec.const())  # type: ignore[no-any-return]
+        return cx.evaluate(format, value.const(), spec.const())
     if isinstance(value, Object):
         method = value.special(cx, "__format__")
         if isinstance(method, Method) and isinstance(method.function, Function):
-            return cx.call(method, [spec], {})  # type: ignore[no-any-return]
-    return cx.evaluate(format, text(cx, value, str).const(), spec.const())  # type: ignore[no-any-return]
+            return cx.call(method, [spec], {})
+    return cx.evaluate(format, text(cx, value, str).const(), spec.const())
 
 
 def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     """str(value), repr(value) or ascii(value)."""
     if value.is_const():
-        return cx.evaluate(how, value.const())  # type: ignore[no-any-return]
+        return cx.evaluate(how, value.const())
     if isinstance(value, Object):
         for name in ("__str__", "__repr__") if how is str else ("__repr__",):
             method = value.special(cx, name)
             if isinstance(method, Method) and isinstance(method.function, Function):
-                return cx.call(method, [], {})  # type: ignore[no-any-return]
+                return cx.call(method, [], {})
         if value.args is not None and not value.exists:
             return exceptions.text(cx, value, how)
-    if isinstance(value, Tuple) and hasattr(value.cls, "_fields") and value.cls.__repr__.__qualname__.endswith(".__repr__"):
+    if (
+        isinstance(value, Tuple)
+        and hasattr(value.cls, "_fields")
+        and value.cls.__repr__.__qualname__.endswith(".__repr__")
+    ):
         method = cx.class_attribute(value, "__repr__")
         if isinstance(method, Method) and isinstance(method.function, Function):
-            return cx.call(method, [], {})  # type: ignore[no-any-return]
+            return cx.call(method, [], {})
     if isinstance(value, Sequence) and value.cls in (list, tuple):
         inner = ", ".join(text(cx, v, repr).const() for v in value.iterate(cx))
         if value.cls is list:
@@ -439,6 +445,3 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
         pairs = (f"{text(cx, k, repr).const()}: {text(cx, v, repr).const()}" for k, v in value.pairs(cx))
         return Const("{" + ", ".join(pairs) + "}")
     raise Break("unsupported-operation", f"{how.__name__}({value.describe()})")
-
-
-__all__ = ["Key", "Tuple", "binary", "compare", "format_value", "getitem", "unary"]

@@ -90,7 +90,7 @@ def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
     """iter(iterable), `taken` elements further."""
     it = iter(iterable)
     if isinstance(iterable, (list, tuple, str, bytes)):
-        it.__setstate__(taken)  # type: ignore[attr-defined]
+        it.__setstate__(taken)
     else:
         next(itertools.islice(it, taken, taken), None)
     return it

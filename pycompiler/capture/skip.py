@@ -5,12 +5,10 @@ In: a function.  Out: yes or no, with the reason.  Three tables, by namespace an
 
 from __future__ import annotations
 
-import builtins
 import functools
 import inspect
 import logging
 import math
-import operator
 import os
 import sys
 import sysconfig
@@ -37,7 +35,7 @@ NOT_OPERATORS = frozenset(
         "while_loop", "typename", "import_ir_module", "from_numpy", "frombuffer", "as_tensor", "tensor", "asarray",
         "from_file", "get_device_module", "autocast", "is_autocast_enabled", "boolean_dispatch", "handle_torch_function",
         "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic", "assert_int_or_pair",
-        "has_torch_function", "_jit_internal", "Generator", "result_type_", "chunk_", "get_file_path", "sym_int",
+        "_jit_internal", "Generator", "result_type_", "chunk_", "get_file_path", "sym_int",
         "sym_float", "sym_max", "sym_min", "sym_not", "sym_ite", "sym_sum", "sym_fresh_size",
         "set_autocast_enabled", "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache",
         "_assert", "fork", "wait", "parse_ir", "parse_schema", "set_anomaly_enabled", "set_warn_always",
@@ -176,6 +174,3 @@ def why_frame_skipped(code: types.CodeType) -> str | None:
     if code.co_name in ("<module>",) or not code.co_flags & inspect.CO_OPTIMIZED:
         return "module and class bodies run eagerly"
     return None
-
-
-__all__ = ["builtins", "in_graph", "is_pure", "operator", "why_frame_skipped", "why_not_inlined"]

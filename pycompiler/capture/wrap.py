@@ -183,7 +183,7 @@ def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     if real.layout is not torch.strided or real.is_quantized or real.is_nested:
         raise Break("unsupported-type", f"{real.layout} tensor" if not real.is_quantized else "quantized tensor")
     cx.guard("tensor", source, TensorSpec.of(real))
-    return cx.graph.add_input(real, source)  # type: ignore[no-any-return]
+    return cx.graph.add_input(real, source)
 
 
 def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
@@ -237,7 +237,7 @@ def wrap(cx: Capture, real: Any, source: Source) -> Value:
     if known is not None:
         if known.source != source and source.kind != "const":
             cx.guard("same_object", source, None, (known.source,))
-        return known  # type: ignore[no-any-return]
+        return known
     cls = type(real)  # never isinstance: it believes a `__class__` that lies
     if issubclass(cls, torch.Tensor):
         value = wrap_tensor(cx, real, source)
@@ -269,4 +269,4 @@ def make(cx: Capture, real: Any) -> Value:
         return Const(real)
     if isinstance(real, tuple) and not instance_dict(real):
         return Tuple([make(cx, v) for v in real], type(real))
-    return cx.wrap(real, const_source(real))  # type: ignore[no-any-return]
+    return cx.wrap(real, const_source(real))

@@ -80,7 +80,7 @@ def deque_popleft(cx: Capture, target: Deque) -> Value:
 def _take(cx: Capture, target: Deque, index: int) -> Value:
     if not target.items:
         cx.throw(IndexError, "pop from an empty deque")
-    return cx.realize(target.items.pop(index))  # type: ignore[no-any-return]
+    return cx.realize(target.items.pop(index))
 
 
 @_deque_method(deque.rotate)

@@ -121,7 +121,7 @@ def list_pop(cx: Capture, target: List, index: Value = Const(-1)) -> Value:
     i = cx.index(index)
     if not -len(target.items) <= i < len(target.items):
         cx.throw(IndexError, "pop index out of range")
-    return cx.realize(target.items.pop(i))  # type: ignore[no-any-return]
+    return cx.realize(target.items.pop(i))
 
 
 @list_method(list.clear)
@@ -350,7 +350,7 @@ def set_pop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-operation", "set.pop() from more than one element: their order is not known")
     (value,) = target.entries.values()
     _replace(cx, target, {})
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _replace(cx: Capture, target: Set, entries: dict[Key, Value]) -> None:

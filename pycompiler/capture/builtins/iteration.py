@@ -26,7 +26,7 @@ NONE: Value = Const(None)
 @builtin(iter)
 def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1:
-        return cx.iterator(args[0])  # type: ignore[no-any-return]
+        return cx.iterator(args[0])
     fn, sentinel = args
 
     def step() -> Value | None:
@@ -40,7 +40,7 @@ def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def next_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     value = cx.next_of(args[0])
     if value is not None:
-        return cx.realize(value)  # type: ignore[no-any-return]
+        return cx.realize(value)
     if len(args) == 2:
         return args[1]
     returned = args[0].returned if isinstance(args[0], Generator) else NONE
@@ -114,7 +114,7 @@ def map_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             if value is None:
                 return None
             row.append(value)
-        return cx.call(fn, row, {})  # type: ignore[no-any-return]
+        return cx.call(fn, row, {})
 
     return Iter(step, map, lambda: (map, [fn, *iterators]))
 
@@ -144,14 +144,14 @@ def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, Object):
         method = value.special(cx, "__reversed__")
         if method is not None and not (isinstance(method, Method) and isinstance(method.function, Builtin)):
-            return cx.call(method, [], {})  # type: ignore[no-any-return]
+            return cx.call(method, [], {})
         if value.storage is None:
             length, getitem = value.length(cx), value.getitem
             return Iter(getitem(cx, Const(i)) for i in range(length - 1, -1, -1))
     if not hasattr(value.python_type(), "__reversed__") and not isinstance(value, Sequence):
         if not hasattr(value.python_type(), "__getitem__"):
             cx.throw(TypeError, f"{value.python_type().__name__!r} object is not reversible")
-    return cx.container_iterator(value, reversed, backwards=True)  # type: ignore[no-any-return]
+    return cx.container_iterator(value, reversed, backwards=True)
 
 
 # itertools ----------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _chained(cx: Capture, iterables: Value) -> Value:
             if state:
                 value = cx.next_of(state[0])
                 if value is not None:
-                    return value  # type: ignore[no-any-return]
+                    return value
                 state.clear()
             inner = cx.next_of(outer)
             if inner is None:
@@ -222,7 +222,7 @@ def cycle(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         value = cx.next_of(source)
         if value is not None:
             saved.items.append(value)
-            return value  # type: ignore[no-any-return]
+            return value
         return saved.items[next(position) % len(saved.items)] if saved.items else None
 
     return Iter(step, itertools.cycle)

@@ -128,19 +128,19 @@ class Getter(Value):
 @builtin(abs)
 def abs_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Tensor):
-        return cx.graph.call_function(abs, args, {})  # type: ignore[no-any-return]
+        return cx.graph.call_function(abs, args, {})
     if isinstance(args[0], Object):
         method = args[0].special(cx, "__abs__")
         if method is not None:
-            return cx.call(method, [], {})  # type: ignore[no-any-return]
-    return cx.evaluate(abs, args[0].const())  # type: ignore[no-any-return]
+            return cx.call(method, [], {})
+    return cx.evaluate(abs, args[0].const())
 
 
 @builtin(pow)
 def pow_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 2:
         return operators.binary(cx, "**", args[0], args[1])
-    return cx.evaluate(pow, *(a.const() for a in args))  # type: ignore[no-any-return]
+    return cx.evaluate(pow, *(a.const() for a in args))
 
 
 @builtin(divmod)
@@ -149,11 +149,11 @@ def divmod_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     for value, name, other in ((left, "__divmod__", right), (right, "__rdivmod__", left)):
         method = value.special(cx, name) if isinstance(value, Object) else None
         if method is not None:
-            return cx.call(method, [other], {})  # type: ignore[no-any-return]
+            return cx.call(method, [other], {})
     if not (left.is_const() and right.is_const()):
         names = " and ".join(repr(v.python_type().__name__) for v in args)
         cx.throw(TypeError, f"unsupported operand type(s) for divmod(): {names}")
-    return cx.evaluate(divmod, left.const(), right.const())  # type: ignore[no-any-return]
+    return cx.evaluate(divmod, left.const(), right.const())
 
 
 @builtin(round)
@@ -161,10 +161,10 @@ def round_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Object):
         method = args[0].special(cx, "__round__")
         if method is not None:
-            return cx.call(method, args[1:], kwargs)  # type: ignore[no-any-return]
+            return cx.call(method, args[1:], kwargs)
     if isinstance(args[0], Tensor):
-        return cx.graph.call_function(round, args, kwargs)  # type: ignore[no-any-return]
-    return cx.evaluate(round, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
+        return cx.graph.call_function(round, args, kwargs)
+    return cx.evaluate(round, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})
 
 
 @builtin(math.prod)
@@ -173,5 +173,3 @@ def math_prod(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     for value in cx.elements(args[0]):
         total = operators.binary(cx, "*", total, value)
     return total
-
-

@@ -6,31 +6,27 @@ import _thread
 import builtins
 import functools
 import inspect
-import itertools
-import math
-import operator
 import types
 import typing
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, DictView, List, Sequence, Set, Slice, Tuple
+from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
-from pycompiler.capture.values.iterators import Generator, Iter
-from pycompiler.capture.values.objects import Class, Object, Opaque, PyModule, Super, mro_lookup, MISSING
+from pycompiler.capture.values.objects import MISSING, Class, Object, Super, mro_lookup
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
+
 
 # types and identity -------------------------------------------------------------------------------------------
 @constructor(type)
 def type_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1:
         raise Break("builtin-call", "type(name, bases, namespace)")
-    return cx.make(args[0].python_type())  # type: ignore[no-any-return]
+    return cx.make(args[0].python_type())
 
 
 def classes_of(cx: Capture, value: Value) -> tuple[type, ...]:
@@ -112,8 +108,8 @@ def _number(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
         if args and isinstance(args[0], Object):
             method = args[0].special(cx, f"__{cls.__name__}__") or args[0].special(cx, "__index__")
             if method is not None:
-                return cx.call(method, [], {})  # type: ignore[no-any-return]
-        return cx.evaluate(cls, *(cx.snapshot(a) for a in args), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
+                return cx.call(method, [], {})
+        return cx.evaluate(cls, *(cx.snapshot(a) for a in args), **{k: v.const() for k, v in kwargs.items()})
 
     return make
 
@@ -126,7 +122,7 @@ for _cls in (int, float, complex):
 def str_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1 and not kwargs:
         return operators.text(cx, args[0], str)
-    return cx.evaluate(str, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})  # type: ignore[no-any-return]
+    return cx.evaluate(str, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})
 
 
 @builtin(repr)
@@ -143,12 +139,12 @@ def format_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def str_format(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     positional = [operators.formatted(cx, a) for a in args]
     named = {k: operators.formatted(cx, v) for k, v in kwargs.items()}
-    return cx.evaluate(str.format, *positional, **named)  # type: ignore[no-any-return]
+    return cx.evaluate(str.format, *positional, **named)
 
 
 @builtin(str.join)
 def str_join(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return cx.evaluate(str.join, args[0].const(), [v.const() for v in cx.elements(args[1])])  # type: ignore[no-any-return]
+    return cx.evaluate(str.join, args[0].const(), [v.const() for v in cx.elements(args[1])])
 
 
 @builtin(hash)
@@ -156,11 +152,11 @@ def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Object):
         method = args[0].special(cx, "__hash__")
         if isinstance(method, Method) and isinstance(method.function, Function):
-            return cx.call(method, [], {})  # type: ignore[no-any-return]
+            return cx.call(method, [], {})
     cx.key_of(args[0])  # raises TypeError for what cannot be hashed
     if not args[0].is_const():
         raise Break("unsupported-operation", f"hash({args[0].describe()})")
-    return cx.evaluate(hash, args[0].const())  # type: ignore[no-any-return]
+    return cx.evaluate(hash, args[0].const())
 
 
 # attributes ---------------------------------------------------------------------------------------------------
@@ -259,7 +255,7 @@ def vars_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(globals)
 def globals_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     namespace = cx.frames[-1].globals
-    return cx.wrap(namespace, cx.dict_source(namespace))  # type: ignore[no-any-return]
+    return cx.wrap(namespace, cx.dict_source(namespace))
 
 
 @constructor(super)
@@ -313,7 +309,7 @@ def signature(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, bound = (args[0].function, True) if isinstance(args[0], Method) else (args[0], False)
     if not isinstance(fn, Function) or fn.real is None or kwargs:
         raise Break("builtin-call", f"inspect.signature({args[0].describe()})")
-    return cx.make(inspect.signature(types.MethodType(fn.real, cx) if bound else fn.real))  # type: ignore[no-any-return]
+    return cx.make(inspect.signature(types.MethodType(fn.real, cx) if bound else fn.real))
 
 
 @builtin(typing.cast)
@@ -327,6 +323,3 @@ def partial(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(fn, Partial):
         return Partial(fn.function, [*fn.args, *args[1:]], {**fn.kwargs, **kwargs}, functools.partial)
     return Partial(fn, args[1:], kwargs, functools.partial)
-
-
-__all__ = ["Dict", "DictView", "PyModule", "Raised", "Sequence", "Set", "mro_lookup", "sort_values"]

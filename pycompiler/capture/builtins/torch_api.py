@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
@@ -43,7 +43,7 @@ def _constant(value: Any, *fns: Any) -> None:
     builtin(*fns)(lambda cx, args, kwargs: Const(value))
 
 
-_constant(False, torch.jit.is_scripting, torch.jit.is_tracing, torch.is_vulkan_available,
+_constant(False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.is_vulkan_available,
           torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
           torch.overrides.has_torch_function_variadic, torch.onnx.is_in_onnx_export)  # fmt: skip
 _constant(False, torch._C._is_tracing)
@@ -102,10 +102,10 @@ def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     if args and isinstance(args[0], Tensor):
         if fn is torch.tensor:
             raise Break("unsupported-operation", "torch.tensor(tensor)")
-        return cx.graph.call_function(fn, args, kwargs)  # type: ignore[no-any-return]
+        return cx.graph.call_function(fn, args, kwargs)
     if args and _holds_tensor(args[0]):
         raise Break("data-dependent-value", f"torch.{fn.__name__}([tensor, ...])")
-    return cx.graph.call_function(fn, args, kwargs)  # type: ignore[no-any-return]
+    return cx.graph.call_function(fn, args, kwargs)
 
 
 @builtin(torch._assert)
@@ -130,3 +130,16 @@ def log_usage(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(torch._C._disabled_torch_function_impl)
 def disabled_torch_function(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     raise Break("tensor-subclass", "__torch_function__")
+
+
+def _global_state(name: str) -> Callable[[Capture, Args, Kwargs], Value]:
+    def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        raise Break("global-state", name)
+
+    return handler
+
+
+for _name in ("set_default_dtype", "set_default_device", "use_deterministic_algorithms", "set_num_threads",
+              "set_float32_matmul_precision", "set_flush_denormal"):  # fmt: skip
+    builtin(getattr(torch, _name))(_global_state(f"torch.{_name}"))
+constructor(torch._C._InferenceMode)(_global_state("torch.inference_mode"))

@@ -81,7 +81,11 @@ def loads_method(instruction: Instruction) -> bool:
     """Whether the instruction pushes two slots, one of which may be NULL, depending on what it finds."""
     if instruction.opname == "LOAD_METHOD":
         return True
-    return instruction.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and sys.version_info >= (3, 12) and bool(instruction.flag & 1)
+    return (
+        instruction.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR")
+        and sys.version_info >= (3, 12)
+        and bool(instruction.flag & 1)
+    )
 
 
 def plain_load(instruction: Instruction) -> list[Instruction]:

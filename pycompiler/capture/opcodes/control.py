@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.opcodes.registry import Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
-from pycompiler.capture.opcodes.variables import push_callable
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Tuple
+from pycompiler.capture.values.containers import Dict, Tuple
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Class, Object, Traceback
 
 
 # jumps --------------------------------------------------------------------------------------------------------
-@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP")
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(frame: Any, ins: Any) -> None:
     frame.jump(ins.target)
 
@@ -294,6 +292,3 @@ def with_except_start(frame: Any, ins: Any) -> None:
     cx, exception = frame.cx, peek(frame, 1)
     leave = peek(frame, 4)
     frame.push(cx.call(leave, [cx.class_of(exception), exception, Traceback()], {}))
-
-
-__all__ = ["List", "push_callable", "types"]

@@ -26,7 +26,7 @@ UNHANDLED: dict[str, str] = {
     "CLEANUP_THROW": "reached only by throwing into a delegating generator",
     "CACHE": "removed when bytecode is decoded", "EXTENDED_ARG": "removed when bytecode is decoded",
     "RESERVED": "not an instruction", "INTERPRETER_EXIT": "not part of a function's code",
-    "ENTER_EXECUTOR": "removed when bytecode is decoded", "<0>": "not an instruction",
+    "EXIT_INIT_CHECK": "not part of a function's code", "ENTER_EXECUTOR": "removed when bytecode is decoded",
     "LOAD_FAST_LOAD_FAST": "split when bytecode is decoded",
     "STORE_FAST_LOAD_FAST": "split when bytecode is decoded",
     "STORE_FAST_STORE_FAST": "split when bytecode is decoded",

@@ -8,13 +8,12 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import opcode
 from pycompiler.capture.values.base import NULL, Cell, Value
-from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Method
 from pycompiler.capture.values.objects import Class, Super
 from pycompiler.ir.source import const as const_source
 
 
-@opcode("NOP", "RESUME", "MAKE_CELL", "COPY_FREE_VARS", "NOT_TAKEN")
+@opcode("NOP", "RESUME", "MAKE_CELL", "COPY_FREE_VARS")
 def nop(frame: Any, ins: Any) -> None:
     if ins.opname == "MAKE_CELL":
         name = ins.argval
@@ -40,7 +39,7 @@ def get_local(frame: Any, name: str) -> Value:
     return realised
 
 
-@opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE", "LOAD_FAST_BORROW")
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
 def load_fast(frame: Any, ins: Any) -> None:
     try:
         frame.push(get_local(frame, ins.argval))
@@ -54,7 +53,7 @@ def load_fast_and_clear(frame: Any, ins: Any) -> None:
     frame.push(NULL if value is None else value)
 
 
-@opcode("STORE_FAST", "STORE_FAST_MAYBE_NULL")
+@opcode("STORE_FAST")
 def store_fast(frame: Any, ins: Any) -> None:
     value = frame.stack.pop()
     if value is NULL:
@@ -220,11 +219,3 @@ def import_from(frame: Any, ins: Any) -> None:
 @opcode("LOAD_ASSERTION_ERROR")
 def load_assertion_error(frame: Any, ins: Any) -> None:
     frame.push(frame.cx.make(AssertionError))
-
-
-@opcode("LOAD_COMMON_CONSTANT")
-def load_common_constant(frame: Any, ins: Any) -> None:
-    frame.push(frame.cx.make(ins.argval))
-
-
-__all__ = ["Const", "get_global", "get_local", "push_method"]

@@ -45,7 +45,7 @@ class Value:
 
     # data model -----------------------------------------------------------------------------------------------
     def getattr(self, cx: Capture, name: str) -> Value:
-        return cx.class_attribute(self, name)  # type: ignore[no-any-return]
+        return cx.class_attribute(self, name)
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")

@@ -45,17 +45,17 @@ def build(exception: Object, back: Back) -> BaseException:
     real = base.__new__(exception.cls, *args)
     if isinstance(real, exception.cls):
         base.__init__(real, *args)  # type: ignore[misc]
-    return real  # type: ignore[no-any-return]
+    return real
 
 
 def translate(cx: Capture, found: Any, back: Back) -> Value:
     if id(found) in back:
         return back[id(found)][1]
     if type(found) in (tuple, list):
-        return cx.sequence([translate(cx, v, back) for v in found], type(found))  # type: ignore[no-any-return]
+        return cx.sequence([translate(cx, v, back) for v in found], type(found))
     if isinstance(found, Placeholder):
         raise Break("unsupported-attribute", "attribute of an exception")
-    return cx.make(found)  # type: ignore[no-any-return]
+    return cx.make(found)
 
 
 def attribute(cx: Capture, exception: Object, name: str) -> Value:
@@ -73,7 +73,7 @@ def text(cx: Capture, exception: Object, how: Any) -> Value:
         raise Break(
             "unsupported-operation", f"{how.__name__}({exception.describe()}) with arguments that are not constants"
         )
-    return cx.evaluate(how, real)  # type: ignore[no-any-return]
+    return cx.evaluate(how, real)
 
 
 def actual_class(cx: Capture, cls: type, args: list[Value]) -> type:

@@ -34,6 +34,7 @@ class Iter(Value):
         self.recipe = recipe
         self.exhausted = False
         self.taken = 0
+        self.made_at: int | None = None  # step of the root frame's instruction that made it
 
     def python_type(self) -> type:
         return self.cls

@@ -160,7 +160,7 @@ class PyModule(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         changed = cx.effects.get_global(self.module.__dict__, name)
         if changed is not None:
-            return changed  # type: ignore[no-any-return]
+            return changed
         if name in self.module.__dict__:
             return cx.wrap(self.module.__dict__[name], cx.dict_source(self.module.__dict__).dict_item(name))
         if name == "__dict__":
@@ -212,7 +212,7 @@ class Object(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         hook = mro_lookup(self.cls, "__getattribute__")
         if isinstance(hook, types.FunctionType):
-            return cx.call(cx.wrap(hook, self.class_source("__getattribute__")), [self, Const(name)], {})  # type: ignore[no-any-return]
+            return cx.call(cx.wrap(hook, self.class_source("__getattribute__")), [self, Const(name)], {})
         found = self.plain_getattr(cx, name)
         if found is not None:
             return found
@@ -222,7 +222,7 @@ class Object(Value):
             if found is not None:
                 return found
         if isinstance(handler, types.FunctionType):
-            return cx.call(cx.wrap(handler, self.class_source("__getattr__")), [self, Const(name)], {})  # type: ignore[no-any-return]
+            return cx.call(cx.wrap(handler, self.class_source("__getattr__")), [self, Const(name)], {})
         if handler is MISSING:
             cx.guard("class_absent", const_source(self.cls), "__getattr__")
         cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
@@ -231,7 +231,7 @@ class Object(Value):
     def plain_getattr(self, cx: Capture, name: str) -> Value | None:
         """object.__getattribute__ without the __getattr__ fallback; None when there is no such attribute."""
         if name == "__class__":
-            return cx.make(self.cls)  # type: ignore[no-any-return]
+            return cx.make(self.cls)
         raw = mro_lookup(self.cls, name)
         if raw is not MISSING and is_data_descriptor(raw):
             return self._data_descriptor(cx, name, raw)
@@ -245,7 +245,7 @@ class Object(Value):
                 assert self.source is not None
                 if raw is MISSING:
                     cx.guard("class_absent", const_source(self.cls), name)
-                return cx.wrap(instance[name], self.source.then("instance_dict").dict_item(name))  # type: ignore[no-any-return]
+                return cx.wrap(instance[name], self.source.then("instance_dict").dict_item(name))
             if instance is not None and self.source is not None:
                 cx.guard("instance_absent", self.source, name)
         if raw is MISSING:
@@ -268,38 +268,38 @@ class Object(Value):
             if raw.fget is None:
                 cx.throw(AttributeError, f"property {name!r} has no getter")
             getter = cx.wrap(raw.fget, self.class_source(name).attr("fget"))
-            return cx.call(getter, [self], {})  # type: ignore[no-any-return]
+            return cx.call(getter, [self], {})
         if isinstance(raw, types.MemberDescriptorType):  # __slots__
             if name in self.overlay:
                 if self.overlay[name] is DELETED:
                     cx.throw(AttributeError, name)
                 return self.overlay[name]
             if self.args is not None and not self.exists:
-                return cx.exception_attribute(self, name)  # type: ignore[no-any-return]
+                return cx.exception_attribute(self, name)
             if not self.exists:
                 cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
             assert self.source is not None
             value = cx.evaluate_raw(raw.__get__, self.real, self.cls)
-            return cx.wrap(value, self.source.attr(name))  # type: ignore[no-any-return]
+            return cx.wrap(value, self.source.attr(name))
         if isinstance(raw, types.GetSetDescriptorType):
             if name == "__dict__":
                 return self.instance_dict_value(cx)
             if name == "args" and self.args is not None:
-                return cx.tuple_of(self.args)  # type: ignore[no-any-return]
+                return cx.tuple_of(self.args)
             if name in self.overlay:
                 return self.overlay[name]
             if name == "__traceback__" and self.args is not None and not self.exists:
                 return Const(None) if self.raised_at is None else Traceback()
             if self.args is not None and not self.exists:
-                return cx.exception_attribute(self, name)  # type: ignore[no-any-return]
+                return cx.exception_attribute(self, name)
             if not self.exists or self.source is None:
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}")
-            return cx.wrap(getattr(self.real, name), self.source.attr(name))  # type: ignore[no-any-return]
+            return cx.wrap(getattr(self.real, name), self.source.attr(name))
         getter = mro_lookup(type(raw), "__get__")
         if isinstance(getter, types.FunctionType):
             descriptor = cx.wrap(raw, self.class_source(name))
             function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
-            return cx.call(function, [descriptor, self, cx.class_of(self)], {})  # type: ignore[no-any-return]
+            return cx.call(function, [descriptor, self, cx.class_of(self)], {})
         raise Break("unsupported-attribute", f"{self.describe()}.{name} ({type(raw).__name__})")
 
     def _module_attribute(self, cx: Capture, name: str) -> Value | None:
@@ -415,7 +415,7 @@ class Object(Value):
         method = self.special(cx, name)
         if method is None or (isinstance(method, Method) and isinstance(method.function, Builtin)):
             return None
-        return cx.call(method, list(args), {})  # type: ignore[no-any-return]
+        return cx.call(method, list(args), {})
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         direct, cx.direct = cx.direct, False
@@ -423,14 +423,14 @@ class Object(Value):
             forward = plain_module_forward(cx, self)
             if forward is not None:
                 cx.direct = direct
-                return cx.call(forward, args, kwargs)  # type: ignore[no-any-return]
+                return cx.call(forward, args, kwargs)
         method = self.special(cx, "__call__")
         cx.direct = direct
         if method is None:
             cx.throw(TypeError, f"{self.cls.__name__!r} object is not callable")
         if isinstance(method, Method) and isinstance(method.function, Builtin):
-            return cx.call_existing(self, args, kwargs)  # type: ignore[no-any-return]
-        return cx.call(method, args, kwargs)  # type: ignore[no-any-return]
+            return cx.call_existing(self, args, kwargs)
+        return cx.call(method, args, kwargs)
 
     def getitem(self, cx: Capture, key: Value) -> Value:
         found = self._special_or_storage(cx, "__getitem__", key)
@@ -624,7 +624,7 @@ class Super(Value):
                 if of_class:
                     return bind(cx, raw, source, None, receiver)
                 if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
-                    return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})  # type: ignore[no-any-return]
+                    return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})
                 return bind(cx, raw, source, receiver, cx.class_of(receiver))
         cx.throw(AttributeError, f"'super' object has no attribute {name!r}")
         raise AssertionError
@@ -676,7 +676,7 @@ class Compiled(Opaque):
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         assert self.source is not None
-        return cx.call(cx.wrap(self.real.fn, self.source.attr("fn")), args, kwargs)  # type: ignore[no-any-return]
+        return cx.call(cx.wrap(self.real.fn, self.source.attr("fn")), args, kwargs)
 
 
 def is_data_descriptor(raw: Any) -> bool:
@@ -697,7 +697,7 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
         function = cx.wrap(raw, source)
         return function if receiver is None else Method(receiver, function)
     if isinstance(raw, staticmethod):
-        return cx.wrap(raw.__func__, source.attr("__func__"))  # type: ignore[no-any-return]
+        return cx.wrap(raw.__func__, source.attr("__func__"))
     if isinstance(raw, classmethod):
         return Method(owner, cx.wrap(raw.__func__, source.attr("__func__")))
     if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType,
@@ -711,28 +711,28 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
         )
     if isinstance(raw, functools.cached_property):
         if receiver is None:
-            return cx.wrap(raw, source)  # type: ignore[no-any-return]
+            return cx.wrap(raw, source)
         value = cx.call(cx.wrap(raw.func, source.attr("func")), [receiver], {})
         cx.effects.set_attr(receiver, raw.attrname, value)
-        return value  # type: ignore[no-any-return]
+        return value
     if isinstance(raw, property) and receiver is None:
-        return cx.wrap(raw, source)  # type: ignore[no-any-return]
+        return cx.wrap(raw, source)
     getter = mro_lookup(type(raw), "__get__")
     if isinstance(getter, types.FunctionType):
         function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
-        return cx.call(function, [cx.wrap(raw, source), receiver or Const(None), owner], {})  # type: ignore[no-any-return]
+        return cx.call(function, [cx.wrap(raw, source), receiver or Const(None), owner], {})
     if getter is not MISSING and not isinstance(raw, (type, types.MethodType, functools.partial)):
         if callable(raw) and hasattr(raw, "__wrapped__") and isinstance(raw.__wrapped__, types.FunctionType):
-            return cx.wrap(raw, source) if receiver is None else Method(receiver, cx.wrap(raw, source))  # type: ignore[no-any-return]
-        return cx.wrap_descriptor(raw, source, receiver, owner)  # type: ignore[no-any-return]
-    return cx.wrap(raw, source)  # type: ignore[no-any-return]
+            return cx.wrap(raw, source) if receiver is None else Method(receiver, cx.wrap(raw, source))
+        return cx.wrap_descriptor(raw, source, receiver, owner)
+    return cx.wrap(raw, source)
 
 
 def class_attribute(cx: Capture, value: Value, name: str) -> Value:
     """An attribute of a value whose instances have no dict: a method, a field, or a constant of its class."""
     cls = value.python_type()
     if name == "__class__":
-        return cx.make(cls)  # type: ignore[no-any-return]
+        return cx.make(cls)
     raw = mro_lookup(cls, name)
     if raw is MISSING:
         cx.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
@@ -744,7 +744,7 @@ def class_attribute(cx: Capture, value: Value, name: str) -> Value:
             return value.at(cx, list(fields).index(name))
     source = const_source(cls).then("mro_lookup", name)
     if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
-        return cx.call(cx.wrap(raw.fget, source.attr("fget")), [value], {})  # type: ignore[no-any-return]
+        return cx.call(cx.wrap(raw.fget, source.attr("fget")), [value], {})
     if is_data_descriptor(raw):
         raise Break("unsupported-attribute", f"{value.describe()}.{name}")
     return bind(cx, raw, source, value, cx.make(cls))

@@ -617,7 +617,13 @@ def dataclass_asdict(x):
 
 @case(X)
 def dataclass_eq(x):
-    return x + 1, Frozen(1) == Frozen(1), Frozen(1) != Frozen(2), Ordered(1) < Ordered(2), max(Ordered(1), Ordered(3)).rank
+    return (
+        x + 1,
+        Frozen(1) == Frozen(1),
+        Frozen(1) != Frozen(2),
+        Ordered(1) < Ordered(2),
+        max(Ordered(1), Ordered(3)).rank,
+    )
 
 
 @case(X)

@@ -124,7 +124,17 @@ def two_lists(x, a, b):
 @case(X, (1, 2, (3, 4)))
 def tuple_ops(x, t):
     a, (b, c) = t[0], t[2]
-    return x + a + b + c, t[:2], t + (5,), t.index(2), 2 in t, len(t), t * 2, hash((1, 2)) == hash((1, 2)), tuple([1, 2])
+    return (
+        x + a + b + c,
+        t[:2],
+        t + (5,),
+        t.index(2),
+        2 in t,
+        len(t),
+        t * 2,
+        hash((1, 2)) == hash((1, 2)),
+        tuple([1, 2]),
+    )
 
 
 @case(X, {"a": 1, "b": 2})
@@ -225,7 +235,14 @@ def dict_views(x):
     d, e = {"a": 1, "b": 2}, {"b": 3, "c": 4}
     keys = d.keys()
     d["z"] = 0
-    return x + len(keys), sorted(d.keys() & e.keys()), sorted(d.keys() - e.keys()), sorted(d.keys() | e), keys, d.values()
+    return (
+        x + len(keys),
+        sorted(d.keys() & e.keys()),
+        sorted(d.keys() - e.keys()),
+        sorted(d.keys() | e),
+        keys,
+        d.values(),
+    )
 
 
 @case(X)
@@ -235,7 +252,18 @@ def dict_union_order(x):
 
 @case(X, {1, 2, 3})
 def set_read(x, s):
-    return x + len(s), 2 in s, s | {4}, s & {1}, s - {1}, s ^ {1, 9}, s <= {1, 2, 3, 4}, s == {3, 2, 1}, sorted(s), s > {1}
+    return (
+        x + len(s),
+        2 in s,
+        s | {4},
+        s & {1},
+        s - {1},
+        s ^ {1, 9},
+        s <= {1, 2, 3, 4},
+        s == {3, 2, 1},
+        sorted(s),
+        s > {1},
+    )
 
 
 @case(X, {1, 2, 3})
@@ -376,7 +404,11 @@ def counter(x):
 
 @case(X, breaks=ANY)
 def counter_arithmetic(x):
-    return x + 1, collections.Counter("aab") + collections.Counter("b"), collections.Counter(a=1) - collections.Counter(a=1)
+    return (
+        x + 1,
+        collections.Counter("aab") + collections.Counter("b"),
+        collections.Counter(a=1) - collections.Counter(a=1),
+    )
 
 
 @case(X)

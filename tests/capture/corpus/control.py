@@ -139,7 +139,13 @@ def raise_from(x):
         except KeyError as e:
             raise MyError(3) from e
     except MyError as e:
-        return x + e.code, type(e.__cause__).__name__, e.__cause__.args, type(e.__context__).__name__, e.__suppress_context__
+        return (
+            x + e.code,
+            type(e.__cause__).__name__,
+            e.__cause__.args,
+            type(e.__context__).__name__,
+            e.__suppress_context__,
+        )
 
 
 @case(X)

@@ -55,7 +55,12 @@ class Lists(nn.Module):
             x = act(x) if name != "relu" else x
         for w in self.weights:
             x = x * w
-        return x + self.named["b"] + self.layers[-1].bias + self.weights[0], "tanh" in self.table, len(self.table), list(self.table)
+        return (
+            x + self.named["b"] + self.layers[-1].bias + self.weights[0],
+            "tanh" in self.table,
+            len(self.table),
+            list(self.table),
+        )
 
 
 class Buffers(nn.Module):
@@ -168,7 +173,13 @@ class Introspective(nn.Module):
         for name, child in self.named_children():
             total = total + len(name)
         n = sum(p.numel() for p in self.parameters())
-        return x * total, n, [type(m).__name__ for m in self.children()], next(self.parameters()).dtype, len(list(self.buffers()))
+        return (
+            x * total,
+            n,
+            [type(m).__name__ for m in self.children()],
+            next(self.parameters()).dtype,
+            len(list(self.buffers())),
+        )
 
 
 class GetAttr(nn.Module):
@@ -320,7 +331,11 @@ run_module("submodule_assigned", SubmoduleAssigned, breaks=ANY)
 run_module("mode_changed_in_forward", ZeroGrad, breaks=ANY)
 run_module("sequential", lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.Softmax(-1)))
 run_module("weight_norm", lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 2)), breaks=ANY)
-run_module("old_weight_norm", lambda: nn.Sequential(nn.Linear(4, 2), nn.utils.parametrizations.orthogonal(nn.Linear(2, 2))), breaks=ANY)
+run_module(
+    "old_weight_norm",
+    lambda: nn.Sequential(nn.Linear(4, 2), nn.utils.parametrizations.orthogonal(nn.Linear(2, 2))),
+    breaks=ANY,
+)
 run_module("lazy_linear", lambda: nn.LazyLinear(2), breaks=ANY, recompiles=99)
 run_module("compiled_submodule", lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0)).eval())
 
@@ -344,7 +359,12 @@ run_module("embedding_bag", lambda: nn.EmbeddingBag(5, 3), torch.tensor([[0, 1],
 run_module("lstm", lambda: nn.LSTM(4, 3, batch_first=True), torch.ones(1, 2, 4), breaks=ANY, recompiles=1)
 run_module("gru_cell", lambda: nn.GRUCell(4, 3), torch.ones(1, 4), breaks=ANY)
 run_module("multihead", lambda: nn.MultiheadAttention(4, 2, batch_first=True), *[torch.ones(1, 2, 4)] * 3, breaks=ANY)
-run_module("encoder_layer", lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), torch.ones(1, 2, 4), breaks=ANY)
+run_module(
+    "encoder_layer",
+    lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+    torch.ones(1, 2, 4),
+    breaks=ANY,
+)
 run_module("bilinear", lambda: nn.Bilinear(4, 4, 2), X, X)
 run_module("cosine_similarity", lambda: nn.CosineSimilarity(), X, X)
 
@@ -473,7 +493,14 @@ def manual_sgd(m, x):
 
 @case(_seeded(Mlp), X)
 def module_methods(m, x):
-    return m.fc1.forward(x), len(list(m.parameters())), m.extra_repr(), isinstance(m.fc1, nn.Linear), m.get_submodule("fc1") is m.fc1, m.fc1.weight.T @ m.fc1.weight
+    return (
+        m.fc1.forward(x),
+        len(list(m.parameters())),
+        m.extra_repr(),
+        isinstance(m.fc1, nn.Linear),
+        m.get_submodule("fc1") is m.fc1,
+        m.fc1.weight.T @ m.fc1.weight,
+    )
 
 
 @case(_seeded(Mlp), X, breaks=ANY)

@@ -41,12 +41,28 @@ def augmented(x, n):
 
 @case(X, 3)
 def int_methods(x, n):
-    return x + n.bit_length(), n.to_bytes(2, "big"), int.from_bytes(b"\x01", "big"), n.real, n.numerator, (5).__add__(1), n.bit_count()
+    return (
+        x + n.bit_length(),
+        n.to_bytes(2, "big"),
+        int.from_bytes(b"\x01", "big"),
+        n.real,
+        n.numerator,
+        (5).__add__(1),
+        n.bit_count(),
+    )
 
 
 @case(X, 2.5)
 def float_methods(x, f):
-    return x + f, f.is_integer(), f.hex(), f.as_integer_ratio(), float.fromhex("0x1p3"), float("inf") > 1, float("nan") != float("nan")
+    return (
+        x + f,
+        f.is_integer(),
+        f.hex(),
+        f.as_integer_ratio(),
+        float.fromhex("0x1p3"),
+        float("inf") > 1,
+        float("nan") != float("nan"),
+    )
 
 
 @case(X)
@@ -63,7 +79,14 @@ def math_module(x):
 @case(X)
 def math_errors(x):
     out = []
-    for f in (lambda: math.sqrt(-1), lambda: math.log(0), lambda: 1 // 0, lambda: 1.0 / 0, lambda: int("x"), lambda: math.factorial(-1)):
+    for f in (
+        lambda: math.sqrt(-1),
+        lambda: math.log(0),
+        lambda: 1 // 0,
+        lambda: 1.0 / 0,
+        lambda: int("x"),
+        lambda: math.factorial(-1),
+    ):
         try:
             f()
         except (ValueError, ZeroDivisionError) as e:
@@ -108,7 +131,15 @@ def f_string_of_tensor_data(x):
 
 @case(X)
 def string_iteration(x):
-    return x + 1, [c for c in "abc"], {c: i for i, c in enumerate("ab")}, list(zip("ab", "cd")), sorted("cab"), max("abc"), "a" < "b"
+    return (
+        x + 1,
+        [c for c in "abc"],
+        {c: i for i, c in enumerate("ab")},
+        list(zip("ab", "cd")),
+        sorted("cab"),
+        max("abc"),
+        "a" < "b",
+    )
 
 
 @case(X)
@@ -144,7 +175,17 @@ def builtins_misc(x):
 @case(X)
 def slice_objects(x):
     s = slice(1, 3)
-    return x[s], [1, 2, 3, 4][s], s.start, s.stop, s.step, s.indices(10), slice(None, 2), x[slice(None, None, 2)], s == slice(1, 3)
+    return (
+        x[s],
+        [1, 2, 3, 4][s],
+        s.start,
+        s.stop,
+        s.step,
+        s.indices(10),
+        slice(None, 2),
+        x[slice(None, None, 2)],
+        s == slice(1, 3),
+    )
 
 
 @case(X, breaks="builtin-call")
@@ -234,7 +275,18 @@ def typing_helpers(x):
 
 @case(X)
 def numeric_string_conversions(x):
-    return x + 1, int(" 42 "), float("-1.5e-3"), str(1.0), str(1e20), repr(0.1), str(True), "%r" % "a", str(1j), f"{1e-7}"
+    return (
+        x + 1,
+        int(" 42 "),
+        float("-1.5e-3"),
+        str(1.0),
+        str(1e20),
+        repr(0.1),
+        str(True),
+        "%r" % "a",
+        str(1j),
+        f"{1e-7}",
+    )
 
 
 @case(X)

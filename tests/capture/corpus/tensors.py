@@ -197,7 +197,19 @@ def iteration(x):
     a, b = x
     rows = [r * 2 for r in x]
     c, *d = x[0]
-    return a + b, rows, c, d, len(x), list(x), [i for i, _ in enumerate(x)], list(zip(x, x)), max(len(r) for r in x), sum(x), torch.stack(tuple(x))
+    return (
+        a + b,
+        rows,
+        c,
+        d,
+        len(x),
+        list(x),
+        [i for i, _ in enumerate(x)],
+        list(zip(x, x)),
+        max(len(r) for r in x),
+        sum(x),
+        torch.stack(tuple(x)),
+    )
 
 
 @case(torch.tensor(3.0), breaks=ANY)
@@ -325,7 +337,17 @@ def tensor_in_set(x):
 @case(G)
 def autograd_flags(x):
     y = x * 2
-    return y, y.requires_grad, y.detach().requires_grad, x.is_leaf, y.is_leaf, x.detach() + 1, x.data * 3, (x > 0).requires_grad, y.sum()
+    return (
+        y,
+        y.requires_grad,
+        y.detach().requires_grad,
+        x.is_leaf,
+        y.is_leaf,
+        x.detach() + 1,
+        x.data * 3,
+        (x > 0).requires_grad,
+        y.sum(),
+    )
 
 
 @case(G, breaks=ANY)
@@ -517,7 +539,13 @@ def tensor_subclass_argument(x):
 
 @case(V)
 def method_by_getattr(x):
-    return getattr(x, "sin")(), getattr(torch, "cos")(x), torch.Tensor.add(x, 1), torch.Tensor.sum(x), getattr(x, "size")(0)
+    return (
+        getattr(x, "sin")(),
+        getattr(torch, "cos")(x),
+        torch.Tensor.add(x, 1),
+        torch.Tensor.sum(x),
+        getattr(x, "size")(0),
+    )
 
 
 @case(V)
@@ -532,12 +560,24 @@ def shape_dependent_code(x):
     n = x.shape[0]
     mask = torch.tril(torch.ones(n, n, dtype=torch.bool))
     pos = torch.arange(n)
-    return x.masked_fill(~mask, float("-inf")), pos[:, None] - pos[None, :], x.new_zeros(n, n + 1), torch.zeros(n // 2, n * 2)
+    return (
+        x.masked_fill(~mask, float("-inf")),
+        pos[:, None] - pos[None, :],
+        x.new_zeros(n, n + 1),
+        torch.zeros(n // 2, n * 2),
+    )
 
 
 @case(V)
 def empty_and_scalar_shapes(x):
-    return x[:0], x.new_empty(0), torch.zeros(()), torch.ones(1, 0, 2).sum(), x.reshape(4, 1, 1).squeeze(), x.sum()[None]
+    return (
+        x[:0],
+        x.new_empty(0),
+        torch.zeros(()),
+        torch.ones(1, 0, 2).sum(),
+        x.reshape(4, 1, 1).squeeze(),
+        x.sum()[None],
+    )
 
 
 @case(V)
@@ -626,7 +666,11 @@ def torch_size_from_args(x):
 
 @case(V)
 def custom_function_of_torch(x):
-    return torch.nn.functional.layer_norm(x, x.shape), torch.nn.functional.one_hot(x.long(), 5), torch.nn.functional.pad(x, (1, 1))
+    return (
+        torch.nn.functional.layer_norm(x, x.shape),
+        torch.nn.functional.one_hot(x.long(), 5),
+        torch.nn.functional.pad(x, (1, 1)),
+    )
 
 
 @case(V)

@@ -1,0 +1,229 @@
+"""Each kind of graph break has a test that provokes it; the values stay those of eager Python."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from capture.harness import Case, World, compare, compile_recorded, run
+
+import pycompiler
+from pycompiler.capture import context
+from pycompiler.capture.breaks import BREAK_KINDS, Break
+from pycompiler.errors import Unsupported
+
+X = torch.arange(4.0)
+PROVOKERS: dict[str, Case] = {}
+
+
+def provokes(kind: str, *args: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function that breaks with `kind`."""
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        PROVOKERS[kind] = Case(fn, args, **options)
+        return fn
+
+    return register
+
+
+@provokes("data-dependent-jump", X)
+def jump(x: Any) -> Any:
+    return x + 1 if x.sum() > 0 else x - 1
+
+
+@provokes("builtin-call", X)
+def builtin_call(x: Any) -> Any:
+    y = x + 1
+    print("text")
+    return y * 2
+
+
+@pycompiler.disable
+def _disabled(x: Any) -> Any:
+    return x * 5
+
+
+@provokes("disabled-call", X)
+def disabled_call(x: Any) -> Any:
+    return _disabled(x + 1) * 2
+
+
+@provokes("skipped-call", X)
+def skipped_call(x: Any) -> Any:
+    torch.manual_seed(3)
+    return x + torch.rand(4)
+
+
+@provokes("data-dependent-value", X)
+def data_value(x: Any) -> Any:
+    return x * x.sum().item()
+
+
+@provokes("dynamic-output-shape", X)
+def dynamic_shape(x: Any) -> Any:
+    return (x + 1)[x > 1] * 2
+
+
+@provokes("unsupported-opcode", X)
+def opcode(x: Any) -> Any:
+    class Local:
+        k = 2
+
+    return x * Local.k
+
+
+@provokes("unsupported-attribute", X)
+def attribute(x: Any) -> Any:
+    return x + int.__dict__["__doc__"].count("int")
+
+
+@provokes("unsupported-type", torch.eye(3).to_sparse())
+def type_(x: Any) -> Any:
+    return x.to_dense() + 1
+
+
+@provokes("unsupported-operation", make=lambda: (X.clone(), memoryview(b"ab")))
+def operation(x: Any, view: Any) -> Any:
+    return x + view[0]
+
+
+@provokes("tensor-attribute-store", X)
+def tensor_store(x: Any) -> Any:
+    y = x + 1
+    y.note = "n"
+    return y * 2
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+@provokes("tensor-subclass", make=lambda: (torch.ones(4).as_subclass(Tagged),))
+def subclass(x: Any) -> Any:
+    return x * 2
+
+
+@provokes("operator-failed", X)
+def operator_failed(x: Any) -> Any:
+    try:
+        return x @ torch.ones(3)
+    except RuntimeError:
+        return x + 1
+
+
+@provokes("uncaught-exception", X)
+def uncaught(x: Any) -> Any:
+    y = x + 1
+    raise ValueError(len(y))
+
+
+@provokes("recursion", X)
+def recursion(x: Any) -> Any:
+    def down(v: Any, n: int) -> Any:
+        return v if n == 0 else down(v + 1, n - 1)
+
+    return down(x, 200)
+
+
+@provokes("generator-state", X)
+def generator_state(x: Any) -> Any:
+    g = (v * 2 for v in (x, x + 1))
+    next(g)
+    return g
+
+
+@provokes("explicit-break", X)
+def explicit(x: Any) -> Any:
+    y = x + 1
+    pycompiler.graph_break()
+    return y * 2
+
+
+class Holder:
+    level = 1
+
+
+@provokes("mutation-unsupported", X)
+def mutation(x: Any) -> Any:
+    Holder.level = 1
+    return x * Holder.level
+
+
+@provokes("global-state", X)
+def global_state(x: Any) -> Any:
+    torch.set_default_dtype(torch.float64)
+    y = torch.ones(4)
+    torch.set_default_dtype(torch.float32)
+    return x + y
+
+
+@provokes("import", X)
+def import_(x: Any) -> Any:
+    import this_module_does_not_exist_at_all  # noqa: F401
+
+    return x
+
+
+@provokes("trace-budget", X)
+def budget(x: Any) -> Any:
+    n = 0
+    for i in range(300):
+        n += i
+    return x + n
+
+
+@contextlib.contextmanager
+def _small_budget(kind: str) -> Iterator[None]:
+    before = context.BUDGET
+    context.BUDGET = 500 if kind == "trace-budget" else before
+    try:
+        yield
+    finally:
+        context.BUDGET = before
+
+
+@pytest.mark.parametrize("kind", BREAK_KINDS)
+def test_kind_is_provoked(kind: str) -> None:
+    case = PROVOKERS[kind]
+    world = World(case)
+    eager = run(case.fn, world)
+    compiled = compile_recorded(case.fn)
+    with _small_budget(kind):
+        compare(eager, run(compiled.fn, world))
+        compare(eager, run(compiled.fn, world))
+    assert kind in compiled.breaks
+
+
+@pytest.mark.parametrize("kind", BREAK_KINDS)
+def test_fullgraph_raises_it(kind: str) -> None:
+    """The first break of a capture is raised with its id, a reason, the user's line and a hint."""
+    case = PROVOKERS[kind]
+    args, kwargs = World(case).fresh()
+    compiled = pycompiler.compile(case.fn, backend="eager", fullgraph=True)
+    with _small_budget(kind), pytest.raises(Unsupported) as caught:
+        compiled(*args, **kwargs)
+    text = str(caught.value)
+    assert BREAK_KINDS[kind][0] in text
+    assert BREAK_KINDS[kind][1] in text
+    assert "test_breaks.py" in text
+
+
+def test_table() -> None:
+    assert PROVOKERS.keys() == BREAK_KINDS.keys()
+    assert all(what and hint for what, hint in BREAK_KINDS.values())
+    with pytest.raises(KeyError):
+        Break("no-such-kind")
+
+
+def test_reason_names_what_was_seen() -> None:
+    seen = Break("builtin-call", "print('a')")
+    assert seen.reason.endswith(": print('a')")
+    assert Break("builtin-call").reason == BREAK_KINDS["builtin-call"][0]
+
+
+def test_import_break_leaves_no_module() -> None:
+    assert "this_module_does_not_exist_at_all" not in sys.modules
