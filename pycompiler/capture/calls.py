@@ -21,12 +21,14 @@ from pycompiler.capture import operators, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values import exceptions
+from pycompiler.capture.values.attributes import MISSING, bind, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
-from pycompiler.capture.values.objects import MISSING, Class, Object, bind, mro_lookup
+from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method
 
 Args = list[Value]

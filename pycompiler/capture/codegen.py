@@ -22,11 +22,12 @@ from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
 from pycompiler.capture.values.base import Cell, Lazy, Value
+from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, DictView, List, Set, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod
-from pycompiler.capture.values.objects import DELETED, Class, InstanceDict, Object, Opaque, PyModule, Super
+from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
 from pycompiler.ir.source import ACCESSORS, Source
 

@@ -20,11 +20,13 @@ from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.values import exceptions
+from pycompiler.capture.values.attributes import class_attribute, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
+from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, Key, List, Sequence, Set, Tuple, UserKey
 from pycompiler.capture.values.iterators import Iter
-from pycompiler.capture.values.objects import Class, Object, class_attribute, mro_lookup
+from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import new_fake_mode
 from pycompiler.ir.guards import Guard, UserFrame, global_state

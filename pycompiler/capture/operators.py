@@ -14,12 +14,14 @@ from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values import exceptions
+from pycompiler.capture.values.attributes import mro_lookup
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import Builtin, Function, Method
-from pycompiler.capture.values.objects import Class, Object, Opaque, mro_lookup
+from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.tensor import Tensor
 
 # Differences between versions that the handlers need, by name.

@@ -18,11 +18,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
-from pycompiler.capture.values.objects import Class, Compiled, Object, Opaque, PyModule, instance_dict
+from pycompiler.capture.values.objects import Compiled, Object, Opaque
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source

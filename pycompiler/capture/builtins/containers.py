@@ -12,9 +12,10 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.iteration import sort_values
 from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, DictView, Key, List, Sequence, Set, Tuple
-from pycompiler.capture.values.objects import Class, Object
+from pycompiler.capture.values.objects import Object
 
 NONE = Const(None)
 

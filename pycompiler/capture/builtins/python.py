@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
+from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
-from pycompiler.capture.values.objects import MISSING, Class, Object, Super, mro_lookup
+from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
 
 

@@ -9,11 +9,12 @@ from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.opcodes.registry import Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
 from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Tuple
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Generator
-from pycompiler.capture.values.objects import Class, Object, Traceback
+from pycompiler.capture.values.objects import Object, Traceback
 
 
 # jumps --------------------------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from typing import Any
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import Handler, opcode
+from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import NULL, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.objects import MISSING, mro_lookup
 
 
 @opcode("POP_TOP")

@@ -8,8 +8,8 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import opcode
 from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.functions import Method
-from pycompiler.capture.values.objects import Class, Super
 from pycompiler.ir.source import const as const_source
 
 

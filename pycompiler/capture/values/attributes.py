@@ -1,0 +1,99 @@
+"""Attribute lookup on classes: the mro, descriptors, binding.
+
+In: a raw class attribute and its source.  Out: the value that looking it up gives.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.ir.source import Source
+from pycompiler.ir.source import const as const_source
+
+MISSING = object()
+
+
+def mro_lookup(cls: type, name: str) -> Any:
+    """The raw class attribute (no descriptor call), or MISSING."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def is_data_descriptor(raw: Any) -> bool:
+    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+
+
+def instance_dict(real: Any) -> dict[str, Any] | None:
+    try:
+        found = object.__getattribute__(real, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: Value) -> Value:
+    """What looking up the raw class attribute `raw` gives: non-data descriptors are bound."""
+    if isinstance(raw, types.FunctionType):
+        function = cx.wrap(raw, source)
+        return function if receiver is None else Method(receiver, function)
+    if isinstance(raw, staticmethod):
+        return cx.wrap(raw.__func__, source.attr("__func__"))
+    if isinstance(raw, classmethod):
+        return Method(owner, cx.wrap(raw.__func__, source.attr("__func__")))
+    if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType,
+                        types.ClassMethodDescriptorType)):  # fmt: skip
+        if isinstance(raw, types.ClassMethodDescriptorType):
+            return Method(owner, Builtin(raw))
+        return (
+            Builtin(raw)
+            if receiver is None or isinstance(raw, types.BuiltinFunctionType)
+            else Method(receiver, Builtin(raw))
+        )
+    if isinstance(raw, functools.cached_property):
+        if receiver is None:
+            return cx.wrap(raw, source)
+        value = cx.call(cx.wrap(raw.func, source.attr("func")), [receiver], {})
+        cx.effects.set_attr(receiver, raw.attrname, value)
+        return value
+    if isinstance(raw, property) and receiver is None:
+        return cx.wrap(raw, source)
+    getter = mro_lookup(type(raw), "__get__")
+    if isinstance(getter, types.FunctionType):
+        function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
+        return cx.call(function, [cx.wrap(raw, source), receiver or Const(None), owner], {})
+    if getter is not MISSING and not isinstance(raw, (type, types.MethodType, functools.partial)):
+        if callable(raw) and hasattr(raw, "__wrapped__") and isinstance(raw.__wrapped__, types.FunctionType):
+            return cx.wrap(raw, source) if receiver is None else Method(receiver, cx.wrap(raw, source))
+        return cx.wrap_descriptor(raw, source, receiver, owner)
+    return cx.wrap(raw, source)
+
+
+def class_attribute(cx: Capture, value: Value, name: str) -> Value:
+    """An attribute of a value whose instances have no dict: a method, a field, or a constant of its class."""
+    cls = value.python_type()
+    if name == "__class__":
+        return cx.make(cls)
+    raw = mro_lookup(cls, name)
+    if raw is MISSING:
+        cx.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+    if isinstance(value, Tuple):
+        fields = getattr(cls, "_fields", None) or [
+            n for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)
+        ]
+        if name in fields:
+            return value.at(cx, list(fields).index(name))
+    source = const_source(cls).then("mro_lookup", name)
+    if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+        return cx.call(cx.wrap(raw.fget, source.attr("fget")), [value], {})
+    if is_data_descriptor(raw):
+        raise Break("unsupported-attribute", f"{value.describe()}.{name}")
+    return bind(cx, raw, source, value, cx.make(cls))

@@ -1,0 +1,183 @@
+"""Classes, modules and super().
+
+A class answers as `type` does: attributes through its mro and its metaclass, operators through the metaclass.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.attributes import MISSING, bind, mro_lookup
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.ir.source import const as const_source
+
+
+class Class(Value):
+    """A class."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def describe(self) -> str:
+        return f"class {self.cls.__qualname__}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return type(self.cls)
+
+    def identity(self) -> object:
+        return ("object", id(self.cls))
+
+    def is_const(self) -> bool:
+        return True
+
+    def const(self) -> Any:
+        return self.cls
+
+    def truth(self, cx: Capture) -> bool:
+        method = self.special(cx, "__bool__") or self.special(cx, "__len__")
+        return True if method is None else cx.truth(cx.call(method, [], {}))
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.construct(self, args, kwargs)
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__module__", "__mro__", "__bases__", "__base__", "__doc__"):
+            return cx.make(getattr(self.cls, name))
+        if name == "__dict__":
+            raise Break("unsupported-attribute", f"{self.describe()}.__dict__")
+        if name == "__class__":
+            return cx.make(type(self.cls))
+        raw = mro_lookup(self.cls, name)
+        meta = mro_lookup(type(self.cls), name)
+        if isinstance(meta, property) or (meta is not MISSING and raw is MISSING):
+            return self._meta_attribute(cx, name, meta)
+        if raw is MISSING:
+            cx.guard("class_absent", const_source(self.cls), name)
+            handler = mro_lookup(type(self.cls), "__getattr__")
+            if isinstance(handler, types.FunctionType):
+                function = cx.wrap(handler, const_source(type(self.cls)).then("mro_lookup", "__getattr__"))
+                return cx.call(function, [self, Const(name)], {})
+            cx.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
+        source = const_source(self.cls).then("mro_lookup", name)
+        return bind(cx, raw, source, None, self)
+
+    def _meta_attribute(self, cx: Capture, name: str, meta: Any) -> Value:
+        source = const_source(type(self.cls)).then("mro_lookup", name)
+        if isinstance(meta, types.FunctionType):
+            return Method(self, cx.wrap(meta, source))
+        if isinstance(meta, property) and isinstance(meta.fget, types.FunctionType):
+            return cx.call(cx.wrap(meta.fget, source.attr("fget")), [self], {})
+        if isinstance(meta, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return Method(self, Builtin(meta))
+        return cx.evaluate(getattr, self.cls, name)
+
+    def special(self, cx: Capture, name: str) -> Value | None:
+        """A special method of the metaclass, bound to the class; enums are immutable and evaluated instead."""
+        raw = mro_lookup(type(self.cls), name)
+        if not isinstance(raw, types.FunctionType) or isinstance(self.cls, enum.EnumMeta):
+            return None
+        return Method(self, cx.wrap(raw, const_source(type(self.cls)).then("mro_lookup", name)))
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        method = self.special(cx, "__getitem__")
+        if method is not None:
+            return cx.call(method, [key], {})
+        return cx.make(cx.evaluate_raw(lambda c, k: c[k], self.cls, key.const()))
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        method = self.special(cx, "__iter__")
+        if method is not None:
+            return cx.elements(cx.call(method, [], {}))
+        return (cx.make(m) for m in list(cx.evaluate_raw(iter, self.cls)))
+
+    def length(self, cx: Capture) -> int:
+        method = self.special(cx, "__len__")
+        if method is not None:
+            return int(cx.call(method, [], {}).const())
+        return int(cx.evaluate_raw(len, self.cls))
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        method = self.special(cx, "__contains__")
+        if method is not None:
+            return cx.truth(cx.call(method, [item], {}))
+        real = getattr(item, "real", MISSING)
+        real = item.const() if real is MISSING else real
+        return bool(cx.evaluate_raw(lambda c, k: k in c, self.cls, real))
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+
+
+class PyModule(Value):
+    """An imported module."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self.module = module
+
+    def describe(self) -> str:
+        return f"module {self.module.__name__}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return types.ModuleType
+
+    def identity(self) -> object:
+        return ("object", id(self.module))
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        changed = cx.effects.get_global(self.module.__dict__, name)
+        if changed is not None:
+            return changed
+        if name in self.module.__dict__:
+            return cx.wrap(self.module.__dict__[name], cx.dict_source(self.module.__dict__).dict_item(name))
+        if name == "__dict__":
+            return cx.wrap(self.module.__dict__, cx.dict_source(self.module.__dict__))
+        cx.guard("dict_absent", cx.dict_source(self.module.__dict__), name)
+        try:  # lazy modules with __getattr__
+            return cx.make(getattr(self.module, name))
+        except AttributeError as e:
+            cx.throw(AttributeError, str(e))
+            raise
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        cx.effects.set_global(self.module.__dict__, name, value)
+
+
+class Super(Value):
+    """super(cls, receiver)."""
+
+    def __init__(self, cls: type, receiver: Value) -> None:
+        self.cls = cls
+        self.receiver = receiver
+
+    def python_type(self) -> type:
+        return super
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        receiver = self.receiver
+        of_class = isinstance(receiver, Class) and issubclass(receiver.cls, self.cls)  # else a metaclass's instance
+        start = receiver.cls if isinstance(receiver, Class) and of_class else receiver.python_type()
+        mro = start.__mro__
+        for base in mro[mro.index(self.cls) + 1 :]:
+            if name in base.__dict__:
+                raw = base.__dict__[name]
+                source = const_source(base).then("mro_lookup", name)
+                if of_class:
+                    return bind(cx, raw, source, None, receiver)
+                if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+                    return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})
+                return bind(cx, raw, source, receiver, cx.class_of(receiver))
+        cx.throw(AttributeError, f"'super' object has no attribute {name!r}")
+        raise AssertionError
