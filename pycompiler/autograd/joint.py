@@ -24,6 +24,7 @@ from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from pycompiler.autograd import attention
 from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, is_random, plain
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import Step, strided_step, view_root, view_steps
@@ -276,6 +277,8 @@ class _Trace:
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
         if node.op == "call_function":
             assert callable(node.target)
+            if node.target is attention.TARGET:
+                args, kwargs = attention.prepared(args, kwargs)
             if node.target in _NEEDS_PYTHON_DISPATCHER:
                 with torch._C._EnablePythonDispatcher():
                     return node.target(*args, **kwargs)

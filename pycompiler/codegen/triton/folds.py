@@ -23,6 +23,7 @@ class Fold:
 
     kind: str
     dtype: torch.dtype
+    wide: bool = False  # positions are 64-bit numbers
 
     @property
     def base(self) -> str:
@@ -32,7 +33,7 @@ class Fold:
     def state(self) -> list[torch.dtype]:
         """dtypes of the state; those of a workspace in memory as well."""
         if self.base in ARG:
-            return [self.dtype, torch.int64]
+            return [self.dtype, torch.int64 if self.wide else torch.int32]
         if self.base == "welford":
             return [self.dtype] * 3
         return [torch.bool if self.base in ("any", "all") else self.dtype]
@@ -52,7 +53,7 @@ class Fold:
     @property
     def identities(self) -> list[str]:
         if self.base in ARG:
-            return [identity(self.base, self.dtype), "9223372036854775807"]
+            return [identity(self.base, self.dtype), "9223372036854775807" if self.wide else "2147483647"]
         if self.base == "welford":
             return ["0.0", "0.0", "0.0"]
         return [identity(self.base, torch.int32 if self.lanes[0] == "tl.int32" else self.dtype)]

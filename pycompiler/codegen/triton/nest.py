@@ -213,7 +213,7 @@ class NestWriter:
     def fold_of(self, stage: Stage) -> Fold:
         loop = stage.loop
         assert loop.reduction is not None
-        return Fold(loop.reduction.kind, loop.body[loop.results[0]].dtype)
+        return Fold(loop.reduction.kind, loop.body[loop.results[0]].dtype, self.wide)
 
     def start(self, fold: Fold, prefix: str) -> list[str]:
         names = [f"{prefix}_{k}" for k in range(len(fold.lanes))]

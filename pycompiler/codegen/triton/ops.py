@@ -29,8 +29,8 @@ FLOAT: dict[str, str] = {
     "sigmoid": "tl.sigmoid({0})", "round": "pyc_round({0})", "tanh": "pyc_tanh({0})",
     "trunc": "pyc_trunc({0})", "isnan": "({0} != {0})", "isinf": '(tl.abs({0}) == float("inf"))',
     "signbit": "(libdevice.signbit({0}) != 0)",
-    **_calls("tl.", "exp", "exp2", "log", "log2", "rsqrt", "sin", "cos", "erf", "floor", "ceil"),
-    "sqrt": "tl.sqrt_rn({0})",
+    **_calls("tl.", "exp", "exp2", "log", "log2", "rsqrt", "sin", "cos", "floor", "ceil"),
+    "sqrt": "tl.sqrt_rn({0})", "erf": "pyc_erf({0})",
     **_calls(
         "libdevice.", "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh",
         "atanh", "erfc", "erfinv", "lgamma",
@@ -52,7 +52,7 @@ BOOL: dict[str, str] = {
     "mul": "{0} & {1}", "maximum": "{0} | {1}", "minimum": "{0} & {1}", "abs": "{0}", "sign": "{0}", "square": "{0}",
 }  # fmt: skip
 
-FLOAT64: dict[str, str] = {"sqrt": "tl.sqrt({0})"}  # what differs from FLOAT
+FLOAT64: dict[str, str] = {"sqrt": "tl.sqrt({0})", "erf": "tl.erf({0})"}  # what differs from FLOAT
 
 ANY: dict[str, str] = {
     "eq": "({0} == {1})", "ne": "({0} != {1})", "lt": "({0} < {1})", "le": "({0} <= {1})", "gt": "({0} > {1})",

@@ -1,0 +1,204 @@
+"""Programs for the Triton code generator, and how they become a plan.  `python triton_cases.py` compares each with eager
+under Triton's interpreter and prints a line a case; `python triton_cases.py compile` compiles each for an sm_90 GPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from kernel_harness import lowered
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from pycompiler.codegen import triton as codegen
+from pycompiler.ir.plan import Plan
+from pycompiler.runtime import triton_build
+from pycompiler.runtime.plan_builder import make_plan
+from pycompiler.runtime.plan_python import PythonPlan
+from pycompiler.scheduling import schedule
+
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
+TYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16", "int64": "i64", "int32": "i32",
+         "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "i1"}  # fmt: skip
+
+torch.manual_seed(0)
+r = torch.randn
+
+
+def b(*shape: int) -> Tensor:
+    return torch.randn(*shape).bfloat16()
+
+
+def integers(high: int, *shape: int) -> Tensor:
+    return torch.randint(0, high, shape)
+
+
+def layer_norm_gradients(x: Tensor, w: Tensor, c: Tensor, g: Tensor) -> Any:
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_() for t in (x, w, c)]
+        return torch.autograd.grad(F.layer_norm(F.gelu(leaves[0]), (x.shape[-1],), *leaves[1:]), leaves, g)
+
+
+def cross_entropy_gradients(x: Tensor, t: Tensor) -> Any:
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        loss = F.cross_entropy(x, t)
+        return loss, *torch.autograd.grad(loss, x)
+
+
+def rms_norm(x: Tensor, residual: Tensor, w: Tensor) -> Any:
+    y = x + residual
+    return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * w, y
+
+
+# Triton 3.9 itself crashes while it compiles these (Triton 3.6 does not).
+CRASHES = ("extremes_long",)
+NAN = float("nan")
+Case = tuple[Callable[..., Any], list[Tensor]]
+CASES: dict[str, Case] = {
+    "softmax": (lambda x: torch.softmax(x, -1), [r(33, 65)]),
+    "softmax_bf16": (lambda x: torch.softmax(x, -1), [b(33, 128)]),
+    "softmax_columns": (lambda x: torch.softmax(x, 1), [r(3, 7, 19)]),
+    "softmax_long": (lambda x: torch.softmax(x, -1), [r(2, 20000)]),
+    "layer_norm": (lambda x, w, c: F.layer_norm(x, (65,), w, c), [r(33, 65), r(65), r(65)]),
+    "layer_norm_long": (lambda x, w: F.layer_norm(x, (20000,), w), [r(2, 20000), r(20000)]),
+    "gelu_layer_norm": (lambda x, w, c: F.layer_norm(F.gelu(x), (128,), w, c), [b(33, 128), b(128), b(128)]),
+    "layer_norm_gradients": (layer_norm_gradients, [r(33, 65), r(65), r(65), r(33, 65)]),
+    "swiglu": (lambda x, y: F.silu(x) * y, [r(33, 65), r(33, 65)]),
+    "residual_rms_norm": (rms_norm, [r(8, 65), r(8, 65), r(65)]),
+    "cross_entropy": (cross_entropy_gradients, [r(33, 65), integers(65, 33)]),
+    "cross_entropy_long": (cross_entropy_gradients, [r(3, 20000), integers(65, 3)]),
+    "extremes": (lambda x: (x.argmax(-1), x.amax(-1), x.argmin(0), x.amin()), [r(9, 33)]),
+    "extremes_long": (lambda x: (x.argmax(-1), x.prod(-1)), [r(2, 20000)]),
+    "extremes_nan": (lambda x: (x.argmax(), x.argmin(), x.amax(0)), [torch.tensor([[1, NAN, 3], [NAN, 5.0, -2]])]),
+    "extremes_tied": (lambda x: (x.argmax(-1), x.argmax(), x.argmin(0)), [integers(3, 9, 33)]),
+    "sums": (lambda x: (x.sum(), x.sum(0), x.sum(-1), x.prod(-1), x.mean(0)), [r(9, 33)]),
+    "sums_of_integers": (lambda x: (x.sum(0), x.sum(), x.amin(1), (x > 3).sum()), [integers(99, 9, 33)]),
+    "column_sums": (lambda x: x.sum(0), [r(1000, 130)]),
+    "middle_sums": (lambda x: (x.sum(1), x.mean((0, 2)), x.relu().sum(1) / 3), [r(4, 50, 70)]),
+    "any_all": (lambda x: ((x > 0).any(-1), (x > 0).all(0), (x > 9).any()), [r(9, 33)]),
+    "variance": (lambda x: (*torch.var_mean(x, (0, 2, 3)), *torch.var_mean(x)), [r(4, 5, 6, 7)]),
+    "casts": (lambda x: (x.bfloat16(), x.half(), x.double(), (x * 9).int(), x > 0), [r(9, 33)]),
+    "masks": (
+        lambda x, m: (torch.where(m, x, 0.5), x.masked_fill(m, -float("inf")), m.logical_not() & (x > 0)),
+        [r(9, 33), r(9, 33) > 0],
+    ),
+    "triangles": (lambda x: torch.tril(x) + torch.ones_like(x).triu(1), [r(17, 17)]),
+    "transposes": (lambda x, y: (x.t() + y, x.t().contiguous()), [r(9, 33), r(33, 9)]),
+    "permuted": (lambda x: x.view(2, 3, 4, 5).permute(0, 2, 1, 3).reshape(2, 4, 15) + 1, [r(2, 60)]),
+    "embedding": (lambda w, i: F.embedding(i, w) * 2, [r(50, 16), integers(50, 3, 7)]),
+    "embedding_gradient": (
+        lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 50, -1, False),
+        [r(21, 16), integers(50, 21)],
+    ),
+    "gather": (lambda x, i: x.gather(1, i), [r(5, 16), integers(16, 5, 3)]),
+    "negative_indices": (lambda x, i: x[i - 5] + 1, [r(5, 16), integers(5, 4)]),
+    "cat": (lambda x, y: torch.cat([x, y], 1) * 2, [r(5, 3), r(5, 4)]),
+    "pad": (lambda x: F.pad(x, (1, 2, 3, 0)) * 2, [r(5, 3)]),
+    "functions": (
+        lambda x: (x.tanh(), x.sigmoid(), x.erf(), x.abs().sqrt(), x.sin(), x.floor(), x.round(), x.sign(), x.exp()),
+        [r(9, 33)],
+    ),
+    "division": (lambda x, y: (torch.remainder(x, y), x / y, torch.floor_divide(x, y)), [r(9, 33), r(9, 33)]),
+    "integers": (
+        lambda x, y: (x // y, x % y, x & y, x | y, ~x, x << 1, x.abs(), -x, x * y, torch.maximum(x, y)),
+        [integers(99, 9, 33) - 50, integers(8, 9, 33) + 1],
+    ),
+    "booleans": (lambda x: (x & True, x.float() * 2, torch.ones_like(x), x.int() + 1), [r(9, 33) > 0]),
+    "scalar": (lambda x, s: x * s + 1, [r(9), torch.tensor(3.0)]),
+    "empty": (lambda x: x + 1, [r(0, 5)]),
+    "one_element": (lambda x: x + 1, [r(1)]),
+}
+
+
+def compiled(name: str, function: Callable[..., Any], arguments: list[Tensor]) -> tuple[Plan, codegen.TritonSource]:
+    plan_schedule = schedule(lowered(function, arguments, name))
+    source = codegen.generate(plan_schedule)
+    plan = make_plan(plan_schedule, triton_build.build(source.text, source.symbols))
+    plan.launcher = "triton"
+    return plan, source
+
+
+def check(name: str) -> None:
+    """Values equal eager's, and nothing but kernels ran."""
+    function, arguments = CASES[name]
+    plan, _ = compiled(name, function, arguments)
+    operators = [s for s in plan.steps if type(s).__name__ == "Aten"]
+    assert not operators, f"{operators} were not compiled"
+    with torch.no_grad():
+        expected = pytree.tree_leaves(function(*arguments))
+    for got, want in zip(PythonPlan(plan)(*arguments), expected, strict=True):
+        tolerance = TOLERANCE.get(want.dtype, 0.0)
+        torch.testing.assert_close(got, want, equal_nan=True, rtol=tolerance, atol=tolerance)
+
+
+def out_of_range() -> None:
+    """A bad index does not touch memory outside (it is clamped), and the kernel asserts on the device that it is good."""
+    plan, source = compiled("bad_index", lambda w, i: F.embedding(i, w) * 2, [r(50, 16), integers(50, 3)])
+    assert "tl.device_assert" in source.text
+    assert "@triton.jit(debug=True)" in source.text
+    w = r(50, 16)
+    got = PythonPlan(plan)(w, torch.tensor([1, 5000000, -3]))[0]  # the interpreter runs no device assertions
+    torch.testing.assert_close(got, w[[1, 49, 47]] * 2)
+
+
+def resources(name: str) -> list[tuple[str, int, int]]:
+    """Compiles for sm_90; (kernel, registers, bytes of stack) of each."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    plan, source = compiled(name, *CASES[name])
+    module, found = triton_build.load(str(plan.library)), []
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    for kernel in source.kernels:
+        constants = {k: v for k, v in kernel.constants.items() if k != "num_warps"}
+        signature = {p: f"*{TYPES[d]}" for p, d in kernel.pointers.items()} | dict.fromkeys(constants, "constexpr")
+        aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(kernel.pointers))}
+        unit = ASTSource(fn=getattr(module, kernel.name), signature=signature, constexprs=constants, attrs=aligned)
+        binary = triton.compile(
+            unit, target=GPUTarget("cuda", 90, 32), options={"num_warps": kernel.constants["num_warps"]}
+        )
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(binary.asm["cubin"])
+            file.flush()
+            shown = subprocess.run(
+                [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+            )
+        registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", shown.stdout).groups()  # type: ignore[union-attr]
+        found.append((kernel.name, int(registers), int(stack)))
+    return found
+
+
+def main(mode: str) -> int:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    bad = 0
+    for name in [n for n in CASES if mode != "compile" or n not in CRASHES]:
+        try:
+            if mode == "compile":
+                for kernel, registers, stack in resources(name):
+                    assert registers > 0, f"{kernel}: no registers"
+                    assert stack == 0, f"{kernel} spills {stack} bytes"
+            else:
+                check(name)
+            print("ok", name)
+        except Exception as error:
+            bad += 1
+            print("FAILED", name, type(error).__name__, error)
+    if mode != "compile":
+        out_of_range()
+        print("ok out_of_range")
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "check"))
