@@ -149,7 +149,7 @@ def _type(value: Value) -> str:
 def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     if isinstance(left, List) and op == "+=":
         cx.effects.mutate(left)
-        left.items.extend(cx.elements(right))
+        left.items.extend(list(cx.elements(right)))
         return left
     if isinstance(left, Dict) and op == "|=":
         dict_update(cx, left, right)

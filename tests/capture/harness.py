@@ -199,6 +199,13 @@ class Comparer:
     def same(self, a: Any, b: Any, where: str) -> None:
         if type(a) is not type(b):
             raise Differs(f"{where}: type {type(a).__name__} eager, {type(b).__name__} compiled ({a!r} / {b!r})")
+        if isinstance(a, types.BuiltinFunctionType) and not isinstance(
+            a.__self__, (types.ModuleType, type, type(None))
+        ):
+            if a.__name__ != b.__name__:
+                raise Differs(f"{where}: {a!r} eager, {b!r} compiled")
+            self.same(a.__self__, b.__self__, f"{where}.__self__")
+            return
         if isinstance(a, (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.dtype)):
             if a is not b:
                 raise Differs(f"{where}: {a!r} eager, {b!r} compiled")

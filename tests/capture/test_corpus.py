@@ -1,6 +1,8 @@
-"""Every function of the corpus behaves compiled as it does in eager Python."""
+"""Every function of the corpus behaves compiled as it does in eager Python; some also through the native compiler."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 from capture.corpus import (
@@ -9,6 +11,7 @@ from capture.corpus import (
     closures,
     containers,
     control,
+    effects,
     iteration,
     modules,
     protocols,
@@ -17,9 +20,26 @@ from capture.corpus import (
 )
 from capture.harness import Case, cases, check_case
 
-MODULES = (arguments, classes, closures, containers, control, iteration, modules, protocols, scalars, tensors)
+MODULES = (arguments, classes, closures, containers, control, effects, iteration, modules, protocols, scalars, tensors)
+
+# Tensor programs of each family whose result depends on how the compiler treats mutation, views and state.
+NATIVE = (
+    "attribute_store", "branch_on_tensor", "buffers", "closure_tensor", "copy_into_list_member", "derived", "dict_of_tensors",
+    "evaluation", "inplace_on_input", "inplace_through_view", "list_of_tensors", "mlp", "no_grad", "overlapping_inputs",
+    "returns_input_and_alias", "same_tensor_twice", "shared", "views_returned", "with_break_inside",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("case", cases(*MODULES))
 def test_corpus(case: Case) -> None:
     check_case(case)
+
+
+@pytest.mark.parametrize("case", [p for p in cases(*MODULES) if p.values[0].fn.__name__ in NATIVE])
+def test_corpus_native(case: Case) -> None:
+    check_case(dataclasses.replace(case, backend="native"))
+
+
+def test_native_names_exist() -> None:
+    known = {p.values[0].fn.__name__ for p in cases(*MODULES)}
+    assert set(NATIVE) <= known
