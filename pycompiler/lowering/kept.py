@@ -6,7 +6,7 @@ KEPT: dict[str, frozenset[str]] = {
     reason: frozenset(names.split())
     for reason, names in {
         "products and convolutions": """
-            baddbmm addbmm mv addmv dot vdot convolution convolution_backward _trilinear _cdist_forward
+            mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution convolution_backward _trilinear _cdist_forward
             _pdist_forward _scaled_dot_product_flash_attention_for_cpu
             _scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_flash_attention
             _scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention
@@ -33,7 +33,7 @@ KEPT: dict[str, frozenset[str]] = {
         """,
         "complex numbers": "_fft_c2r _fft_r2c _fft_c2c",
         "sizes that depend on data": "nonzero _local_scalar_dense",
-        "no loop": "sym_storage_offset _assert_async copy_ resize_",
+        "no loop": "sym_storage_offset sym_is_contiguous _assert_async copy_ resize_",
     }.items()
 }
 
