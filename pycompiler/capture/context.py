@@ -34,6 +34,7 @@ from pycompiler.ir.source import GLOBALS, Source
 from pycompiler.ir.source import const as const_source
 
 BUDGET = 4_000_000
+SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
 
 class Capture:
@@ -47,6 +48,7 @@ class Capture:
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
         self.keep: list[Any] = []
+        self.constants: dict[int, Value] = {}  # values of code constants, by id: one object stays one value
         self.frames: list[Any] = []
         self._stack: tuple[tuple[int, int], tuple[UserFrame, ...]] = ((-1, 0), ())
         self.steps = 0  # instructions executed, in all frames
@@ -241,8 +243,10 @@ class Capture:
 
     def identical(self, a: Value, b: Value) -> bool:
         """The operator `is`: unlike `same`, its answer no is an assumption about two existing objects."""
-        answer = self.same(a, b)
         a, b = self.realize(a), self.realize(b)
+        answer = self.same(a, b)
+        if isinstance(a, Const) and isinstance(b, Const):  # equal numbers and texts need not be one object
+            return answer and (a.value is b.value or isinstance(a.value, SINGLETONS))
         if not answer and a.source is not None and b.source is not None and a.source != b.source and _may_be(a, b):
             self.guard("no_alias", a.source, None, (b.source,))
         return answer

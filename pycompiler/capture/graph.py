@@ -29,6 +29,11 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import fake_of
 from pycompiler.ir.source import Source
 
+INPLACE_FUNCTIONS = (
+    operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
+    operator.imatmul, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.setitem,
+)  # fmt: skip
+
 
 class GraphBuilder:
     """Collects the calls of one frame."""
@@ -89,6 +94,8 @@ class GraphBuilder:
         knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
+        operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
+        before = [_version(n) for n in operands]
         try:
             with self.fake_mode:
                 if op == "call_method":
@@ -110,12 +117,14 @@ class GraphBuilder:
             if isinstance(cause, DataDependentOutputException):
                 raise Break("data-dependent-value", f"{_name(target)}") from e
             raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
-        if not always and not _has_tensor(result):
+        mutates = before != [_version(n) for n in operands]
+        if not (always or mutates or _has_tensor(result)):
             return self.cx.make(result)
         known = self.by_fake.get(id(result)) if isinstance(result, torch.Tensor) else None
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
         node.meta["example_value"] = result
         node.meta["user"] = self.cx.user_stack
+        node.meta["mutates"] = mutates
         if known is not None:  # an in-place operator: the result is its argument
             return known
         return self.from_result(result, node)
@@ -124,6 +133,7 @@ class GraphBuilder:
         """Apply a change of global torch state now, and record it as a node."""
         result = setter(*args)
         node = self.graph.create_node("call_function", setter, args)
+        node.meta["mutates"] = True
         node.meta["example_value"] = result
         return node
 
@@ -212,6 +222,18 @@ def _plain_constant(value: Any) -> Any:
     return value
 
 
+def _operands(nodes: Any, knodes: Any) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.node.map_arg((nodes, knodes), found.append)
+    return found
+
+
+def _version(node: fx.Node) -> int | None:
+    """How often the node's tensor was changed; None for an inference tensor, which does not count."""
+    fake = node.meta["example_value"]
+    return None if fake.is_inference() else fake._version
+
+
 def _name(target: Any) -> str:
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
@@ -244,50 +266,28 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
     raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
 
 
-PURE_METHOD_NAMES = frozenset({"size", "dim", "numel"})
+# Starts of names of functions and methods that draw random numbers, or change a tensor behind its version counter.
+HIDDEN_EFFECTS = ("rand", "bernoulli", "normal", "multinomial", "poisson", "rrelu", "gumbel_softmax", "fractional_max_pool",
+                  "batch_norm", "instance_norm")  # fmt: skip
+IN_PLACE_OPERATORS = frozenset(f"__{f.__name__}__" for f in INPLACE_FUNCTIONS) | {"__setitem__"}
 
 
 def _mutates(node: fx.Node) -> bool:
-    if node.op in ("placeholder", "output"):
+    """Whether the node does more than compute its result: it stays although nothing uses it."""
+    if node.op in ("placeholder", "output") or node.meta.get("mutates"):
         return True
-    if node.op == "call_method":
-        name = str(node.target)
-        return name.endswith("_") and not name.endswith("__") or name in ("__setitem__", "__iadd__", "__imul__",
-            "__isub__", "__itruediv__", "__ior__", "__iand__", "__ixor__", "__ifloordiv__", "__ipow__",
-            "__imod__", "__ilshift__", "__irshift__")  # fmt: skip
-    if node.op == "call_function":
-        if node.target in (operator.getitem, getattr):
-            return False
-        module = getattr(node.target, "__module__", "") or ""
-        name = getattr(node.target, "__name__", "")
-        if module == "_operator":
-            return name == "setitem" or name.startswith("i") and name not in ("inv", "invert", "index", "is_", "is_not")
-        # torch functions: in-place by name, by out=, by a training flag, or by random state
-        return (
-            name.endswith("_")
-            or "out" in node.kwargs
-            or "inplace" in node.kwargs
-            or name in ("batch_norm", "instance_norm", "embedding", "embedding_bag", "rrelu", "manual_seed")
-            or name.startswith(
-                (
-                    "rand",
-                    "bernoulli",
-                    "dropout",
-                    "normal",
-                    "multinomial",
-                    "poisson",
-                    "feature_dropout",
-                    "alpha_dropout",
-                    "feature_alpha_dropout",
-                    "_set_",
-                    "set_",
-                    "_enter",
-                    "_exit",
-                )
-            )  # fmt: skip
-            or any(a is True for a in node.args)
-        )
-    return False
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.target in INPLACE_FUNCTIONS or name in IN_PLACE_OPERATORS:
+        return True
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or "out" in node.kwargs or name.startswith(HIDDEN_EFFECTS) or "dropout" in name or _has_rate(node)
+
+
+def _has_rate(node: fx.Node) -> bool:
+    """Whether a call has a dropout rate: an attention function among others."""
+    return any(isinstance(v, float) and v > 0 for k, v in node.kwargs.items() if "dropout" in k)
 
 
 def _remove_dead(graph: fx.Graph) -> None:

@@ -304,6 +304,10 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
         a = {cx.key(k): v for k, v in left.pairs(cx)}
         b = {cx.key(k): v for k, v in right.pairs(cx)}
         return a.keys() == b.keys() and all(cx.same(a[k], b[k]) or cx.equal(a[k], b[k]) for k in a)
+    if isinstance(left, Method) and isinstance(right, Method):
+        return cx.same(left.receiver, right.receiver) and cx.equal(left.function, right.function)
+    if any(isinstance(v, DictView) and v.what == "values" for v in (left, right)):
+        return False  # compared by identity
     if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
         return {cx.key(v) for v in left.iterate(cx)} == {cx.key(v) for v in right.iterate(cx)}
     if left.is_const() and right.is_const():

@@ -370,7 +370,10 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     total = args[1] if len(args) > 1 else kwargs.get("start", Const(0))
     if isinstance(total, Const) and isinstance(total.value, str):
         cx.throw(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
-    for value in cx.elements(args[0]):
+    values = list(cx.elements(args[0]))
+    if total.is_const() and all(isinstance(v, Const) for v in values):
+        return cx.evaluate(sum, [v.const() for v in values], total.const())  # 3.12 adds floats with compensation
+    for value in values:
         total = operators.binary(cx, "+", total, value)
     return total
 

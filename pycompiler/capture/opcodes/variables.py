@@ -22,7 +22,11 @@ def nop(frame: Any, ins: Any) -> None:
 
 @opcode("LOAD_CONST")
 def load_const(frame: Any, ins: Any) -> None:
-    frame.push(frame.cx.make(ins.argval))
+    known = frame.cx.constants
+    value = known.get(id(ins.argval))
+    if value is None:
+        value = known[id(ins.argval)] = frame.cx.make(ins.argval)
+    frame.push(value)
 
 
 def get_local(frame: Any, name: str) -> Value:

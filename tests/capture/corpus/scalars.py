@@ -326,3 +326,43 @@ def date_like_tuple_sort(x):
     rows = [(2020, 1), (2019, 5)]
     rows.sort()
     return x + rows[0][0], rows
+
+
+@case(X, 1000, "text", 2.5)
+def identity_of_equal_constants(x, n, s, f):
+    a = (1, 2)
+    same = []
+    for _ in range(2):
+        same.append((3, 4))
+    return x + 1, n is n, n + 0 is 10**3, s is s, f is f, a is a, same[0] is same[1], None is None, (n == 1000) is True
+
+
+@case(X)
+def equality_of_methods_and_views(x):
+    class_of = [1].append
+    d = {"a": 1}
+    items = [1]
+    return (
+        x + 1,
+        d.values() == d.values(),
+        d.keys() == d.keys(),
+        d.items() == {"a": 1}.items(),
+        items.append == class_of,
+        len == len,
+    )
+
+
+class Counted:
+    def go(self):
+        return 1
+
+
+@case(X, Counted())
+def equality_of_bound_methods(x, c):
+    other = Counted()
+    return x + 1, c.go == c.go, c.go == other.go, c.go is c.go, c.go in [c.go], {c.go.__name__: 1}
+
+
+@case(X)
+def sums_of_floats(x):
+    return x + 1, sum([0.1] * 10), sum([1e16, 1, -1e16]), sum((0.1, 0.2), 0.3), sum(range(5)), sum([True, 2.5])

@@ -694,3 +694,58 @@ class Square(torch.autograd.Function):
 @case(G, breaks=ANY)
 def autograd_function(x):
     return Square.apply(x) + 1
+
+
+@case(V, V.clone())
+def foreach_in_place(x, y):
+    torch._foreach_add_([x, y], 1.0)
+    torch._foreach_mul_([x], [y])
+    return x + 1
+
+
+@case(V)
+def foreach(x):
+    return torch._foreach_add([x, x], [x, x]), torch._foreach_norm([x])
+
+
+@case(V)
+def random_methods_unused(x):
+    torch.nn.functional.gumbel_softmax(x, dim=-1)
+    torch.softmax(x, 0).multinomial(2)
+    torch.nn.functional.rrelu(x, training=True)
+    torch.sigmoid(x).bernoulli()
+    torch.nn.functional.scaled_dot_product_attention(
+        x[None, :, None], x[None, :, None], x[None, :, None], dropout_p=0.5
+    )
+    return x + torch.rand(1)
+
+
+@case(torch.arange(6.0).reshape(2, 3))
+def shape_changed_in_place(x):
+    y = x + 1
+    y.unsqueeze_(0)
+    y.transpose_(1, 2)
+    z = y.squeeze_(0).t_()
+    return y, y.shape, z is y, x.shape
+
+
+@case(V)
+def norms_with_running_statistics(x):
+    mean, var = torch.zeros(2), torch.ones(2)
+    torch.nn.functional.batch_norm(x.reshape(2, 2), mean, var, training=True)
+    return mean, var
+
+
+@case(V, torch.eye(3))
+def embedding_renormalises_its_table(x, w):
+    torch.nn.functional.embedding(torch.tensor([0, 1]), w, max_norm=0.5)
+    return w * 2
+
+
+@case(V)
+def chained_in_place_on_slices(x):
+    x[1:].add_(x[:-1].clone()).mul_(2)
+    x[:2] += 1
+    x[0] -= x[1]
+    x.view(2, 2)[1].zero_()
+    return x.sum()
