@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.bytecode.decode import decode
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.opcodes.registry import HANDLERS
+from pycompiler.capture.opcodes.registry import HANDLERS, SEND_POPS
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
 from pycompiler.ir.guards import UserFrame
 
@@ -138,6 +138,19 @@ class Frame:
             self.push(self.cx.make(self.current.offset or 0))
         self.push(raised.value)
         self.jump(entry.target)
+
+    def delegate(self) -> Value | None:
+        """The iterator that a generator suspended in `yield from` takes its elements from, or None."""
+        send = self.instructions[self.ip - 2] if self.ip >= 2 else None
+        return self.stack[-1] if send is not None and send.opname == "SEND" and self.stack else None
+
+    def end_delegation(self, result: Value) -> None:
+        """Go on after the `yield from`, whose value is `result`."""
+        if SEND_POPS:  # 3.11: the iterator is replaced by the result
+            self.stack[-1] = result
+        else:
+            self.push(result)
+        self.jump(self.instructions[self.ip - 2].target)
 
     def throw(self, exception: Value) -> tuple[str, Value]:
         """Raise `exception` where the frame is suspended, then run on."""

@@ -26,7 +26,6 @@ from pycompiler.capture.values.tensor import Tensor
 
 # Differences between versions that the handlers need, by name.
 FOR_ITER_POPS = sys.version_info < (3, 12)
-SEND_POPS = sys.version_info < (3, 12)
 END_FOR_POPS_TWO = sys.version_info[:2] == (3, 12)
 NULL_AFTER_CALLABLE = sys.version_info >= (3, 13)
 

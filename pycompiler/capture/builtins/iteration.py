@@ -43,7 +43,7 @@ def next_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return cx.realize(value)
     if len(args) == 2:
         return args[1]
-    returned = args[0].returned if isinstance(args[0], Generator) else NONE
+    returned = args[0].take_returned() if isinstance(args[0], Generator) else NONE
     cx.throw_value(StopIteration, [] if cx.is_none(returned) else [returned])
     raise AssertionError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.opcodes.registry import Handler, opcode
+from pycompiler.capture.opcodes.registry import SEND_POPS, Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.classes import Class
@@ -101,14 +101,14 @@ def send(frame: Any, ins: Any) -> None:
     receiver = peek(frame, 1)
     if isinstance(receiver, Generator):
         value = receiver.send(cx, sent)
-        result = receiver.returned if value is None else None
+        result = receiver.take_returned() if value is None else None
     else:
         value = cx.next_of(receiver)
         result = Const(None)
     if value is not None:
         frame.push(value)
         return
-    if operators.SEND_POPS:  # 3.11: the receiver is replaced by the result
+    if SEND_POPS:  # 3.11: the receiver is replaced by the result
         frame.stack[-1] = result
     else:
         frame.push(result)
@@ -180,7 +180,7 @@ def call_intrinsic_1(frame: Any, ins: Any) -> None:
     elif ins.arg == 3:
         exception = frame.pop()
         if issubclass(exception.python_type(), StopIteration):
-            exception = Object(RuntimeError, args=[Const("generator raised StopIteration")])
+            frame.cx.throw_from(RuntimeError, "generator raised StopIteration", exception)
         frame.push(exception)
     else:
         raise Break("unsupported-opcode", f"CALL_INTRINSIC_1 {ins.arg}")

@@ -7,9 +7,11 @@ of each supported Python version is in exactly one of the two.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
+SEND_POPS = sys.version_info < (3, 12)  # at its end SEND replaces the iterator by the result, instead of pushing it
 Handler = Callable[[Any, Any], None]  # (frame, instruction)
 HANDLERS: dict[str, Handler] = {}
 

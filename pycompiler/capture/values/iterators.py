@@ -84,6 +84,8 @@ class Generator(Iter):
             return None
         if self.running:
             cx.throw(ValueError, "generator already executing")
+        if not self.started and not cx.is_none(value):
+            cx.throw(TypeError, "can't send non-None value to a just-started generator")
         return self._run(cx, lambda: cx.resume_generator(self.frame, value if self.started else None))
 
     def _run(self, cx: Capture, resume: Callable[[], tuple[str, Value]]) -> Value | None:
@@ -110,12 +112,31 @@ class Generator(Iter):
 
     returned: Value = Const(None)
 
+    def take_returned(self) -> Value:
+        """The return value, for the one StopIteration that carries it."""
+        value, self.returned = self.returned, Const(None)
+        return value
+
     def throw(self, cx: Capture, exception: Value) -> Value | None:
-        """Raise `exception` at the point where the generator is suspended."""
+        """Raise `exception` at the point where the generator is suspended: first in the generator it delegates to."""
         if self.exhausted or not self.started:
             self.exhausted = True
             raise Raised(exception)
-        return self._run(cx, lambda: cx.throw_into_generator(self.frame, exception))
+        inner = self.frame.delegate()
+        if not isinstance(inner, Generator):
+            return self._run(cx, lambda: cx.throw_into_generator(self.frame, exception))
+        if issubclass(exception.python_type(), GeneratorExit):
+            inner.close(cx)
+            return self._run(cx, lambda: cx.throw_into_generator(self.frame, exception))
+        try:
+            value = inner.throw(cx, exception)
+        except Raised as raised:
+            passed = raised.value
+            return self._run(cx, lambda: cx.throw_into_generator(self.frame, passed))
+        if value is not None:
+            return value
+        self.frame.end_delegation(inner.take_returned())
+        return self._run(cx, lambda: cx.resume_generator(self.frame, None))
 
     def close(self, cx: Capture) -> None:
         """Raise GeneratorExit where the generator is suspended, so that its `finally` blocks run."""
@@ -162,7 +183,7 @@ class IteratorMethod(Value):
             exception = args[1] if len(args) > 1 and not cx.is_none(args[1]) else args[0]
             value = it.throw(cx, cx.as_exception(exception))
         if value is None:
-            result = it.returned if isinstance(it, Generator) else Const(None)
+            result = it.take_returned() if isinstance(it, Generator) else Const(None)
             cx.throw_value(StopIteration, [] if cx.is_none(result) else [result])
         assert value is not None
         return value

@@ -574,3 +574,70 @@ def existing_iterator_argument(x, it):
     for v in it:
         x = x + v
     return x
+
+
+def _inner(log):
+    try:
+        yield 1
+        yield 2
+    except ValueError as e:
+        log.append(("inner", str(e)))
+        yield "handled"
+    finally:
+        log.append("inner finally")
+    return "inner result"
+
+
+def _outer(log):
+    try:
+        got = yield from _inner(log)
+        log.append(got)
+        yield "after"
+    except KeyError:
+        log.append("outer")
+        yield "outer handled"
+
+
+@case(X)
+def throw_into_delegating_generator(x):
+    log = []
+    g = _outer(log)
+    out = [next(g), g.throw(ValueError("v")), next(g)]
+    h = _outer(log)
+    out += [next(h), h.throw(KeyError("k")), next(h, "end")]
+    return x + 1, out, log
+
+
+@case(X)
+def close_delegating_generator(x):
+    log = []
+    g = _outer(log)
+    next(g)
+    g.close()
+    return x + 1, log, next(g, "end")
+
+
+@case(X)
+def send_to_fresh_generator(x):
+    g = _echo()
+    try:
+        g.send(1)
+    except TypeError as e:
+        message = str(e)
+    return x + 1, message, next(g)
+
+
+@case(X)
+def return_value_comes_once(x):
+    def f():
+        return 5
+        yield
+
+    g = f()
+    out = []
+    for _ in range(2):
+        try:
+            next(g)
+        except StopIteration as e:
+            out.append(e.value)
+    return x + 1, out
