@@ -73,6 +73,8 @@ test-oldest: wheels
 	test -x $(OLDEST_VENV)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST_VENV)
 	$(OLDEST_VENV)/bin/python -m pip install --quiet 'torch==$(OLDEST_TORCH)' "$$(ls wheels/*-cp312-*.whl)[test,models]"
 	$(OLDEST_VENV)/bin/python -m pip install --quiet --no-deps --force-reinstall wheels/*-cp312-*.whl
+	@# Programs that tests start from this folder see these sources: give them the wheel's extension as well.
+	cp "$$($(OLDEST_VENV)/bin/python -P -c 'import pycompiler._native as n; print(n.__file__)')" pycompiler/
 	OMP_NUM_THREADS=1 $(OLDEST_VENV)/bin/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-dev
