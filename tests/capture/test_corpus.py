@@ -13,6 +13,7 @@ from capture.corpus import (
     control,
     effects,
     iteration,
+    library,
     modules,
     protocols,
     scalars,
@@ -20,7 +21,20 @@ from capture.corpus import (
 )
 from capture.harness import Case, cases, check_case
 
-MODULES = (arguments, classes, closures, containers, control, effects, iteration, modules, protocols, scalars, tensors)
+MODULES = (
+    arguments,
+    classes,
+    closures,
+    containers,
+    control,
+    effects,
+    iteration,
+    library,
+    modules,
+    protocols,
+    scalars,
+    tensors,
+)
 
 # Tensor programs of each family whose result depends on how the compiler treats mutation, views and state.
 NATIVE = (
