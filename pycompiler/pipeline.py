@@ -296,6 +296,21 @@ def leave_eager(code: types.CodeType) -> None:
     skip.EAGER_CODES.add(code)
 
 
+@contextlib.contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """The user's saved-tensor hooks (checkpointing) see the compiled graph when it runs, not its compilation."""
+    autograd_c = torch._C._autograd
+    hooks = []
+    while (top := autograd_c._top_saved_tensors_default_hooks(True)) is not None:
+        hooks.append(top)
+        autograd_c._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            autograd_c._push_saved_tensors_default_hooks(pack, unpack)
+
+
 class FrameLookup:
     """The engine asks it, once per code object, about functions that run while a graph break of a family runs.
 
@@ -309,6 +324,8 @@ class FrameLookup:
         family = self.family()
         if family is None or family.fullgraph or family.policy != "compile":
             return None
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            return None  # checkpointing runs the function again, outside of the hook, and must save as many tensors
         if not isinstance(function, types.FunctionType) or skip.why_not_hooked(function) is not None:
             return None
         found = family.hooked.get(code)
@@ -364,7 +381,7 @@ class FrameCompiler:
         code = function.__code__
         start = time.perf_counter()
         step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
-        with timed("capture and backend"):
+        with timed("capture and backend"), without_saved_tensor_hooks():
             captured = capture_frame(
                 code, function.__globals__, values, self, fullgraph=self.family.fullgraph, on_break=self.on_break
             )

@@ -24,7 +24,7 @@ from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
-from pycompiler.capture.values.objects import Compiled, Object, Opaque
+from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -175,8 +175,8 @@ def _compiled(cx: Capture, real: Any, source: Source) -> Value:
 
 @wraps(weakref.ReferenceType)
 def _weakref(cx: Capture, real: Any, source: Source) -> Value:
-    cx.guard("id_is", source, real)
-    return Opaque(real)
+    cx.guard("equals", source, real)  # the very reference: id_is would compare what it refers to
+    return WeakReference(real)
 
 
 def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:

@@ -503,6 +503,17 @@ class Opaque(Value):
         return ("object", id(self.real))
 
 
+class WeakReference(Opaque):
+    """A weakref.ref.  What it refers to never changes, so a call gives an object that the capture has guarded already."""
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        referent = self.real()
+        known = Const(None) if referent is None else cx.by_id.get(id(referent))
+        if known is None:
+            raise Break("builtin-call", "a weak reference to an object not seen before")
+        return known
+
+
 class Compiled(Opaque):
     """A compiled callable inside of another one: its function is captured as any other."""
 
