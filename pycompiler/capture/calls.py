@@ -341,10 +341,18 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
         if not cls.__flags__ & (1 << 9):
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
         if getattr(cls, "__abstractmethods__", None):
-            names = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]
-            cx.throw(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
+            cx.throw(TypeError, _abstract_message(cls))
         return Object(cls)
     raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
+
+
+def _abstract_message(cls: type) -> str:
+    """What this Python says about an instance of an abstract class: `object.__new__` raises before it makes one."""
+    try:
+        object.__new__(cls)
+    except TypeError as e:
+        return str(e)
+    raise AssertionError(f"{cls.__qualname__} is not abstract")
 
 
 def fill_storage(cx: Capture, made: Object, args: list[Value], kwargs: dict[str, Value]) -> None:

@@ -96,7 +96,7 @@ class Function(Value):
             assert self.source is not None
             if name in self.real.__dict__:
                 return cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
-            if name in ("__doc__", "__module__"):
+            if name in ("__doc__", "__module__") or (name == "__type_params__" and hasattr(self.real, name)):
                 return cx.wrap(getattr(self.real, name), self.source.attr(name))
             if name == "__code__":
                 return cx.wrap(self.code, self.source.then("code"))
@@ -106,6 +106,8 @@ class Function(Value):
             return Const(self.code)
         elif name in ("__doc__", "__module__"):
             return Const(self.code.co_consts[0] if name == "__doc__" else self.globals.get("__name__"))
+        elif name == "__type_params__" and hasattr(types.FunctionType, name):
+            return Tuple([])  # of a generic function they are set by an intrinsic that breaks the graph
         elif name == "__dict__":
             return Dict({})
         if name == "__get__":
