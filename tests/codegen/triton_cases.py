@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import triton
 from kernel_harness import lowered
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -28,6 +29,9 @@ from pycompiler.scheduling import schedule
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 TYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16", "int64": "i64", "int32": "i32",
          "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "i1"}  # fmt: skip
+
+# Bytes of stack that a kernel may use: the compiler of Triton 3.6 (torch 2.11) spills a little where the newest does not.
+SPILL = 0 if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9) else 32
 
 torch.manual_seed(0)
 r = torch.randn
@@ -187,7 +191,7 @@ def main(mode: str) -> int:
             if mode == "compile":
                 for kernel, registers, stack in resources(name):
                     assert registers > 0, f"{kernel}: no registers"
-                    assert stack == 0, f"{kernel} spills {stack} bytes"
+                    assert stack <= SPILL, f"{kernel} spills {stack} bytes"
             else:
                 check(name)
             print("ok", name)
