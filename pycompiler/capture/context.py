@@ -33,7 +33,7 @@ from pycompiler.ir.guards import Guard, UserFrame, global_state
 from pycompiler.ir.source import GLOBALS, Source
 from pycompiler.ir.source import const as const_source
 
-BUDGET = 4_000_000
+BUDGET = 400_000
 SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
 

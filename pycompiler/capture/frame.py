@@ -163,6 +163,8 @@ class _Session:
                 stop = r.value.raised_at if isinstance(r.value, Object) and r.value.raised_at else frame.begin
             if on_break is not None:
                 on_break(record)
+            if record.kind == "trace-budget":  # resuming would spend the budget again and again
+                raise SkipFrame(record.reason)
 
     def start(self, stop: int | None) -> tuple[Capture, Frame]:
         cx = Capture(self.namespace)

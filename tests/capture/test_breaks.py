@@ -195,7 +195,10 @@ def test_kind_is_provoked(kind: str) -> None:
     with _small_budget(kind):
         compare(eager, run(compiled.fn, world))
         compare(eager, run(compiled.fn, world))
-    assert kind in compiled.breaks
+    if kind == "trace-budget":  # the whole frame runs eagerly: resuming would spend the budget again
+        assert not compiled.breaks
+    else:
+        assert kind in compiled.breaks
 
 
 @pytest.mark.parametrize("kind", BREAK_KINDS)
