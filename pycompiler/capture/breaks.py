@@ -6,12 +6,9 @@ In: what was seen.  Out: `Break` with a stable id, a reason, and a hint.  Exampl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pycompiler.ir.guards import UserFrame
-
-if TYPE_CHECKING:
-    from pycompiler.capture.values.base import Value
 
 # id -> (what cannot be captured, what the user can do).  `tests/capture/test_breaks.py` has a test for each id.
 BREAK_KINDS: dict[str, tuple[str, str]] = {
@@ -90,6 +87,6 @@ class SkipFrame(Exception):
 class Raised(Exception):
     """A Python exception raised inside the captured program; `value` is the exception object."""
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: Any) -> None:
         self.value = value
         super().__init__(repr(value))
