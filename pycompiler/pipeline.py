@@ -334,6 +334,19 @@ class FrameLookup:
         return found
 
 
+_knobs_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def own_knobs(knobs: dict[str, Any]) -> Iterator[None]:
+    """Knobs of one callable during its compile.  They are set for the process: one compile at a time has its own."""
+    if not knobs:
+        yield
+        return
+    with _knobs_lock, config.patch(knobs):
+        yield
+
+
 class BackendRaised(BaseException):
     """Carries an exception of a user's backend out of a capture unchanged."""
 
@@ -424,7 +437,7 @@ class FrameCompiler:
         family = self.family
         step(2, "calling compiler function %s", family.backend_name)
         try:
-            with config.patch(**family.knobs) if family.knobs else contextlib.nullcontext():
+            with own_knobs(family.knobs):
                 made = family.backend(gm, self.example_inputs(gm, inputs), **family.backend_options)
         except Exception as e:
             if not family.ours:

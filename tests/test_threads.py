@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -157,6 +158,41 @@ def test_a_compile_blocks_no_other_callable() -> None:
         thread.join(30)
     assert not thread.is_alive()
     assert busy(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_compiles_in_threads_leave_the_process_as_it_was() -> None:
+    """The recursion limit, which a capture raises, and the knobs of a callable's options are those of all threads."""
+    before = sys.getrecursionlimit(), pycompiler.config.snapshot()
+    seen: set[int] = set()
+
+    def compile_new(rng: random.Random) -> None:
+        own = rng.choice((3, 5, 7))
+        made = pycompiler.compile(lambda x: (x * own).relu(), backend="aot_eager", options={"threads": own})
+        assert made(torch.ones(2)).tolist() == [own, own]
+        seen.add(own)
+
+    hammer([compile_new] * 4, 1.0)
+    assert len(seen) > 1
+    assert (sys.getrecursionlimit(), pycompiler.config.snapshot()) == before
+
+
+def test_endless_recursion_while_others_compile() -> None:
+    """Captures raise the recursion limit for all threads; a recursion that is deeper than the C stack ends cleanly."""
+
+    def endless(x: Any) -> Any:
+        pycompiler.graph_break()
+        return endless(x + 1)
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        with pytest.raises(RecursionError):
+            pycompiler.compile(endless, backend="eager")(torch.ones(2))
+        direct = pycompiler.compile(lambda x: direct(x.add_(1)), backend="eager")
+        with pytest.raises(RecursionError, match="ulimit -s"):
+            direct(torch.ones(2))
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_interrupts_at_random_moments() -> None:

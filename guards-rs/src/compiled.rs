@@ -7,7 +7,7 @@ use crate::cache::{CodeCache, Counters, Reasons};
 use crate::entry::{Contents, Entry, EntryRef, Kind};
 use crate::ffi::object::{raise, runtime_error, type_error};
 use crate::ffi::sync::{Acquired, CompileLock, GilCell};
-use crate::ffi::{callable, tailcall, Obj, Owned, Raised, Res};
+use crate::ffi::{callable, stack, tailcall, Obj, Owned, Raised, Res};
 use crate::guard::Walk;
 use crate::hook::{self, Answer, Passing};
 use crate::signature::{Locals, Mismatch};
@@ -157,6 +157,7 @@ impl Inner {
     }
 
     fn eager(&self, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+        stack::check()?;
         self.counters.eager_calls.add();
         let _passing = Passing::new(self.function.func_code());
         self.function.call(args, kwnames)

@@ -6,7 +6,7 @@
 use crate::ffi::object::{clear_error, raise, runtime_error, type_error, value_error, Handle};
 use crate::ffi::plan_call::{run_plan, Outputs};
 use crate::ffi::sync::GilCell;
-use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
+use crate::ffi::{stack, visit_obj, Obj, Owned, Raised, Res};
 use crate::guard::tree::Tree;
 use crate::guard::Walk;
 use crate::hook;
@@ -281,6 +281,7 @@ impl Contents {
     }
 
     fn run_function(&self, bound: &Bound, locals: &Locals, closure: Option<Obj>) -> Res<Owned> {
+        stack::check()?;
         let source = self.frame_hook.as_ref().and_then(|h| h.source());
         let _entered = source.map(hook::Entered::new).transpose()?;
         let args: SmallVec<[Obj; 16]> = locals.slots.iter().flatten().copied().collect();

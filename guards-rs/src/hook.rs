@@ -80,6 +80,14 @@ pub fn enter() -> Res<()> {
     Ok(())
 }
 
+/// After the evaluation function was taken away for a while.
+pub fn installed_again() {
+    if HOOK.with(|h| h.users > 0) {
+        // It was installed before, so there is nothing left that could fail.
+        let _ = frame::install();
+    }
+}
+
 pub fn exit() {
     if DEPTH.with(|d| d.get()) == 0 {
         return;

@@ -10,9 +10,11 @@ work of that instruction is left in graph, guards or side effects.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -110,15 +112,39 @@ def capture_frame(
     session = _Session(code, namespace, values, host)
     state = torch_api.read_state()
     rng = torch.random.get_rng_state()
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, STACK_NEEDED))  # an inlined call takes about a dozen of our own
     try:
-        return session.run(fullgraph, on_break)
+        with deep_stack():
+            return session.run(fullgraph, on_break)
     finally:
-        sys.setrecursionlimit(limit)
         torch_api.write_state(state)
         if not torch.equal(rng, torch.random.get_rng_state()):
             torch.random.set_rng_state(rng)
+
+
+_captures_lock = threading.Lock()
+_captures = 0  # that run now, in any thread
+_limit_before = 0
+
+
+@contextlib.contextmanager
+def deep_stack() -> Iterator[None]:
+    """A recursion limit that captures can live with: an inlined call takes about a dozen of our own.
+
+    The limit is one for all threads: the first capture raises it, the last one puts it back.
+    """
+    global _captures, _limit_before
+    with _captures_lock:
+        if _captures == 0:
+            _limit_before = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_limit_before, STACK_NEEDED))
+        _captures += 1
+    try:
+        yield
+    finally:
+        with _captures_lock:
+            _captures -= 1
+            if _captures == 0 and sys.getrecursionlimit() == max(_limit_before, STACK_NEEDED):
+                sys.setrecursionlimit(_limit_before)
 
 
 class _Session:

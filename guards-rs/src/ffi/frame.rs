@@ -6,6 +6,7 @@
 //! or, for an exception, entered as by `generator.throw()`.
 
 use super::object::{import, Obj, Owned, Raised, Res};
+use super::stack;
 use crate::hook::{self, Answer};
 use pyo3::ffi::*;
 use smallvec::SmallVec;
@@ -125,11 +126,23 @@ unsafe extern "C" fn evaluate(thread: *mut PyThreadState, frame: *mut RawFrame, 
     if throw != 0 || (*frame).owner != OWNED_BY_THREAD || !hook::active() {
         return default(thread, frame, throw);
     }
+    if stack::is_low() {
+        return without_hook(thread, frame);
+    }
     match catch_unwind(AssertUnwindSafe(|| hook::evaluate(Frame(frame)))) {
         Ok(Answer::Default) => default(thread, frame, throw),
         Ok(Answer::Done(result)) => finish(thread, frame, result),
         Err(_) => default(thread, frame, throw),
     }
+}
+
+/// Recursion that has used up the C stack goes on as without us: calls from Python to Python then take none of it.
+#[cold]
+unsafe fn without_hook(thread: *mut PyThreadState, frame: *mut RawFrame) -> *mut PyObject {
+    uninstall();
+    let result = default(thread, frame, 0);
+    hook::installed_again();
+    result
 }
 
 /// Puts our evaluation function in front of the one in place.

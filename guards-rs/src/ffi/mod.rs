@@ -14,6 +14,7 @@ pub mod callable;
 pub mod frame;
 pub mod object;
 pub mod plan_call;
+pub mod stack;
 pub mod sync;
 pub mod tailcall;
 pub mod torch;
