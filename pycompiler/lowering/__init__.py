@@ -15,7 +15,9 @@ from pycompiler.lowering import (
     matmul,
     normalization,
     pointwise,
+    pooling,
     reductions,
+    stores,
     views,
 )
 from pycompiler.lowering.decompositions import core_decompositions
@@ -33,7 +35,9 @@ FAMILIES = (
     matmul,
     normalization,
     pointwise,
+    pooling,
     reductions,
+    stores,
     views,
 )
 

@@ -22,10 +22,9 @@ KEPT: dict[str, frozenset[str]] = {
             searchsorted bucketize unique_dim
         """,
         "windows: ATen's kernels are vectorised": """
-            avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d max_pool2d_with_indices
-            max_pool2d_with_indices_backward max_pool3d_with_indices _adaptive_avg_pool2d
-            _adaptive_avg_pool2d_backward _adaptive_avg_pool3d adaptive_avg_pool1d col2im im2col grid_sampler_2d
-            upsample_bilinear2d upsample_nearest2d _embedding_bag
+            avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d max_pool2d_with_indices_backward
+            max_pool3d_with_indices _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
+            adaptive_avg_pool1d col2im im2col grid_sampler_2d upsample_bilinear2d upsample_nearest2d _embedding_bag
         """,
         "with equal places, which value stays is the kernel's choice": "scatter index_put index_copy",
         "decomposed before lowering": """
@@ -33,7 +32,7 @@ KEPT: dict[str, frozenset[str]] = {
         """,
         "complex numbers": "_fft_c2r _fft_r2c _fft_c2c",
         "sizes that depend on data": "nonzero _local_scalar_dense",
-        "no loop": "sym_storage_offset sym_is_contiguous _assert_async copy_ resize_",
+        "no loop": "sym_storage_offset sym_is_contiguous _assert_async resize_",
     }.items()
 }
 
