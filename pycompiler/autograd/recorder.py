@@ -21,9 +21,9 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from pycompiler.autograd.propagate import propagate
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op
+from pycompiler.ir.propagate import propagate
 
 aten = torch.ops.aten
 prim = torch.ops.prim

@@ -11,6 +11,7 @@ import builtins
 import functools
 import sys
 import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from torch import _decomp
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
+
+from pycompiler.ir.propagate import short_path
 
 PEER = "torch._dynamo"
 
@@ -63,7 +66,7 @@ def _mode_class() -> type[FakeTensorMode]:
         "torch": _VIEW,
         "__builtins__": {**vars(builtins), "__import__": _import},
     }
-    methods: dict[str, Any] = {}
+    methods: dict[str, Any] = {"dispatch": _dispatch}
     for name in ("__init__", "_dispatch_impl"):
         method: Any = FakeTensorMode.__dict__.get(name)
         if isinstance(method, types.FunctionType):
@@ -71,6 +74,13 @@ def _mode_class() -> type[FakeTensorMode]:
             made.__kwdefaults__ = method.__kwdefaults__
             methods[name] = made
     return type("DetachedFakeTensorMode", (FakeTensorMode,), methods)
+
+
+def _dispatch(
+    mode: FakeTensorMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
+) -> Any:
+    out = short_path(mode, func, args, kwargs)
+    return FakeTensorMode.dispatch(mode, func, types, args, kwargs) if out is None else out
 
 
 _EMPTY = types.CellType()
@@ -116,9 +126,8 @@ def _defer_mark(fn: types.FunctionType) -> None:
 
 def new_fake_mode() -> FakeTensorMode:
     """A FakeTensorMode with static shapes that accepts real tensors among its inputs."""
-    if PEER in sys.modules:
-        return FakeTensorMode(allow_non_fake_inputs=True)
-    _defer_marks()
+    if PEER not in sys.modules:
+        _defer_marks()
     try:
         return _mode_class()(allow_non_fake_inputs=True)
     except (AttributeError, TypeError):  # another torch's constructor reads something else

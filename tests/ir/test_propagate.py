@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from pycompiler.autograd.propagate import is_ordinary, propagate
+from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.propagate import is_ordinary, propagate, short_path
 
 aten = torch.ops.aten
 
@@ -22,6 +23,12 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.view.default, (x(2, 3, 4), [6, 4]), {}),
     (aten.expand.default, (x(3, 1), [2, 3, 5]), {}),
     (aten.unsqueeze.default, (x(4, 3).t(), 1), {}),
+    (aten.t.default, (x(2, 3),), {}),
+    (aten.detach.default, (x(3, 2).t(),), {}),
+    (aten.transpose.int, (x(2, 3, 4), 0, 2), {}),
+    (aten._unsafe_view.default, (x(2, 3, 4), [6, 4]), {}),
+    (aten.as_strided.default, (x(6, 4), [2, 2], [8, 1], 3), {}),
+    (aten.unbind.int, (x(3, 4), 1), {}),
     (aten.select.int, (x(4, 3), 0, 2), {}),
     (aten.slice.Tensor, (x(8, 3), 0, 1, 7, 2), {}),
     (aten.squeeze.dim, (x(4, 1), 1), {}),
@@ -71,6 +78,27 @@ def test_same_as_the_mode(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         assert (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device)
         assert a.storage_offset() == b.storage_offset()
         assert not a.requires_grad
+
+
+@pytest.mark.parametrize("op", [aten.permute.default, aten.view.default, aten.detach.default, aten.unbind.int])
+def test_views_share_storage(op: Any) -> None:
+    mode = new_fake_mode()
+    base = fake_of(mode, x(6)[2:].view(2, 2))
+    rest = {aten.permute.default: ([1, 0],), aten.view.default: ([4],)}.get(op, ())
+    got = short_path(mode, op, (base, *rest), {})
+    for view in got if isinstance(got, list) else [got]:
+        assert view.untyped_storage()._cdata == base.untyped_storage()._cdata
+    assert (got[1] if isinstance(got, list) else got).storage_offset() == (4 if isinstance(got, list) else 2)
+
+
+def test_no_short_path_for_what_metadata_cannot_say() -> None:
+    mode = new_fake_mode()
+    plain, conjugate = fake_of(mode, x(3)), mode.from_tensor(x(3, dtype=torch.complex64).conj())
+    assert short_path(mode, aten.add.Tensor, (plain, plain), {}) is not None
+    with mode:
+        constant = torch.tensor(2.0)
+    for args in ((conjugate, 1), (plain, x(3)), (constant, 1), (conjugate.imag, 1)):
+        assert short_path(mode, aten.add.Tensor, args, {}) is None
 
 
 def test_what_takes_the_short_path() -> None:

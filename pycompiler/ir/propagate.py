@@ -3,27 +3,33 @@
 In: an operator and FakeTensor arguments. Out: FakeTensors.
 Example: of ``aten.mm`` with (2, 3) and (3, 4) it is a (2, 4) FakeTensor.
 
-The short path runs the operator's meta kernel and wraps the result. It is right for operators whose result lies on the
-one device of their tensor arguments and whose shape does not depend on data; anything else goes through the mode, which
-costs about five times as much (it hashes the arguments for its cache).
+The short path runs the operator's meta kernel on plain meta tensors and wraps the result. It is right for operators whose
+result lies on the one device of their tensor arguments and whose shape does not depend on data; anything else goes through
+the mode, which costs about five times as much (it hashes the arguments for its cache). Plain tensors, because an operator
+called with a tensor subclass imports `torch.distributed.tensor`, and the mode's cache imports sympy: 0.6 s of a first call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 aten = torch.ops.aten
 
-_ORDINARY = frozenset(
+_VIEWS = frozenset(
     (
         *(aten.permute.default, aten.view.default, aten.expand.default, aten.unsqueeze.default, aten.select.int),
-        *(aten.slice.Tensor, aten.squeeze.dim, aten.squeeze.dims, aten.alias.default),
+        *(aten.slice.Tensor, aten.squeeze.dim, aten.squeeze.dims, aten.alias.default, aten.detach.default),
+        *(aten.t.default, aten.transpose.int, aten._unsafe_view.default, aten.as_strided.default, aten.unbind.int),
+    )
+)
+_ORDINARY = frozenset(
+    (
         *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.cat.default),
         *(aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default, aten.var_mean.correction),
         *(aten.gather.default, aten.slice_scatter.default, aten.select_scatter.default, aten.embedding.default),
@@ -58,8 +64,10 @@ _CONTIGUOUS: dict[OpOverload, Callable[..., tuple[int, ...] | None]] = {
 @cache
 def is_ordinary(op: OpOverload) -> bool:
     """True when the meta kernel alone gives the result (see the module docstring)."""
-    if op in _ORDINARY:
+    if op in _ORDINARY or op in _VIEWS:
         return True
+    if not isinstance(op, OpOverload):  # a higher-order operator
+        return False
     if torch.Tag.pointwise not in op.tags or op.namespace != "aten" or torch.Tag.nondeterministic_seeded in op.tags:
         return False
     arguments, returns = op._schema.arguments, op._schema.returns
@@ -71,36 +79,60 @@ def propagate(
     mode: FakeTensorMode, op: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What `op` returns for these arguments (all tensors are FakeTensors of `mode`)."""
-    if is_ordinary(op) and (device := _one_device(args)) is not None:
-        direct = _CONTIGUOUS.get(op)
-        shape = direct(*args) if direct is not None and not kwargs else None
-        with in_kernel_invocation_manager(mode):
-            if shape is None:
-                out = op(*args, **kwargs)
-            else:
-                out = torch.empty(shape, dtype=args[-1].dtype, device="meta")
-        if isinstance(out, torch.Tensor):
-            return FakeTensor(mode, out, device)
-        return tuple([FakeTensor(mode, o, device) for o in out])
-    return mode.dispatch(op, types, args, kwargs)
+    out = short_path(mode, op, args, kwargs)
+    return mode.dispatch(op, types, args, kwargs) if out is None else out
+
+
+def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What `op` returns, or None where only the mode knows."""
+    if not is_ordinary(op) or mode.shape_env is not None or (device := _one_device(args)) is None:
+        return None
+    if any(isinstance(v, torch.Tensor) for v in kwargs.values()):
+        return None
+    direct = _CONTIGUOUS.get(op)
+    shape = direct(*args) if direct is not None and not kwargs else None
+    if shape is not None:
+        return FakeTensor(mode, torch.empty(shape, dtype=args[-1].dtype, device="meta"), device)
+    twin = _view_twin if op in _VIEWS else _twin
+    out = op(*[_replaced(a, twin) for a in args], **kwargs)
+    if isinstance(out, torch.Tensor):
+        return FakeTensor(mode, out, device)
+    return type(out)([FakeTensor(mode, o, device) for o in out])
+
+
+def _twin(fake: torch.Tensor) -> torch.Tensor:
+    """A meta tensor with the sizes, strides and type of `fake`."""
+    return torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device="meta")
+
+
+def _view_twin(fake: torch.Tensor) -> torch.Tensor:
+    """A meta tensor that also has the storage of `fake`."""
+    empty = torch.empty(0, dtype=fake.dtype, device="meta")
+    return empty.set_(fake.untyped_storage(), fake.storage_offset(), fake.size(), fake.stride())
+
+
+def _replaced(value: Any, twin: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    kind = type(value)
+    if kind is FakeTensor:
+        return twin(value)
+    return [_replaced(v, twin) for v in value] if kind is list else value
 
 
 def _one_device(args: Sequence[Any]) -> torch.device | None:
-    """The device of every tensor in `args`, or None when there are several or none."""
+    """The device of every tensor in `args`, or None when there are several or none, or one is more than its metadata."""
     found = None
     for a in args:
         kind = type(a)
         if kind is FakeTensor:
-            device = a.fake_device
+            plain = a.constant is None and a.layout is torch.strided and not (a.is_neg() or a.is_conj())
+            device = a.fake_device if plain else None
         elif kind is list and a and type(a[0]) is FakeTensor:
             device = _one_device(a)
         elif isinstance(a, torch.Tensor):
             return None
         else:
             continue
-        if found is not None and device != found:
+        if device is None or (found is not None and device != found):
             return None
         found = device
-        if found is None:
-            return None
     return found
