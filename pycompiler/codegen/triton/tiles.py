@@ -47,7 +47,7 @@ class Tiles:
     @property
     def warps(self) -> int:
         points = self.xblock * self.rblock
-        return 16 if points > 8192 else 8 if points > 2048 else 4 if points > 256 else 1
+        return 16 if points > 8192 else 8 if points > 4096 else 4 if points > 256 else 1
 
 
 def count(dims: Sequence[Dim]) -> int:
