@@ -95,6 +95,13 @@ def _default_cache_dir() -> str:
         return os.path.join(tempfile.gettempdir(), f"pycompiler-{os.getuid()}")
 
 
+def _default_debug_dir() -> str:
+    try:
+        return os.path.join(os.getcwd(), "torch_compile_debug")
+    except OSError:  # the working directory was removed
+        return os.path.join(tempfile.gettempdir(), "torch_compile_debug")
+
+
 KNOBS: tuple[Knob, ...] = (
     # recompiles
     Knob(
@@ -191,6 +198,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("threads", (_I,), 0, "threads of CPU kernels; 0: as many as torch uses"),
     Knob("max_fusion_size", (_I,), 64, "loops that one kernel may hold"),
     Knob("cxx", (_S, _N), None, "the C++ compiler; None: CXX, then c++, g++, clang++"),
+    Knob("cxx_timeout", (_F,), 300.0, "seconds after which the C++ compiler is killed; its graph runs through ATen"),
     Knob("cxx_flags", (_S,), "", "further flags for the C++ compiler"),
     Knob("cache_dir", (_S,), _default_cache_dir(), "directory of built kernels"),
     Knob("disk_cache", (_B,), True, "keep built kernels between processes"),
@@ -241,7 +249,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob(
         "debug_dir_root",
         (_S,),
-        os.path.join(os.getcwd(), "torch_compile_debug"),
+        _default_debug_dir(),
         "where debug directories go",
         env=("TORCH_COMPILE_DEBUG_DIR",),
     ),
@@ -284,6 +292,7 @@ deterministic: bool
 threads: int
 max_fusion_size: int
 cxx: str | None
+cxx_timeout: float
 cxx_flags: str
 cache_dir: str
 disk_cache: bool

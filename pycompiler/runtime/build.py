@@ -8,16 +8,21 @@ In: C++ text (one translation unit) and its symbols.  Out: `BuiltLibrary(path, s
 
 from __future__ import annotations
 
+import _ctypes
+import contextlib
 import errno
 import functools
 import logging
 import os
+import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pycompiler import config
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.toolchain import (
     FLAGS,
@@ -34,7 +39,8 @@ __all__ = ["BuildFailed", "BuiltLibrary", "NoCompiler", "build", "counters", "ha
 
 log = logging.getLogger("pycompiler.runtime")
 
-COMPILE_TIMEOUT_S = 900.0
+ANSWER_S = 20.0  # a compiler that does not say its version in this time hangs
+DISK_NEEDED = 1 << 20  # bytes: with less, a failure is the disk's
 
 
 class BuildFailed(RuntimeError):
@@ -62,28 +68,94 @@ def cache_key(text: str, toolchain: Toolchain) -> str:
     return disk_cache.digest(text, _environment_key(toolchain))
 
 
-def compile_into(folder: Path, text: str, toolchain: Toolchain) -> None:
+def compile_into(folder: Path, text: str, symbols: Sequence[str], toolchain: Toolchain) -> None:
     """Writes the source and the library into `folder`.  Raises BuildFailed, or OSError when the disk is the reason."""
     source, library = folder / disk_cache.SOURCE, folder / disk_cache.LIBRARY
     source.write_text(text)
-    environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
-    failed: tuple[list[str], subprocess.CompletedProcess[str]] | None = None
+    failed = ""
     for openmp in OPENMP:
         command = [*toolchain.command, *FLAGS, *openmp, f"-I{prelude_dir()}", "-o", str(library), str(source)]
-        try:
-            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  errors="replace", timeout=COMPILE_TIMEOUT_S)  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise BuildFailed(f"the compiler did not end within {COMPILE_TIMEOUT_S:.0f} s: {command[0]}") from error
-        if done.returncode == 0:
+        code, said = run_compiler(command, folder, toolchain)
+        if code == 0:
+            check_loads(library, symbols, toolchain)
             return
-        if "No space left on device" in done.stderr:
-            raise OSError(errno.ENOSPC, "No space left on device", str(folder))
-        failed = failed or (command, done)
-    assert failed is not None
-    command, done = failed
-    head = "\n".join(done.stderr.splitlines()[:30])
-    raise BuildFailed(f"{' '.join(command)}\nexited with {done.returncode}:\n{head}")
+        check_disk(folder, said)
+        head = "\n".join(said.splitlines()[:30])
+        failed = failed or f"{shlex.join(command)}\nexited with {code}:\n{head or '(it said nothing)'}"
+    raise BuildFailed(failed)
+
+
+_hung: set[Toolchain] = set()
+
+
+def run_compiler(command: list[str], folder: Path, toolchain: Toolchain) -> tuple[int, str]:
+    """(exit status, what it said).  It and its children are killed at the time limit and on an interrupt."""
+    if toolchain in _hung:
+        raise BuildFailed(f"the compiler hung before, so it is not started again in this process: {command[0]}")
+    environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
+    try:
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)  # fmt: skip
+    except OSError as error:
+        raise BuildFailed(f"the compiler cannot be started: {command[0]}: {error.strerror}; see CXX") from error
+    try:
+        said = process.communicate(timeout=config.cxx_timeout)[1]
+    except BaseException as error:
+        kill_group(process)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        if not answers(toolchain):
+            _hung.add(toolchain)
+        raise BuildFailed(f"the compiler did not end within {config.cxx_timeout:g} s (config.cxx_timeout), and was "
+                          f"killed: {command[0]}") from None  # fmt: skip
+    return process.returncode, said
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """Ends a compiler with the processes that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=5)
+
+
+def answers(toolchain: Toolchain) -> bool:
+    """Whether the compiler says its version: else it hangs whatever it is given."""
+    try:
+        process = subprocess.Popen([toolchain.command[0], "--version"], stdin=subprocess.DEVNULL, text=True,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        process.wait(min(ANSWER_S, config.cxx_timeout))
+    except OSError:
+        return False
+    except subprocess.TimeoutExpired:
+        kill_group(process)
+        return False
+    return True
+
+
+def check_disk(folder: Path, said: str) -> None:
+    """OSError when the disk is why the compiler failed; it may have been killed before it could say so."""
+    free = os.statvfs(folder)
+    if free.f_bavail * free.f_frsize < DISK_NEEDED:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
+        if os.strerror(number) in said:
+            raise OSError(number, os.strerror(number), str(folder))
+
+
+def check_loads(library: Path, symbols: Sequence[str], toolchain: Toolchain) -> None:
+    """BuildFailed when what the compiler wrote is no library with these symbols: it must not get into the cache."""
+    try:
+        handle = _ctypes.dlopen(str(library), os.RTLD_NOW | os.RTLD_LOCAL)
+        try:
+            for symbol in symbols:
+                _ctypes.dlsym(handle, symbol)
+        finally:
+            _ctypes.dlclose(handle)
+    except OSError as error:
+        check_disk(library.parent, "")
+        raise BuildFailed(f"the compiler exited with 0, but what it wrote is no library with the kernels ({error}): "
+                          f"{shlex.join(toolchain.command)}; see CXX") from error  # fmt: skip
 
 
 def build(text: str, symbols: Sequence[str] = (), name: str = "graph") -> BuiltLibrary:
@@ -98,7 +170,7 @@ def build(text: str, symbols: Sequence[str] = (), name: str = "graph") -> BuiltL
     begin = time.perf_counter()
 
     def attempt(root: Path) -> tuple[Path, bool]:
-        return disk_cache.fetch(root, key, lambda folder: compile_into(folder, text, toolchain))
+        return disk_cache.fetch(root, key, lambda folder: compile_into(folder, text, symbols, toolchain))
 
     try:
         entry, built = attempt(disk_cache.open_root())

@@ -3,7 +3,7 @@
 In: a key (hex digest) and a function that fills a fresh folder.  Out: the folder of a verified entry:
 `<root>/<key>/` with `kernels.so`, `kernels.cpp` and `manifest.json` (sha256 of each file).
 
-Invariants.  The root belongs to this user and nobody else may write to it, or it is not used.  An entry appears by
+Invariants.  The root belongs to this user and nobody else may write to it or move it, or it is not used.  An entry appears by
 renaming a finished, fsynced folder, so it is whole or absent.  Nothing is loaded before owner, mode and sha256 were
 checked; what fails the check is replaced.  Locks are the kernel's (flock): a killed process leaves none behind.
 Nothing in it is unpickled.
@@ -18,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -33,7 +34,8 @@ log = logging.getLogger("pycompiler.runtime")
 
 FORMAT = 1
 LIBRARY, SOURCE, MANIFEST = "kernels.so", "kernels.cpp", "manifest.json"
-LOCK_TIMEOUT_S = 300.0  # after that another process is taken to hang, and this one builds on its own
+LOCK_TIMEOUT_S = 60.0  # after that another process is taken to hang, and this one builds on its own
+LOCK_NOTICE_S = 5.0  # a wait that is longer is logged
 LEFTOVER_AGE_S = 3600.0
 
 
@@ -51,6 +53,23 @@ def check_private(path: Path, *, folder: bool) -> None:
         raise Unsafe(f"{path} belongs to user {info.st_uid}, not to this one ({os.geteuid()})")
     if info.st_mode & 0o022:
         raise Unsafe(f"{path} may be written by others (mode {stat.S_IMODE(info.st_mode):o}); chmod go-w to use it")
+
+
+def check_above(path: Path) -> None:
+    """Raises Unsafe when anybody may move the folder `path` away and put another one in its place."""
+    for folder in path.parents:
+        mode = os.stat(folder).st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise Unsafe(f"{folder}, above {path.name}, may be written by everybody (mode {stat.S_IMODE(mode):o})")
+
+
+def check_loadable(path: Path) -> None:
+    """The loader replaces some words behind a `$` (dlopen(3), "dynamic string tokens")."""
+    if TOKENS.search(str(path)):
+        raise OSError(f"the loader of libraries would rewrite {str(path)!r}: it holds $ORIGIN, $LIB or $PLATFORM")
+
+
+TOKENS = re.compile(r"\$\{?(ORIGIN|LIB|PLATFORM)")
 
 
 def wanted_root() -> Path:
@@ -93,7 +112,10 @@ def open_root() -> Path:
             root.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 root.mkdir(mode=0o700)
-        check_private(root.resolve() if root.is_symlink() else root, folder=True)
+        check_loadable(root)
+        real = root.resolve()
+        check_private(real, folder=True)
+        check_above(real)
         return root
     except OSError as error:
         return fall_back(error)
@@ -128,6 +150,7 @@ def verified(entry: Path, key: str) -> bool:
         warn_once(f"kernel cache entry not used: {error}")
         return False
     try:
+        check_private(entry / MANIFEST, folder=False)
         manifest = json.loads((entry / MANIFEST).read_bytes())
         if manifest["key"] != key:
             raise ValueError(f"its manifest is of another entry ({str(manifest['key'])[:12]})")
@@ -135,7 +158,7 @@ def verified(entry: Path, key: str) -> bool:
             check_private(entry / name, folder=False)
             if file_digest(entry / name) != manifest["sha256"][name]:
                 raise ValueError(f"{name} does not have the recorded sha256")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         log.warning("kernel cache entry %s is damaged (%s): built again", entry, error)
         return False
     return True
@@ -157,6 +180,7 @@ def _publish(work: Path, entry: Path, key: str) -> None:
         _sync(work / name)
     manifest = {"format": FORMAT, "key": key, "sha256": {n: file_digest(work / n) for n in names}}
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    os.chmod(work / MANIFEST, 0o600)
     _sync(work / MANIFEST)
     _sync(work)
     for _ in range(8):
@@ -189,7 +213,11 @@ def _locked(root: Path, key: str) -> Iterator[None]:
     """One builder per key; the others wait and find the result.  A lock that cannot be had is done without."""
     lock = filelock.FileLock(str(root / f"{key}.lock"), mode=0o600)
     try:
-        lock.acquire(timeout=LOCK_TIMEOUT_S)
+        try:
+            lock.acquire(timeout=LOCK_NOTICE_S)
+        except filelock.Timeout:
+            log.warning("another process builds the same kernels: waiting for it, up to %.0f s", LOCK_TIMEOUT_S)
+            lock.acquire(timeout=LOCK_TIMEOUT_S)
     except (filelock.Timeout, OSError, NotImplementedError) as error:
         log.warning("kernel cache lock not had (%s): building without it", error)
     try:

@@ -9,6 +9,7 @@ flags or the CPU change, and is found without running the compiler.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import platform
 import shlex
@@ -29,6 +30,9 @@ FLAGS: tuple[str, ...] = (
 )  # fmt: skip
 # Tried in turn: a clang without libomp still has `omp simd`.
 OPENMP: tuple[tuple[str, ...], ...] = (("-fopenmp",), ("-fopenmp-simd",))
+
+
+log = logging.getLogger("pycompiler.runtime")
 
 
 class NoCompiler(RuntimeError):
@@ -68,8 +72,23 @@ def cpu_identity() -> str:
     return f"{platform.machine()} {platform.processor()} {platform.node()}"
 
 
+def libc_identity() -> str:
+    """A library built against a newer libc does not load under an older one, on another machine with the same home."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except ValueError:
+        return platform.system()
+
+
+def _words(text: str, what: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise NoCompiler(f"{what}={text!r} is not a shell's list of words ({error}); correct it") from None
+
+
 def _locate(text: str) -> tuple[str, ...] | None:
-    words = shlex.split(text)
+    words = _words(text, "CXX")
     path = shutil.which(words[0]) if words else None
     return (path, *words[1:]) if path else None
 
@@ -81,14 +100,21 @@ def find_toolchain() -> Toolchain:
 
 @functools.lru_cache(maxsize=8)
 def _find(cxx: str, path: str, flags: str) -> Toolchain:
+    missing: list[str] = []
     for text in (cxx, *CANDIDATES):
         command = _locate(text)
         if command is None:
+            if text:
+                missing.append(text)
             continue
-        command = (*command, *shlex.split(flags))
+        if cxx in missing:
+            log.warning("the C++ compiler CXX=%s is not there: using %s", cxx, command[0])
+        command = (*command, *_words(flags, "config.cxx_flags"))
         binary = Path(command[0]).resolve()
         stat = binary.stat()
-        return Toolchain(command, f"{command} {binary} {stat.st_size} {stat.st_mtime_ns} {cpu_identity()}")
+        return Toolchain(
+            command, f"{command} {binary} {stat.st_size} {stat.st_mtime_ns} {libc_identity()} {cpu_identity()}"
+        )
     tried = ", ".join(filter(None, (f"$CXX={cxx}" if cxx else "$CXX (not set)", *CANDIDATES)))
     raise NoCompiler(f"no C++ compiler found (tried {tried}); install g++ or set CXX")
 

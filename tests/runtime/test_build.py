@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_built_once_then_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert first.built
     assert answer(first.path) == 42
     assert first.symbols == ("answer",)
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("a hit ran the compiler"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("a hit ran the compiler"))
     second = build(SOURCE, ("answer",))
     assert not second.built
     assert second.path == first.path
@@ -121,10 +122,10 @@ def test_a_file_in_the_folders_place(cache: Path, caplog: pytest.LogCaptureFixtu
 def test_full_disk_falls_back(cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     real = build_module.compile_into
 
-    def full(folder: Path, text: str, tool: toolchain.Toolchain) -> None:
+    def full(folder: Path, *rest: Any) -> None:
         if str(folder).startswith(str(cache)):
             raise OSError(28, "No space left on device", str(folder))
-        real(folder, text, tool)
+        real(folder, *rest)
 
     monkeypatch.setattr(build_module, "compile_into", full)
     with caplog.at_level(logging.WARNING):

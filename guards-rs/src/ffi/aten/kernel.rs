@@ -1,6 +1,7 @@
 //! Generated kernels: libraries, functions, and how many threads they may use.
 
-use std::ffi::{c_void, CString};
+use std::ffi::{c_void, CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 
 use super::symbols::{self, api};
 use super::{Failure, Outcome};
@@ -15,13 +16,14 @@ type RawKernel = unsafe extern "C" fn(*const usize, *const i64, i32) -> i64;
 pub struct KernelFn(RawKernel);
 
 impl Library {
-    pub fn open(path: &str) -> Outcome<Library> {
-        let text =
-            CString::new(path).map_err(|_| Failure(format!("the path of the kernel library holds a NUL: {path:?}")))?;
+    pub fn open(path: impl AsRef<OsStr>) -> Outcome<Library> {
+        let path = path.as_ref();
+        let text = CString::new(path.as_bytes())
+            .map_err(|_| Failure(format!("the path of the kernel library holds a NUL: {path:?}")))?;
         // SAFETY: dlopen runs the library's initialisers; the library is one that this project's code generator built.
         let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
-            return Err(Failure(format!("cannot load the kernel library {path}: {}", symbols::dl_error())));
+            return Err(Failure(format!("cannot load the kernel library {}: {}", path.display(), symbols::dl_error())));
         }
         Ok(Library(handle))
     }
