@@ -257,11 +257,11 @@ class Expr:
     def _rebuild(self, symbol: Callable[[str], Expr], ranges: Mapping[str, IntLike] | None) -> Expr:
         total: dict[Monomial, int] = {}
         for mono, c in self.terms:
-            product = Expr.of(c)
-            for atom in mono:
+            product = ONE if not mono else _rebuild_atom(mono[0], symbol, ranges)
+            for atom in mono[1:]:
                 product = product * _rebuild_atom(atom, symbol, ranges)
             for m, k in product.terms:
-                total[m] = total.get(m, 0) + k
+                total[m] = total.get(m, 0) + c * k
         return _from_dict(total)
 
     def bounds(self, ranges: Mapping[str, IntLike]) -> Bound:

@@ -23,9 +23,9 @@ def fresh_var() -> str:
 def map_exprs(op: Op, f: Mapping[str, Expr], ranges: Mapping[str, Expr]) -> Op:
     """`op` with variables replaced in its index expressions."""
     if op.name in ("load", "masked_load"):
-        return replace(op, attrs=(op.attrs[0], op.attrs[1].subst(f).simplify(ranges)))
+        return Op(op.name, op.args, op.dtype, (op.attrs[0], op.attrs[1].subst(f).simplify(ranges)))
     if op.name == "index":
-        return replace(op, attrs=(op.attrs[0].subst(f).simplify(ranges),))
+        return Op(op.name, op.args, op.dtype, (op.attrs[0].subst(f).simplify(ranges),))
     return op
 
 
