@@ -15,7 +15,7 @@ from pycompiler.api import (
 )
 from pycompiler.backends import get_default_backend, list_backends, register_backend, set_default_backend
 from pycompiler.debug.explain import explain
-from pycompiler.pipeline import compile_times
+from pycompiler.progress import compile_times
 
 __all__ = [
     "__version__", "compile", "compile_times", "config", "counters", "disable", "exc", "explain", "explain_miss",

@@ -1,14 +1,16 @@
-"""The stages in order: the only file that imports more than one of them.
+"""A frame to an entry of the engine: capture, then a backend.
 
-    frame → capture → graph → backend (autograd → lowering → scheduling → codegen → runtime) → plan → entry
+    frame → capture → graph → backend (autograd → `graphs.compile_aten`) → plan → entry
 
-`FrameCompiler` belongs to one compiled callable; `compile_frame` is what the engine calls on a miss.
-`compile_aten` is the whole compiler for one functional ATen graph.
+This file and `graphs.py` are the only ones that import more than one stage.  `FrameCompiler` belongs to one compiled
+callable; the engine calls it on a miss.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import threading
 import time
 import types
@@ -21,16 +23,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler import _native, autograd, backends, config, lowering, scheduling
+from pycompiler import _native, autograd, backends, config
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import SkipFrame
 from pycompiler.capture.frame import BreakRecord, Captured, capture_frame
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.codegen import cpp
 from pycompiler.errors import (
     BackendError,
     BadBackendResult,
-    CompileError,
     InternalError,
     PyCompilerError,
     RecompileError,
@@ -39,15 +39,12 @@ from pycompiler.errors import (
     Unsupported,
     UserError,
 )
+from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.guards import Guard, explain
-from pycompiler.ir.kernel import Schedule
-from pycompiler.ir.plan import Plan
 from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage, step
-from pycompiler.runtime import build, triton_build
-from pycompiler.runtime.plan_builder import make_plan
-from pycompiler.runtime.toolchain import NoCompiler
+from pycompiler.progress import compiling, timed
 
 log = stage("dynamo")
 log_graph = artifact("graph_code")
@@ -55,105 +52,9 @@ log_guards = artifact("guards")
 log_breaks = artifact("graph_breaks")
 log_recompiles = artifact("recompiles")
 log_bytecode = artifact("bytecode")
-log_aot = artifact("aot_graphs")
-log_output = artifact("output_code")
-
-_times: dict[str, list[float]] = {}
-_times_lock = threading.Lock()
 
 
-class timed:
-    """Context manager that adds the seconds of a phase to `compile_times`."""
-
-    def __init__(self, phase: str) -> None:
-        self.phase = phase
-
-    def __enter__(self) -> None:
-        self.start = time.perf_counter()
-
-    def __exit__(self, *exc: object) -> None:
-        with _times_lock:
-            _times.setdefault(self.phase, []).append(time.perf_counter() - self.start)
-
-
-def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[list[str], list[list[str]]]:
-    """Seconds per compile phase: a text (`repr="str"`) or headers and rows (`repr="csv"`); summed with `aggregate`."""
-    with _times_lock:
-        rows = {k: [sum(v)] if aggregate else list(v) for k, v in _times.items()}
-    if repr == "csv":
-        return list(rows), [[f"{s:.6f}" for s in v] for v in rows.values()]
-    width = max(map(len, rows), default=5)
-    lines = [f"{k:<{width}}  {', '.join(f'{s:.4f}' for s in v)}" for k, v in rows.items()]
-    return "\n".join(["Compile times (seconds):", *lines])
-
-
-# the native compiler ------------------------------------------------------------------------------------------
-def compile_aten(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph"
-) -> Callable[..., Sequence[Any]]:
-    """A functional ATen graph (`meta["val"]` on every node) → the native plan that runs it.
-
-    Without a C++ compiler, or when a stage fails, the graph runs through ATen, with a warning.
-    """
-    if log_aot.enabled:
-        log_aot(f"{name}\n{gm.print_readable(print_output=False)}")
-    try:
-        with timed("lowering"):
-            program = lowering.lower(gm, name=name)
-        with timed("scheduling"):
-            schedule = scheduling.schedule(program)
-        plan = TARGETS[device_of(schedule)](schedule, name)
-        if log_output.enabled:
-            from pycompiler.runtime.output_code import output_code  # brings cffi, which only a reader needs
-
-            log_output(output_code(plan, program.inputs))
-        return _native.Plan(plan)
-    except NoCompiler:
-        return gm.forward  # type: ignore[no-any-return]
-    except Exception as e:
-        if config.raise_internal_errors:
-            raise
-        log.warning("graph %s runs through ATen: %s: %s", name, type(e).__name__, e, exc_info=config.verbose)
-        STATISTICS["aten_fallbacks"] += 1
-        return gm.forward  # type: ignore[no-any-return]
-
-
-def device_of(schedule: Schedule) -> str:
-    """The type of the one device that the kernels of a graph run on."""
-    devices = {schedule.buffers[b].device.type for k in schedule.kernels for b in k.pointers} or {"cpu"}
-    if len(devices) > 1 or not devices <= TARGETS.keys():
-        raise CompileError(f"kernels on {', '.join(sorted(devices))}; expected one of {', '.join(sorted(TARGETS))}")
-    return devices.pop()
-
-
-def plan_for_cpu(schedule: Schedule, name: str) -> Plan:
-    """C++ kernels in a shared library."""
-    with timed("codegen"):
-        source = cpp.generate(schedule)
-    with timed("build"):
-        library = build.build(source.text, source.symbols, name) if source.symbols else None
-    return make_plan(schedule, library)
-
-
-def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
-    """Triton kernels in a Python module."""
-    from pycompiler.codegen import triton  # only where there is a GPU: importing Triton takes a second
-
-    with timed("codegen"):
-        source = triton.generate(schedule)
-    with timed("build"):
-        library = triton_build.build(source.text, source.symbols) if source.symbols else None
-    plan = make_plan(schedule, library)
-    plan.launcher = "triton"
-    return plan
-
-
-# Device type of the kernels → how they are made.
-TARGETS: dict[str, Callable[[Schedule, str], Plan]] = {"cpu": plan_for_cpu, "cuda": plan_for_cuda}
-
-STATISTICS = {"aten_fallbacks": 0, "graphs": 0}
-
-
+# backends ---------------------------------------------------------------------------------------------------
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd, then the compiler for each graph."""
     return _joint(gm, example_inputs, compile_aten)
@@ -311,6 +212,36 @@ def without_saved_tensor_hooks() -> Iterator[None]:
             autograd_c._push_saved_tensors_default_hooks(pack, unpack)
 
 
+class RestingCollector:
+    """While frames are compiled, the oldest generation is not searched for garbage.
+
+    What a compile makes is in use until its end, and one search of all objects that torch made costs as much as the
+    compile of fifty layers.  Young garbage is still collected; thresholds that others set meanwhile stay.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._saved = gc.get_threshold()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._saved = gc.get_threshold()
+                gc.set_threshold(*self._saved[:2], NEVER)
+            self._inside += 1
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and gc.get_threshold() == (*self._saved[:2], NEVER):
+                gc.set_threshold(*self._saved)
+
+
+NEVER = 2**31 - 1
+RESTING_COLLECTOR = RestingCollector()
+
+
 class FrameLookup:
     """The engine asks it, once per code object, about functions that run while a graph break of a family runs.
 
@@ -394,7 +325,8 @@ class FrameCompiler:
         code = function.__code__
         start = time.perf_counter()
         step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
-        with timed("capture and backend"), without_saved_tensor_hooks():
+        place = f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+        with timed("capture and backend"), compiling(place), RESTING_COLLECTOR, without_saved_tensor_hooks():
             captured = capture_frame(
                 code, function.__globals__, values, self, fullgraph=self.family.fullgraph, on_break=self.on_break
             )
@@ -632,4 +564,4 @@ def _on_limit(fn: Any, reasons: list[tuple[int, int]]) -> None:
 _native.set_limit_callback(_on_limit)
 _native.set_exceptions(RecompileError=RecompileError, BadOutputs=BadBackendResult)
 
-__all__ = ["Family", "FrameCompiler", "GraphRecord", "InternalError", "compile_aten", "compile_times", "new_compiled"]
+__all__ = ["Family", "FrameCompiler", "GraphRecord", "InternalError", "compile_aten", "new_compiled"]

@@ -26,13 +26,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ir": {"errors"},
     **{stage: BASE for stage in STAGES},
     "backends": BASE,  # a registry; pipeline puts the compilers that it composes into it
-    "pipeline": BASE | STAGES | {"backends"},
+    "progress": {"config"},
+    "graphs": BASE | {"lowering", "scheduling", "codegen", "runtime", "progress"},
+    "pipeline": BASE | {"capture", "autograd", "backends", "graphs", "progress"},
     "distributed": BASE | {"pipeline"},
     "wrapping": BASE | {"pipeline"},
     "api": BASE | {"wrapping", "pipeline", "backends", "distributed"},
     "exc": {"errors"},
     "debug": BASE | {"pipeline", "backends", "api", "wrapping", "capture"},  # shows what capture records
-    "__init__": BASE | {"api", "backends", "debug", "distributed", "exc", "pipeline"},
+    "__init__": BASE | {"api", "backends", "debug", "distributed", "exc", "progress"},
 }
 
 PEER = (

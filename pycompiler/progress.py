@@ -1,0 +1,182 @@
+"""Where compiles are: seconds per phase, and one line on a terminal while a compile takes longer than a second.
+
+In: `with compiling(name):` around a compile, `with timed("build"):` around each phase of it, `note_kernels(n)`.
+Out: `compile_times()`, and on the terminal, until the compile ends,
+
+    compiling, 3.2 s, build, 34 kernels: GPT.forward (model.py:12)
+
+The line is written by a thread of its own, only where stderr is a terminal and `config.progress` is set.  It leaves the
+cursor at the start of the line and changes no mode of the terminal, so that nothing has to be restored but the line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pycompiler import config
+
+DELAY_S, INTERVAL_S = 1.0, 0.1
+CLEAR = "\r\x1b[2K"
+
+_times: dict[str, list[float]] = {}
+_times_lock = threading.Lock()
+
+
+class Compile:
+    """One running compile."""
+
+    def __init__(self, name: str, start: float) -> None:
+        self.name = name
+        self.start = start
+        self.phase = ""
+        self.kernels: int | None = None
+
+    def describe(self, now: float) -> str:
+        kernels = "" if self.kernels is None else f", {self.kernels} kernel{'s' * (self.kernels != 1)}"
+        return f"{now - self.start:.1f} s, {self.phase or 'capture'}{kernels}: {self.name}"
+
+
+class Display:
+    """The line on the terminal.  `tick` writes it, if it is time; the last compile that ends clears it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, threaded: bool = True) -> None:
+        self.clock = clock
+        self.threaded = threaded
+        self.running: list[Compile] = []
+        self.changed = threading.Condition()
+        self.thread: threading.Thread | None = None
+        self.stream: Any = None  # that the line stands on; None: no line
+
+    def begin(self, compile: Compile) -> None:
+        with self.changed:
+            self.running.append(compile)
+            if self.threaded and self.thread is None:
+                self.thread = threading.Thread(target=self.watch, name="pycompiler progress", daemon=True)
+                self.thread.start()
+
+    def end(self, compile: Compile) -> None:
+        with self.changed:
+            self.running.remove(compile)
+            if not self.running:
+                self.write("")
+                self.stream = None
+                self.changed.notify()
+
+    def watch(self) -> None:
+        """The thread: ends with the last compile."""
+        with self.changed:
+            while self.running:
+                self.tick()
+                self.changed.wait(INTERVAL_S if self.stream is not None else DELAY_S / 4)
+            self.thread = None
+
+    def tick(self) -> None:
+        with self.changed:
+            now = self.clock()
+            slow = [c for c in self.running if now - c.start >= DELAY_S]
+            if slow:
+                if self.stream is None:
+                    self.stream = sys.stderr
+                many = f" {len(self.running)} functions" if len(self.running) > 1 else ""
+                self.write(f"compiling{many}, {slow[0].describe(now)}")
+
+    def write(self, text: str) -> None:
+        """Replaces the line.  A stream that is gone ends the display, not the compile."""
+        if self.stream is None:
+            return
+        try:
+            self.stream.write(f"{CLEAR}{text[: _columns(self.stream) - 1]}\r")
+            self.stream.flush()
+        except (OSError, ValueError):
+            self.stream = None
+
+
+def _columns(stream: Any) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError, AttributeError):
+        return 80
+
+
+DISPLAY = Display()
+_current = threading.local()  # .compile: the innermost compile of this thread
+
+
+def _after_fork() -> None:
+    global DISPLAY
+    DISPLAY = Display()  # the thread stayed in the parent
+    _current.__dict__.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def on_terminal() -> bool:
+    try:
+        return bool(sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
+    except (AttributeError, ValueError):  # no stderr, or a closed one
+        return False
+
+
+class compiling:
+    """Context manager of one compile."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.compile: Compile | None = None
+
+    def __enter__(self) -> None:
+        if config.progress and on_terminal():
+            self.display = DISPLAY
+            self.compile = Compile(self.name, self.display.clock())
+            self.outer = getattr(_current, "compile", None)
+            _current.compile = self.compile
+            self.display.begin(self.compile)
+
+    def __exit__(self, *exc: object) -> None:
+        if self.compile is not None:
+            _current.compile = self.outer
+            self.display.end(self.compile)
+
+
+def note_kernels(count: int) -> None:
+    """The compile of this thread has `count` more kernels."""
+    compile = getattr(_current, "compile", None)
+    if compile is not None:
+        compile.kernels = (compile.kernels or 0) + count
+
+
+class timed:
+    """Context manager of one phase: adds its seconds to `compile_times`."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+
+    def __enter__(self) -> None:
+        self.compile: Compile | None = getattr(_current, "compile", None)
+        if self.compile is not None:
+            self.outer, self.compile.phase = self.compile.phase, self.phase
+        self.start = time.perf_counter()
+
+    def __exit__(self, *exc: object) -> None:
+        seconds = time.perf_counter() - self.start
+        if self.compile is not None:
+            self.compile.phase = self.outer
+        with _times_lock:
+            _times.setdefault(self.phase, []).append(seconds)
+
+
+def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[list[str], list[list[str]]]:
+    """Seconds per compile phase: a text (`repr="str"`) or headers and rows (`repr="csv"`); summed with `aggregate`."""
+    with _times_lock:
+        rows = {k: [sum(v)] if aggregate else list(v) for k, v in _times.items()}
+    if repr == "csv":
+        return list(rows), [[f"{s:.6f}" for s in v] for v in rows.values()]
+    width = max(map(len, rows), default=5)
+    lines = [f"{k:<{width}}  {', '.join(f'{s:.4f}' for s in v)}" for k, v in rows.items()]
+    return "\n".join(["Compile times (seconds):", *lines])
