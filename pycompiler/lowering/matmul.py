@@ -1,23 +1,27 @@
 """Small matrix products as loops: a call of ATen's kernel costs more than they do, and loops fuse with their neighbours.
 
-In: mm, bmm, addmm whose number of multiply-adds is at most SMALL.  Out: a folding Loop.  Larger ones stay ATen's.
+In: mm, bmm, addmm whose number of multiply-adds is at most SMALL.  Out: a folding Loop.  Larger ones stay ATen's; the bias
+of one whose result a loop reads is added there: ATen's kernel would first write it to every row of the result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import fx
 
 from pycompiler.lowering.body import compute_dtype
 from pycompiler.lowering.elementwise import broadcast_load, lazy
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.reductions import finished
-from pycompiler.lowering.registry import lowering
+from pycompiler.lowering.registry import LOWERINGS, lowering
 from pycompiler.lowering.values import Value, product, unsqueeze
 
 aten = torch.ops.aten
 SMALL = 4096
+_PRODUCTS = (aten.mm, aten.bmm, aten.addmm)
 
 
 def total(low: Lowering, x: Value, y: Value) -> Any:
@@ -44,7 +48,9 @@ def mm(low: Lowering, x: Value, y: Value) -> Any:
 def addmm(low: Lowering, bias: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1) -> Any:
     sums = total(low, x, y)
     if sums is NotImplemented:
-        return sums
+        if alpha != 1 or beta != 1 or not bias_moves(low, bias):
+            return sums
+        sums = low.call(aten.mm.default, [low.placed(node).ref() for node in factors(low.node)], {}, low.fake)
     buffer = low.buffer_for(low.fake)
 
     def emit(body: Any, index: Any) -> Any:
@@ -53,3 +59,29 @@ def addmm(low: Lowering, bias: Value, x: Value, y: Value, *, beta: float = 1, al
         return (value if alpha == 1 else value * alpha) + (added if beta == 1 else added * beta)
 
     return low.pointwise(emit, buffer)
+
+
+def factors(node: Any) -> list[fx.Node]:
+    """The two matrices of an addmm."""
+    return list(node.args[1:3])
+
+
+def bias_moves(low: Lowering, bias: Value) -> bool:
+    """Whether a loop reads the sum, and loses nothing by adding the bias itself: a product in half precision would be
+    rounded once more."""
+    exact = low.fake.dtype in (torch.float32, torch.float64)
+    return exact and low.fake.device.type == "cpu" and bias.rank == 1 and any(map(_is_loop, readers(low.node)))
+
+
+def readers(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes that read its elements, views passed over."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        if schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
+            yield from readers(user)
+        else:
+            yield user
+
+
+def _is_loop(node: fx.Node) -> bool:
+    return node.target in LOWERINGS and getattr(node.target, "overloadpacket", None) not in _PRODUCTS

@@ -14,10 +14,12 @@ from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern, Ref
 from pycompiler.ir.plan import Alloc, Aten, Free, Kernel, Plan, Size, SlotRef, Step, View
 from pycompiler.runtime.build import BuiltLibrary
+from pycompiler.runtime.heap import keep_freed_memory
 
 
 def make_plan(schedule: Schedule, library: BuiltLibrary | None) -> Plan:
     """The plan of `schedule`, whose kernels are in `library`."""
+    keep_freed_memory()
     return _Builder(schedule).build(library)
 
 

@@ -25,3 +25,27 @@ def test_large_and_integer_products_stay_with_aten() -> None:
     ints = torch.arange(4).reshape(2, 2)
     assert externs(lowered(lambda x: x @ x, (ints,))) == ["aten.mm.default"]
     assert externs(lowered(lambda x, y: x @ y, (randn(3, 0), randn(0, 5)))) != []
+
+
+def test_the_bias_of_a_product_that_a_loop_reads_moves_into_the_loop() -> None:
+    x, y, bias = randn(32, 64), randn(64, 48), randn(48)
+
+    def saved(x: torch.Tensor, y: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        total = torch.addmm(b, x, y)
+        return total, total.t().exp()
+
+    for f in (lambda x, y, b: torch.addmm(b, x, y).view(4, 8, 48).relu(), saved):
+        assert externs(check(f, (x, y, bias), rtol=1e-5, atol=1e-4)) == ["aten.mm.default"]
+
+
+def test_the_bias_stays_where_no_loop_reads_the_sum_or_precision_would_be_lost() -> None:
+    x, y, bias = randn(64, 64), randn(64, 64), randn(64)
+    cases = {
+        "only an output": (lambda x, y, b: torch.addmm(b, x, y), torch.float32),
+        "only a product": (lambda x, y, b: torch.addmm(b, x, y).t() @ x, torch.float32),
+        "scaled": (lambda x, y, b: torch.addmm(b, x, y, alpha=2).relu(), torch.float32),
+        "half precision": (lambda x, y, b: torch.addmm(b, x, y).relu(), torch.bfloat16),
+        "a whole matrix": (lambda x, y, b: torch.addmm(x, x, y).relu(), torch.float32),
+    }
+    for name, (f, dtype) in cases.items():
+        assert "aten.addmm.default" in externs(lowered(f, tuple(t.to(dtype) for t in (x, y, bias)))), name
