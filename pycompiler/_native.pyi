@@ -157,10 +157,17 @@ class Plan:
     @property
     def routes(self) -> list[str]:
         """One word a step, how it runs: alloc, place (in scratch), view, shift (a pointer), kernel, shim, dispatcher,
-        python, free, copy."""
+        python, count_versions, free, copy."""
     @property
     def arena_bytes(self) -> int:
         """Scratch memory of one call."""
+
+def unless_shared(plan: Plan, written: Sequence[int], eager: Callable[..., Sequence[Any]]) -> None:
+    """From now on `plan` gives back what `eager` returns for its inputs, when an input at one of the positions `written`
+    shares memory with another one.  Called once, before the plan is."""
+
+def shares_memory(values: tuple[Any, ...], written: Sequence[int]) -> bool:
+    """Whether one of the tensors at the positions `written` touches the memory of another one."""
 
 def torch_routes() -> dict[str, str]:
     """How each capability of the loaded torch is reached: its fast way or the fallback."""

@@ -14,6 +14,7 @@ mod build;
 mod by_python;
 mod by_shim;
 mod by_stack;
+mod shared;
 mod shims;
 mod size;
 
@@ -24,7 +25,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
 use crate::ffi::aten::{
-    self as torch, BelowAutograd, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor, Unwrapped,
+    self as torch, BelowAutograd, Counted, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor,
+    Unwrapped,
 };
 use aten::Aten;
 use size::{Dims, Size};
@@ -69,6 +71,8 @@ enum Step {
         work: u64,
     },
     Aten(Box<Aten>),
+    /// The tensors' versions count a write.
+    CountVersions(Box<[usize]>),
     Free(Box<[usize]>),
     CopyInto {
         target: usize,
@@ -126,6 +130,7 @@ pub struct Plan {
     /// Slots whose address kernels need.
     wants_ptr: Vec<bool>,
     arena_bytes: usize,
+    exclusive: shared::Exclusive,
     source: Py<PyAny>,
 }
 
@@ -176,6 +181,7 @@ impl Plan {
             Step::Kernel { launch: Launch::Host(_), .. } => "kernel",
             Step::Kernel { launch: Launch::Python(_), .. } => "launcher",
             Step::Aten(call) => call.route(),
+            Step::CountVersions(_) => "count_versions",
             Step::Free(_) => "free",
             Step::CopyInto { .. } => "copy",
         };
@@ -184,7 +190,7 @@ impl Plan {
 
     /// The objects that may be part of a reference cycle.
     pub fn held(&self) -> impl Iterator<Item = &Py<PyAny>> {
-        self.constants.iter().map(|c| &c.object).chain(std::iter::once(&self.source))
+        self.constants.iter().map(|c| &c.object).chain(std::iter::once(&self.source)).chain(self.exclusive.held())
     }
 
     /// Runs the plan; hands the outputs to `sink` in order.
@@ -217,6 +223,9 @@ impl Plan {
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
         self.bind(py, inputs, slots, ptrs)?;
+        if let Some(eager) = self.exclusive.instead(&slots[..self.n_inputs]) {
+            return shared::run_eager(self, py, eager, inputs, sink);
+        }
         let env = self.environment(slots)?;
         let scratch = if self.arena_bytes > 0 { Some(Scratch::take(self.arena_bytes)?) } else { None };
         let arena = scratch.as_ref().map_or(0, Scratch::address);
@@ -356,6 +365,13 @@ fn kernel_error(py: Python<'_>, code: i64) -> PyErr {
     row().unwrap_or_else(|_| PyRuntimeError::new_err(format!("a kernel returned the unknown error code {code}")))
 }
 
+/// A write into an inference tensor elsewhere than in inference mode.
+#[cold]
+fn inference_tensor(py: Python<'_>) -> PyErr {
+    let text = || py.import("pycompiler.ir.plan")?.getattr("INFERENCE_TENSOR")?.extract::<String>();
+    text().map_or_else(|error| error, PyRuntimeError::new_err)
+}
+
 impl Slot {
     fn of(tensor: Unwrapped) -> Slot {
         match tensor {
@@ -394,6 +410,11 @@ impl Frame<'_, '_> {
             }
             Step::Kernel { launch: Launch::Python(function), slots, .. } => self.launch_python(function, slots)?,
             Step::Aten(call) => call.call(self)?,
+            Step::CountVersions(slots) => {
+                for slot in slots {
+                    self.count_version(*slot)?;
+                }
+            }
             Step::Free(slots) => {
                 for slot in slots {
                     self.slots[*slot] = Slot::Empty;
@@ -407,6 +428,20 @@ impl Frame<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// As eager does it before it writes.
+    fn count_version(&mut self, slot: usize) -> Result<(), StepError> {
+        match self.handle(slot)?.count_version() {
+            Counted::Yes => Ok(()),
+            Counted::Refused => Err(inference_tensor(self.gil.acquire()).into()),
+            Counted::Unknown => {
+                let py = self.gil.acquire();
+                let graph = py.import("torch.autograd.graph")?;
+                graph.call_method1("increment_version", (self.object(py, slot)?,))?;
+                Ok(())
+            }
+        }
     }
 
     /// Registered with PyO3 for the time of the call: errors and objects may be dropped in it.
@@ -520,5 +555,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("Plan", torch::pytype::create(m.py())?)?;
     m.add_function(wrap_pyfunction!(torch_routes, m)?)?;
     m.add_function(wrap_pyfunction!(force_slow_routes, m)?)?;
+    m.add_function(wrap_pyfunction!(shared::unless_shared, m)?)?;
+    m.add_function(wrap_pyfunction!(shared::shares_memory, m)?)?;
     m.add_function(wrap_pyfunction!(shim_schemas, m)?)
 }

@@ -71,6 +71,8 @@ def compile_joint(
         if torch.is_grad_enabled() and any(n.meta.get("requires_grad") for n in joint.inputs):
             inner = runtime.grad_free(inner)
     run = runtime.epilogue(joint, inner, name=name)
+    if joint.written and len(joint.inputs) > 1:
+        run = runtime.unless_shared(run, joint.written, gm.forward, name=name)
     return functools.partial(run, *lifted) if lifted else run
 
 

@@ -94,6 +94,11 @@ class Joint:
         return list(place)
 
     @property
+    def written(self) -> list[int]:
+        """The inputs that a call writes."""
+        return sorted({m.index for m in self.mutations} | {index for index, _ in self.stores})
+
+    @property
     def needs_backward(self) -> bool:
         """True when some output requires grad (even if its gradient reaches no input)."""
         return bool(self.tangents)
@@ -172,6 +177,7 @@ class _Input:
             # A result of other work may be mutated in place, a leaf may not; the recorder merges the clone away.
             self.seen = self.leaf.clone()
         self.layout = _layout(self.seen)
+        self.offset = self.seen.storage_offset()
         self.grad_fn = self.seen.grad_fn
         self.version = self.seen._version
         self.seen_requires_grad = self.seen.requires_grad
@@ -181,7 +187,8 @@ class _Input:
 
 
 def _layout(t: torch.Tensor) -> tuple[Any, ...]:
-    return (t.shape, t.stride(), t.storage_offset(), t.dtype)
+    """Without the offset: a new value has memory of its own in the trace, where it starts at 0."""
+    return (t.shape, t.stride(), t.dtype)
 
 
 def _fresh_fake(example: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
@@ -294,7 +301,12 @@ class _Trace:
         for i, item in enumerate(self.inputs):
             if item is None:
                 continue
-            if _layout(item.seen) != item.layout or torch._functionalize_was_storage_changed(item.seen):
+            if (
+                _layout(item.seen) != item.layout
+                or torch._functionalize_was_storage_changed(item.seen)
+                or torch._functionalize_has_metadata_mutation(item.seen)  # type: ignore[attr-defined]
+                or (item.seen.storage_offset() != item.offset and self._counts_from_the_storage())
+            ):
                 raise AutogradUnsupported(
                     "metadata of an input is mutated",
                     f"{item.node.name}: {item.layout} became {_layout(item.seen)}",
@@ -308,6 +320,10 @@ class _Trace:
             self._refuse_shared_storage(i)
             how = _mutation_kind(item)
             self.joint.mutations.append(Mutation(i, self._fresh(item.seen, how == "grad"), how))
+
+    def _counts_from_the_storage(self) -> bool:
+        """Whether an operator's meaning depends on where in its storage a tensor starts."""
+        return any("as_strided" in str(n.target) for n in self.gm.graph.nodes)
 
     def _refuse_shared_storage(self, index: int) -> None:
         storage = _storage(self.examples[index])

@@ -21,8 +21,11 @@ from pycompiler import _native
 from pycompiler.autograd.joint import Joint, Output
 from pycompiler.autograd.partition import Partition
 from pycompiler.errors import DoubleBackwardError
+from pycompiler.logs import stage
 
 Compiled = Callable[..., Sequence[Any]]
+
+_log = stage("aot")
 
 _FOREACH_FROM = 4  # this many buffers are copied by one call
 
@@ -231,6 +234,30 @@ def _backward_lines(joint: Joint, part: Partition, scope: dict[str, Any]) -> lis
     else:
         lines.append(f"    return ({' '.join(f'{r},' for r in results)})")
     return lines
+
+
+# -- inputs that share memory ----------------------------------------------------------------------------------------
+
+
+def unless_shared(run: Compiled, written: Sequence[int], eager: Compiled, *, name: str) -> Compiled:
+    """`run`, and `eager` for calls in which an input at one of the positions `written` shares memory with another one.
+
+    The trace took inputs that it writes for memory of their own; which inputs of a call share memory is seen at the call.
+    """
+
+    def run_eager(*args: Any) -> Sequence[Any]:
+        _log.info("graph %s: an input that it writes shares memory with another one; this call runs eagerly", name)
+        return eager(*args)
+
+    if isinstance(run, _native.Plan):
+        _native.unless_shared(run, written, run_eager)
+        return run
+    shares_memory = _native.shares_memory
+
+    def checked(*args: Any) -> Sequence[Any]:
+        return run_eager(*args) if shares_memory(args, written) else run(*args)
+
+    return checked
 
 
 # -- mutation and aliasing --------------------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ class Nest:
 @dataclass
 class KernelGroup:
     """One function.  `reads`/`writes`: buffers in memory that it needs, in the order of its pointer arguments
-    (writes follow reads); `scalars`: symbols whose values it needs."""
+    (writes follow reads); `scalars`: symbols whose values it needs; `stores`: buffers that it writes into the memory of
+    an input (buffer -> input), through that input's pointer when it reads the input too."""
 
     name: str
     nests: list[Nest]
@@ -102,6 +103,7 @@ class KernelGroup:
     scalars: list[str] = field(default_factory=list)
     work: int = 0
     symbol: str = ""  # of the library; set by the code generator, several kernels may share one
+    stores: dict[str, str] = field(default_factory=dict)
 
     def stages(self) -> Iterator[Stage]:
         for nest in self.nests:
@@ -109,19 +111,26 @@ class KernelGroup:
 
     @property
     def pointers(self) -> list[str]:
-        return self.reads + [w for w in self.writes if w not in self.reads]
+        return self.reads + [w for w in self.writes if w not in self.reads and self.stores.get(w) not in self.reads]
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """Buffers without a pointer of their own: buffer -> the input that it replaces, element by element."""
+        return {b: target for b, target in self.stores.items() if target in self.reads}
 
 
 @dataclass
 class Schedule:
     """`steps` in order.  `storage`: buffer -> the buffer whose memory it uses (itself unless it reuses another's);
-    `frees`: per step, the buffers whose memory is dead after it."""
+    `frees`: per step, the buffers whose memory is dead after it; `stores`: buffer -> the input whose new value it is and
+    in whose memory it lives (a mutated input, written in place)."""
 
     program: Program
     steps: list[KernelGroup | Extern]
     buffers: dict[str, Buffer]
     storage: dict[str, str] = field(default_factory=dict)
     frees: list[list[str]] = field(default_factory=list)
+    stores: dict[str, str] = field(default_factory=dict)
 
     @property
     def kernels(self) -> list[KernelGroup]:
@@ -141,7 +150,8 @@ def _extern_text(step: Extern) -> str:
 
 
 def _group_text(group: KernelGroup) -> list[str]:
-    lines = [f"kernel {group.name}({', '.join(group.reads)}) -> {', '.join(group.writes)}"]
+    writes = [f"{w} in {group.stores[w]}" if w in group.stores else w for w in group.writes]
+    lines = [f"kernel {group.name}({', '.join(group.reads)}) -> {', '.join(writes)}"]
     for nest in group.nests:
         show = [f"{v}: {n}" for v, n in nest.dims]
         split = len(show) if nest.split is None else nest.split

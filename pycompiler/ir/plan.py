@@ -82,6 +82,16 @@ class Aten:
 
 
 @dataclass(frozen=True)
+class CountVersions:
+    """The versions of the tensors in `slots` count a write: the kernels that follow store new values into them.
+
+    Such an input shares memory with no other input of the plan; whoever calls a plan sees to that (`_native.unless_shared`).
+    """
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Free:
     slots: tuple[int, ...]
 
@@ -94,7 +104,14 @@ class CopyInto:
     source: int
 
 
-Step = Alloc | View | Kernel | Aten | Free | CopyInto
+# What eager says to a write into an inference tensor elsewhere than in inference mode.
+INFERENCE_TENSOR = (
+    "Inplace update to inference tensor outside InferenceMode is not allowed."
+    "You can make a clone to get a normal tensor before doing inplace update."
+    "See https://github.com/pytorch/rfcs/pull/17 for more details."
+)
+
+Step = Alloc | View | Kernel | Aten | CountVersions | Free | CopyInto
 
 
 @dataclass

@@ -21,7 +21,19 @@ from typing import Any
 import torch
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CopyInto, Free, Kernel, Plan, SlotRef, Step, View
+from pycompiler.ir.plan import (
+    KERNEL_ERRORS,
+    Alloc,
+    Aten,
+    CopyInto,
+    CountVersions,
+    Free,
+    Kernel,
+    Plan,
+    SlotRef,
+    Step,
+    View,
+)
 from pycompiler.runtime.plan_python import KERNEL_SIGNATURE, kernel_symbols
 
 ERRORS = tuple(KERNEL_ERRORS.items())
@@ -199,6 +211,9 @@ class _Printer:
             return f"{names[0]} = {call}"
         return f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}"
 
+    def count_versions(self, step: CountVersions) -> str:
+        return f"torch.autograd.graph.increment_version([{', '.join(map(self.name, step.slots))}])"
+
     def free(self, step: Free) -> str:
         own = [self.name(s) for s in step.slots if s >= self.plan.n_inputs and s not in self.plan.constants]
         return f"del {', '.join(own)}" if own else ""
@@ -248,6 +263,7 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
     View: _Printer.view,
     Kernel: _Printer.kernel,
     Aten: _Printer.aten,
+    CountVersions: _Printer.count_versions,
     Free: _Printer.free,
     CopyInto: _Printer.copy,
 }

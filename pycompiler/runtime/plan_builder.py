@@ -12,7 +12,7 @@ from typing import Any
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern, Ref
-from pycompiler.ir.plan import Alloc, Aten, Free, Kernel, Plan, Size, SlotRef, Step, View
+from pycompiler.ir.plan import Alloc, Aten, CountVersions, Free, Kernel, Plan, Size, SlotRef, Step, View
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
 
@@ -87,6 +87,8 @@ class _Builder:
         return self.slot_of[home]
 
     def kernel(self, group: KernelGroup) -> list[int]:
+        if group.stores:
+            self.steps.append(CountVersions(tuple(self.slot(target) for target in group.stores.values())))
         slots = tuple(self.slot(n) for n in group.pointers)
         self.steps.append(Kernel(group.symbol, slots, tuple(Expr.sym(s) for s in group.scalars), group.work))
         return []

@@ -17,7 +17,21 @@ import cffi
 import torch
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CopyInto, Free, Kernel, Plan, Size, SlotRef, Step, View
+from pycompiler.ir.plan import (
+    INFERENCE_TENSOR,
+    KERNEL_ERRORS,
+    Alloc,
+    Aten,
+    CopyInto,
+    CountVersions,
+    Free,
+    Kernel,
+    Plan,
+    Size,
+    SlotRef,
+    Step,
+    View,
+)
 from pycompiler.runtime import triton_build
 
 KERNEL_SIGNATURE = "int64_t {symbol}(void** ptrs, const int64_t* scalars, int32_t threads);"
@@ -146,6 +160,12 @@ class PythonPlan:
             if slot >= self.n_inputs and slot not in self.plan.constants:
                 slots.pop(slot, None)
 
+    def _count_versions(self, step: CountVersions, slots: Slots, env: Env) -> None:
+        for t in (slots[s] for s in step.slots):
+            if t.is_inference() and not torch.is_inference_mode_enabled():
+                raise RuntimeError(INFERENCE_TENSOR)
+            torch.autograd.graph.increment_version(t)
+
     def _copy(self, step: CopyInto, slots: Slots, env: Env) -> None:
         slots[step.target].copy_(slots[step.source])
 
@@ -155,6 +175,7 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     View: PythonPlan._view,
     Kernel: PythonPlan._kernel,
     Aten: PythonPlan._aten,
+    CountVersions: PythonPlan._count_versions,
     Free: PythonPlan._free,
     CopyInto: PythonPlan._copy,
 }

@@ -20,6 +20,7 @@ from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import is_indirect
 from pycompiler.scheduling.simplify import Graph, writes_of
 from pycompiler.scheduling.space import Refinement, compose, fresh_var, joint, refine, rewrite
+from pycompiler.scheduling.stores import target_of
 
 STAGE_LIMIT = 48
 POINTER_LIMIT = 48
@@ -209,7 +210,8 @@ class _Fusion:
         )
         needs = {g for name in reads for g in self.owner[name]}  # read after write
         needs |= {g for name in writes for g in self.owner[name]}  # write after write
-        needs |= {g for name in writes for g in self.users[name]}  # write after read
+        stored = {target_of(self.graph.copies[name]) for name in writes if name in self.graph.copies}
+        needs |= {g for name in writes | stored for g in self.users[name]}  # write after read
         for g in needs:
             group.before |= self.groups[g].before | (1 << g)
         for name in writes:

@@ -36,7 +36,8 @@ def storage_bytes(b: Buffer) -> int | None:
 
 
 def plan_memory(schedule: Schedule, kept: set[str]) -> None:
-    """Fills `storage` and `frees`.  `kept`: buffers that are never freed here (inputs, constants, outputs)."""
+    """Fills `storage` and `frees`.  `kept`: buffers that are never freed here (inputs, constants, outputs, and new values
+    of inputs, whose places `storage` has already when they are stored in place)."""
     last: dict[str, int] = {}
     shared_ok: dict[str, bool] = defaultdict(lambda: True)
     for k, step in enumerate(schedule.steps):
@@ -44,7 +45,7 @@ def plan_memory(schedule: Schedule, kept: set[str]) -> None:
             last[name] = k
             if isinstance(step, Extern):
                 shared_ok[name] = False
-    storage: dict[str, str] = {}
+    storage = schedule.storage
     users: dict[str, int] = {}  # memory -> step of its last use
     dead: list[str] = []
     frees: list[list[str]] = [[] for _ in schedule.steps]
@@ -70,7 +71,6 @@ def plan_memory(schedule: Schedule, kept: set[str]) -> None:
             final[storage[name]] = k
     for name in dict.fromkeys(dead):
         frees[final[name]].append(name)
-    schedule.storage = storage
     schedule.frees = [sorted(set(f)) for f in frees]
 
 

@@ -14,6 +14,7 @@ from pycompiler.ir.loops import Extern, Ref
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.memory import storage_bytes, touched
 from pycompiler.scheduling.simplify import writes_of
+from pycompiler.scheduling.stores import conflict
 
 
 class ScheduleError(Exception):
@@ -48,7 +49,7 @@ def memory_holds_what_is_read(s: Schedule) -> Iterator[str]:
                 yield f"step {k} reads {name}, but its memory holds {holds.get(s.storage.get(name, name))}"
         for name in writes:
             home = s.storage.get(name, name)
-            if any(s.storage.get(r, r) == home and r != name for r in reads | writes):
+            if any(s.storage.get(r, r) == home and r not in (name, s.stores.get(name)) for r in reads | writes):
                 yield f"step {k}: {name} overwrites memory that the step still uses"
             holds[home] = name
         for name in frees:
@@ -56,6 +57,8 @@ def memory_holds_what_is_read(s: Schedule) -> Iterator[str]:
                 yield f"step {k} frees {name}, which is not there"
             holds.pop(name, None)
     for output in s.program.outputs:
+        if isinstance(output, Ref) and output.buffer in s.stores.values():
+            continue  # the input itself, with its new value
         if isinstance(output, Ref) and holds.get(s.storage.get(output.buffer, output.buffer)) != output.buffer:
             yield f"output {output.buffer} is not in memory at the end"
 
@@ -63,7 +66,7 @@ def memory_holds_what_is_read(s: Schedule) -> Iterator[str]:
 def shared_memory_is_large_enough(s: Schedule) -> Iterator[str]:
     for name, home in s.storage.items():
         need, have = storage_bytes(s.buffers[name]), storage_bytes(s.buffers[home])
-        if home != name and (need is None or have is None or need > have):
+        if home not in (name, s.stores.get(name)) and (need is None or have is None or need > have):
             yield f"{name} needs {need} bytes, {home} has {have}"
 
 
@@ -114,7 +117,24 @@ def values_are_read_where_they_are_made(s: Schedule) -> Iterator[str]:
             made |= dict.fromkeys(stage.outputs, stage)
 
 
+def old_values_are_read_before_new_ones_are_stored(s: Schedule) -> Iterator[str]:
+    """In the kernel that writes an input; `memory_holds_what_is_read` looks at the others."""
+    for value, target in s.stores.items():
+        a, b = s.buffers[value], s.buffers[target]
+        if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device) or s.storage.get(value) != target:
+            yield f"{value} cannot be the new value of {target}"
+    for group in s.kernels:
+        for value, target in group.stores.items():
+            at, nest = next((k, n) for k, n in enumerate(group.nests) if any(value in x.outputs for x in n.stages))
+            for later in group.nests[at + 1 :]:
+                if any(name == target for stage in later.stages for name, _ in loads(stage.loop)):
+                    yield f"{later.stages[0].outputs[0]}'s nest reads {target} after {value} is stored"
+            why = conflict(nest, value, target, s.buffers[value].device)
+            if why is not None:
+                yield why
+
+
 RULES: tuple[Callable[[Schedule], Iterator[str]], ...] = (
     memory_holds_what_is_read, shared_memory_is_large_enough, everything_is_freed_once, loops_range_over_the_nest,
-    values_are_read_where_they_are_made,
+    values_are_read_where_they_are_made, old_values_are_read_before_new_ones_are_stored,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from pycompiler.scheduling.fuse import collapse, fuse
 from pycompiler.scheduling.memory import plan_memory
 from pycompiler.scheduling.place import memory_of, place
 from pycompiler.scheduling.simplify import prepare
+from pycompiler.scheduling.stores import in_place
 
 
 def schedule(program: Program) -> Schedule:
@@ -19,7 +20,7 @@ def schedule(program: Program) -> Schedule:
     graph = prepare(program)
     groups = fuse(graph)
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)} | set(program.constants)
-    kept |= {b.name for b in program.inputs if b is not None}
+    kept |= {b.name for b in program.inputs if b is not None} | graph.copies.keys()
     readers: dict[str, set[int]] = {}
     for g in groups:
         for name in g.reads:
@@ -36,11 +37,14 @@ def schedule(program: Program) -> Schedule:
         nests.append(nest)
         adds = any(s.loop.store_mode == "add" for s in nest.stages)
         touched[id(nest)] = (g.reads if adds else g.reads - g.writes, g.writes)
+    bundled = bundle(nests, touched)
+    stores = in_place(bundled, graph.copies, graph.buffers)
     steps: list[KernelGroup | Extern] = []
-    for step in bundle(nests, touched):
-        steps.append(step if isinstance(step, Extern) else _kernel(f"{_word(program.name)}_{len(steps)}", step))
-    done = Schedule(program, steps, graph.buffers)
-    plan_memory(done, kept)
+    for step in bundled:
+        steps.append(step if isinstance(step, Extern) else _kernel(f"{_word(program.name)}_{len(steps)}", step, stores))
+    steps += [copy for value, copy in graph.copies.items() if value not in stores]
+    done = Schedule(program, steps, graph.buffers, storage=dict(stores), stores=stores)
+    plan_memory(done, kept - (graph.copies.keys() - stores.keys()))
     return done
 
 
@@ -48,7 +52,7 @@ def _word(name: str) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
 
 
-def _kernel(name: str, nests: list[Nest]) -> KernelGroup:
+def _kernel(name: str, nests: list[Nest], stores: dict[str, str]) -> KernelGroup:
     group = KernelGroup(name, nests)
     local: set[str] = set()
     read: dict[str, None] = {}
@@ -67,6 +71,7 @@ def _kernel(name: str, nests: list[Nest]) -> KernelGroup:
         group.work += _work(nest)
     group.reads = [n for n in read if n not in written]
     group.writes = list(written)
+    group.stores = {n: stores[n] for n in written if n in stores}
     group.scalars = sorted(symbols)
     return group
 

@@ -18,6 +18,7 @@ from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Op, Program, Ref
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import cost, inline, tidy
 from pycompiler.scheduling.space import fresh_var, rewrite
+from pycompiler.scheduling.stores import candidates, readers_first
 
 BODY_LIMIT = 160  # operations in a body after inlining
 CHEAP = 3  # arithmetic that is better repeated than stored
@@ -27,13 +28,15 @@ FEW = 8  # a consumer of less than 1/FEW of the values is better off computing t
 
 @dataclass
 class Graph:
-    """Nodes and who writes and reads what.  `kept`: buffers that outlive the program's nodes (outputs, inputs)."""
+    """Nodes and who writes and reads what.  `kept`: buffers that outlive the program's nodes (outputs, inputs, and what
+    `copies` write into inputs when the nodes are done)."""
 
     nodes: list[Node]
     kept: set[str]
     buffers: dict[str, Buffer]
     writers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
     readers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
+    copies: dict[str, Extern] = field(default_factory=dict)
 
     def index(self) -> Graph:
         self.writers, self.readers = defaultdict(list), defaultdict(list)
@@ -53,7 +56,8 @@ def writes_of(node: Node) -> list[str]:
 def prepare(program: Program) -> Graph:
     """The program's nodes after all rewrites."""
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)}
-    kept |= {b.name for b in program.inputs if b is not None} | set(program.constants)
+    copies = candidates(program)
+    kept |= {b.name for b in program.inputs if b is not None} | set(program.constants) | copies.keys()
     buffers = dict(program.buffers)
     for b in program.inputs:
         if b is not None:
@@ -62,9 +66,13 @@ def prepare(program: Program) -> Graph:
         for b in node.out:
             if b is not None:
                 buffers[b.name] = b
-    graph = Graph([_own_vars(n) if isinstance(n, Loop) else n for n in program.nodes], kept, buffers)
+    last = {id(copy) for copy in copies.values()}
+    nodes = [_own_vars(n) if isinstance(n, Loop) else n for n in program.nodes if id(n) not in last]
+    graph = Graph(nodes, kept, buffers, copies=copies)
     for step in (drop_dead, split_reductions, inline_all, drop_dead):
         graph = step(graph.index())
+    if copies:
+        graph.nodes = readers_first(graph.nodes, copies)
     return graph.index()
 
 

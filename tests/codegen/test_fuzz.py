@@ -8,20 +8,31 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_harness import Body, buffer, build_all, loop, program, run_plan
+from kernel_harness import Body, buffer, build_all, loop, program, run_plan, whole
 
 from pycompiler.ir.interpret import interpret
-from pycompiler.ir.loops import Buffer, Program
+from pycompiler.ir.loops import Buffer, Extern, Program
+from pycompiler.ir.plan import CountVersions
 
 UNARY = ("neg", "abs", "exp", "tanh", "sigmoid", "square", "sin", "erf", "floor", "sign")
+STEADY = (
+    "neg",
+    "abs",
+    "tanh",
+    "sigmoid",
+    "erf",
+)  # without steps, and bounded: values that are compared for being old or new
 BINARY = ("add", "sub", "mul", "maximum", "minimum")
+COPY = torch.ops.aten.copy_.default
 SHAPES = ((6, 10), (10,), (4, 6, 10), (64, 40), (40,), (3, 1, 40), (33, 70), (2, 5, 3, 8))
 
 
 class Maker:
     """A random program: each loop reads earlier buffers, broadcast, transposed, shifted, flipped, or folded."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, stores: bool = False) -> None:
+        self.stores = stores
+        self.unary = STEADY if stores else UNARY
         self.random = random.Random(seed)
         self.shape = self.random.choice(SHAPES)
         self.inputs = [buffer(f"in{k}", s) for k, s in enumerate((self.shape, self.shape, self.shape[-1:]))]
@@ -54,7 +65,7 @@ class Maker:
         if not values:
             values.append(b.const(self.random.uniform(-1, 1)))
         for _ in range(self.random.randint(0, 3)):
-            values.append(b.op(self.random.choice(UNARY), self.random.choice(values)))
+            values.append(b.op(self.random.choice(self.unary), self.random.choice(values)))
         while len(values) > 1:
             values.append(b.op(self.random.choice(BINARY), values.pop(), values.pop()))
         return b.op("tanh", values[0]) if self.random.random() < 0.5 else values[0]
@@ -95,9 +106,42 @@ class Maker:
             self.step(k)
         made = [b for b in self.pool if b not in self.inputs]
         outputs = [b for b in made if self.random.random() < 0.4] or made[-1:]
+        if self.stores:
+            outputs = [b for b in outputs if self.random.random() < 0.5]
+            self.nodes += self.copies([b for b in made if b not in outputs])
         p = program(self.inputs, self.nodes, outputs)
         p.name = name
         return p
+
+    def copies(self, values: list[Buffer]) -> list[Extern]:
+        """New values of inputs, as autograd ends a graph that mutates them."""
+        found = []
+        for target in self.inputs:
+            fitting = [b for b in values if b.shape == target.shape]
+            if fitting:
+                values.remove(value := self.random.choice(fitting))
+                found.append(Extern(COPY, (whole(target), whole(value)), {}, (None,), (target.name,)))
+        return found
+
+
+@pytest.mark.parametrize("batch", range(3))
+def test_random_stores(batch: int) -> None:
+    """Programs that end in new values of inputs: values, and one version for each."""
+    programs = [Maker(20000 + 1000 * batch + k, stores=True).make(f"stores{k}") for k in range(40)]
+    plans = build_all(programs)
+    in_place = 0
+    for k, (p, plan) in enumerate(zip(programs, plans, strict=True)):
+        torch.manual_seed(k)
+        ours = [torch.randn([n.as_int() for n in b.shape]) for b in p.inputs if b is not None]
+        theirs = [t.clone() for t in ours]
+        pairs = [*zip(run_plan(plan, ours), interpret(p, theirs), strict=True), *zip(ours, theirs, strict=True)]
+        for a, b in pairs:
+            scale = float(b.abs().nan_to_num(0, 0, 0).max()) if b.numel() else 1.0
+            torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1.0, scale), equal_nan=True,
+                                       msg=lambda m: f"seed {20000 + 1000 * batch + k}: {m}")  # fmt: skip
+        assert [t._version for t in ours] == [t._version for t in theirs]
+        in_place += sum(len(s.slots) for s in plan.steps if isinstance(s, CountVersions))
+    assert in_place >= 20
 
 
 @pytest.mark.parametrize("batch", range(4))

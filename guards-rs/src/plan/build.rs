@@ -6,10 +6,12 @@
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use std::ffi::OsString;
 
 use super::arena::{self, Life};
 use super::argument::{device_code, torch_code, Reader};
 use super::aten::Aten;
+use super::shared::Exclusive;
 use super::size::{Dims, Size, Symbols};
 use super::{Cast, Constant, Launch, Output, Plan, Step};
 use crate::ffi::aten::{self as torch, Device, Library, Object, StorageCast};
@@ -69,6 +71,7 @@ impl Plan {
             reads_input,
             wants_ptr,
             arena_bytes,
+            exclusive: Exclusive::default(),
         })
     }
 }
@@ -97,12 +100,12 @@ enum Kernels<'py> {
     Absent,
     Host(Library),
     /// `runtime.triton_build.launcher` and the module's path.
-    Triton(Bound<'py, PyAny>, String),
+    Triton(Bound<'py, PyAny>, OsString),
 }
 
 /// By `Plan.launcher`: this is where other devices add theirs.
 fn kernels<'py>(plan: &Bound<'py, PyAny>) -> PyResult<Kernels<'py>> {
-    let Some(path) = plan.getattr("library")?.extract::<Option<String>>()? else { return Ok(Kernels::Absent) };
+    let Some(path) = plan.getattr("library")?.extract::<Option<OsString>>()? else { return Ok(Kernels::Absent) };
     match plan.getattr("launcher")?.extract::<String>()?.as_str() {
         "host" => Ok(Kernels::Host(Library::open(&path)?)),
         "triton" => {
@@ -162,6 +165,10 @@ impl<'py> Builder<'py> {
                 let call = Aten::build(&self.reader, step)?;
                 let label = call.name.clone();
                 Ok((Step::Aten(Box::new(call)), label))
+            }
+            "CountVersions" => {
+                let slots = self.slots(&step.getattr("slots")?)?;
+                Ok((Step::CountVersions(slots.into()), "count versions".into()))
             }
             "Free" => Ok((Step::Free(self.slots(&step.getattr("slots")?)?.into()), "free".into())),
             "CopyInto" => {
@@ -293,9 +300,10 @@ impl Uses {
                 uses.read[slot] = true;
                 match step {
                     Step::Kernel { launch: Launch::Host(_), .. } => uses.by_kernel[slot] = true,
-                    Step::Kernel { launch: Launch::Python(_), .. } | Step::Aten(_) | Step::CopyInto { .. } => {
-                        uses.by_tensor[slot] = true
-                    }
+                    Step::Kernel { launch: Launch::Python(_), .. }
+                    | Step::Aten(_)
+                    | Step::CopyInto { .. }
+                    | Step::CountVersions(_) => uses.by_tensor[slot] = true,
                     _ => {}
                 }
             }
@@ -347,6 +355,7 @@ fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
         Step::View { slot, base, .. } | Step::Shift { slot, base, .. } => (vec![*base], vec![*slot]),
         Step::Kernel { slots, .. } => (slots.to_vec(), vec![]),
         Step::Aten(call) => (call.reads.clone(), call.out.iter().flatten().copied().collect()),
+        Step::CountVersions(slots) => (slots.to_vec(), vec![]),
         Step::Free(_) => (vec![], vec![]),
         Step::CopyInto { target, source } => (vec![*target, *source], vec![]),
     }

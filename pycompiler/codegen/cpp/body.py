@@ -30,12 +30,17 @@ class Scope:
 
 @dataclass
 class Function:
-    """What is shared by all nests of one C++ function."""
+    """What is shared by all nests of one C++ function.  `shared`: buffers that live in the memory of an input which
+    the function reads too; all accesses go through one pointer, so that the others need not fear aliases."""
 
     buffers: Mapping[str, Buffer]
-    pointers: Mapping[str, str]  # buffer -> C name
+    pointers: dict[str, str]  # buffer -> C name
+    shared: Mapping[str, str] = field(default_factory=dict)
     counter: int = 0
     may_fail: bool = False
+
+    def __post_init__(self) -> None:
+        self.pointers |= {b: self.pointers[target] for b, target in self.shared.items()}
 
     def fresh(self, prefix: str) -> str:
         self.counter += 1
@@ -170,7 +175,7 @@ class BodyWriter:
         text = load(self.c.function.buffers[name].dtype, f"{self.c.function.pointers[name]}[{at}]")
         if guard is not None:
             text = f"{guard} ? {text} : {args[1]}"
-        return self.define((text, op.dtype), text, ctype(op.dtype).compute, scope)
+        return self.define((name, text, op.dtype), text, ctype(op.dtype).compute, scope)
 
     def in_range(self, symbol: str) -> bool:
         """Whether an index symbol is a loop variable, a size, or a value that was checked."""

@@ -69,11 +69,11 @@ def describe(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[str]:
 def write_function(unit: Unit, group: KernelGroup) -> tuple[list[str], list[str]]:
     """(declarations, statements); neither says which buffers and sizes they are for, beyond what the code needs."""
     buffers = unit.buffers
-    function = Function(buffers, {name: f"p{k}" for k, name in enumerate(group.pointers)})
+    function = Function(buffers, {name: f"p{k}" for k, name in enumerate(group.pointers)}, group.shared)
     body: list[str] = []
     for region in regions(group):
         body += write_region(unit, function, region, many=len(group.nests) >= MANY_NESTS and not group.scalars)
-    written = set(group.writes)
+    written = set(group.writes) | set(group.shared.values())
     head = []
     for k, name in enumerate(group.pointers):
         t = ctype(buffers[name].dtype).storage
@@ -93,15 +93,18 @@ def regions(group: KernelGroup) -> list[list[Nest]]:
     buffer, and do not add, write different parts of it.)"""
     found: list[list[Nest]] = []
     written: set[str] = set()
+    read: set[str] = set()
     for nest in group.nests:
         reads = {name for s in nest.stages for name, _ in loads(s.loop)}
         writes = {name for s in nest.stages for name in s.outputs}
+        replaced = {group.stores[n] for n in writes if n in group.stores}
         serial = is_serial(nest)
-        if not found or serial or reads & written or is_serial(found[-1][-1]):
+        if not found or serial or reads & written or replaced & read or is_serial(found[-1][-1]):
             found.append([])
-            written = set()
+            written, read = set(), set()
         found[-1].append(nest)
         written |= writes
+        read |= reads
     return found
 
 
@@ -130,11 +133,15 @@ def write_part(unit: Unit, function: Function, nest: Nest, parallel: bool) -> Ne
     writes = [n for s in nest.stages for n in s.outputs if s.place[n] == "memory"]
     made = {n for s in nest.stages for n in s.outputs}
     reads = [n for s in nest.stages for n in ([s.loop.init] if s.loop.init else []) + [x for x, _ in loads(s.loop)]]
-    used = list(dict.fromkeys([n for n in reads if n not in made] + writes))
-    inner = Function(function.buffers, {name: f"p{k}" for k, name in enumerate(used)})
+    shared = {b: target for b, target in function.shared.items() if b in writes and target in reads}
+    used = list(dict.fromkeys([n for n in reads if n not in made] + [n for n in writes if n not in shared]))
+    inner = Function(function.buffers, {name: f"p{k}" for k, name in enumerate(used)}, shared)
     code = NestWriter(inner, nest, parallel).write()
     function.may_fail |= inner.may_fail
-    types = [f"{'' if n in writes else 'const '}{ctype(function.buffers[n].dtype).storage}* PYC_RESTRICT" for n in used]
+    written = {*writes, *shared.values()}
+    types = [
+        f"{'' if n in written else 'const '}{ctype(function.buffers[n].dtype).storage}* PYC_RESTRICT" for n in used
+    ]
     arguments = [f"{t} p{k}" for k, t in enumerate(types)]
     text = "\n".join([f"({', '.join([*arguments, 'int64_t& error'])}) {{", *indent(code.body), "}"])
     if text not in unit.parts:

@@ -62,6 +62,7 @@ class _Module:
     def group(self, group: KernelGroup) -> None:
         names = {b: f"p{i}" for i, b in enumerate(group.pointers)}
         lines = [f"def {group.name}({', '.join(names.values())}):"]
+        names |= {b: names[target] for b, target in group.shared.items()}
         for i, nest in enumerate(group.nests):
             lines += self.nest(f"{group.name}_nest{i}", nest, names, {})
         self.parts.append("\n".join([*lines, ""]))
@@ -73,8 +74,8 @@ class _Module:
         used = _used(nest)
         pointers = {b: p for b, p in names.items() if b in used} | {w: w for w in spaces if w in used}
         buffers = {**self.schedule.buffers, **spaces}
-        kernel = NestWriter(nest, tiles_of(nest), buffers, pointers, name).write(list(pointers.values()))
-        arguments = [*pointers.values(), *(w.name for w in kernel.workspaces)]
+        kernel = NestWriter(nest, tiles_of(nest), buffers, pointers, name).write(list(dict.fromkeys(pointers.values())))
+        arguments = [*dict.fromkeys(pointers.values()), *(w.name for w in kernel.workspaces)]
         self.define(name, kernel, arguments, {p: buffers[b] for b, p in pointers.items()})
         first = next(iter(names.values()))
         lines = [

@@ -21,6 +21,15 @@ unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
+/// Whether a write was counted.  `Refused`: an inference tensor may not be written here; `Unknown`: the loaded torch exports
+/// no way to do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    Yes,
+    Refused,
+    Unknown,
+}
+
 /// An owned `at::Tensor`, deleted on drop.
 #[derive(Debug)]
 pub struct Tensor(pub(super) *mut c_void);
@@ -174,6 +183,45 @@ impl Handle {
             unsafe { of(api)(self.0, &mut out) };
         }
         out
+    }
+
+    /// Addresses from the first byte to behind the last; two equal ones for a tensor without elements.
+    pub fn span(self) -> Outcome<(usize, usize)> {
+        let start = self.data_ptr()?;
+        if self.numel() == 0 {
+            return Ok((start, start));
+        }
+        let api = api()?;
+        let mut last = 0;
+        for dim in 0..self.dim() {
+            let (mut size, mut stride) = (0, 0);
+            // SAFETY: a live handle, an existing dimension, and room for each result.
+            let codes = unsafe { ((api.get_size)(self.0, dim, &mut size), (api.get_stride)(self.0, dim, &mut stride)) };
+            checked(codes.0, "aoti_torch_get_size")?;
+            checked(codes.1, "aoti_torch_get_stride")?;
+            last += (size - 1) * stride;
+        }
+        Ok((start, start + ((last + 1) * self.itemsize()?) as usize))
+    }
+
+    /// The tensor's version counts a write.
+    pub fn count_version(self) -> Counted {
+        let Ok(api) = api() else { return Counted::Unknown };
+        let (Some(bump), Some(is_inference), Some(in_mode), false) =
+            (api.bump_version, api.is_inference, api.in_inference_mode, slow())
+        else {
+            return Counted::Unknown;
+        };
+        // SAFETY: a live tensor; these read and count.  Only a tensor without a counter, which an inference tensor is, would
+        // make `bump` throw.
+        unsafe {
+            if !is_inference(self.0) {
+                bump(self.0);
+            } else if !in_mode() {
+                return Counted::Refused;
+            }
+        }
+        Counted::Yes
     }
 
     /// A new owned handle of the same tensor.

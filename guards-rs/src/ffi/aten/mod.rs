@@ -24,7 +24,7 @@ pub use call::{
     adopt, decode_tensor_list, encode_list, encode_some, encode_string, encode_tensor, has_dispatcher, has_lists,
     has_strings, Shim, Stack, SHIM_FLOATS, SHIM_WORDS,
 };
-pub use handle::{Device, Handle, Object, StorageCast, Tensor, Unwrapped};
+pub use handle::{Counted, Device, Handle, Object, StorageCast, Tensor, Unwrapped};
 pub use kernel::{num_threads, KernelFn, Library};
 pub use scratch::Scratch;
 pub use state::{BelowAutograd, Gil};

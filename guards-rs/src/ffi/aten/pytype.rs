@@ -37,6 +37,12 @@ pub unsafe fn as_plan<'a>(object: *mut ffi::PyObject) -> Option<&'a Plan> {
     unsafe { (TYPE.get() == Some(&(ffi::Py_TYPE(object) as usize))).then(|| &*(*object.cast::<PlanObject>()).plan) }
 }
 
+/// `as_plan` of an object that the caller holds.
+pub fn plan_of<'a>(object: &'a Bound<'_, PyAny>) -> Option<&'a Plan> {
+    // SAFETY: the borrow keeps the object alive for `'a`.
+    unsafe { as_plan(object.as_ptr()) }
+}
+
 /// Runs a plan on borrowed objects; fills `outputs` (one per output of the plan) with new references.
 ///
 /// # Safety

@@ -78,6 +78,7 @@ table! {
         copy_: unsafe extern "C" fn(Raw, Raw, i32) -> i32 = "aoti_torch_copy_",
         get_data_ptr: unsafe extern "C" fn(Raw, *mut Raw) -> i32 = "aoti_torch_get_data_ptr",
         get_size: unsafe extern "C" fn(Raw, i64, *mut i64) -> i32 = "aoti_torch_get_size",
+        get_stride: unsafe extern "C" fn(Raw, i64, *mut i64) -> i32 = "aoti_torch_get_stride",
         get_dim: GetI64 = "aoti_torch_get_dim",
         get_numel: GetI64 = "aoti_torch_get_numel",
         get_storage_offset: GetI64 = "aoti_torch_get_storage_offset",
@@ -109,6 +110,10 @@ table! {
         to_pyobject: unsafe extern "C" fn(Raw, Raw, *mut Raw) -> i32 = cpu "torch_tensor_to_pyobject",
         // Unwrapping: the probed offset, else this (2.14), else torch._C._aoti.unsafe_alloc_void_ptr_from_tensor.
         from_pyobject: unsafe extern "C" fn(Raw, *mut Raw) -> i32 = cpu "torch_tensor_from_pyobject",
+        // Counting a write into a tensor: these three, else torch.autograd.graph.increment_version.
+        bump_version: unsafe extern "C" fn(Raw) = cpu "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",
+        is_inference: unsafe extern "C" fn(Raw) -> bool = cpu "_ZN2at6native12is_inferenceERKNS_6TensorE",
+        in_inference_mode: unsafe extern "C" fn() -> bool = cpu "_ZN3c1013InferenceMode10is_enabledEv",
         get_abi_version: unsafe extern "C" fn() -> u64 = cpu "aoti_torch_abi_version",
     }
 }
@@ -231,6 +236,7 @@ impl Api {
                 "dispatcher",
                 pick(self.call_dispatcher.is_some() || self.call_dispatcher_versioned.is_some(), "stable", "python"),
             ),
+            ("versions", pick(self.bump_version.is_some() && self.is_inference.is_some(), "symbol", "python")),
             ("messages", pick(self.exception_what.is_some(), "kept", "run again")),
             ("threads", pick(self.get_num_threads.is_some(), "stable", "symbol")),
         ]
