@@ -82,19 +82,59 @@ def test_capture(measure, peer: Peer) -> None:
     fresh.stack.close()
 
 
+FIRST_RESULT = Path(__file__).with_name("first_result.py")
+
+
+def environment(caches: Path) -> dict[str, str]:
+    """One thread; caches, those of byte code included, in `caches`: packages are installed with their byte code."""
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "PYCOMPILER_CACHE_DIR": str(caches / "pycompiler"),
+        "PYTHONPYCACHEPREFIX": str(caches / "bytecode"),
+        "OMP_NUM_THREADS": "1",
+    }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return environment
+
+
 @everyone
 def test_process(measure, peer: Peer, tmp_path: Path) -> None:
     """From process start to first result, caches warm."""
-    env = {
-        **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
-        "PYCOMPILER_CACHE_DIR": str(tmp_path / "pycompiler"),
-        "OMP_NUM_THREADS": "1",
-    }
+    env = environment(tmp_path)
 
     def start() -> None:
-        script = Path(__file__).with_name("first_result.py")
-        subprocess.run([sys.executable, str(script), peer.name], env=env, check=True, stdout=subprocess.DEVNULL)
+        command = [sys.executable, str(FIRST_RESULT), peer.name]
+        subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
 
     start()
     measure.once("compile: process start to first result, warm caches", tuple, start, limits={"eager": 1.5})
+
+
+@compilers
+def test_warm_first_call(measure, peer: Peer, tmp_path: Path) -> None:
+    """The first call in a second process: the first process has filled the caches."""
+    env = environment(tmp_path)
+    processes: list[subprocess.Popen[str]] = []
+
+    def ready() -> tuple[Any, ...]:
+        command = [sys.executable, str(FIRST_RESULT), peer.name, "--wait"]
+        process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return (process,)
+
+    def call(process: Any) -> None:
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert "first call" in process.stdout.readline()
+
+    try:
+        call(*ready())
+        measure.once(
+            "compile: first call of a second process, warm caches", ready, call, limits={"torch.compile": 1 / 3}
+        )
+    finally:
+        for process in processes:
+            process.communicate()
