@@ -306,8 +306,7 @@ impl Contents {
 
     fn run_plan(&self, bound: &Bound, walk: &Walk) -> Res<Owned> {
         // Owned: while a kernel runs without the GIL, another thread may drop what the inputs were read from.
-        let held: SmallVec<[Owned; 16]> =
-            bound.tree.inputs.iter().filter_map(|r| walk.records[*r as usize]).map(Obj::own).collect();
+        let held = walk.inputs(&bound.tree.inputs);
         let graph = call_plan(self.target.get(), &held[..bound.n_inputs], bound.n_outputs)?;
         match &bound.template {
             None => Owned::tuple_from(graph.into_vec()),
@@ -321,8 +320,7 @@ impl Contents {
 #[inline]
 fn call_plan(target: Obj, inputs: &[Owned], n_outputs: usize) -> Res<Outputs> {
     run_plan(target, inputs).unwrap_or_else(|| {
-        let borrowed: SmallVec<[Obj; 16]> = inputs.iter().map(|i| i.get()).collect();
-        let returned = target.call(&borrowed, None)?;
+        let returned = target.call(Owned::borrow_all(inputs), None)?;
         let outputs = match () {
             () if returned.is_tuple() => returned,
             () if returned.is_list() => returned.to_tuple()?,
@@ -407,9 +405,9 @@ impl Template {
         match self {
             Template::Graph(i) => graph.get(*i).cloned().ok_or_else(|| too_few(*i, graph.len())),
             Template::Const(value) => Ok(value.own()),
-            Template::Source(record) => walk.records[*record as usize]
-                .map(|v| v.own())
-                .ok_or_else(|| runtime_error("an output's source has no value")),
+            Template::Source(record) => {
+                walk.record(*record).map(|v| v.own()).ok_or_else(|| runtime_error("an output's source has no value"))
+            }
             Template::Tuple(parts) => Owned::tuple_from(all(parts)?),
             Template::List(parts) => Owned::list_from(all(parts)?),
             Template::Dict(parts) => {

@@ -158,36 +158,31 @@ const GRADS: &std::ffi::CStr = c"(lambda torch: (
 
 const METADATA_BYTES: usize = 200;
 
-/// The metadata pointer is null for the first kind only; the flag is the one byte that `requires_grad_()` flips.
-fn probe_autograd() -> Res<Option<Autograd>> {
+/// The metadata pointer is null for the first kind only; the flag is the one byte that `requires_grad_()` flips in all.
+fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     let made = pyo3::Python::attach(|py| py.eval(GRADS, None, None).map(|v| Owned::of_py(v.unbind())))?;
     let imps = |i: usize| -> Res<Vec<usize>> {
         made.tuple_item(i).tuple_items().map(|t| Ok(t.attr(c"_cdata")?.as_u64()? as usize)).collect()
     };
     let (plain, with_grad) = (imps(0)?, imps(1)?);
     let pointer_at = |imp: usize, o: usize| word::<8>(imp + o).map_or(0, usize::from_ne_bytes);
-    let mut found = (0..IMPL_BYTES).step_by(8).filter(|&o| {
+    // Below the key set, which lies in the TensorImpl: what follows it in memory may look like anything.
+    let mut found = (0..keys).step_by(8).filter(|&o| {
         plain.iter().all(|imp| pointer_at(*imp, o) == 0) && with_grad.iter().all(|imp| pointer_at(*imp, o) > 1 << 16)
     });
     let (Some(pointer), None) = (found.next(), found.next()) else { return Ok(None) };
-    let mut flags = Vec::new();
+    // What follows the metadata in memory may change meanwhile: a flag is what behaves as one in every tensor.
+    let mut flags: Vec<usize> = (0..METADATA_BYTES).collect();
     for (t, imp) in made.tuple_item(1).tuple_items().zip(with_grad) {
         let metadata = pointer_at(imp, pointer);
-        let mut states = Vec::new();
-        for on in [true, false, true] {
+        for on in [true, false, true, false, true] {
             t.attr(c"requires_grad_")?.call(&[Owned::bool(on).get()], None)?;
             let Some(bytes) = word::<METADATA_BYTES>(metadata) else { return Ok(None) };
-            states.push(bytes);
+            flags.retain(|i| bytes[*i] == u8::from(on));
         }
-        let flipped: Vec<usize> =
-            (0..METADATA_BYTES).filter(|&i| states[0][i] != states[1][i] || states[1][i] != states[2][i]).collect();
-        let [flag] = flipped[..] else { return Ok(None) };
-        if states.iter().map(|s| s[flag]).ne([1, 0, 1]) {
-            return Ok(None);
-        }
-        flags.push(flag);
     }
-    Ok(flags.iter().all(|f| *f == flags[0]).then(|| Autograd { pointer, flag: flags[0] }))
+    let [flag] = flags[..] else { return Ok(None) };
+    Ok(Some(Autograd { pointer, flag }))
 }
 
 fn probe() -> Res<Torch> {
@@ -198,7 +193,7 @@ fn probe() -> Res<Torch> {
     let abi = CAbi::find();
     let mut layout = handle.zip(abi).and_then(|(h, abi)| probe_layout(&samples, h, &abi));
     if let Some(layout) = &mut layout {
-        layout.autograd = probe_autograd()?;
+        layout.autograd = probe_autograd(layout.keys)?;
     }
     let requires_grad = RequiresGrad::find().filter(|f| {
         layout.is_some_and(|l| samples.iter().all(|s| RawTensor::of(*s.tensor, l).requires_grad(*f) == s.requires_grad))

@@ -53,6 +53,19 @@ impl Obj {
     pub fn is_list_exact(self) -> bool {
         self.has_class(&raw mut PyList_Type)
     }
+    /// Whether this is the class `dict`.
+    pub fn is_dict_type(self) -> bool {
+        self.ptr() == (&raw mut PyDict_Type).cast()
+    }
+    /// Whether this is a class whose storage has a length: `tuple`, `list`, `dict`, `OrderedDict`.
+    pub fn is_builtin_container(self) -> bool {
+        let list = [&raw mut PyTuple_Type, &raw mut PyList_Type, &raw mut PyDict_Type, &raw mut PyODict_Type];
+        list.into_iter().any(|ty| self.ptr() == ty.cast())
+    }
+    /// Whether this is a class with items by position that are read without Python code.
+    pub fn is_sequence_type(self) -> bool {
+        self.ptr() == (&raw mut PyTuple_Type).cast() || self.ptr() == (&raw mut PyList_Type).cast()
+    }
     #[inline]
     pub fn is_type(self) -> bool {
         self.class_flag(Py_TPFLAGS_TYPE_SUBCLASS)

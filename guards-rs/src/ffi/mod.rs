@@ -17,6 +17,7 @@ pub mod plan_call;
 pub mod stack;
 pub mod sync;
 pub mod tailcall;
+pub mod tensor_words;
 pub mod torch;
 pub mod words;
 

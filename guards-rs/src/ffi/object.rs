@@ -74,6 +74,12 @@ impl Owned {
         self.0
     }
 
+    #[inline]
+    pub fn borrow_all(owned: &[Owned]) -> &[Obj] {
+        // SAFETY: an Owned is a transparent wrapper of an Obj.
+        unsafe { std::slice::from_raw_parts(owned.as_ptr().cast(), owned.len()) }
+    }
+
     pub fn of_py<T>(value: pyo3::Py<T>) -> Owned {
         // SAFETY: into_ptr gives an owned, non-null reference.
         unsafe { Owned(Obj(NonNull::new_unchecked(value.into_ptr()))) }

@@ -37,8 +37,8 @@ pub fn probe_bytes(address: usize, out: &mut [u8]) -> bool {
 }
 
 #[inline]
-fn load<T: Copy>(address: usize) -> T {
-    // SAFETY: private to this file: callers pass addresses that the probe has verified for live tensors.
+pub(super) fn load<T: Copy>(address: usize) -> T {
+    // SAFETY: private to this file and `tensor_words`: callers pass addresses that the probe has verified for live tensors.
     unsafe { std::ptr::read_unaligned(address as *const T) }
 }
 
@@ -69,7 +69,8 @@ pub struct RawTensor {
     layout: Layout,
 }
 
-const INLINE_DIMS: usize = 5;
+/// Sizes, then strides, of up to this many dimensions lie in the TensorImpl.
+pub(super) const INLINE_DIMS: usize = 5;
 
 impl RawTensor {
     /// `t` must be a tensor (its class was compared with that of a tensor seen before).
@@ -113,37 +114,14 @@ impl RawTensor {
     #[inline]
     pub fn requires_grad(self, f: RequiresGrad) -> bool {
         if let Some(autograd) = self.layout.autograd {
-            if load::<usize>(self.imp + autograd.pointer) == 0 {
-                return false;
+            let metadata: usize = load(self.imp + autograd.pointer);
+            if metadata == 0 || load::<u8>(metadata + autograd.flag) == 1 {
+                return metadata != 0;
             }
         }
         // SAFETY: the symbol is `bool TensorImpl::requires_grad() const`, called on a live TensorImpl.
         unsafe { (f.0)(self.imp as *const c_void) }
     }
-}
-
-/// Addresses of the words that say all that a tensor guard compares, in the order in which they may be read; None when
-/// words do not suffice (many dimensions, a gradient required by a function only).
-pub fn identity_words(t: Obj, layout: Layout, compared: &[bool]) -> Option<Vec<usize>> {
-    let raw = RawTensor::of(t, layout);
-    let (n, autograd) = (raw.dim(), layout.autograd?);
-    if n > INLINE_DIMS || compared.len() > 2 * n {
-        return None;
-    }
-    let sizes = raw.imp + layout.sizes;
-    let mut out = vec![t.id() + layout.handle, raw.imp + layout.keys, raw.imp + (layout.dtype & !7), sizes];
-    for (i, _) in compared.iter().enumerate().filter(|(_, c)| **c) {
-        out.push(sizes + 8 + 8 * if i < n { i } else { i - n + INLINE_DIMS });
-    }
-    out.push(raw.imp + autograd.pointer);
-    let metadata: usize = load(raw.imp + autograd.pointer);
-    if metadata != 0 {
-        if load::<u8>(metadata + autograd.flag) != 1 {
-            return None;
-        }
-        out.push(metadata + (autograd.flag & !7));
-    }
-    Some(out)
 }
 
 macro_rules! resolve {

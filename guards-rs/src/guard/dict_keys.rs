@@ -58,6 +58,10 @@ impl Kind for DictKeys {
         listed.tuple_len() == self.len
             && listed.tuple_items().zip(self.keys.tuple_items()).all(|(a, b)| self.same(a, b, walk))
     }
+    fn is_pure_on(&self, class: Obj) -> bool {
+        // Keys of other classes are told apart by their class.
+        class.is_dict_type() && self.keys.tuple_items().all(|key| key.is_plain_constant())
+    }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
         let own_order = value.is_dict_exact() || (value.is_ordered_dict_exact() && self.len == 0);
         let plain = self.keys.tuple_items().all(|key| key.is_plain_constant());

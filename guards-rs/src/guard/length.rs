@@ -30,11 +30,18 @@ impl Kind for Length {
     fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
         match builtin_length(value) {
             Some(n) => n == self.0,
+            // A subclass: the storage, whatever its `__len__` says.
+            None if value.is_list() => value.list_len() == self.0,
+            None if value.is_tuple() => value.tuple_len() == self.0,
+            None if value.is_dict() => value.dict_len() == self.0,
             None => {
                 walk.hold();
                 or_none(value.len()) == Some(self.0)
             }
         }
+    }
+    fn is_pure_on(&self, class: Obj) -> bool {
+        class.is_builtin_container()
     }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
         if value.is_dict_exact() || value.is_ordered_dict_exact() {

@@ -26,8 +26,9 @@ mod type_is;
 
 use crate::ffi::object::{value_error, Raised};
 use crate::ffi::{Obj, Owned, Res};
-use fast::{Pins, Settled};
+use fast::{Fast, Pins, Settled};
 use smallvec::SmallVec;
+use std::rc::Rc;
 
 /// A check of one value.  `holds` never leaves an exception set.
 pub trait Kind: Sized {
@@ -39,6 +40,16 @@ pub trait Kind: Sized {
     /// Whether `holds` never runs Python code.
     fn is_pure(&self) -> bool {
         false
+    }
+
+    /// The exact class of every value for which it holds.
+    fn class(&self) -> Option<Obj> {
+        None
+    }
+
+    /// Whether `holds` never runs Python code on values of this exact class.
+    fn is_pure_on(&self, _class: Obj) -> bool {
+        self.is_pure()
     }
 
     /// For the fast path: the check holds for the pinned `value`; can words prove that it stays so?
@@ -55,6 +66,9 @@ pub trait Kind: Sized {
 pub trait Relation: Sized {
     fn build(arg: Obj) -> Res<Self>;
     fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool;
+
+    /// For the fast path: it held for the objects at `pinned` (ascending) and others; does it for them and `late`?
+    fn holds_beside(&self, pinned: &[usize], late: &[Obj]) -> bool;
 }
 
 /// Objects that the checks compare with; the owner of the tree keeps them alive and shows them to the collector.
@@ -85,6 +99,8 @@ pub struct Walk {
     pub stack: SmallVec<[Option<Obj>; 24]>,
     pub depth: usize,
     pub records: SmallVec<[Option<Obj>; 16]>,
+    /// Has the records that the last check did not read anew.
+    pub pinned: Option<Rc<Fast>>,
     held: SmallVec<[Owned; 4]>,
 }
 
@@ -97,8 +113,32 @@ impl Walk {
     /// Ready for another check; drops what was held.
     pub fn reset(&mut self) {
         self.records.clear();
+        self.pinned = None;
         let held = std::mem::take(&mut self.held);
         drop(held);
+    }
+
+    /// The value that a successful check recorded.
+    #[inline]
+    pub fn record(&self, record: u16) -> Option<Obj> {
+        let pinned = self.pinned.as_ref().and_then(|fast| fast.pinned_record(record));
+        pinned.or_else(|| self.records.get(record as usize).copied().flatten())
+    }
+
+    /// The values of the inputs that a successful check recorded, in the order of `records`.
+    #[inline]
+    pub fn inputs(&self, records: &[u16]) -> SmallVec<[Owned; 16]> {
+        let mut out = SmallVec::with_capacity(records.len());
+        let late = |record: &u16| self.records.get(*record as usize).copied().flatten();
+        match &self.pinned {
+            Some(fast) => {
+                let values =
+                    fast.inputs().iter().zip(records).filter_map(|(pinned, record)| pinned.or_else(|| late(record)));
+                out.extend(values.map(Obj::own));
+            }
+            None => out.extend(records.iter().filter_map(late).map(Obj::own)),
+        }
+        out
     }
 
     /// Keeps a new reference until the walk's end.
@@ -134,6 +174,14 @@ macro_rules! kinds {
                 match self { $(Check::$variant(check) => check.is_pure()),* }
             }
 
+            pub fn class(&self) -> Option<Obj> {
+                match self { $(Check::$variant(check) => check.class()),* }
+            }
+
+            pub fn is_pure_on(&self, class: Obj) -> bool {
+                match self { $(Check::$variant(check) => check.is_pure_on(class)),* }
+            }
+
             pub fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
                 match self { $(Check::$variant(check) => check.settle(value, pins)),* }
             }
@@ -151,6 +199,10 @@ macro_rules! kinds {
 
             pub fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
                 match self { $(Relational::$rvariant(check) => check.holds(values)),* }
+            }
+
+            pub fn holds_beside(&self, pinned: &[usize], late: &[Obj]) -> bool {
+                match self { $(Relational::$rvariant(check) => check.holds_beside(pinned, late)),* }
             }
         }
 

@@ -26,4 +26,9 @@ impl Relation for NoAlias {
             distinct
         })
     }
+
+    fn holds_beside(&self, pinned: &[usize], late: &[Obj]) -> bool {
+        let beside = late.iter().all(|o| pinned.binary_search(&o.id()).is_err());
+        beside && (late.len() < 2 || self.holds(&mut late.iter().copied()))
+    }
 }

@@ -13,4 +13,10 @@ impl Relation for SameObject {
         let first = values.next();
         first.is_some() && first == values.next()
     }
+
+    fn holds_beside(&self, pinned: &[usize], late: &[Obj]) -> bool {
+        let mut all = pinned.iter().copied().chain(late.iter().map(|o| o.id()));
+        let first = all.next();
+        all.all(|id| Some(id) == first)
+    }
 }

@@ -3,6 +3,7 @@
 use super::fallback::{ask, oracle};
 use super::fast::{Pins, Settled};
 use super::{Build, Kind, Walk};
+use crate::ffi::tensor_words::{Pattern, Wanted};
 use crate::ffi::torch::RawTensor;
 use crate::ffi::{Obj, Res};
 use crate::tensor_view::{dtype_code, torch, Level, Torch};
@@ -23,6 +24,8 @@ struct Spec {
     /// Empty for layouts without strides.
     strides: Vec<i64>,
     has_strides: bool,
+    /// Keys, dtype, sizes and strides at once, where the layout allows it.
+    pattern: Option<Pattern>,
     torch: Torch,
     level: Level,
     /// The TensorSpec, `_tensor_holds`, and the name `requires_grad`, for the slower levels.
@@ -58,16 +61,21 @@ impl Kind for Tensor {
         if code.is_none() {
             level = Level::Slow;
         }
-        let strides = dims(*spec.attr(c"strides")?)?;
+        let (sizes, strides) = (dims(*spec.attr(c"sizes")?)?, dims(*spec.attr(c"strides")?)?);
+        let pattern = torch.layout.zip(code).and_then(|(layout, dtype)| {
+            let known = |dims: &[i64]| dims.iter().map(|d| (*d != ANY).then_some(*d)).collect::<Vec<_>>();
+            Pattern::new(&Wanted { keys, dtype, sizes: &known(&sizes), strides: &known(&strides) }, layout)
+        });
         Ok(Tensor(Box::new(Spec {
             class: cx.adopt(spec.attr(c"cls")?),
             keys,
             dtype: code.unwrap_or(-1),
             device_index: if single || index.is_none() { None } else { Some(index.as_i64()? as i32) },
             requires_grad: spec.attr(c"requires_grad")?.is_true()?,
-            sizes: dims(*spec.attr(c"sizes")?)?,
+            sizes,
             has_strides: !strides.is_empty(),
             strides,
+            pattern,
             torch,
             level,
             spec,
@@ -85,10 +93,11 @@ impl Kind for Tensor {
         match (s.level, s.torch.layout, s.torch.requires_grad) {
             (Level::Offsets, Some(layout), Some(requires_grad)) => {
                 let t = RawTensor::of(value, layout);
-                t.is_defined()
-                    && t.keys() == s.keys
-                    && t.dtype() == s.dtype
-                    && s.same_shape(&t)
+                let alike = match &s.pattern {
+                    Some(pattern) => pattern.fits(value, layout),
+                    None => t.is_defined() && t.keys() == s.keys && t.dtype() == s.dtype && s.same_shape(&t),
+                };
+                alike
                     && t.requires_grad(requires_grad) == s.requires_grad
                     && (s.device_index.is_none() || s.same_device(value))
             }
@@ -104,8 +113,8 @@ impl Kind for Tensor {
         let s = &*self.0;
         match (s.level, s.torch.layout) {
             (Level::Offsets, Some(layout)) => {
-                let compared: Vec<bool> = s.sizes.iter().chain(&s.strides).map(|want| *want != ANY).collect();
-                if pins.tensor(value, layout, &compared) {
+                let device = s.device_index.is_some();
+                if s.pattern.as_ref().is_some_and(|pattern| pins.tensor(value, pattern, layout, device)) {
                     Settled::ByWords
                 } else {
                     Settled::Recheck

@@ -27,10 +27,11 @@ pub enum Op {
     Record { depth: u16, record: u16 },
 }
 
-struct Relate {
-    relation: Relational,
-    records: Vec<u16>,
-    index: u32,
+/// A relational guard, by the records of its values.
+pub struct Relate {
+    pub relation: Relational,
+    pub records: Vec<u16>,
+    pub index: u32,
 }
 
 /// The steps of a tree.
@@ -240,7 +241,11 @@ impl Tree {
         }
         if let Some(fast) = current {
             return match fast.check(&self.program, locals, globals, walk) {
-                Verdict::Holds => self.relate(walk, |record| fast.pinned_record(record)),
+                Verdict::Holds => {
+                    let related = fast.relate(&self.relations, walk);
+                    walk.pinned = Some(fast);
+                    related
+                }
                 Verdict::Fails(index) => Err(index),
                 Verdict::Changed(owner) => {
                     walk.reset();
@@ -261,14 +266,15 @@ impl Tree {
     fn check_all(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
         walk.records.resize(self.n_records, None);
         self.program.run(0, self.program.ops.len(), locals, globals, walk)?;
-        self.relate(walk, |_| false)
+        self.relate(walk)
     }
 
     /// Records before the check and looks again after it: what was recorded is what was checked.
     #[inline(never)]
     fn check_and_record(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
         let volatile = self.fast.read(|f| f.volatile.clone());
-        let fast = Fast::record(&self.program, self.n_records, locals, globals, &volatile);
+        let fast =
+            Fast::record(&self.program, self.n_records, &self.relations, &self.inputs, locals, globals, &volatile);
         self.check_all(locals, globals, walk)?;
         if let Some(fast) = fast.filter(|f| f.unchanged(locals, globals)) {
             self.fast.with(|f| f.store(fast));
@@ -276,13 +282,10 @@ impl Tree {
         Ok(())
     }
 
-    /// The relational guards; those over pinned values alone still hold.
+    /// The relational guards.
     #[inline]
-    fn relate(&self, walk: &Walk, pinned: impl Fn(u16) -> bool) -> Result<(), u32> {
+    fn relate(&self, walk: &Walk) -> Result<(), u32> {
         for relate in &self.relations {
-            if relate.records.iter().all(|r| pinned(*r)) {
-                continue;
-            }
             let mut values = relate.records.iter().filter_map(|r| walk.records[*r as usize]);
             if !relate.relation.holds(&mut values) {
                 return Err(relate.index);

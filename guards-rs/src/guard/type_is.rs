@@ -18,6 +18,9 @@ impl Kind for TypeIs {
     fn is_pure(&self) -> bool {
         true
     }
+    fn class(&self) -> Option<Obj> {
+        Some(self.0)
+    }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
         pins.class(value);
         Settled::ByWords

@@ -10,19 +10,27 @@
 //! - anything else that a slot holds (an instance dict aside, whose own version follows): the slot is the same and a weak
 //!   reference to the object is alive, or a strong one is held (constants, code), so no other object can have its address.
 //!
-//! Words are read in an order in which the earlier ones prove that the later ones lie in live objects.  What can change
-//! without a word is evaluated each time; a word that changes often (a counter in a module) is given up: `volatile`.
+//! Words are read in an order in which the earlier ones prove that the later ones lie in live objects; a word that was
+//! read already proves the same again, and is left out.  What can change without a word is evaluated each time; a word that
+//! changes often (a counter in a module) is given up: `volatile`.
+//!
+//! Tensors come last, by then all are proved alive.  No version says that `t.data = ...`, `resize_` or `requires_grad_` ran,
+//! so the memory that the guard compares is read (`ffi/tensor_words.rs`): class, then the address of the TensorImpl (it
+//! proves what follows; `swap_tensors` changes it), that of the metadata of autograd, the flag in them, dtype, sizes, strides.
+//! A relation over pinned values alone still holds; over others too, these are compared with the pinned ones (`Beside`).
 
 mod pins;
 mod record;
 
 pub use pins::{Owner, Pins, Settled};
 
-use super::tree::Program;
+use super::tree::{Program, Relate};
 use super::Walk;
+use crate::ffi::tensor_words::Known;
 use crate::ffi::words::{self, TypeVersion, Word};
 use crate::ffi::{Obj, Owned};
 use record::Recorder;
+use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -50,6 +58,15 @@ struct Lookup {
     owner: Owner,
 }
 
+/// A relation of which some values are read anew each time.
+struct Beside {
+    /// Its position among the tree's relations.
+    relation: usize,
+    /// Addresses of the pinned values, ascending.
+    pinned: Vec<usize>,
+    late: Vec<u16>,
+}
+
 #[derive(Default)]
 pub struct Fast {
     roots: Vec<(usize, Obj, Owner)>,
@@ -57,10 +74,17 @@ pub struct Fast {
     versions: Vec<TypeVersion>,
     words: Vec<Word>,
     owners: Vec<Owner>,
+    /// Checked after all words.
+    tensors: Option<Known>,
     lookups: Vec<Lookup>,
+    /// None for those that a residual fills.
     records: Vec<Option<Obj>>,
-    /// Records that a residual fills.
     late_records: HashSet<u16>,
+    /// One more than the last of the late records.
+    n_late: usize,
+    /// The records of the tree's inputs.
+    inputs: Vec<Option<Obj>>,
+    relations: Vec<Beside>,
     first: Vec<Residual>,
     pure: Vec<Residual>,
     impure: Vec<Residual>,
@@ -80,6 +104,8 @@ impl Fast {
     pub fn record(
         program: &Program,
         n_records: usize,
+        relations: &[Relate],
+        inputs: &[u16],
         locals: &[Option<Obj>],
         globals: Obj,
         volatile: &HashSet<Owner>,
@@ -87,16 +113,51 @@ impl Fast {
         let fast = Fast { records: vec![None; n_records], ..Fast::default() };
         let mut recorder = Recorder::new(program, fast, volatile);
         recorder.run(locals, globals)?;
-        Some(recorder.fast)
+        let mut fast = recorder.fast;
+        for record in &fast.late_records {
+            fast.records[*record as usize] = None;
+            fast.n_late = fast.n_late.max(*record as usize + 1);
+        }
+        fast.inputs = inputs.iter().map(|record| fast.pinned_record(*record)).collect();
+        fast.relations = relations.iter().enumerate().filter_map(|(i, r)| fast.beside(i, r)).collect();
+        Some(fast)
+    }
+
+    /// None for a relation over pinned values alone: it still holds.
+    fn beside(&self, relation: usize, relate: &Relate) -> Option<Beside> {
+        let late: Vec<u16> = relate.records.iter().copied().filter(|r| self.late_records.contains(r)).collect();
+        let mut pinned: Vec<usize> =
+            relate.records.iter().filter_map(|r| self.pinned_record(*r)).map(Obj::id).collect();
+        pinned.sort_unstable();
+        (!late.is_empty()).then_some(Beside { relation, pinned, late })
     }
 
     /// Whether it spares more than it costs.
     pub fn is_worth_it(&self) -> bool {
-        self.words.len() >= 4
+        self.words.len() + self.tensors.as_ref().map_or(0, Known::len) >= 3
     }
 
-    pub fn pinned_record(&self, record: u16) -> bool {
-        !self.late_records.contains(&record)
+    #[inline]
+    pub fn pinned_record(&self, record: u16) -> Option<Obj> {
+        self.records[record as usize]
+    }
+
+    /// The values of the tree's inputs, those aside that are read each time.
+    #[inline]
+    pub fn inputs(&self) -> &[Option<Obj>] {
+        &self.inputs
+    }
+
+    /// The relations with values read by the check that `walk` made just now.
+    pub fn relate(&self, relations: &[Relate], walk: &Walk) -> Result<(), u32> {
+        for beside in &self.relations {
+            let relate = &relations[beside.relation];
+            let late: SmallVec<[Obj; 16]> = beside.late.iter().filter_map(|r| walk.records[*r as usize]).collect();
+            if late.len() < beside.late.len() || !relate.relation.holds_beside(&beside.pinned, &late) {
+                return Err(relate.index);
+            }
+        }
+        Ok(())
     }
 
     /// The first watched thing that changed.
@@ -125,7 +186,10 @@ impl Fast {
                 return Some(lookup.owner);
             }
         }
-        words::first_changed(&self.words[done..]).map(|i| self.owners[done + i])
+        if let Some(i) = words::first_changed(&self.words[done..]) {
+            return Some(self.owners[done + i]);
+        }
+        self.tensors.as_ref()?.first_changed()
     }
 
     pub fn unchanged(&self, locals: &[Option<Obj>], globals: Obj) -> bool {
@@ -150,7 +214,7 @@ impl Fast {
             return Verdict::Changed(owner);
         }
         walk.records.clear();
-        walk.records.extend_from_slice(&self.records);
+        walk.records.resize(self.n_late, None);
         for residual in &self.pure {
             if let Err(index) = run(residual, walk) {
                 return Verdict::Fails(index);
@@ -173,7 +237,8 @@ impl Fast {
     /// Before Python code may run: what is still needed is held.
     fn hold(&self, walk: &mut Walk) {
         let values = self.impure.iter().filter_map(|r| r.value);
-        let needed: Vec<Owned> = values.chain(walk.records.iter().copied().flatten()).map(Obj::own).collect();
+        let records = self.records.iter().chain(&walk.records).copied().flatten();
+        let needed: Vec<Owned> = values.chain(records).map(Obj::own).collect();
         for owned in needed {
             walk.keep(owned);
         }

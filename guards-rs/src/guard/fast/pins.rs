@@ -1,6 +1,7 @@
 //! What words can watch: the vocabulary of `Kind::settle` and of the recorder.
 
 use super::Fast;
+use crate::ffi::tensor_words::{Known, Pattern};
 use crate::ffi::torch::Layout;
 use crate::ffi::words::{self, TypeVersion, Word};
 use crate::ffi::Obj;
@@ -26,13 +27,14 @@ pub enum Facet {
     DictContents = 1,
     InstanceSlot = 2,
     InstanceContents = 3,
+    Tensor = 4,
 }
 
 /// Names a facet of a step.
 pub type Owner = u32;
 
 pub fn owner(op: u32, facet: Facet) -> Owner {
-    op * 4 + facet as u32
+    op * 8 + facet as u32
 }
 
 /// A pinned value, and the step that read it.
@@ -47,13 +49,16 @@ pub struct Pins<'a> {
     pub fast: &'a mut Fast,
     pub volatile: &'a HashSet<Owner>,
     pub tagged: &'a mut HashSet<usize>,
+    pub pushed: &'a mut HashSet<Word>,
     pub op: u32,
 }
 
 impl Pins<'_> {
     pub fn push(&mut self, word: Word, facet: Facet) {
-        self.fast.words.push(word);
-        self.fast.owners.push(owner(self.op, facet));
+        if self.pushed.insert(word) {
+            self.fast.words.push(word);
+            self.fast.owners.push(owner(self.op, facet));
+        }
     }
 
     fn is_volatile(&self, facet: Facet) -> bool {
@@ -62,9 +67,15 @@ impl Pins<'_> {
 
     /// Watches the class of a value.
     pub fn class(&mut self, value: Obj) {
+        let word = words::class(value);
+        if self.pushed.contains(&word) {
+            return;
+        }
         self.fast.held.push(value.class().own());
-        if !words::class_is_fixed(value) {
-            self.push(words::class(value), Facet::Read);
+        if words::class_is_fixed(value) {
+            self.pushed.insert(word);
+        } else {
+            self.push(word, Facet::Read);
         }
     }
 
@@ -113,12 +124,17 @@ impl Pins<'_> {
         self.push(words::list_length(list), Facet::Read);
     }
 
-    /// Watches what a tensor guard compares; `compared` says which sizes and strides, in this order.
-    pub fn tensor(&mut self, tensor: Obj, layout: Layout, compared: &[bool]) -> bool {
-        let Some(words) = words::tensor(tensor, layout, compared) else { return false };
-        self.class(tensor);
-        words.into_iter().for_each(|w| self.push(w, Facet::Read));
-        true
+    /// Watches what a tensor guard compares (the guard keeps the class alive); `pattern` fits the tensor.
+    pub fn tensor(&mut self, tensor: Obj, pattern: &Pattern, layout: Layout, device: bool) -> bool {
+        if self.is_volatile(Facet::Tensor) {
+            return false;
+        }
+        let owner = owner(self.op, Facet::Tensor);
+        let fast = &mut *self.fast;
+        if fast.tensors.is_none() {
+            fast.tensors = Known::new(layout);
+        }
+        fast.tensors.as_mut().is_some_and(|known| known.add(tensor, pattern, layout, device, owner))
     }
 
     pub fn cell(&mut self, cell: Obj) {

@@ -2,7 +2,8 @@
 
 use super::pins::{owner, Facet, Owner, Pin, Pins, Settled};
 use super::{Fast, Lookup, Residual};
-use crate::ffi::{words, Obj};
+use crate::ffi::words::{self, Word};
+use crate::ffi::Obj;
 use crate::guard::fallback::or_none;
 use crate::guard::source::{FunctionPart, Read};
 use crate::guard::tree::{Op, Program};
@@ -14,16 +15,17 @@ pub struct Recorder<'a> {
     pub fast: Fast,
     volatile: &'a HashSet<Owner>,
     tagged: HashSet<usize>,
+    pushed: HashSet<Word>,
     path: Vec<Option<Pin>>,
 }
 
 impl<'a> Recorder<'a> {
     pub fn new(program: &'a Program, fast: Fast, volatile: &'a HashSet<Owner>) -> Self {
-        Recorder { program, fast, volatile, tagged: HashSet::new(), path: vec![] }
+        Recorder { program, fast, volatile, tagged: HashSet::new(), pushed: HashSet::new(), path: vec![] }
     }
 
     fn pins(&mut self, op: u32) -> Pins<'_> {
-        Pins { fast: &mut self.fast, volatile: self.volatile, tagged: &mut self.tagged, op }
+        Pins { fast: &mut self.fast, volatile: self.volatile, tagged: &mut self.tagged, pushed: &mut self.pushed, op }
     }
 
     fn set(&mut self, depth: usize, value: Obj, op: u32) {
@@ -43,7 +45,7 @@ impl<'a> Recorder<'a> {
                 self.fast.late_records.insert(*record);
             }
         }
-        let pure = self.program.ops[i..end].iter().all(is_pure);
+        let pure = is_pure(&self.program.ops[i..end]);
         let (at, value) = parent.map_or((0, None), |(at, value)| (at, Some(value)));
         let residual = Residual { start: i as u32, end: end as u32, at, value };
         if pure {
@@ -147,7 +149,7 @@ impl<'a> Recorder<'a> {
                 pins.cell(base);
                 pins.anchor(value).then_some(value)
             }
-            Read::Function(part, _) if base.is_function() => self.function_part(base, *part, op),
+            Read::Function(part) if base.is_function() => self.function_part(base, *part, op),
             Read::MethodSelf(_) if base.is_method() => Some(base.method_self()),
             Read::MethodFunc(_) if base.is_method() => Some(base.method_func()),
             _ => None,
@@ -191,11 +193,29 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// Steps that run no Python code and keep nothing.
-fn is_pure(op: &Op) -> bool {
-    match op {
-        Op::Local { .. } | Op::Globals | Op::Const(_) | Op::Record { .. } => true,
-        Op::Check { check, .. } => check.is_pure(),
-        Op::Read { .. } => false,
-    }
+/// Whether steps run no Python code and keep nothing.  Checks of a class come before what relies on it.
+fn is_pure(ops: &[Op]) -> bool {
+    let mut classes: Vec<Option<Obj>> = Vec::new();
+    let mut set = |depth: u16, class: Option<Obj>| {
+        classes.resize(classes.len().max(depth as usize + 1), None);
+        std::mem::replace(&mut classes[depth as usize], class)
+    };
+    ops.iter().all(|op| match op {
+        Op::Local { .. } | Op::Globals | Op::Const(_) => {
+            set(0, None);
+            true
+        }
+        Op::Record { .. } => true,
+        Op::Check { check, depth, .. } => {
+            let known = set(*depth, None);
+            set(*depth, known.or(check.class()));
+            known.map_or(check.is_pure(), |class| check.is_pure_on(class))
+        }
+        Op::Read { read, depth, .. } => {
+            let parent = set(*depth - 1, None);
+            set(*depth - 1, parent);
+            set(*depth, None);
+            matches!(read, Read::Item(_)) && parent.is_some_and(Obj::is_sequence_type)
+        }
+    })
 }

@@ -1,0 +1,227 @@
+//! The memory of a tensor that its guard depends on, compared sixteen bytes at a time.
+//!
+//! In: what a guard wants of sizes, strides, dtype and keys.  Out: a `Pattern`, against which any tensor can be held, and
+//! `Known`: tensors seen before, each by its addresses and a pattern that it shares with others.
+//!
+//! Example: a contiguous 8×8 matrix is four pieces: (dims, size), (size), (stride, stride), (dtype, keys).
+
+use super::object::Obj;
+use super::torch::{load, Autograd, Layout, INLINE_DIMS};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::mem::offset_of;
+
+const WORD: usize = 8;
+/// Pieces compared without a jump in between; the last one is repeated to fill a block.
+const BLOCK: usize = 4;
+/// How many tensors ahead memory is asked for: the distance that hides the latency of a cache further out.
+const AHEAD: usize = 8;
+
+/// Two neighbouring words of a TensorImpl, and which of their bits matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Piece {
+    offset: usize,
+    want: [u64; 2],
+    mask: [u64; 2],
+}
+
+/// What words of a TensorImpl must be.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pattern {
+    blocks: SmallVec<[[Piece; BLOCK]; 1]>,
+}
+
+/// What a pattern is made of; a size or stride that is None may be anything.
+pub struct Wanted<'a> {
+    pub keys: u64,
+    pub dtype: i32,
+    pub sizes: &'a [Option<i64>],
+    /// Empty where strides are not compared.
+    pub strides: &'a [Option<i64>],
+}
+
+/// Distinct words in ascending order, paired where they are neighbours.
+fn pieces(words: &[(usize, u64, u64)]) -> Vec<Piece> {
+    let mut out = Vec::new();
+    let mut rest = words;
+    while let [(offset, value, mask), tail @ ..] = rest {
+        rest = tail;
+        out.push(match tail {
+            [(next, value1, mask1), after @ ..] if *next == offset + WORD => {
+                rest = after;
+                Piece { offset: *offset, want: [*value, *value1], mask: [*mask, *mask1] }
+            }
+            // With the word before it, which is in the TensorImpl as well: the first word there is never compared.
+            _ => Piece { offset: offset - WORD, want: [0, *value], mask: [0, *mask] },
+        });
+    }
+    out
+}
+
+#[inline]
+fn holds(block: &[Piece; BLOCK], imp: usize) -> bool {
+    let mut apart = [0u64; 2];
+    for piece in block {
+        let have: [u64; 2] = load(imp + piece.offset);
+        for i in 0..2 {
+            apart[i] |= (have[i] ^ piece.want[i]) & piece.mask[i];
+        }
+    }
+    apart[0] | apart[1] == 0
+}
+
+impl Pattern {
+    /// None for tensors whose sizes lie elsewhere, and where the layout is not what this file expects.
+    pub fn new(wanted: &Wanted<'_>, layout: Layout) -> Option<Pattern> {
+        let n = wanted.sizes.len();
+        if n > INLINE_DIMS || (!wanted.strides.is_empty() && wanted.strides.len() != n) {
+            return None;
+        }
+        let shift = 8 * (layout.dtype % WORD);
+        let dtype = u64::from(u16::try_from(wanted.dtype).ok()?) << shift;
+        let (sizes, strides) = (layout.sizes + WORD, layout.sizes + WORD * (1 + INLINE_DIMS));
+        let mut words = vec![
+            (layout.keys, wanted.keys, !0),
+            (layout.dtype & !7, dtype, 0xffff << shift),
+            (layout.sizes, n as u64, !0),
+        ];
+        for (start, values) in [(sizes, wanted.sizes), (strides, wanted.strides)] {
+            let compared = values.iter().enumerate().filter_map(|(i, v)| Some((start + WORD * i, (*v)? as u64, !0)));
+            words.extend(compared);
+        }
+        words.sort_unstable();
+        let usable = words.windows(2).all(|w| w[0].0 + WORD <= w[1].0) && words[0].0 >= WORD;
+        usable.then(|| Pattern::of(&pieces(&words)))?
+    }
+
+    fn of(pieces: &[Piece]) -> Option<Pattern> {
+        let last = *pieces.last()?;
+        let block = |chunk: &[Piece]| std::array::from_fn(|i| chunk.get(i).copied().unwrap_or(last));
+        Some(Pattern { blocks: pieces.chunks(BLOCK).map(block).collect() })
+    }
+
+    /// The same, with the whole word that holds the dtype, and the device, as it is in `imp` now.
+    fn with_device(&self, imp: usize, layout: Layout) -> Pattern {
+        let mut out = self.clone();
+        for piece in out.blocks.iter_mut().flatten() {
+            for i in 0..2 {
+                if piece.offset + WORD * i == layout.dtype & !7 {
+                    (piece.want[i], piece.mask[i]) = (load(piece.offset + WORD * i + imp), !0);
+                }
+            }
+        }
+        out
+    }
+
+    #[inline]
+    fn holds(&self, imp: usize) -> bool {
+        self.blocks.iter().all(|block| holds(block, imp))
+    }
+
+    /// Whether a tensor has it (callers compared its class with that of a tensor seen before).
+    #[inline]
+    pub fn fits(&self, t: Obj, layout: Layout) -> bool {
+        let imp = load(t.id() + layout.handle);
+        imp != 0 && self.holds(imp)
+    }
+}
+
+/// A tensor seen before.  `metadata`: of autograd, or 0; then a gradient is required by a flag in them.
+#[derive(Clone, Copy)]
+struct Seen {
+    object: usize,
+    imp: usize,
+    metadata: usize,
+    tag: u32,
+}
+
+/// Tensors of one class and pattern.
+struct Group {
+    class: usize,
+    pattern: Pattern,
+    tensors: Vec<Seen>,
+}
+
+/// Tensors seen before.  May be compared only while something else proves the objects alive.
+pub struct Known {
+    handle: usize,
+    autograd: Autograd,
+    groups: Vec<Group>,
+    by_pattern: HashMap<(usize, Pattern), usize>,
+}
+
+impl Known {
+    /// None where it is not known how a tensor says that it requires a gradient.
+    pub fn new(layout: Layout) -> Option<Known> {
+        let autograd = layout.autograd?;
+        Some(Known { handle: layout.handle, autograd, groups: vec![], by_pattern: HashMap::new() })
+    }
+
+    /// Adds a tensor that `pattern` fits; false when words do not say whether it requires a gradient.  `device`: compare
+    /// it too.  `tag` names the tensor.
+    pub fn add(&mut self, t: Obj, pattern: &Pattern, layout: Layout, device: bool, tag: u32) -> bool {
+        let imp: usize = load(t.id() + self.handle);
+        if imp == 0 || Some(self.autograd) != layout.autograd {
+            return false;
+        }
+        let metadata: usize = load(imp + self.autograd.pointer);
+        // Without the flag, a function may require it.
+        if metadata != 0 && load::<u8>(metadata + self.autograd.flag) != 1 {
+            return false;
+        }
+        let pattern = if device { pattern.with_device(imp, layout) } else { pattern.clone() };
+        let class = t.class().id();
+        let next = self.groups.len();
+        let group = *self.by_pattern.entry((class, pattern.clone())).or_insert(next);
+        if group == next {
+            self.groups.push(Group { class, pattern, tensors: vec![] });
+        }
+        self.groups[group].tensors.push(Seen { object: t.id(), imp, metadata, tag });
+        true
+    }
+
+    pub fn len(&self) -> usize {
+        self.groups.iter().map(|g| g.tensors.len()).sum()
+    }
+
+    /// The tag of the first tensor that is not as it was.
+    pub fn first_changed(&self) -> Option<u32> {
+        self.groups.iter().find_map(|group| match &group.pattern.blocks[..] {
+            [only] => self.first_in(group, |imp| holds(only, imp)),
+            _ => self.first_in(group, |imp| group.pattern.holds(imp)),
+        })
+    }
+
+    /// Each address is read after the word that proves it: the TensorImpl, the metadata.
+    #[inline]
+    fn first_in(&self, group: &Group, holds: impl Fn(usize) -> bool) -> Option<u32> {
+        let (handle, Autograd { pointer, flag }) = (self.handle, self.autograd);
+        let class_at = offset_of!(pyo3::ffi::PyObject, ob_type);
+        for (i, seen) in group.tensors.iter().enumerate() {
+            if let Some(ahead) = group.tensors.get(i + AHEAD) {
+                prefetch([ahead.object + handle, ahead.imp + pointer, ahead.imp + 2 * 64, ahead.metadata + flag]);
+            }
+            let same = load::<usize>(seen.object + class_at) == group.class
+                && load::<usize>(seen.object + handle) == seen.imp
+                && load::<usize>(seen.imp + pointer) == seen.metadata
+                && holds(seen.imp)
+                && (seen.metadata == 0 || load::<u8>(seen.metadata + flag) == 1);
+            if !same {
+                return Some(seen.tag);
+            }
+        }
+        None
+    }
+}
+
+/// Asks for the lines of memory at these addresses, which need not be valid.
+#[inline]
+fn prefetch(addresses: [usize; 4]) {
+    #[cfg(target_arch = "x86_64")]
+    for at in addresses {
+        // SAFETY: a hint.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at as *const i8) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = addresses;
+}
