@@ -18,10 +18,12 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from pycompiler import _native, autograd, backends, config
 from pycompiler.capture import skip
@@ -265,6 +267,35 @@ class FrameLookup:
         return found
 
 
+class modes_as_before:
+    """Puts the dispatch modes back that were on before a compile, when an exception ends it.
+
+    Ctrl-C can come between torch's switching on of a mode and the `with` block that would switch it off.
+    """
+
+    KEYS = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL"))
+
+    def __enter__(self) -> None:
+        self.before, self.functions = self.now(), torch._C._len_torch_function_stack()
+
+    @staticmethod
+    def now() -> list[Any]:
+        return [torch._C._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            return
+        if any(a is not b for a, b in zip_longest(self.now(), self.before)):
+            for key in self.KEYS:
+                torch._C._unset_dispatch_mode(key)
+            while torch._C._len_torch_dispatch_stack():
+                _pop_mode()
+            for mode in self.before:
+                _push_mode(mode)
+        while torch._C._len_torch_function_stack() > self.functions:
+            torch._C._pop_torch_function_stack()
+
+
 _knobs_lock = threading.RLock()
 
 
@@ -326,7 +357,7 @@ class FrameCompiler:
         start = time.perf_counter()
         step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
         place = f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
-        with timed("capture and backend"), compiling(place), RESTING_COLLECTOR, without_saved_tensor_hooks():
+        with timed("capture and backend"), compiling(place), RESTING_COLLECTOR, without_saved_tensor_hooks(), modes_as_before():
             captured = capture_frame(
                 code, function.__globals__, values, self, fullgraph=self.family.fullgraph, on_break=self.on_break
             )
