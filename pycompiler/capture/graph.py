@@ -7,6 +7,7 @@ placeholders carry `meta["example_value"]`.
 from __future__ import annotations
 
 import enum
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +46,7 @@ class GraphBuilder:
         self.inputs: list[Tensor] = []
         self.attributes: dict[str, Any] = {}
         self.by_fake: dict[int, Tensor] = {}
-        self._names: dict[str, int] = {}
+        self._names: set[str] = set()
         self._last_input: fx.Node | None = None
         self.versions: dict[int, int] = {}
         self.used: list[Tensor] = []  # inputs of the finished graph
@@ -78,7 +79,12 @@ class GraphBuilder:
         name = "".join(c if c.isalnum() else "_" for c in text).strip("_") or "arg"
         while "__" in name:
             name = name.replace("__", "_")
-        return f"l_{name}"[:120]
+        # The end tells deep sources apart; what is still the same name (`a.b` and `a_b`) gets a number.
+        name = f"l_{name[-100:].strip('_')}"
+        numbered = (f"{name}_{i}" for i in itertools.count(2))
+        fresh = next(n for n in itertools.chain([name], numbered) if n not in self._names)
+        self._names.add(fresh)
+        return fresh
 
     # calls ----------------------------------------------------------------------------------------------------
     def call_function(
