@@ -167,6 +167,31 @@ def _moved(stages: list[Stage], mapping: dict[str, Expr], dims: list[Dim], rows:
     return out
 
 
+def _share(left: list[Stage], right: list[Stage]) -> bool:
+    """Whether the two sides name a buffer in common that one of them reads; else merging them is not worth it."""
+    reads = [{name for s in side for name, _ in loads(s.loop)} for side in (left, right)]
+    makes = [{name for s in side for name in s.outputs} for side in (left, right)]
+    return not (reads[0].isdisjoint(reads[1] | makes[1]) and reads[1].isdisjoint(makes[0]))
+
+
+def _meet(left: list[Stage], right: list[Stage], match: _Match) -> bool:
+    """What `aligned` asks, of values that one side makes and the other reads: most pairs fail here, unwritten."""
+    ranges = dict(match.dims)
+    for side, f, other, g in ((left, match.left, right, match.right), (right, match.right, left, match.left)):
+        made = {b.name: (s, e) for s in side for b, e in zip(s.loop.out, s.loop.store_index, strict=True)}
+        for name, index in (load for s in other for load in loads(s.loop) if load[0] in made):
+            producer, at = made[name]
+            if producer.role == "accumulate" or not same_index(
+                index.subst(g).simplify(ranges), at.subst(f).simplify(ranges), ranges
+            ):
+                return False
+    return True
+
+
+def same_index(a: Expr, b: Expr, ranges: dict[str, Expr]) -> bool:
+    return a == b or a.simplify(ranges) == b.simplify(ranges)
+
+
 def sort_stages(stages: list[Stage]) -> list[Stage]:
     """Producers first, otherwise in the given order."""
     made = {name: s for s in stages for name in s.outputs}
@@ -269,13 +294,16 @@ class _Fusion:
             return None
         if self.independent_path(a, b) or any(n == 0 for _, n in a.node.dims + b.node.dims):
             return None
+        left, right = a.node.stages, b.node.stages
+        if not _share(left, right):
+            return None
         for match in _matches(a.node, b.node):
-            left = _moved(a.node.stages, match.left, match.dims, match.left_rows)
-            right = _moved(b.node.stages, match.right, match.dims, match.right_rows)
-            if not self.parallel_enough(match, a.node, b.node):
+            if not (self.parallel_enough(match, a.node, b.node) and _meet(left, right, match)):
                 continue
-            if aligned(left + right, dict(match.dims)) and worth(left, right):
-                return self.replace(a, b, Nest(match.dims, match.split, sort_stages(left + right)))
+            new_left = _moved(left, match.left, match.dims, match.left_rows)
+            new_right = _moved(right, match.right, match.dims, match.right_rows)
+            if aligned(new_left + new_right, dict(match.dims)) and worth(new_left, new_right):
+                return self.replace(a, b, Nest(match.dims, match.split, sort_stages(new_left + new_right)))
         return None
 
     def too_big(self, a: Nest, b: Nest) -> bool:
@@ -335,7 +363,7 @@ def aligned(stages: list[Stage], ranges: dict[str, Expr]) -> bool:
             producer, at = made[name]
             if producer.role == "accumulate" or producer is s:
                 return False
-            if index != at and index.simplify(ranges) != at.simplify(ranges):
+            if not same_index(index, at, ranges):
                 return False
     return True
 
