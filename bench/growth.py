@@ -1,13 +1,16 @@
-"""How guard time grows with arguments, modules, entries and nesting, and compile time with layers.
+"""How guard time grows with arguments, modules, entries, nesting and graph breaks, and compile time with layers.
 
 `python bench/growth.py --out growth` writes growth/growth.json and, where matplotlib is installed, growth/growth.png.
-One thread; guards with a backend whose graphs return at once; each point is the best of five rounds.
+One thread; guards with a backend whose graphs return at once; each point is the best of five rounds.  Beside the points
+stands how straight they are: the cost of one more (least squares), r², and `bend`, the cost of one more in the upper half
+of the range over that in the lower half: 1 for a line, 2 and above for what grows with the square.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +63,13 @@ def by_entries(peer: Peer) -> Iterator[Point]:
         yield entries, call_time(fn, torch.ones(entries + 1))
 
 
+def by_breaks(peer: Peer) -> Iterator[Point]:
+    """Each break is a jump on a tensor's value, and a resume function behind it."""
+    for count in (1, 2, 4, 8, 16, 32):
+        peer.reset()
+        yield count, call_time(peer.compile(programs.breaks(count), backend=no_work), torch.ones(4))
+
+
 def compile_by_layers(peer: Peer) -> Iterator[Point]:
     for count in (5, 10, 20, 40, 80):
         peer.reset()
@@ -75,8 +85,22 @@ CURVES: dict[str, Callable[[Peer], Iterator[Point]]] = {
     "guards by Linear modules": by_modules,
     "guards by depth of nesting": by_nesting,
     "guards by entries, the last used": by_entries,
+    "guards by graph breaks": by_breaks,
     "first call by Linear layers, empty caches": compile_by_layers,
 }
+
+
+def straightness(points: list[Point]) -> str:
+    """Slope, r² and bend of a curve; a flat one has no r² to speak of."""
+    xs, ys = zip(*points, strict=True)
+    slope, _ = statistics.linear_regression(xs, ys)
+    fit = f"{slope * 1e9:.1f} ns for one more"
+    if slope * (xs[-1] - xs[0]) < 0.2 * ys[0]:
+        return f"flat ({fit})"
+    middle = min(range(1, len(xs) - 1), key=lambda i: abs(xs[i] - (xs[0] + xs[-1]) / 2))
+    lower = (ys[middle] - ys[0]) / (xs[middle] - xs[0])
+    upper = (ys[-1] - ys[middle]) / (xs[-1] - xs[middle])
+    return f"{fit}, r² {statistics.correlation(xs, ys) ** 2:.4f}, bend {upper / lower:.2f}"
 
 
 def draw(curves: dict[str, dict[str, list[Point]]], path: Path) -> bool:
@@ -115,7 +139,8 @@ def main() -> int:
                 peer.reset()
                 points = list(curve(peer))
                 curves.setdefault(title, {})[name] = points
-                print(f"{title}, {name}: " + ", ".join(f"{n}: {t * 1e6:.2f} µs" for n, t in points), flush=True)
+                shown = ", ".join(f"{n}: {t * 1e6:.2f} µs" for n, t in points)
+                print(f"{title}, {name}: {shown}; {straightness(points)}", flush=True)
     (args.out / "growth.json").write_text(json.dumps(curves, indent=1))
     if not draw(curves, args.out / "growth.png"):
         print("matplotlib is not installed: growth.json only (pip install 'pycompiler[bench]')")

@@ -9,15 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+def defined(source: str, filename: str) -> object:
+    """The function `f` of a source that is made up."""
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    scope: dict[str, object] = {"torch": torch}
+    exec(compile(source, filename, "exec"), scope)
+    return scope["f"]
+
+
 def adder(count: int) -> object:
     """A function of `count` tensors that returns their sum; each is an argument of its own."""
     names = [f"x{i}" for i in range(count)]
-    source = f"def f({', '.join(names)}):\n    return {' + '.join(names)}\n"
-    filename = f"<adder {count}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    scope: dict[str, object] = {}
-    exec(compile(source, filename, "exec"), scope)
-    return scope["f"]
+    return defined(f"def f({', '.join(names)}):\n    return {' + '.join(names)}\n", f"<adder {count}>")
 
 
 def linears(count: int, width: int = 8) -> nn.Sequential:
@@ -82,6 +85,12 @@ def with_break(x: Tensor) -> Tensor:
     if y.sum() > 0:
         y = y * 2
     return y - 1
+
+
+def breaks(count: int) -> object:
+    """A function with `count` jumps on the value of a tensor."""
+    lines = ["def f(x):", *["    if x.sum() > 0:\n        x = x + 1"] * count, "    return x", ""]
+    return defined("\n".join(lines), f"<breaks {count}>")
 
 
 def gelu_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
