@@ -111,6 +111,16 @@ def same_constant(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def storage_length(value: Any) -> int:
+    """len() of a builtin container or of an instance of its subclass, whatever `__len__` the subclass has."""
+    base = next((b for b in (list, tuple, dict) if issubclass(type(value), b)), None)
+    return len(value) if base is None else base.__len__(value)
+
+
+def _set_holds(value: Any, elements: frozenset[Any]) -> bool:
+    return len(value) == len(elements) and same_constant(frozenset(value), elements)
+
+
 def _tensor_holds(t: Any, spec: TensorSpec) -> bool:
     if type(t) is not spec.cls or torch._C._dispatch_keys(t).raw_repr() != spec.keys:
         return False
@@ -190,7 +200,7 @@ def _plain(value: Any, _: Any) -> str:
 
 # One row a kind.  `arg` per kind:
 #   type_is: the class           id_is: the object, or a weakref.ref to it        equals: the constant (see same_constant)
-#   tensor: TensorSpec           length: int (len() of list/tuple/dict/set)       dict_keys: tuple of keys, in order
+#   tensor: TensorSpec           length: int (of the storage: storage_length)     dict_keys: tuple of keys, in order
 #   dict_contains, dict_absent: a key (exact `dict` storage)                      set_equals: frozenset
 #   instance_absent: attribute name missing in the instance dict                  class_absent: name in no class of the mro
 #   global_state: tuple from global_state(); its source is ignored                truth: bool(value) of a known-harmless type
@@ -217,7 +227,11 @@ GUARD_KINDS: dict[str, Kind] = {
         ),
         _tensor_seen,
     ),
-    "length": Kind(lambda v, a: len(v) == a, lambda g: f"len({g.source}) == {g.arg}", lambda v, a: f"{len(v)}"),
+    "length": Kind(
+        lambda v, a: storage_length(v) == a,
+        lambda g: f"len({g.source}) == {g.arg}",
+        lambda v, a: f"{storage_length(v)}",
+    ),
     "dict_keys": Kind(
         lambda v, a: len(v) == len(a) and all(x is y or same_constant(x, y) for x, y in zip(v, a, strict=True)),
         lambda g: f"list({g.source}) == {list(g.arg)!r}",
@@ -230,7 +244,7 @@ GUARD_KINDS: dict[str, Kind] = {
         lambda v, a: not dict.__contains__(v, a), lambda g: f"{g.arg!r} not in {g.source}", lambda v, a: "present"
     ),
     "set_equals": Kind(
-        lambda v, a: len(v) == len(a) and all(x in v for x in a),
+        _set_holds,
         lambda g: f"{g.source} == {set(g.arg)!r}",
         lambda v, a: f"{v!r}"[:200],
     ),

@@ -115,8 +115,25 @@ def _mro_lookup(cls: type, name: str) -> Any:
     raise AttributeError(name)
 
 
+def _dict_item(mapping: dict[Any, Any], key: Any) -> Any:
+    """dict.__getitem__ without `__missing__`, which a subclass (defaultdict) would be asked for."""
+    found = dict.get(mapping, key, _MISSING)
+    if found is _MISSING:
+        raise KeyError(key)
+    return found
+
+
+_MISSING = object()
+
+
 def _dict_key_at(mapping: dict[Any, Any], index: int) -> Any:
     return list(mapping)[index]
+
+
+def _function(value: Any) -> types.FunctionType:
+    if type(value) is not types.FunctionType:
+        raise TypeError(f"a Python function is expected, not {type(value).__name__}")
+    return value
 
 
 # Accessors.  Reading must have no side effect, except `attr`, which runs the type's own attribute protocol and is
@@ -127,14 +144,15 @@ ACCESSORS: dict[str, Accessor] = {
     "type": Accessor(lambda v, _: type(v), lambda b, a: f"type({b})"),
     "mro_lookup": Accessor(_mro_lookup, lambda b, a: f"{b}.__mro__[{a!r}]"),  # raw class attribute, no descriptor call
     "item": Accessor(lambda v, i: v[i], lambda b, a: f"{b}[{a}]"),  # list/tuple (or subclass) storage at an index
-    "dict_item": Accessor(lambda v, k: dict.__getitem__(v, k), lambda b, a: f"{b}[{a!r}]"),
+    "dict_item": Accessor(_dict_item, lambda b, a: f"{b}[{a!r}]"),
     "dict_key_at": Accessor(_dict_key_at, lambda b, a: f"list({b})[{a}]"),
     "cell": Accessor(lambda v, _: v.cell_contents, lambda b, a: f"{b}.cell_contents"),
-    "code": Accessor(lambda v, _: v.__code__, lambda b, a: f"{b}.__code__"),
-    "defaults": Accessor(lambda v, _: v.__defaults__, lambda b, a: f"{b}.__defaults__"),
-    "kwdefaults": Accessor(lambda v, _: v.__kwdefaults__, lambda b, a: f"{b}.__kwdefaults__"),
-    "closure": Accessor(lambda v, _: v.__closure__, lambda b, a: f"{b}.__closure__"),
-    "func_globals": Accessor(lambda v, _: v.__globals__, lambda b, a: f"{b}.__globals__"),
+    # parts of a Python function: of nothing else, since a method has the attributes of its function
+    "code": Accessor(lambda v, _: _function(v).__code__, lambda b, a: f"{b}.__code__"),
+    "defaults": Accessor(lambda v, _: _function(v).__defaults__, lambda b, a: f"{b}.__defaults__"),
+    "kwdefaults": Accessor(lambda v, _: _function(v).__kwdefaults__, lambda b, a: f"{b}.__kwdefaults__"),
+    "closure": Accessor(lambda v, _: _function(v).__closure__, lambda b, a: f"{b}.__closure__"),
+    "func_globals": Accessor(lambda v, _: _function(v).__globals__, lambda b, a: f"{b}.__globals__"),
     "method_self": Accessor(lambda v, _: v.__self__, lambda b, a: f"{b}.__self__"),
     "method_func": Accessor(lambda v, _: v.__func__, lambda b, a: f"{b}.__func__"),
     "grad": Accessor(lambda v, _: v.grad, lambda b, a: f"{b}.grad"),
@@ -156,6 +174,3 @@ def read(source: Source, scope: Scope) -> Any:
             return scope.locals[source.arg]
         return scope.globals if source.kind == "globals" else source.arg
     return ACCESSORS[source.kind].read(read(source.base, scope), source.arg)
-
-
-CODE_TYPES = (types.FunctionType, types.MethodType)

@@ -18,8 +18,8 @@ pub enum Read {
     DictItem(Obj),
     DictKeyAt(usize),
     Cell,
-    /// A part of a Python function, by C accessor, or as attribute `1` of anything else.
-    Function(FunctionPart, Obj),
+    /// A part of a Python function, and of nothing else: a method has the attributes of its function.
+    Function(FunctionPart),
     MethodSelf(Obj),
     MethodFunc(Obj),
 }
@@ -66,11 +66,11 @@ const READS: &[(&str, Builder)] = &[
     ("dict_item", |arg, cx| Ok(Read::DictItem(cx.keep(arg)))),
     ("dict_key_at", |arg, _| Ok(Read::DictKeyAt(arg.as_i64()? as usize))),
     ("cell", |_, _| Ok(Read::Cell)),
-    ("code", |_, cx| Ok(Read::Function(FunctionPart::Code, name("__code__", cx)?))),
-    ("defaults", |_, cx| Ok(Read::Function(FunctionPart::Defaults, name("__defaults__", cx)?))),
-    ("kwdefaults", |_, cx| Ok(Read::Function(FunctionPart::KwDefaults, name("__kwdefaults__", cx)?))),
-    ("closure", |_, cx| Ok(Read::Function(FunctionPart::Closure, name("__closure__", cx)?))),
-    ("func_globals", |_, cx| Ok(Read::Function(FunctionPart::Globals, name("__globals__", cx)?))),
+    ("code", |_, _| Ok(Read::Function(FunctionPart::Code))),
+    ("defaults", |_, _| Ok(Read::Function(FunctionPart::Defaults))),
+    ("kwdefaults", |_, _| Ok(Read::Function(FunctionPart::KwDefaults))),
+    ("closure", |_, _| Ok(Read::Function(FunctionPart::Closure))),
+    ("func_globals", |_, _| Ok(Read::Function(FunctionPart::Globals))),
     ("method_self", |_, cx| Ok(Read::MethodSelf(name("__self__", cx)?))),
     ("method_func", |_, cx| Ok(Read::MethodFunc(name("__func__", cx)?))),
     ("grad", |_, cx| Ok(Read::Attr(name("grad", cx)?))),
@@ -106,7 +106,7 @@ impl Read {
             Read::Attr(name) => attribute(value, *name, walk),
             Read::DictKeyAt(i) => key_at(value, *i, walk),
             Read::Cell => value.is_cell().then(|| value.cell_get()).flatten(),
-            Read::Function(part, name) => function_part(value, *part, *name, walk),
+            Read::Function(part) => function_part(value, *part),
             Read::MethodSelf(_) if value.is_method() => Some(value.method_self()),
             Read::MethodFunc(_) if value.is_method() => Some(value.method_func()),
             Read::MethodSelf(name) | Read::MethodFunc(name) => attribute(value, *name, walk),
@@ -143,9 +143,9 @@ fn key_at(value: Obj, i: usize, walk: &mut Walk) -> Option<Obj> {
 }
 
 #[inline]
-fn function_part(f: Obj, part: FunctionPart, name: Obj, walk: &mut Walk) -> Option<Obj> {
+fn function_part(f: Obj, part: FunctionPart) -> Option<Obj> {
     if !f.is_function() {
-        return attribute(f, name, walk);
+        return None;
     }
     Some(match part {
         FunctionPart::Code => f.func_code(),
