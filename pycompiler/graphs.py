@@ -14,6 +14,7 @@ from torch import fx
 from pycompiler import _native, config, lowering, scheduling
 from pycompiler.codegen import cpp
 from pycompiler.errors import CompileError
+from pycompiler.ir.interrupts import allowed
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.plan import Plan
 from pycompiler.logs import artifact, stage
@@ -72,7 +73,7 @@ def plan_for_cpu(schedule: Schedule, name: str) -> Plan:
     """C++ kernels in a shared library."""
     with timed("codegen"):
         source = cpp.generate(schedule)
-    with timed("build"):
+    with timed("build"), allowed():
         library = build.build(source.text, source.symbols, name) if source.symbols else None
     return make_plan(schedule, library)
 

@@ -44,6 +44,7 @@ from pycompiler.errors import (
 from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.guards import Guard, explain
+from pycompiler.ir.interrupts import allowed, deferred
 from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage, step
 from pycompiler.progress import compiling, timed
@@ -357,7 +358,8 @@ class FrameCompiler:
         start = time.perf_counter()
         step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
         place = f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
-        with timed("capture and backend"), compiling(place), RESTING_COLLECTOR, without_saved_tensor_hooks(), modes_as_before():
+        with deferred(), timed("capture and backend"), compiling(place), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
+             modes_as_before():  # fmt: skip
             captured = capture_frame(
                 code, function.__globals__, values, self, fullgraph=self.family.fullgraph, on_break=self.on_break
             )
@@ -400,7 +402,7 @@ class FrameCompiler:
         family = self.family
         step(2, "calling compiler function %s", family.backend_name)
         try:
-            with own_knobs(family.knobs):
+            with own_knobs(family.knobs), contextlib.nullcontext() if family.ours else allowed():
                 made = family.backend(gm, self.example_inputs(gm, inputs), **family.backend_options)
         except Exception as e:
             if not family.ours:

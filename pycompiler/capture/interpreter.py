@@ -14,6 +14,7 @@ from pycompiler.capture.bytecode.decode import decode
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.opcodes.registry import HANDLERS, SEND_POPS
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
+from pycompiler.ir import interrupts
 from pycompiler.ir.guards import UserFrame
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class Frame:
         self.current = instruction = self.instructions[self.ip]
         self.begin = self.cx.count_step()
         self.ip += 1
+        if interrupts.pending:
+            interrupts.check()
         try:
             handler = HANDLERS.get(instruction.opname)
             if handler is None:
