@@ -1,6 +1,7 @@
 """Prints the ratio table of a run as Markdown: `python bench/ratios.py RUN.json [--readme README.md]`.
 
-With `--readme`, the table is put between the two marks in that file: no figure is written by hand.
+`--instructions COUNTS.json` (of `instructions.py --out`) puts a table of instructions below it.  With `--readme`, all
+is put between the two marks in that file: no figure is written by hand.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from instructions import table
 from results import Group, load, show_ratio, show_time
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -35,13 +37,15 @@ def geomean(groups: Iterable[Group], prefix: str, suffix: str, peer: str) -> flo
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
-def render(path: Path, stat: str) -> str:
+def render(path: Path, stat: str, counts: Path | None) -> str:
     groups = load(path, stat)
     lines = list(rows(groups.values()))
     for what in ("inference", "training"):
         means = [geomean(groups.values(), "model: ", what, peer) for peer in ("torch.compile", "eager")]
         if any(m is not None for m in means):
             lines.append(f"| **models, {what}: geometric mean** | | | | {' | '.join(map(show_ratio, means))} |")
+    if counts:
+        lines += ["", *table(json.loads(counts.read_text()))]
     run = json.loads(path.read_text())
     machine = run["machine_info"]
     cpu = machine.get("cpu", {})
@@ -57,9 +61,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--stat", default="median", choices=("median", "min", "mean"))
+    parser.add_argument("--instructions", type=Path)
     parser.add_argument("--readme", type=Path)
     args = parser.parse_args()
-    text = render(args.run, args.stat)
+    text = render(args.run, args.stat, args.instructions)
     print(text)
     if args.readme:
         page = args.readme.read_text()
