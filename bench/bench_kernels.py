@@ -12,6 +12,7 @@ from torch import Tensor
 
 pytestmark = pytest.mark.parametrize("peer", ALL, indirect=True)
 ROWS, COLUMNS = 2048, 1024
+BYTES = ROWS * COLUMNS * 4
 
 
 def matrix() -> Tensor:
@@ -22,14 +23,16 @@ def two_threads(peer: Peer) -> None:
     torch.set_num_threads(2)
 
 
-def test_copy(measure, peer: Peer) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_copy(measure, peer: Peer, threads: int) -> None:
     """The machine's copy, to which the others are compared; no compiler takes part."""
     if peer.name != "eager":
         pytest.skip("the copy is ATen's")
-    two_threads(peer)
+    torch.set_num_threads(threads)
     x = matrix()
     out = torch.empty_like(x)
-    measure.work("kernel: copy 2048×1024", lambda: out.copy_(x))
+    name = f"kernel: copy 2048×1024, {threads} {'thread' if threads == 1 else 'threads'}"
+    measure.work(name, lambda: out.copy_(x), moved=2 * BYTES)
 
 
 def test_gelu_layer_norm(measure, peer: Peer) -> None:
@@ -37,7 +40,8 @@ def test_gelu_layer_norm(measure, peer: Peer) -> None:
     x, weight, bias = matrix(), torch.ones(COLUMNS), torch.zeros(COLUMNS)
     fn = peer.compile(programs.gelu_layer_norm)
     with torch.no_grad():
-        measure.work("kernel: gelu → layer_norm 2048×1024", lambda: fn(x, weight, bias), {"torch.compile": 0.5})
+        name = "kernel: gelu → layer_norm 2048×1024"
+        measure.work(name, lambda: fn(x, weight, bias), {"torch.compile": 0.5}, moved=2 * BYTES)
 
 
 def test_softmax(measure, peer: Peer) -> None:
@@ -45,7 +49,7 @@ def test_softmax(measure, peer: Peer) -> None:
     x = matrix()
     fn = peer.compile(programs.softmax)
     with torch.no_grad():
-        measure.work("kernel: softmax 2048×1024", lambda: fn(x), {"torch.compile": 0.75})
+        measure.work("kernel: softmax 2048×1024", lambda: fn(x), {"torch.compile": 0.75}, moved=2 * BYTES)
 
 
 def test_cross_entropy(measure, peer: Peer) -> None:
@@ -57,7 +61,20 @@ def test_cross_entropy(measure, peer: Peer) -> None:
         logits.grad = None
         fn(logits, targets).backward()
 
-    measure.work("kernel: cross-entropy 2048×1024, forward and backward", step, {"torch.compile": 1.0})
+    name = "kernel: cross-entropy 2048×1024, forward and backward"
+    measure.work(name, step, {"torch.compile": 1.0}, moved=3 * BYTES)  # both read the logits, one writes their gradient
+
+
+def test_optimizer(measure, peer: Peer) -> None:
+    """The step of `torch.optim.Adam` as people compile it; `test_adam` is its arithmetic alone."""
+    generator = torch.Generator().manual_seed(0)
+    parameters = [torch.nn.Parameter(torch.rand(128, 128, generator=generator)) for _ in range(100)]
+    for p in parameters:
+        p.grad = torch.rand(128, 128, generator=generator)
+    optimizer = torch.optim.Adam(parameters)
+    step = peer.compile(lambda: optimizer.step())
+    step()  # makes the state
+    measure.work("optimizer: torch.optim.Adam step, 100 parameters", step, {"torch.compile": 1.0})
 
 
 def test_adam(measure, peer: Peer) -> None:
@@ -66,4 +83,5 @@ def test_adam(measure, peer: Peer) -> None:
     corrections = torch.tensor([1 - 0.9**10, 1 - 0.999**10])
     fn = peer.compile(programs.adam)
     with torch.no_grad():
-        measure.work("kernel: Adam's step, 100 parameters", lambda: fn(*lists, corrections), {"torch.compile": 1.0})
+        name, moved = "kernel: Adam's step, 100 parameters", 7 * 100 * 128 * 128 * 4  # reads four lists, writes three
+        measure.work(name, lambda: fn(*lists, corrections), {"torch.compile": 1.0}, moved=moved)

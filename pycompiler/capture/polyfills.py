@@ -1,6 +1,8 @@
-"""Functions of the standard library that are written in C, again in Python, so that they can be inlined.
+"""Functions again in Python that can be inlined: of the standard library, written in C, and of torch, on numbers that a
+graph has as tensors.
 
-In: nothing.  Out: `POLYFILLS`, C function or class -> the Python one.  They behave alike where captured code can see.
+In: nothing.  Out: `POLYFILLS`, function or class -> the one to inline; `OF_TENSORS`, name of a tensor method and of its
+argument that is a number -> the function to inline when it is a tensor.  They behave alike where captured code can see.
 """
 
 from __future__ import annotations
@@ -9,6 +11,9 @@ import functools
 import operator
 from collections.abc import Callable
 from typing import Any
+
+import torch
+from torch.optim.optimizer import _get_value
 
 
 class Ranked:
@@ -44,7 +49,25 @@ def methodcaller(name: str, /, *args: Any, **kwargs: Any) -> Callable[[Any], Any
     return lambda obj: getattr(obj, name)(*args, **kwargs)
 
 
+def step_count(x: Any) -> Any:
+    """An optimizer's step: eager computes with `x.item()`, a float, so in double; in a graph it stays a tensor."""
+    return x.double() if isinstance(x, torch.Tensor) else x
+
+
+def addcdiv_(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
+    return self.add_(value * tensor1 / tensor2)
+
+
+def addcmul_(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
+    return self.add_(value * tensor1 * tensor2)
+
+
+OF_TENSORS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("addcdiv_", "value"): addcdiv_,
+    ("addcmul_", "value"): addcmul_,
+}
 POLYFILLS: dict[Any, Callable[..., Any]] = {
     functools.cmp_to_key: cmp_to_key,
     operator.methodcaller: methodcaller,
+    _get_value: step_count,
 }

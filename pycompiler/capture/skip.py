@@ -141,6 +141,7 @@ def _has_prefix(module: str, prefixes: tuple[str, ...]) -> bool:
 # Code objects that run eagerly although their callees may be compiled: `disable(fn, recursive=False)`.
 EAGER_CODES: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 _LIBRARY = (*{sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen ")
+OPTIMIZER_CORES = ("_single_tensor_", "_multi_tensor_")
 HOOKED_LIBRARIES = ("transformers", "torchvision", "timm", "diffusers")
 
 
@@ -152,6 +153,8 @@ def why_not_hooked(fn: types.FunctionType) -> str | None:
     module = fn.__module__ or ""
     if fn.__code__.co_filename.startswith(("<eval_with_key>", "<pycompiler.")):
         return "a graph, or code around one"
+    if module.startswith("torch.optim.") and fn.__name__.startswith(OPTIMIZER_CORES):
+        return None  # a pure function of lists of tensors
     if module == "torch" or module.startswith("torch.") and not module.startswith("torch.nn.modules."):
         return "part of torch"
     if module.startswith("pycompiler"):

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.polyfills import OF_TENSORS
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 
@@ -141,6 +142,9 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         if name != "type" or (len(args) == 1 and not kwargs):
             return cx.evaluate(getattr(fake, name), *[a.const() for a in args[1:]],
                                **{k: v.const() for k, v in kwargs.items()})  # fmt: skip
+    for keyword, value in kwargs.items():
+        if isinstance(value, Tensor) and (name, keyword) in OF_TENSORS:
+            return cx.call(cx.make(OF_TENSORS[name, keyword]), args, kwargs)
     if name == "__bool__":
         args[0].truth(cx)
     if name == "__len__":
