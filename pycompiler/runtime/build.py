@@ -80,7 +80,7 @@ def compile_into(folder: Path, text: str, symbols: Sequence[str], toolchain: Too
             check_loads(library, symbols, toolchain)
             return
         check_disk(folder, said)
-        head = "\n".join(said.splitlines()[:30])
+        head = "".join(c if c.isprintable() or c == "\n" else "?" for c in "\n".join(said.splitlines()[:30])[:4000])
         failed = failed or f"{shlex.join(command)}\nexited with {code}:\n{head or '(it said nothing)'}"
     raise BuildFailed(failed)
 

@@ -113,9 +113,11 @@ def open_root() -> Path:
             with contextlib.suppress(FileExistsError):
                 root.mkdir(mode=0o700)
         check_loadable(root)
-        real = root.resolve()
+        real = Path(os.path.realpath(root, strict=True))
         check_private(real, folder=True)
         check_above(real)
+        if root == Path(tempfile.gettempdir(), f"pycompiler-{os.getuid()}"):  # the default where there is no home
+            warn_once(f"no home folder: kernels are kept in {root}, which a restart may empty (set PYCOMPILER_CACHE_DIR)")
         return root
     except OSError as error:
         return fall_back(error)

@@ -95,7 +95,7 @@ def _locate(text: str) -> tuple[str, ...] | None:
 
 def find_toolchain() -> Toolchain:
     """The first compiler found; raises NoCompiler.  Not remembered across a change of the knobs, CXX or PATH."""
-    return _find(config.cxx or os.environ.get("CXX", ""), os.environ.get("PATH", ""), config.cxx_flags)
+    return _find((config.cxx or os.environ.get("CXX", "")).strip(), os.environ.get("PATH", ""), config.cxx_flags)
 
 
 @functools.lru_cache(maxsize=8)

@@ -12,11 +12,13 @@ from pycompiler.scheduling.fuse import collapse, fuse
 from pycompiler.scheduling.memory import plan_memory
 from pycompiler.scheduling.place import memory_of, place
 from pycompiler.scheduling.simplify import prepare
+from pycompiler.scheduling.space import restart_names
 from pycompiler.scheduling.stores import in_place
 
 
 def schedule(program: Program) -> Schedule:
     """Fused kernels and ATen calls in order, with a memory plan.  Does not change `program`."""
+    restart_names()
     graph = prepare(program)
     groups = fuse(graph)
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)} | set(program.constants)

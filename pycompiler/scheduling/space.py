@@ -5,7 +5,7 @@ refine([("a", 12)], [("x", 3), ("y", 4)])     # dims [3, 4]; a = 4*u + v; x = u;
 
 from __future__ import annotations
 
-import itertools
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,11 +13,23 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim
 from pycompiler.ir.loops import Loop, Op, Reduction
 
-_fresh = itertools.count()
+class _Names(threading.local):
+    """Variables made by this thread's scheduling so far."""
+
+    count = 0
+
+
+_names = _Names()
+
+
+def restart_names() -> None:
+    """A schedule's variables are its own: names that never end would fill the tables of expressions (`ir.expr`)."""
+    _names.count = 0
 
 
 def fresh_var() -> str:
-    return f"v{next(_fresh)}"
+    _names.count += 1
+    return f"v{_names.count - 1}"
 
 
 def map_exprs(op: Op, f: Mapping[str, Expr], ranges: Mapping[str, Expr]) -> Op:
