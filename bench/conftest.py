@@ -55,11 +55,19 @@ class Measure:
         self.note(group, CALLS, limits)
         self.benchmark(hundred)
 
-    def work(self, group: str, fn: Callable[[], Any], limits: dict[str, float] | None = None, warm: int = 5) -> None:
-        """Time of `fn()` that takes a millisecond or more."""
+    def work(
+        self,
+        group: str,
+        fn: Callable[[], Any],
+        limits: dict[str, float] | None = None,
+        warm: int = 5,
+        moved: int | None = None,
+    ) -> None:
+        """Time of `fn()` that takes a millisecond or more.  `moved`: the least bytes that it must read and write."""
         for _ in range(warm):
             fn()
         self.note(group, 1, limits)
+        self.benchmark.extra_info.update(moved=moved, threads=torch.get_num_threads())
         self.benchmark(fn)
 
     def once(

@@ -10,22 +10,25 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from instructions import table
-from results import Group, load, show_ratio, show_time
+from results import Group, copy_rates, load, show_ratio, show_time
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
-def rows(groups: Iterable[Group]) -> Iterator[str]:
-    yield "| work | eager | torch.compile | pycompiler | ours / torch.compile | ours / eager |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+def rows(groups: Collection[Group]) -> Iterator[str]:
+    yield "| work | eager | torch.compile | pycompiler | ours / torch.compile | ours / eager | ours, share of copy |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    copies = copy_rates(groups)
     for group in groups:
+        rate, copy = group.rate("pycompiler"), copies.get(group.threads)
+        share = "–" if rate is None or copy is None else f"{100 * rate / copy:.0f} %"
         times = (show_time(group.seconds.get(name)) for name in ("eager", "torch.compile", "pycompiler"))
         ratios = (show_ratio(group.ratio(p), group.limits.get(p)) for p in ("torch.compile", "eager"))
-        yield f"| {group.name} | {' | '.join(times)} | {' | '.join(ratios)} |"
+        yield f"| {group.name} | {' | '.join(times)} | {' | '.join(ratios)} | {share} |"
 
 
 def geomean(groups: Iterable[Group], prefix: str, suffix: str, peer: str) -> float | None:
@@ -39,11 +42,11 @@ def geomean(groups: Iterable[Group], prefix: str, suffix: str, peer: str) -> flo
 
 def render(path: Path, stat: str, counts: Path | None) -> str:
     groups = load(path, stat)
-    lines = list(rows(groups.values()))
+    lines = list(rows(list(groups.values())))
     for what in ("inference", "training"):
         means = [geomean(groups.values(), "model: ", what, peer) for peer in ("torch.compile", "eager")]
         if any(m is not None for m in means):
-            lines.append(f"| **models, {what}: geometric mean** | | | | {' | '.join(map(show_ratio, means))} |")
+            lines.append(f"| **models, {what}: geometric mean** | | | | {' | '.join(map(show_ratio, means))} | |")
     if counts:
         lines += ["", *table(json.loads(counts.read_text()))]
     run = json.loads(path.read_text())

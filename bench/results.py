@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 
 @dataclass
 class Group:
-    """One piece of work.  `seconds` of one call by implementation; `limits`: most that ours / peer may be."""
+    """One piece of work.  `seconds` of one call by implementation; `limits`: most that ours / peer may be; `moved`: the
+    least bytes that a call reads and writes, with `threads` threads."""
 
     name: str
     seconds: dict[str, float] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
+    moved: int | None = None
+    threads: int = 1
+
+    def rate(self, implementation: str) -> float | None:
+        """Bytes a second."""
+        seconds = self.seconds.get(implementation)
+        return self.moved / seconds if self.moved and seconds else None
 
     def ratio(self, peer: str, ours: str = "pycompiler") -> float | None:
         """Ours over the peer's time; None where one was not measured."""
@@ -30,6 +39,7 @@ def load(path: Path, stat: str = "median") -> dict[str, Group]:
         group = groups.setdefault(bench["group"], Group(bench["group"]))
         group.seconds[info["impl"]] = bench["stats"][stat] / info["calls"]
         group.limits.update(info["limits"])
+        group.moved, group.threads = info.get("moved"), info.get("threads", 1)
     return groups
 
 
@@ -49,3 +59,9 @@ def show_ratio(ratio: float | None, limit: float | None = None) -> str:
     if limit is None:
         return text
     return f"{text} {'✓' if ratio <= limit else '✗'} (≤ {limit:.3g})"
+
+
+def copy_rates(groups: Iterable[Group]) -> dict[int, float]:
+    """Bytes a second of the machine's copy by number of threads, where a run measured it."""
+    copies = (g for g in groups if g.name.startswith("kernel: copy"))
+    return {g.threads: rate for g in copies if (rate := g.rate("eager")) is not None}
