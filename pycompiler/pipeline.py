@@ -9,6 +9,7 @@ callable; the engine calls it on a miss.
 from __future__ import annotations
 
 import contextlib
+import linecache
 import gc
 import os
 import threading
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.graph_module import _loader
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from pycompiler import _native, autograd, backends, config
@@ -47,7 +49,7 @@ from pycompiler.ir.guards import Guard, explain
 from pycompiler.ir.interrupts import allowed, deferred
 from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage, step
-from pycompiler.progress import compiling, timed
+from pycompiler.progress import compiling, current_name, timed
 
 log = stage("dynamo")
 log_graph = artifact("graph_code")
@@ -74,13 +76,19 @@ backends.register_backend(aot_eager, name="aot_eager")
 
 def _joint(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -> Callable[..., Sequence[Any]]:
     partition = "min_cut" if config.partition == "min_cut" else "default"
+    forward = current_name()
+
+    def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:  # at the first backward, not here
+        with compiling(f"backward of {forward or 'a graph'}"), RESTING_COLLECTOR:
+            return compiler(module, inputs)
+
     try:
         with timed("autograd"):
             return autograd.compile_joint(
                 gm,
                 example_inputs,
                 fw_compiler=compiler,
-                bw_compiler=compiler,
+                bw_compiler=compile_backward,
                 partition=partition,
                 activation_memory_budget=config.activation_memory_budget,
             )
@@ -268,6 +276,14 @@ class FrameLookup:
         return found
 
 
+def forget_source(gm: fx.GraphModule) -> None:
+    """torch keeps the text of every graph that ever ran, for tracebacks; a graph that was only traced needs none."""
+    code = getattr(type(gm).__dict__.get("forward"), "__code__", None)
+    if code is not None and code.co_filename.startswith("<eval_with_key>"):
+        _loader.eval_cache.pop(code.co_filename, None)
+        linecache.cache.pop(code.co_filename, None)
+
+
 class modes_as_before:
     """Puts the dispatch modes back that were on before a compile, when an exception ends it.
 
@@ -410,6 +426,9 @@ class FrameCompiler:
             if isinstance(e, PyCompilerError):
                 raise
             raise BackendError(f"backend {family.backend_name!r} raised {type(e).__name__}: {e}") from e
+        finally:
+            if family.ours:
+                forget_source(gm)
         step(2, "done compiler function %s", family.backend_name)
         if not callable(made):
             raise BadBackendResult(

@@ -104,7 +104,7 @@ def _columns(stream: Any) -> int:
 
 
 DISPLAY = Display()
-_current = threading.local()  # .compile: the innermost compile of this thread
+_current = threading.local()  # of this thread: .name of the innermost compile, and .compile, if it may be shown
 
 
 def _after_fork() -> None:
@@ -131,17 +131,22 @@ class compiling:
         self.compile: Compile | None = None
 
     def __enter__(self) -> None:
+        self.outer = current_name(), getattr(_current, "compile", None)
+        _current.name = self.name
         if config.progress and on_terminal():
             self.display = DISPLAY
-            self.compile = Compile(self.name, self.display.clock())
-            self.outer = getattr(_current, "compile", None)
-            _current.compile = self.compile
+            _current.compile = self.compile = Compile(self.name, self.display.clock())
             self.display.begin(self.compile)
 
     def __exit__(self, *exc: object) -> None:
+        _current.name, _current.compile = self.outer
         if self.compile is not None:
-            _current.compile = self.outer
             self.display.end(self.compile)
+
+
+def current_name() -> str:
+    """What this thread compiles, "" for nothing."""
+    return getattr(_current, "name", "")
 
 
 def note_kernels(count: int) -> None:

@@ -99,6 +99,22 @@ def test_nothing_is_written(why: str, terminal: Terminal, display: Any, monkeypa
     assert (seen, terminal.read(), other.getvalue()) == ([""], "", "")
 
 
+def test_the_backward_is_named_after_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def compiler(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.append((progress.current_name(), gc.get_threshold()[2] > 10**6))
+        return gm.forward
+
+    monkeypatch.setattr(pycompiler.pipeline, "compile_aten", compiler)
+    x = torch.ones(2, requires_grad=True)
+    pycompiler.compile(torch.nn.Tanh())(x).sum().backward()
+    forward, backward = (name.split(" (")[0] for name, _ in seen)
+    assert backward == f"backward of {forward}"
+    assert all(resting for _, resting in seen)
+    assert progress.current_name() == ""
+
+
 def test_phases_and_kernels(terminal: Terminal, display: Any) -> None:
     with progress.compiling("f"):
         display.clock.now = 2.0
