@@ -65,6 +65,18 @@ def test_cross_entropy(measure, peer: Peer) -> None:
     measure.work(name, step, {"torch.compile": 1.0}, moved=3 * BYTES)  # both read the logits, one writes their gradient
 
 
+def test_optimizer(measure, peer: Peer) -> None:
+    """The step of `torch.optim.Adam` as people compile it; `test_adam` is its arithmetic alone."""
+    generator = torch.Generator().manual_seed(0)
+    parameters = [torch.nn.Parameter(torch.rand(128, 128, generator=generator)) for _ in range(100)]
+    for p in parameters:
+        p.grad = torch.rand(128, 128, generator=generator)
+    optimizer = torch.optim.Adam(parameters)
+    step = peer.compile(lambda: optimizer.step())
+    step()  # makes the state
+    measure.work("optimizer: torch.optim.Adam step, 100 parameters", step, {"torch.compile": 1.0})
+
+
 def test_adam(measure, peer: Peer) -> None:
     generator = torch.Generator().manual_seed(0)
     lists = [[torch.rand(128, 128, generator=generator) for _ in range(100)] for _ in range(4)]
