@@ -277,14 +277,16 @@ class _Fusion:
                 return
 
     def independent_path(self, a: Group, b: Group) -> bool:
-        """Whether a third group lies between the two."""
+        """Whether a third group lies between the two.  Its path begins at a direct successor of the first, which shares
+        a buffer with it, or stores what a copy puts into one."""
         for x, y in ((a, b), (b, a)):
-            between = y.before & ~(1 << x.number)
-            while between:
-                low = between & -between
-                if self.groups[low.bit_length() - 1].before >> x.number & 1:
-                    return True
-                between ^= low
+            if not y.before >> x.number & 1:
+                continue
+            near = {g for name in x.reads | x.writes for g in self.touching[name]}
+            near.update(g for name in self.graph.copies for g in self.owner[name])
+            near -= {x.number, y.number}
+            if any(y.before >> g & 1 and self.groups[g].before >> x.number & 1 for g in near):
+                return True
         return False
 
     def merge(self, a: Group, b: Group) -> Group | None:
