@@ -9,8 +9,8 @@ callable; the engine calls it on a miss.
 from __future__ import annotations
 
 import contextlib
-import linecache
 import gc
+import linecache
 import os
 import threading
 import time
