@@ -157,7 +157,7 @@ class Plan:
     @property
     def routes(self) -> list[str]:
         """One word a step, how it runs: alloc, place (in scratch), view, shift (a pointer), kernel, shim, dispatcher,
-        python, count_versions, free, copy."""
+        python, expect, count_versions, free, copy."""
     @property
     def arena_bytes(self) -> int:
         """Scratch memory of one call."""

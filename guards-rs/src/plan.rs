@@ -71,6 +71,14 @@ enum Step {
         work: u64,
     },
     Aten(Box<Aten>),
+    /// An operator's result as kernels read it: a copy, where it is laid out otherwise.
+    Expect {
+        slot: usize,
+        shape: Dims,
+        stride: Dims,
+        dtype: i32,
+        device: Device,
+    },
     /// The tensors' versions count a write.
     CountVersions(Box<[usize]>),
     Free(Box<[usize]>),
@@ -181,6 +189,7 @@ impl Plan {
             Step::Kernel { launch: Launch::Host(_), .. } => "kernel",
             Step::Kernel { launch: Launch::Python(_), .. } => "launcher",
             Step::Aten(call) => call.route(),
+            Step::Expect { .. } => "expect",
             Step::CountVersions(_) => "count_versions",
             Step::Free(_) => "free",
             Step::CopyInto { .. } => "copy",
@@ -365,6 +374,16 @@ fn kernel_error(py: Python<'_>, code: i64) -> PyErr {
     row().unwrap_or_else(|_| PyRuntimeError::new_err(format!("a kernel returned the unknown error code {code}")))
 }
 
+/// An operator's result that no kernel can read.
+#[cold]
+fn other_sizes(py: Python<'_>, given: Vec<i64>, expected: &[i64]) -> PyErr {
+    let text = || -> PyResult<String> {
+        let form = py.import("pycompiler.ir.plan")?.getattr("OTHER_SIZES")?;
+        form.call_method1("format", (given, expected.to_vec()))?.extract()
+    };
+    text().map_or_else(|error| error, PyRuntimeError::new_err)
+}
+
 /// A write into an inference tensor elsewhere than in inference mode.
 #[cold]
 fn inference_tensor(py: Python<'_>) -> PyErr {
@@ -410,6 +429,21 @@ impl Frame<'_, '_> {
             }
             Step::Kernel { launch: Launch::Python(function), slots, .. } => self.launch_python(function, slots)?,
             Step::Aten(call) => call.call(self)?,
+            Step::Expect { slot, shape, stride, dtype, device } => {
+                let given = self.handle(*slot)?;
+                let sizes = shape.resolve(self.env, &mut self.room.0)?;
+                let strides = stride.resolve(self.env, &mut self.room.1)?;
+                if !given.has_sizes(sizes) {
+                    return Err(other_sizes(self.gil.acquire(), given.sizes(), sizes).into());
+                }
+                if given.dtype() != *dtype || !given.has_strides(sizes, strides) {
+                    let tensor = Tensor::empty_strided(sizes, strides, *dtype, *device)?;
+                    let below = BelowAutograd::enter(true);
+                    tensor.handle().copy_from(given)?;
+                    drop(below);
+                    self.fill(*slot, tensor)?;
+                }
+            }
             Step::CountVersions(slots) => {
                 for slot in slots {
                     self.count_version(*slot)?;

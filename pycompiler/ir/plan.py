@@ -82,6 +82,21 @@ class Aten:
 
 
 @dataclass(frozen=True)
+class Expect:
+    """The tensor in `slot`, an operator's result, is laid out as kernels will read it.
+
+    Torch's fakes are wrong about a few operators: another dtype or other strides are copied into a tensor that is as
+    expected; other sizes are an error.
+    """
+
+    slot: int
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
 class CountVersions:
     """The versions of the tensors in `slots` count a write: the kernels that follow store new values into them.
 
@@ -104,6 +119,11 @@ class CopyInto:
     source: int
 
 
+# What `Expect` says of an operator's result: name, sizes, expected sizes.
+OTHER_SIZES = (
+    "an operator gave a tensor of sizes {0}, the graph was compiled for {1}; run this function without pycompiler"
+)
+
 # What eager says to a write into an inference tensor elsewhere than in inference mode.
 INFERENCE_TENSOR = (
     "Inplace update to inference tensor outside InferenceMode is not allowed."
@@ -111,7 +131,7 @@ INFERENCE_TENSOR = (
     "See https://github.com/pytorch/rfcs/pull/17 for more details."
 )
 
-Step = Alloc | View | Kernel | Aten | CountVersions | Free | CopyInto
+Step = Alloc | View | Kernel | Aten | Expect | CountVersions | Free | CopyInto
 
 
 @dataclass

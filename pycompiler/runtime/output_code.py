@@ -27,6 +27,7 @@ from pycompiler.ir.plan import (
     Aten,
     CopyInto,
     CountVersions,
+    Expect,
     Free,
     Kernel,
     Plan,
@@ -105,6 +106,15 @@ def view_as(base, shape, stride, offset, dtype):
     return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), start + offset, shape, stride)
 '''
 
+LAID_OUT = """
+
+def laid_out(t, shape, stride, dtype):
+    \"\"\"An operator's result as kernels read it: a copy, where the operator made it otherwise than its fake.\"\"\"
+    if t.dtype == dtype and all(n < 2 or s == u for n, s, u in zip(shape, t.stride(), stride, strict=True)):
+        return t
+    return torch.empty_strided(shape, stride, dtype=dtype, device=t.device).copy_(t)
+"""
+
 UNPRINTABLE = """
 
 def unprintable(text):
@@ -149,6 +159,8 @@ class _Printer:
             )
         if "view_as" in self.helpers:
             yield VIEW_AS
+        if "laid_out" in self.helpers:
+            yield LAID_OUT
         if "unprintable" in self.helpers:
             yield UNPRINTABLE
         for slot, tensor in plan.constants.items():
@@ -211,6 +223,11 @@ class _Printer:
             return f"{names[0]} = {call}"
         return f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}"
 
+    def expect(self, step: Expect) -> str:
+        self.helpers.add("laid_out")
+        layout = f"{self.value(step.shape)}, {self.value(step.stride)}, {step.dtype}"
+        return f"{self.name(step.slot)} = laid_out({self.name(step.slot)}, {layout})"
+
     def count_versions(self, step: CountVersions) -> str:
         return f"torch.autograd.graph.increment_version([{', '.join(map(self.name, step.slots))}])"
 
@@ -263,6 +280,7 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
     View: _Printer.view,
     Kernel: _Printer.kernel,
     Aten: _Printer.aten,
+    Expect: _Printer.expect,
     CountVersions: _Printer.count_versions,
     Free: _Printer.free,
     CopyInto: _Printer.copy,

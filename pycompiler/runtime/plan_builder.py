@@ -12,7 +12,7 @@ from typing import Any
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern, Ref
-from pycompiler.ir.plan import Alloc, Aten, CountVersions, Free, Kernel, Plan, Size, SlotRef, Step, View
+from pycompiler.ir.plan import Alloc, Aten, CountVersions, Expect, Free, Kernel, Plan, Size, SlotRef, Step, View
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
 
@@ -36,10 +36,12 @@ class _Builder:
     schedule: Schedule
     steps: list[Step] = field(default_factory=list)
     slot_of: dict[str, int] = field(default_factory=dict)  # memory (a buffer's name) -> slot
+    by_address: set[str] = field(default_factory=set)  # buffers that kernels read
     n_slots: int = 0
 
     def build(self, library: BuiltLibrary | None) -> Plan:
         program = self.schedule.program
+        self.by_address = {name for group in self.schedule.kernels for name in group.reads}
         for b in program.inputs:
             slot = self.new_slot()
             if b is not None:
@@ -105,6 +107,9 @@ class _Builder:
             self.slot_of[b.name] = self.new_slot()
             out.append(self.slot_of[b.name])
         self.steps.append(Aten(node.op, args, kwargs, tuple(out)))
+        for b in node.out:
+            if b is not None and b.name in self.by_address:
+                self.steps.append(Expect(self.slot_of[b.name], _sizes(b.shape), _sizes(b.stride), b.dtype, b.device))
         return temporary
 
     def argument(self, value: Any, temporary: list[int]) -> Any:

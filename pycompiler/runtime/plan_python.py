@@ -20,10 +20,12 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.plan import (
     INFERENCE_TENSOR,
     KERNEL_ERRORS,
+    OTHER_SIZES,
     Alloc,
     Aten,
     CopyInto,
     CountVersions,
+    Expect,
     Free,
     Kernel,
     Plan,
@@ -160,6 +162,15 @@ class PythonPlan:
             if slot >= self.n_inputs and slot not in self.plan.constants:
                 slots.pop(slot, None)
 
+    def _expect(self, step: Expect, slots: Slots, env: Env) -> None:
+        given, shape, stride = slots[step.slot], numbers(step.shape, env), numbers(step.stride, env)
+        if list(given.shape) != shape:
+            raise RuntimeError(OTHER_SIZES.format(list(given.shape), shape))
+        far = any(n > 1 and s != t for n, s, t in zip(shape, given.stride(), stride, strict=True))
+        if given.dtype != step.dtype or (far and given.numel()):
+            made = torch.empty_strided(shape, stride, dtype=step.dtype, device=step.device)
+            slots[step.slot] = made.copy_(given)
+
     def _count_versions(self, step: CountVersions, slots: Slots, env: Env) -> None:
         for t in (slots[s] for s in step.slots):
             if t.is_inference() and not torch.is_inference_mode_enabled():
@@ -175,6 +186,7 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     View: PythonPlan._view,
     Kernel: PythonPlan._kernel,
     Aten: PythonPlan._aten,
+    Expect: PythonPlan._expect,
     CountVersions: PythonPlan._count_versions,
     Free: PythonPlan._free,
     CopyInto: PythonPlan._copy,

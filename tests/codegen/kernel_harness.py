@@ -14,7 +14,7 @@ from pycompiler.codegen.cpp import generate
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.loops import Buffer, Loop, Op, Program, Reduction, Ref
-from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CountVersions, Free, Kernel, Plan, SlotRef, View
+from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CountVersions, Expect, Free, Kernel, Plan, SlotRef, View
 from pycompiler.ir.verify import verify
 from pycompiler.runtime.build import build
 from pycompiler.runtime.plan_builder import make_plan
@@ -134,6 +134,9 @@ def run_plan(plan: Plan, inputs: Sequence[Any], threads: int = 2) -> list[Any]:
                 for slot, value in zip(step.out, results, strict=False):
                     if slot is not None:
                         slots[slot] = value
+            case Expect():
+                assert slots[step.slot].dtype == step.dtype
+                assert tuple(slots[step.slot].shape) == step.shape
             case CountVersions():
                 for slot in step.slots:
                     torch.autograd.graph.increment_version(slots[slot])

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.plan import Alloc, Aten, CopyInto, Free, Kernel, Plan, SlotRef, Step, View
+from pycompiler.ir.plan import Alloc, Aten, CopyInto, CountVersions, Expect, Free, Kernel, Plan, SlotRef, Step, View
 
 SOURCE = r"""
 #include <cstdint>
@@ -369,6 +369,43 @@ CASES: dict[str, Case] = {
         1, 2, [Alloc(1, (2, 3), (1, 2), torch.float32, CPU), Kernel("add_one", (0, 1), (6,))], [1], lambda: [some(6)]
     ),
     "mutation": Case(1, 2, [f32(1, 4), Kernel("add_one", (0, 1), (4,)), CopyInto(0, 1)], [0, 1], lambda: [some(4)]),
+    "stored in place": Case(1, 1, [CountVersions((0,)), Kernel("add_one", (0, 0), (4,))], [0], lambda: [some(4)]),
+    "as expected": Case(
+        1,
+        3,
+        [
+            Aten(aten.relu.default, ref(0), {}, (1,)),
+            Expect(1, (4,), (1,), torch.float32, CPU),
+            f32(2, 4),
+            Kernel("add_one", (1, 2), (4,)),
+        ],
+        [2],
+        lambda: [some(4)],
+    ),
+    "other strides than expected": Case(
+        1,
+        3,
+        [
+            Aten(aten.t.default, ref(0), {}, (1,)),
+            Expect(1, (3, 2), (2, 1), torch.float32, CPU),
+            Alloc(2, (3, 2), (2, 1), torch.float32, CPU),
+            Kernel("add_one", (1, 2), (6,)),
+        ],
+        [2, 1],
+        lambda: [some(2, 3)],
+    ),
+    "another dtype than expected": Case(
+        1,
+        3,
+        [
+            Aten(aten.to.dtype, (*ref(0), torch.float64), {}, (1,)),
+            Expect(1, (4,), (1,), torch.float32, CPU),
+            f32(2, 4),
+            Kernel("add_one", (1, 2), (4,)),
+        ],
+        [2, 1],
+        lambda: [some(4)],
+    ),
     "constant": Case(
         1,
         3,

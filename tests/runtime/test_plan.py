@@ -18,7 +18,7 @@ import torch
 
 from pycompiler import _native
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.plan import Alloc, Aten, CopyInto, Free, Kernel, Plan, SlotRef, View
+from pycompiler.ir.plan import Alloc, Aten, CopyInto, Expect, Free, Kernel, Plan, SlotRef, View
 from pycompiler.runtime.plan_python import PythonPlan
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -283,6 +283,13 @@ def test_impossible_allocation_names_the_step() -> None:
     plan = _native.Plan(plan_of([f32(0, 1 << 50)], [0], 0, 1))
     with pytest.raises(RuntimeError, match=r"graph hand, step 0 \(alloc slot 0\): .*(alloc|memory|no message)"):
         plan()
+
+
+@pytest.mark.parametrize("run", [_native.Plan, PythonPlan])
+def test_a_result_of_other_sizes_is_an_error(run: Callable[[Plan], Any]) -> None:
+    plan = run(Plan(1, 2, [Aten(aten.t.default, ref(0), {}, (1,)), Expect(1, (2, 3), (3, 1), torch.float32, CPU)], [1]))
+    with pytest.raises(RuntimeError, match=r"gave a tensor of sizes \[3, 2\], the graph was compiled for \[2, 3\]"):
+        plan(some(2, 3))
 
 
 @pytest.mark.parametrize(

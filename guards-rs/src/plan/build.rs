@@ -166,6 +166,13 @@ impl<'py> Builder<'py> {
                 let label = call.name.clone();
                 Ok((Step::Aten(Box::new(call)), label))
             }
+            "Expect" => {
+                let label = format!("layout of slot {}", self.slot(step, "slot")?);
+                let Step::Alloc { slot, shape, stride, dtype, device } = self.alloc(step)? else {
+                    return Err(PyRuntimeError::new_err("alloc gives an Alloc"));
+                };
+                Ok((Step::Expect { slot, shape, stride, dtype, device }, label))
+            }
             "CountVersions" => {
                 let slots = self.slots(&step.getattr("slots")?)?;
                 Ok((Step::CountVersions(slots.into()), "count versions".into()))
@@ -355,6 +362,7 @@ fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
         Step::View { slot, base, .. } | Step::Shift { slot, base, .. } => (vec![*base], vec![*slot]),
         Step::Kernel { slots, .. } => (slots.to_vec(), vec![]),
         Step::Aten(call) => (call.reads.clone(), call.out.iter().flatten().copied().collect()),
+        Step::Expect { slot, .. } => (vec![*slot], vec![]),
         Step::CountVersions(slots) => (slots.to_vec(), vec![]),
         Step::Free(_) => (vec![], vec![]),
         Step::CopyInto { target, source } => (vec![*target, *source], vec![]),

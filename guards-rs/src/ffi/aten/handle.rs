@@ -204,6 +204,26 @@ impl Handle {
         Ok((start, start + ((last + 1) * self.itemsize()?) as usize))
     }
 
+    pub fn sizes(self) -> Vec<i64> {
+        (0..self.dim()).filter_map(|dim| self.size(dim)).collect()
+    }
+
+    pub fn has_sizes(self, sizes: &[i64]) -> bool {
+        self.dim() == sizes.len() as i64 && (0..).zip(sizes).all(|(dim, size)| self.size(dim) == Some(*size))
+    }
+
+    /// Whether an element of a tensor of these sizes, which are its own, lies where the strides say.
+    pub fn has_strides(self, sizes: &[i64], strides: &[i64]) -> bool {
+        let Ok(api) = api() else { return false };
+        let same = |dim: i64, stride: i64| {
+            let mut found = 0;
+            // SAFETY: a live handle, an existing dimension, and room for the result.
+            unsafe { (api.get_stride)(self.0, dim, &mut found) == 0 && found == stride }
+        };
+        sizes.contains(&0)
+            || (0..).zip(sizes.iter().zip(strides)).all(|(dim, (size, stride))| *size == 1 || same(dim, *stride))
+    }
+
     /// The tensor's version counts a write.
     pub fn count_version(self) -> Counted {
         let Ok(api) = api() else { return Counted::Unknown };
