@@ -21,7 +21,7 @@ from pycompiler.capture import operators, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values import exceptions
-from pycompiler.capture.values.attributes import MISSING, bind, mro_lookup
+from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
@@ -186,7 +186,12 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     cx.direct = False
     handler = _handler(fn)
     if handler is not None:
-        return handler(cx, args, kwargs)
+        try:
+            return handler(cx, args, kwargs)
+        except IndexError:
+            if _takes(fn, args, kwargs):
+                raise
+            raise Break("builtin-call", _describe_call(fn, args)) from None
     if isinstance(fn, functools._lru_cache_wrapper):
         return call_cached(cx, fn, args, kwargs)
     owner = getattr(fn, "__objclass__", None)
@@ -214,6 +219,15 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             if descriptor is not None and _handler(descriptor) is not None:
                 return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)
     raise Break("builtin-call", _describe_call(fn, args))
+
+
+def _takes(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether so many arguments fit the signature."""
+    try:
+        inspect.signature(fn).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _snapshots(cx: Capture, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]] | None:
@@ -266,7 +280,7 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     handler = CONSTRUCTORS.get(cls)
     if handler is not None:
         return handler(cx, args, kwargs)
-    meta_call = mro_lookup(type(cls), "__call__")
+    meta_call = lookup(cx, type(cls), "__call__")
     if isinstance(cls, enum.EnumMeta):
         return cx.evaluate(cls, *(a.const() for a in args))
     if meta_call is not type.__call__:
@@ -285,6 +299,8 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
         raise Break("unsupported-operation", f"{cls.__name__}(...)")
     if issubclass(cls, (type, *OPAQUE_BASES)):
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
+    if issubclass(cls, BaseException):
+        lookup(cx, cls, "__init__")
     if (
         issubclass(cls, BaseException)
         and cls.__init__ in (BaseException.__init__, Exception.__init__)
@@ -295,7 +311,7 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
 
 
 def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    new = mro_lookup(cls, "__new__")
+    new = lookup(cx, cls, "__new__")
     plain_new = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(plain_new, types.FunctionType):
         made = cx.call(bind(cx, new, _class_source(cls, "__new__"), None, cls_value), [cls_value, *args], kwargs)
@@ -303,7 +319,7 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
             return made
     else:
         made = allocate(cx, cls, args)
-    init = mro_lookup(cls, "__init__")
+    init = lookup(cx, cls, "__init__")
     if isinstance(init, types.FunctionType):
         cx.call(Method(made, cx.wrap(init, _class_source(cls, "__init__"))), args, kwargs)
     elif isinstance(made, Object) and made.storage is not None and (args or kwargs):

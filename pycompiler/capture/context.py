@@ -20,13 +20,14 @@ from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.values import exceptions
-from pycompiler.capture.values.attributes import class_attribute, mro_lookup
+from pycompiler.capture.values.attributes import class_attribute, lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, Key, List, Sequence, Set, Tuple, UserKey
+from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Iter
-from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import new_fake_mode
 from pycompiler.ir.guards import Guard, UserFrame, global_state
@@ -34,6 +35,7 @@ from pycompiler.ir.source import GLOBALS, Source
 from pycompiler.ir.source import const as const_source
 
 BUDGET = 400_000
+COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
 SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
 
@@ -47,6 +49,7 @@ class Capture:
         self.effects = Effects()
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
+        self.keyed: dict[int, Value] = {}  # existing objects that were keys of dicts and sets, by identity
         self.keep: list[Any] = []
         self.constants: dict[int, Value] = {}  # values of code constants, by id: one object stays one value
         self.frames: list[Any] = []
@@ -186,13 +189,31 @@ class Capture:
             return self._key_of_object(value)
         if isinstance(value, Deque):
             self.throw(TypeError, "unhashable type: 'collections.deque'")
+        self.guard_identity(value)
         return value.identity()
 
+    def guard_identity(self, value: Value) -> None:
+        """An existing object is a key by its identity: it is none of the other keys."""
+        if value.source is not None and getattr(value, "real", None) is not None:
+            self.keyed[id(value)] = value
+
+    def guard_keys_apart(self) -> None:
+        """Objects that are keys by identity stay different ones."""
+        groups: dict[tuple[type, type], list[Value]] = {}
+        for value in self.keyed.values():
+            if isinstance(value, COMPARED):
+                groups.setdefault((type(value), value.python_type()), []).append(value)
+        for first, *others in groups.values():
+            apart = tuple(v.source for v in others if v.source is not None and v.source != first.source)
+            if apart and first.source is not None:
+                self.guard("no_alias", first.source, None, apart)
+
     def _key_of_object(self, value: Object) -> object:
-        hasher = mro_lookup(value.cls, "__hash__")
+        hasher = lookup(self, value.cls, "__hash__")
         if hasher is None:
             self.throw(TypeError, f"unhashable type: {value.cls.__name__!r}")
         if hasher is object.__hash__ or issubclass(value.cls, (torch.nn.Module, enum.Enum)):
+            self.guard_identity(value)
             return value.identity()
         if not isinstance(hasher, types.FunctionType):
             raise Break("unsupported-operation", f"hash of {value.describe()}")
@@ -399,6 +420,4 @@ class Capture:
 
 def _may_be(a: Value, b: Value) -> bool:
     """Whether two existing values could turn out to be one object: mutable ones of the same class."""
-    return (
-        type(a) is type(b) and isinstance(a, (List, Dict, Set, Object, Tensor)) and a.python_type() is b.python_type()
-    )
+    return type(a) is type(b) and isinstance(a, COMPARED) and a.python_type() is b.python_type()

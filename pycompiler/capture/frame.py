@@ -375,6 +375,7 @@ class _Session:
             if others and source is not None:
                 cx.guard("no_alias", source, None, others)
         cx.guard_mutated_objects()
+        cx.guard_keys_apart()
         has_graph = bool(head.outputs) or bool(mutated) or cx.graph.has_effects()
         gm: fx.GraphModule | None = None
         compiled: Callable[..., Any] | None = None

@@ -14,7 +14,7 @@ from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values import exceptions
-from pycompiler.capture.values.attributes import mro_lookup
+from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
@@ -97,7 +97,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return cx.evaluate(fn, left.const(), right.const())
     plain = op.rstrip("=") if inplace else op
     found = _containers(cx, plain, left, right)
-    if found is None and _reflected_first(left, right, reflected):
+    if found is None and _reflected_first(cx, left, right, reflected):
         found = _special(cx, right, reflected, left)
     if found is None:
         found = _special(cx, left, special, right)
@@ -110,13 +110,14 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     return _unsupported(cx, op, INPLACE[op][0] if inplace else fn, left, right)
 
 
-def _reflected_first(left: Value, right: Value, reflected: str) -> bool:
+def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str) -> bool:
     """Whether the right operand's method goes first: its class derives from the left's and has its own."""
     if not isinstance(right, Object) or not isinstance(left, (Object, Const)):
         return False
     ours, theirs = right.python_type(), left.python_type()
-    own = mro_lookup(ours, reflected)
-    return ours is not theirs and issubclass(ours, theirs) and own is not mro_lookup(theirs, reflected)
+    if ours is theirs or not issubclass(ours, theirs):
+        return False
+    return lookup(cx, ours, reflected) is not lookup(cx, theirs, reflected)
 
 
 # One instance of a class stands for all others in a TypeError about operands.
@@ -275,13 +276,13 @@ def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value |
     """The comparison methods of user classes; `!=` without `__ne__` is `not ==`."""
     special, reflected = COMPARE[op][1:]
     order = [(left, special, right), (right, reflected, left)]
-    if _reflected_first(left, right, reflected):
+    if _reflected_first(cx, left, right, reflected):
         order.reverse()
     for value, name, other in order:
         found = _special(cx, value, name, other)
         if found is not None:
             return found
-        if op == "!=" and isinstance(value, Object) and isinstance(mro_lookup(value.cls, "__eq__"), types.FunctionType):
+        if op == "!=" and isinstance(value, Object) and isinstance(lookup(cx, value.cls, "__eq__"), types.FunctionType):
             equal = _special(cx, value, "__eq__", other)
             if equal is not None:
                 return Const(not cx.truth(equal))
@@ -312,18 +313,18 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
     if left.is_const() and right.is_const():
         return bool(cx.evaluate_raw(operator.eq, left.const(), right.const()))
     for v in (left, right):
-        if isinstance(v, Opaque) or isinstance(v, Object) and _compares_natively(v.cls):
+        if isinstance(v, Opaque) or isinstance(v, Object) and _compares_natively(cx, v.cls):
             raise Break("unsupported-operation", f"comparison of {left.describe()} and {right.describe()}")
-    return False  # identity decides, and they are not the same object
+    return bool(cx.identical(left, right))  # no: they are not the same object, and must not become it
 
 
 def _family(value: Sequence) -> type:
     return Deque if isinstance(value, Deque) else List if isinstance(value, List) else Tuple
 
 
-def _compares_natively(cls: type) -> bool:
+def _compares_natively(cx: Capture, cls: type) -> bool:
     """Whether == is written in C for this class, and not object's."""
-    found = mro_lookup(cls, "__eq__")
+    found = lookup(cx, cls, "__eq__")
     return found is not object.__eq__ and not isinstance(found, types.FunctionType)
 
 

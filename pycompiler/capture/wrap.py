@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.attributes import instance_dict
+from pycompiler.capture.values.attributes import instance_dict, is_mutable, reference
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
@@ -44,16 +44,6 @@ def wraps(*types_: type) -> Callable[[Wrapper], Wrapper]:
     return register
 
 
-def reference(real: Any) -> Any:
-    """How a guard holds an object that it compares by identity: weakly where that is possible and matters."""
-    if issubclass(type(real), (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, type(None), bool)):
-        return real
-    try:
-        return weakref.ref(real)
-    except TypeError:
-        return real
-
-
 @wraps(*LITERALS, torch.device, torch.Size, range, slice)
 def _literal(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("equals", source, real)
@@ -69,8 +59,8 @@ def _singleton(cx: Capture, real: Any, source: Source) -> Value:
 @wraps(list)
 def _list(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
-    cx.guard("length", source, len(real))
-    return List([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], type(real))
+    cx.guard("length", source, list.__len__(real))
+    return List([cx.lazy(v, source.item(i)) for i, v in enumerate(list.__iter__(real))], type(real))
 
 
 @wraps(collections.deque)
@@ -92,7 +82,8 @@ def _tuple(cx: Capture, real: Any, source: Source) -> Value:
 def _dict(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
     entries: dict[Key, Value] = {}
-    for i, (k, v) in enumerate(real.items()):
+    pairs = (collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict).items(real)
+    for i, (k, v) in enumerate(pairs):
         if isinstance(k, (str, int, bool, float, bytes, type(None))):
             entries[Key(cx, Const(k))] = cx.lazy(v, source.dict_item(k))
         else:
@@ -117,13 +108,13 @@ def _set(cx: Capture, real: Any, source: Source) -> Value:
     if not all(isinstance(v, (*LITERALS, torch.dtype, torch.device, type)) for v in real):
         return Opaque(real)
     cx.guard("set_equals", source, frozenset(real))
-    return Set({Key(cx, cx.make(v)): cx.make(v) for v in sorted(real, key=repr)}, type(real))
+    return Set({Key(cx, cx.make(v)): cx.make(v) for v in real}, type(real), real=real)
 
 
 @wraps(types.FunctionType)
 def _function(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("id_is", source.then("code"), real.__code__)
-    if source.kind not in ("const", "mro_lookup"):
+    if source.kind != "const":
         cx.guard("id_is", source.then("func_globals"), real.__globals__)
     return Function(real.__code__, real.__globals__, real=real, name=real.__name__, qualname=real.__qualname__)
 
@@ -215,8 +206,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     if issubclass(cls, (int, float, complex, str, bytes, bytearray, frozenset, collections.deque)):
         return Opaque(real)
     storage = _storage(cx, real, source)
-    heap_type = cls.__flags__ & (1 << 9)  # a Python class
-    if heap_type or storage is not None or issubclass(cls, torch.nn.Module):
+    if is_mutable(cls) or storage is not None or issubclass(cls, torch.nn.Module):
         return Object(cls, real=real, storage=storage)
     if callable(real) and not hasattr(cls, "__get__"):
         cx.guard("id_is", source, reference(real))

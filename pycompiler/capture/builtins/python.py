@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
-from pycompiler.capture.values.attributes import MISSING, mro_lookup
+from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import Const
@@ -67,7 +67,7 @@ def callable_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
     if isinstance(value, (Function, Method, Builtin, Class, Partial, TensorMethod)):
         return Const(True)
-    return Const(mro_lookup(value.python_type(), "__call__") is not MISSING)
+    return Const(lookup(cx, value.python_type(), "__call__") is not MISSING)
 
 
 @builtin(id)

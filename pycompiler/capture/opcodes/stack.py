@@ -7,7 +7,7 @@ from typing import Any
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import Handler, opcode
-from pycompiler.capture.values.attributes import MISSING, mro_lookup
+from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import NULL, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple
@@ -232,7 +232,7 @@ def list_to_tuple(frame: Any, ins: Any) -> None:
 
 def _unpacked(cx: Any, value: Value) -> list[Value]:
     cls = value.python_type()
-    if mro_lookup(cls, "__iter__") is MISSING and mro_lookup(cls, "__getitem__") is MISSING:
+    if all(lookup(cx, cls, n) is MISSING for n in ("__iter__", "__getitem__")):
         cx.throw(TypeError, f"cannot unpack non-iterable {cls.__name__} object")
     return list(cx.elements(value))
 

@@ -12,6 +12,8 @@ from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.functions import Method
 from pycompiler.ir.source import const as const_source
 
+IMPORT = builtins.__import__
+
 
 @opcode("NOP", "RESUME", "MAKE_CELL", "COPY_FREE_VARS")
 def nop(frame: Any, ins: Any) -> None:
@@ -203,7 +205,10 @@ def import_name(frame: Any, ins: Any) -> None:
     module = sys.modules[full] if fromlist else sys.modules[full.partition(".")[0]]
     if fromlist and any(not hasattr(module, n) for n in fromlist if n != "*"):
         raise Break("import", f"from {full} import {', '.join(fromlist)}")
-    frame.push(cx.make(module))
+    if builtins.__import__ is not IMPORT:
+        raise Break("import", f"import of {full} by a function of the program")
+    cx.wrap(IMPORT, const_source(builtins.__dict__).dict_item("__import__"))
+    frame.push(cx.wrap(module, const_source(sys.modules).dict_item(full if fromlist else full.partition(".")[0])))
 
 
 def importlib_resolve(name: str, package: str, level: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from typing import Any
 
 from pycompiler.capture.breaks import Break
@@ -32,6 +33,53 @@ def is_data_descriptor(raw: Any) -> bool:
     return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
 
 
+def reference(real: Any) -> Any:
+    """How a guard holds an object that it compares by identity: weakly where that is possible and matters."""
+    if issubclass(type(real), (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, type(None), bool)):
+        return real
+    try:
+        return weakref.ref(real)
+    except TypeError:
+        return real
+
+
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: its attributes can be set
+
+
+def is_mutable(cls: type) -> bool:
+    return bool(cls.__flags__ & HEAP_TYPE)
+
+
+def lookup(cx: Capture, cls: type, name: str) -> Any:
+    """mro_lookup for a decision: that it gives this very object, or nothing, is an assumption."""
+    raw = mro_lookup(cls, name)
+    if is_mutable(cls):
+        if raw is MISSING:
+            cx.guard("class_absent", const_source(cls), name)
+        else:
+            cx.guard("id_is", const_source(cls).then("mro_lookup", name), reference(raw))
+    return raw
+
+
+def lookup_descriptor(cx: Capture, cls: type, name: str) -> Any:
+    """mro_lookup to decide whether the class comes before the instance: that it is a data descriptor, or none."""
+    raw = mro_lookup(cls, name)
+    if raw is MISSING or is_data_descriptor(raw):
+        return lookup(cx, cls, name)
+    if is_mutable(cls):
+        kind = const_source(cls).then("mro_lookup", name).then("type")
+        cx.guard("class_absent", kind, "__set__")
+        cx.guard("class_absent", kind, "__delete__")
+    return raw
+
+
+def hold(cx: Capture, source: Source, raw: Any) -> None:
+    """A class attribute that is no function stays the object that it is."""
+    base = source.base
+    if source.kind != "mro_lookup" or base is None or base.kind != "const" or is_mutable(base.arg):
+        cx.guard("id_is", source, reference(raw))
+
+
 def instance_dict(real: Any) -> dict[str, Any] | None:
     try:
         found = object.__getattribute__(real, "__dict__")
@@ -45,12 +93,15 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(raw, types.FunctionType):
         function = cx.wrap(raw, source)
         return function if receiver is None else Method(receiver, function)
+    if isinstance(raw, (staticmethod, classmethod, functools.cached_property, property)):
+        cx.guard("type_is", source, type(raw))
     if isinstance(raw, staticmethod):
         return cx.wrap(raw.__func__, source.attr("__func__"))
     if isinstance(raw, classmethod):
         return Method(owner, cx.wrap(raw.__func__, source.attr("__func__")))
     if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType,
                         types.ClassMethodDescriptorType)):  # fmt: skip
+        hold(cx, source, raw)
         if isinstance(raw, types.ClassMethodDescriptorType):
             return Method(owner, Builtin(raw))
         return (
@@ -71,6 +122,7 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
         function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
         return cx.call(function, [cx.wrap(raw, source), receiver or Const(None), owner], {})
     if getter is not MISSING and not isinstance(raw, (type, types.MethodType, functools.partial)):
+        hold(cx, source, raw)
         if callable(raw) and hasattr(raw, "__wrapped__") and isinstance(raw.__wrapped__, types.FunctionType):
             return cx.wrap(raw, source) if receiver is None else Method(receiver, cx.wrap(raw, source))
         return cx.wrap_descriptor(raw, source, receiver, owner)
@@ -93,6 +145,7 @@ def class_attribute(cx: Capture, value: Value, name: str) -> Value:
             return value.at(cx, list(fields).index(name))
     source = const_source(cls).then("mro_lookup", name)
     if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+        cx.guard("type_is", source, type(raw))
         return cx.call(cx.wrap(raw.fget, source.attr("fget")), [value], {})
     if is_data_descriptor(raw):
         raise Break("unsupported-attribute", f"{value.describe()}.{name}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.attributes import MISSING, bind, mro_lookup
+from pycompiler.capture.values.attributes import MISSING, bind, is_data_descriptor, is_mutable, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin, Method
@@ -49,21 +49,29 @@ class Class(Value):
         return cx.construct(self, args, kwargs)
 
     def getattr(self, cx: Capture, name: str) -> Value:
+        meta_class = type(self.cls)
+        hook = lookup(cx, meta_class, "__getattribute__")
+        if isinstance(hook, types.FunctionType):
+            function = cx.wrap(hook, const_source(meta_class).then("mro_lookup", "__getattribute__"))
+            return cx.call(function, [self, Const(name)], {})
         if name in ("__name__", "__qualname__", "__module__", "__mro__", "__bases__", "__base__", "__doc__"):
-            return cx.make(getattr(self.cls, name))
+            value = getattr(self.cls, name)
+            return cx.wrap(value, const_source(self.cls).attr(name)) if is_mutable(self.cls) else cx.make(value)
         if name == "__dict__":
             raise Break("unsupported-attribute", f"{self.describe()}.__dict__")
         if name == "__class__":
-            return cx.make(type(self.cls))
+            return cx.make(meta_class)
         raw = mro_lookup(self.cls, name)
-        meta = mro_lookup(type(self.cls), name)
-        if isinstance(meta, property) or (meta is not MISSING and raw is MISSING):
+        meta = lookup(cx, meta_class, name)
+        if meta is not MISSING and is_data_descriptor(meta):
             return self._meta_attribute(cx, name, meta)
         if raw is MISSING:
             cx.guard("class_absent", const_source(self.cls), name)
-            handler = mro_lookup(type(self.cls), "__getattr__")
+            if meta is not MISSING:
+                return self._meta_attribute(cx, name, meta)
+            handler = lookup(cx, meta_class, "__getattr__")
             if isinstance(handler, types.FunctionType):
-                function = cx.wrap(handler, const_source(type(self.cls)).then("mro_lookup", "__getattr__"))
+                function = cx.wrap(handler, const_source(meta_class).then("mro_lookup", "__getattr__"))
                 return cx.call(function, [self, Const(name)], {})
             cx.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
         source = const_source(self.cls).then("mro_lookup", name)
@@ -77,11 +85,13 @@ class Class(Value):
             return cx.call(cx.wrap(meta.fget, source.attr("fget")), [self], {})
         if isinstance(meta, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
             return Method(self, Builtin(meta))
+        if mro_lookup(type(meta), "__get__") is MISSING:
+            return cx.wrap(meta, source)
         return cx.evaluate(getattr, self.cls, name)
 
     def special(self, cx: Capture, name: str) -> Value | None:
         """A special method of the metaclass, bound to the class; enums are immutable and evaluated instead."""
-        raw = mro_lookup(type(self.cls), name)
+        raw = lookup(cx, type(self.cls), name)
         if not isinstance(raw, types.FunctionType) or isinstance(self.cls, enum.EnumMeta):
             return None
         return Method(self, cx.wrap(raw, const_source(type(self.cls)).then("mro_lookup", name)))
@@ -140,16 +150,35 @@ class PyModule(Value):
         changed = cx.effects.get_global(self.module.__dict__, name)
         if changed is not None:
             return changed
+        self._check_class(cx, name)
+        namespace = cx.dict_source(self.module.__dict__)
+        if name not in self.module.__dict__ and hasattr(self.module, name):
+            getattr(self.module, name)  # a lazy module loads it, and usually keeps it
         if name in self.module.__dict__:
-            return cx.wrap(self.module.__dict__[name], cx.dict_source(self.module.__dict__).dict_item(name))
+            return cx.wrap(self.module.__dict__[name], namespace.dict_item(name))
         if name == "__dict__":
-            return cx.wrap(self.module.__dict__, cx.dict_source(self.module.__dict__))
-        cx.guard("dict_absent", cx.dict_source(self.module.__dict__), name)
-        try:  # lazy modules with __getattr__
-            return cx.make(getattr(self.module, name))
-        except AttributeError as e:
-            cx.throw(AttributeError, str(e))
-            raise
+            return cx.wrap(self.module.__dict__, namespace)
+        cx.guard("dict_absent", namespace, name)
+        handler = self.module.__dict__.get("__getattr__")
+        if isinstance(handler, types.FunctionType):
+            return cx.call(cx.wrap(handler, namespace.dict_item("__getattr__")), [Const(name)], {})
+        if hasattr(self.module, name):
+            raise Break("unsupported-attribute", f"{self.describe()}.{name}")
+        cx.guard("dict_absent", namespace, "__getattr__")
+        cx.throw(AttributeError, f"module {self.module.__name__!r} has no attribute {name!r}")
+        raise AssertionError
+
+    def _check_class(self, cx: Capture, name: str) -> None:
+        """The class of a module (`m.__class__ = Special`) finds its attributes as ModuleType does."""
+        cls = type(self.module)
+        cx.guard("type_is", const_source(self.module), cls)
+        if cls is types.ModuleType:
+            return
+        raw = lookup(cx, cls, name)
+        if lookup(cx, cls, "__getattribute__") is not types.ModuleType.__getattribute__ or (
+            raw is not MISSING and is_data_descriptor(raw) and name != "__dict__"
+        ):
+            raise Break("unsupported-attribute", f"{self.describe()}.{name} of the class {cls.__qualname__}")
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         cx.effects.set_global(self.module.__dict__, name, value)
@@ -174,10 +203,13 @@ class Super(Value):
             if name in base.__dict__:
                 raw = base.__dict__[name]
                 source = const_source(base).then("mro_lookup", name)
+                if isinstance(raw, property):
+                    cx.guard("type_is", source, type(raw))
                 if of_class:
                     return bind(cx, raw, source, None, receiver)
                 if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
                     return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})
                 return bind(cx, raw, source, receiver, cx.class_of(receiver))
+            lookup(cx, base, name)  # what comes before the base that has it does not get it
         cx.throw(AttributeError, f"'super' object has no attribute {name!r}")
         raise AssertionError

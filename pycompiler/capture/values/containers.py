@@ -318,14 +318,17 @@ class DictView(Value):
 class Set(Value):
     """A set or frozenset."""
 
-    def __init__(self, items: dict[Key, Value], cls: type = set) -> None:
+    def __init__(self, items: dict[Key, Value], cls: type = set, *, real: Any = None) -> None:
         self.entries = items
         self.cls = cls
+        self.real = real  # an existing set: its order is guarded when it is looked at
 
     def python_type(self) -> type:
         return self.cls
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
+        if self.real is not None and self.source is not None:
+            cx.guard_dict_keys(self.source, self.real)
         return stable(cx, self, list(self.entries.values()))
 
     def length(self, cx: Capture) -> int:

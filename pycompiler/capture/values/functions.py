@@ -89,6 +89,8 @@ class Function(Value):
         if name in self.overlay:
             return self.overlay[name]
         if name in ("__name__", "__qualname__"):
+            if self.real is not None and self.source is not None:
+                return cx.wrap(getattr(self.real, name), self.source.attr(name))
             return Const(self.name if name == "__name__" else self.qualname)
         if name == "__defaults__":
             return Tuple(self.defaults(cx)) if self.defaults(cx) else Const(None)

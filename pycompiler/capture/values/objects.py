@@ -17,9 +17,13 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import (
     MISSING,
     bind,
+    hold,
     instance_dict,
     is_data_descriptor,
+    lookup,
+    lookup_descriptor,
     mro_lookup,
+    reference,
 )
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
@@ -34,6 +38,14 @@ class _Deleted(Value):
 
 
 DELETED = _Deleted()
+
+
+# Methods of nn.Module that have a short cut here, as torch wrote them.
+MODULE_METHODS: dict[str, Any] = {
+    name: torch.nn.Module.__dict__[name]
+    for name in ("__getattr__", "__setattr__", "__call__", "_wrapped_call_impl", "_call_impl")
+}
+MODULE_CODE = {name: method.__code__ for name, method in MODULE_METHODS.items()}
 
 
 class Object(Value):
@@ -70,21 +82,19 @@ class Object(Value):
 
     # attributes -----------------------------------------------------------------------------------------------
     def getattr(self, cx: Capture, name: str) -> Value:
-        hook = mro_lookup(self.cls, "__getattribute__")
+        hook = lookup(cx, self.cls, "__getattribute__")
         if isinstance(hook, types.FunctionType):
             return cx.call(cx.wrap(hook, self.class_source("__getattribute__")), [self, Const(name)], {})
         found = self.plain_getattr(cx, name)
         if found is not None:
             return found
-        handler = mro_lookup(self.cls, "__getattr__")
-        if handler is torch.nn.Module.__getattr__:
+        handler = lookup(cx, self.cls, "__getattr__")
+        if handler is MODULE_METHODS["__getattr__"] and self._as_written(cx, "__getattr__"):
             found = self._module_attribute(cx, name)
             if found is not None:
                 return found
         if isinstance(handler, types.FunctionType):
             return cx.call(cx.wrap(handler, self.class_source("__getattr__")), [self, Const(name)], {})
-        if handler is MISSING:
-            cx.guard("class_absent", const_source(self.cls), "__getattr__")
         cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         raise AssertionError
 
@@ -103,8 +113,7 @@ class Object(Value):
             instance = instance_dict(self.real)
             if instance is not None and name in instance:
                 assert self.source is not None
-                if raw is MISSING:
-                    cx.guard("class_absent", const_source(self.cls), name)
+                lookup_descriptor(cx, self.cls, name)
                 return cx.wrap(instance[name], self.source.then("instance_dict").dict_item(name))
             if instance is not None and self.source is not None:
                 cx.guard("instance_absent", self.source, name)
@@ -124,11 +133,13 @@ class Object(Value):
         return self.namespace
 
     def _data_descriptor(self, cx: Capture, name: str, raw: Any) -> Value:
-        if isinstance(raw, property):
+        if isinstance(raw, property) and mro_lookup(type(raw), "__get__") is property.__dict__["__get__"]:
+            cx.guard("type_is", self.class_source(name), type(raw))
             if raw.fget is None:
                 cx.throw(AttributeError, f"property {name!r} has no getter")
             getter = cx.wrap(raw.fget, self.class_source(name).attr("fget"))
             return cx.call(getter, [self], {})
+        hold(cx, self.class_source(name), raw)
         if isinstance(raw, types.MemberDescriptorType):  # __slots__
             if name in self.overlay:
                 if self.overlay[name] is DELETED:
@@ -139,7 +150,10 @@ class Object(Value):
             if not self.exists:
                 cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
             assert self.source is not None
-            value = cx.evaluate_raw(raw.__get__, self.real, self.cls)
+            try:
+                value = raw.__get__(self.real, self.cls)
+            except AttributeError:  # no guard says that it stays empty
+                raise Break("unsupported-attribute", f"the empty slot {self.describe()}.{name}") from None
             return cx.wrap(value, self.source.attr(name))
         if isinstance(raw, types.GetSetDescriptorType):
             if name == "__dict__":
@@ -173,16 +187,28 @@ class Object(Value):
         return None
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
-        hook = mro_lookup(self.cls, "__setattr__")
+        hook = lookup(cx, self.cls, "__setattr__")
         if (
             isinstance(hook, types.WrapperDescriptorType)
             and hook.__name__ == "__setattr__"
-            or (hook is torch.nn.Module.__setattr__ and self._plain_module_store(cx, name, value))
+            or (
+                hook is MODULE_METHODS["__setattr__"]
+                and self._as_written(cx, "__setattr__")
+                and self._plain_module_store(cx, name, value)
+            )
         ):
             self.plain_setattr(cx, name, value)
             return
         bound = bind(cx, hook, self.class_source("__setattr__"), self, cx.class_of(self))
         cx.call(bound, [Const(name), value], {})
+
+    def _as_written(self, cx: Capture, name: str) -> bool:
+        """Whether the method of nn.Module that a short cut stands for has torch's own code, guarded."""
+        code = MODULE_METHODS[name].__code__
+        if code is not MODULE_CODE[name]:
+            return False
+        cx.guard("id_is", self.class_source(name).then("code"), code)
+        return True
 
     def _plain_module_store(self, cx: Capture, name: str, value: Value) -> bool:
         """Whether an assignment to a module's attribute only changes its __dict__."""
@@ -192,7 +218,7 @@ class Object(Value):
 
     def plain_setattr(self, cx: Capture, name: str, value: Value) -> None:
         """object.__setattr__."""
-        raw = mro_lookup(self.cls, name)
+        raw = lookup_descriptor(cx, self.cls, name)
         if isinstance(raw, property):
             if raw.fset is None:
                 cx.throw(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
@@ -216,7 +242,7 @@ class Object(Value):
         cx.effects.set_attr(self, name, value)
 
     def delattr(self, cx: Capture, name: str) -> None:
-        hook = mro_lookup(self.cls, "__delattr__")
+        hook = lookup(cx, self.cls, "__delattr__")
         if isinstance(hook, types.WrapperDescriptorType) and hook.__name__ == "__delattr__":
             self.plain_delattr(cx, name)
             return
@@ -225,7 +251,7 @@ class Object(Value):
 
     def plain_delattr(self, cx: Capture, name: str) -> None:
         """object.__delattr__."""
-        raw = mro_lookup(self.cls, name)
+        raw = lookup_descriptor(cx, self.cls, name)
         source = self.class_source(name)
         if isinstance(raw, property):
             if raw.fdel is None:
@@ -266,8 +292,7 @@ class Object(Value):
         """The special method `name` bound to this object, or None.  Looked up on the class, as Python does."""
         raw = mro_lookup(self.cls, name)
         if raw is MISSING or raw is None:
-            if raw is MISSING:
-                cx.guard("class_absent", const_source(self.cls), name)
+            lookup(cx, self.cls, name)
             return None
         return bind(cx, raw, self.class_source(name), self, cx.class_of(self))
 
@@ -279,7 +304,7 @@ class Object(Value):
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         direct, cx.direct = cx.direct, False
-        if isinstance(self.real, torch.nn.Module) and self.cls.__call__ is torch.nn.Module.__call__:
+        if isinstance(self.real, torch.nn.Module) and lookup(cx, self.cls, "__call__") is MODULE_METHODS["__call__"]:
             forward = plain_module_forward(cx, self)
             if forward is not None:
                 cx.direct = direct
@@ -306,7 +331,7 @@ class Object(Value):
 
     def _need(self, cx: Capture, name: str, complaint: str) -> None:
         """Raise TypeError if the class lacks a special method."""
-        if mro_lookup(self.cls, name) is MISSING:
+        if lookup(cx, self.cls, name) is MISSING:
             cx.throw(TypeError, f"{self.cls.__name__!r} {complaint}")
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
@@ -331,9 +356,9 @@ class Object(Value):
             return made.iterate(cx)
         if self.storage is not None:
             return self.storage.iterate(cx)
-        if mro_lookup(self.cls, "__getitem__") is not MISSING and not isinstance(self.real, torch.nn.Module):
+        if lookup(cx, self.cls, "__getitem__") is not MISSING and not isinstance(self.real, torch.nn.Module):
             return self._iterate_items(cx)
-        if not hasattr(self.cls, "__iter__"):
+        if lookup(cx, self.cls, "__iter__") is MISSING:
             cx.throw(TypeError, f"{self.cls.__name__!r} object is not iterable")
         return super().iterate(cx)
 
@@ -359,7 +384,7 @@ class Object(Value):
             return int(cx.evaluate_raw(len, _OfLength(found.const())))
         if self.storage is not None:
             return self.storage.length(cx)
-        if not hasattr(self.cls, "__len__"):
+        if lookup(cx, self.cls, "__len__") is MISSING:
             cx.throw(TypeError, f"object of type {self.cls.__name__!r} has no len()")
         return super().length(cx)
 
@@ -372,7 +397,7 @@ class Object(Value):
             return bool(found.const())
         if self.storage is not None:
             return self.storage.truth(cx)
-        if hasattr(self.cls, "__bool__") or hasattr(self.cls, "__len__"):
+        if any(lookup(cx, self.cls, n) is not MISSING for n in ("__bool__", "__len__")):
             return super().truth(cx)
         return True
 
@@ -382,7 +407,7 @@ class Object(Value):
             return bool(found.truth(cx))
         if self.storage is not None:
             return self.storage.contains(cx, item)
-        if mro_lookup(self.cls, "__iter__") is MISSING and mro_lookup(self.cls, "__getitem__") is MISSING:
+        if all(lookup(cx, self.cls, n) is MISSING for n in ("__iter__", "__getitem__")):
             cx.throw(TypeError, f"argument of type {self.cls.__name__!r} is not iterable")
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
 
@@ -509,8 +534,12 @@ class WeakReference(Opaque):
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         referent = self.real()
         known = Const(None) if referent is None else cx.by_id.get(id(referent))
-        if known is None:
+        if known is None or (referent is not None and known.source is None):
             raise Break("builtin-call", "a weak reference to an object not seen before")
+        if (
+            referent is not None and known.source is not None
+        ):  # the reference is the same; the object that was seen must be, too
+            cx.guard("id_is", known.source, reference(referent))
         return known
 
 
@@ -525,6 +554,10 @@ class Compiled(Opaque):
 HOOK_DICTS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 
+# What nn.Module.__call__ goes through before it reaches forward.
+CALL_METHODS = ("_wrapped_call_impl", "_call_impl")
+
+
 def plain_module_forward(cx: Capture, module: Object) -> Value | None:
     """`module.forward` if calling the module does nothing but call it (no hooks), guarded; else None."""
     state = module.real.__dict__
@@ -534,6 +567,12 @@ def plain_module_forward(cx: Capture, module: Object) -> Value | None:
         return None
     assert module.source is not None
     instance = module.source.then("instance_dict")
+    for name in CALL_METHODS:
+        if name in state or lookup(cx, module.cls, name) is not MODULE_METHODS[name]:
+            return None
+        if not module._as_written(cx, name):
+            return None
+        cx.guard("instance_absent", module.source, name)
     for name in HOOK_DICTS:
         if name not in state:
             return None

@@ -27,6 +27,9 @@ FLAGS = frozenset(
      "is_quantized", "is_meta", "names", "is_mkldnn", "itemsize", "nbytes", "is_nested", "is_xpu", "is_mps",
      "is_sparse_csr", "output_nr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia"}
 )  # fmt: skip
+# Attributes and methods that depend on more than what the guard of a tensor compares.
+UNGUARDED = frozenset({"is_leaf", "output_nr", "retains_grad"})
+UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_shared", "is_pinned", "is_set_to"})
 TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 
@@ -51,6 +54,8 @@ class Tensor(Value):
         return ("tensor", id(self.fake))
 
     def getattr(self, cx: Capture, name: str) -> Value:
+        if name in UNGUARDED:
+            return self._unguarded(cx, name)
         if name in FLAGS:
             return cx.make(getattr(self.fake, name))
         if name == "grad":
@@ -73,6 +78,16 @@ class Tensor(Value):
         if not callable(getattr(self.cls, name)):
             return cx.make(getattr(self.fake, name))
         return TensorMethod(self, name)
+
+    def _unguarded(self, cx: Capture, name: str) -> Value:
+        """What the guard of a tensor does not compare has one of its own; of an intermediate it follows from the inputs."""
+        if self.real is None or self.source is None:
+            if name == "is_leaf" and not self.fake.requires_grad:
+                return Const(True)
+            if name == "is_leaf" and not self.fake._is_view():
+                return Const(self.fake.is_leaf)
+            raise Break("unsupported-attribute", f"Tensor.{name}")
+        return cx.wrap(getattr(self.real, name), self.source.attr(name))
 
     def _grad(self, cx: Capture) -> Value:
         if self.real is None or self.source is None:
@@ -134,10 +149,12 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name in AUTOGRAD_ATTRIBUTES:
         raise Break("unsupported-attribute", f"Tensor.{name}()")
+    if name in UNGUARDED_METHODS:
+        raise Break("unsupported-operation", f"Tensor.{name}()")
     if name in ("requires_grad_", "set_", "share_memory_", "resize_", "resize_as_", "rename_", "rename"):
         raise Break("unsupported-operation", f"Tensor.{name}()")
     if name in ("size", "stride", "dim", "numel", "nelement", "is_contiguous", "is_floating_point", "is_complex",
-                "element_size", "get_device", "storage_offset", "ndimension", "is_signed", "type"):  # fmt: skip
+                "element_size", "get_device", "ndimension", "is_signed", "type"):  # fmt: skip
         fake: Any = args[0].fake if isinstance(args[0], Tensor) else None
         if name != "type" or (len(args) == 1 and not kwargs):
             return cx.evaluate(getattr(fake, name), *[a.const() for a in args[1:]],

@@ -36,12 +36,18 @@ def methods(x):
     )  # fmt: skip
 
 
+@case(X, breaks="unsupported-operation")
+def place_in_the_storage(x):
+    y = x + 1
+    return y, x.storage_offset(), x[1:].storage_offset()  # no guard compares it
+
+
 @case(X)
 def attributes(x):
     return (
         x + 1, x.shape, x.dtype, x.device, x.ndim, x.requires_grad, x.is_leaf, x.T, x.mT, x.layout, x.is_cuda, x.grad, x.grad_fn, x.itemsize,
         x.nbytes, x.size(), x.size(0), x.size(-1), x.dim(), x.numel(), x.stride(), x.stride(0), x.is_contiguous(), x.element_size(),
-        x.is_floating_point(), x.storage_offset(), x.ndimension(), x.nelement(), x.is_complex(), x.get_device(), x.shape[0] * 2, x.real, x.data,
+        x.is_floating_point(), x.ndimension(), x.nelement(), x.is_complex(), x.get_device(), x.shape[0] * 2, x.real, x.data,
         x.is_sparse, x.is_quantized, x.is_meta, x.output_nr, x.device.type, x.device.index, x.dtype.is_floating_point, x.dtype.itemsize,
     )  # fmt: skip
 
