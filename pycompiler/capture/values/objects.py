@@ -391,7 +391,10 @@ class Object(Value):
     def truth(self, cx: Capture) -> bool:
         found = self._special_or_storage(cx, "__bool__")
         if found is not None:
-            return bool(found.const())
+            value = found.const()
+            if not isinstance(value, bool):
+                cx.throw(TypeError, f"__bool__ should return bool, returned {type(value).__name__}")
+            return value
         found = self._special_or_storage(cx, "__len__")
         if found is not None:
             return bool(found.const())

@@ -1,0 +1,1 @@
+"""Rows of `tests/test_bad_input.py`."""

@@ -1,0 +1,117 @@
+"""Calls that must fail with an error that names what was seen, what was expected and what to do."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pycompiler
+from tests.bad_input.more import Fight, double
+from tests.bad_input.table import x
+
+
+class Wrong(NamedTuple):
+    """`call()` raises `error`, whose text holds all `words`: what was seen, what was expected, what to do."""
+
+    call: Callable[[], Any]
+    error: type[BaseException]
+    words: tuple[str, ...]
+
+
+def backend_giving(result: Any) -> Callable[..., Any]:
+    def gives(gm: Any, inputs: Any) -> Any:
+        return result
+
+    return gives
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def raises(gm: Any, inputs: Any) -> Any:
+        raise error
+
+    return raises
+
+
+def first(**arguments: Any) -> Callable[[], Any]:
+    """The first call of a function of two outputs."""
+    return lambda: pycompiler.compile(lambda t: (t + 1, t * 2), **arguments)(x())
+
+
+def breaks(t: Any) -> Any:
+    pycompiler.graph_break("as asked")
+    return t + 1
+
+
+errors = pycompiler.errors
+WRONG: dict[str, Wrong] = {
+    "unknown backend": Wrong(first(backend="natve"), errors.UnknownName, ("'natve'", "known:", "native", "aot_eager")),
+    "backend of another type": Wrong(first(backend=3), errors.UserError, ("a name or a callable", "got 3")),
+    "backend that raises": Wrong(first(backend=raising(Fight("mine"))), Fight, ("mine",)),
+    "backend that returns None": Wrong(
+        first(backend=backend_giving(None)), errors.BadBackendResult, ("'gives'", "returned None", "expected a callable", "gm.forward")
+    ),
+    "backend that returns a number": Wrong(
+        first(backend=backend_giving(3)), errors.BadBackendResult, ("'gives'", "returned 3", "expected a callable", "gm.forward")
+    ),
+    "one output too few": Wrong(
+        first(backend=backend_giving(lambda t: (t,))), errors.BadBackendResult, ("1 outputs", "expected a tuple of the graph's 2")
+    ),
+    "one output too many": Wrong(
+        first(backend=backend_giving(lambda t: [t] * 3)), errors.BadBackendResult, ("3 outputs", "expected a tuple of the graph's 2")
+    ),
+    "a number as outputs": Wrong(
+        first(backend=backend_giving(lambda t: 7)), errors.BadBackendResult, ("returned 7", "expected a tuple of the graph's 2")
+    ),
+    "one tensor for two outputs": Wrong(
+        first(backend=backend_giving(lambda t: t)), errors.BadBackendResult, ("1 outputs", "expected a tuple of the graph's 2")
+    ),
+    "graph that raises": Wrong(first(backend=backend_giving(lambda t: 1 // 0)), ZeroDivisionError, ("division",)),
+    "unknown mode": Wrong(first(mode="fast"), errors.UnknownName, ("'fast'", "known:", "max-autotune")),
+    "unknown option": Wrong(first(options={"nope": 1}), errors.UnknownName, ("'nope'", "known:", "fallback_random")),
+    "option of another type": Wrong(first(options={"threads": "2"}), errors.ConfigError, ("threads", "takes int", "'2'", "str")),
+    "options that are no mapping": Wrong(first(options=[1]), errors.ArgumentError, ("must be a mapping", "[1]", "list")),
+    "mode and options": Wrong(first(mode="default", options={}), errors.ArgumentError, ("either mode or options",)),
+    "dynamic of another type": Wrong(first(dynamic=1), errors.ArgumentError, ("None, True or False", "got 1", "int")),
+    "recompile limit of zero": Wrong(first(recompile_limit=0), errors.ArgumentError, ("positive integer", "got 0")),
+    "name of another type": Wrong(first(name=b"a"), errors.ArgumentError, ("string or None", "b'a'", "bytes")),
+    "number compiled": Wrong(lambda: pycompiler.compile(3), errors.ArgumentError, ("a function or an nn.Module", "got 3", "int")),
+    "None compiled as a decorator": Wrong(
+        lambda: pycompiler.compile(backend="eager")(None), errors.ArgumentError, ("takes a function or an nn.Module", "None")
+    ),
+    "generator object compiled": Wrong(
+        lambda: pycompiler.compile((t for t in [x()])), errors.ArgumentError, ("a function or an nn.Module", "generator")
+    ),
+    "tensor compiled": Wrong(lambda: pycompiler.compile(x()), errors.ArgumentError, ("a function or an nn.Module", "Tensor")),
+    "reset of a plain function": Wrong(
+        lambda: pycompiler.reset(double), errors.ArgumentError, ("what pycompiler.compile returned", "double")
+    ),
+    "counters of a plain function": Wrong(
+        lambda: pycompiler.counters(double), errors.ArgumentError, ("what pycompiler.compile returned", "double")
+    ),
+    "unknown policy": Wrong(
+        lambda: pycompiler.set_policy(pycompiler.compile(double), "freeze"), errors.UnknownName, ("'freeze'", "known:", "run")
+    ),
+    "frozen callable without an entry": Wrong(
+        lambda: pycompiler.set_policy(pycompiler.compile(double, name="mine"), "error")(x()),
+        errors.RecompileError, ("mine", "nothing is compiled yet", "forbids"),
+    ),
+    "graph break under fullgraph": Wrong(
+        lambda: pycompiler.compile(breaks, fullgraph=True)(x()), errors.Unsupported, ("as asked", "what to do", "errors.py")
+    ),
+    "unknown knob": Wrong(
+        lambda: setattr(pycompiler.config, "recompile_limt", 3), errors.ConfigError, ("recompile_limt", "did you mean 'recompile_limit'")
+    ),
+    "knob of another type": Wrong(
+        lambda: setattr(pycompiler.config, "recompile_limit", "3"), errors.ConfigError, ("takes int", "'3'", "str")
+    ),
+    "knob outside of its choices": Wrong(
+        lambda: setattr(pycompiler.config, "partition", "x"), errors.ConfigError, ("takes one of", "min_cut", "'x'")
+    ),
+    "backend registered twice": Wrong(
+        lambda: pycompiler.register_backend(double, name="native"), errors.UserError, ("'native'", "registered already", "another name")
+    ),
+    "compiled function pickled": Wrong(
+        lambda: pickle.dumps(pycompiler.compile(lambda t: t)), Exception, ("pickle",)
+    ),
+}  # fmt: skip
