@@ -111,7 +111,8 @@ class KernelGroup:
 
     @property
     def pointers(self) -> list[str]:
-        return self.reads + [w for w in self.writes if w not in self.reads and self.stores.get(w) not in self.reads]
+        reads = set(self.reads)
+        return self.reads + [w for w in self.writes if w not in reads and self.stores.get(w) not in reads]
 
     @property
     def shared(self) -> dict[str, str]:
