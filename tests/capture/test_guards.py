@@ -19,6 +19,8 @@ import torch
 from capture.harness import Comparer, compile_recorded
 from torch import nn
 
+from pycompiler.ir.source import Scope, local, read
+
 Scene = tuple[Callable[..., Any], tuple[Any, ...], Callable[[], Any]]
 SCENES: list[Callable[[], Scene]] = []
 
@@ -275,6 +277,272 @@ def class_init_replaced() -> Scene:
         self.k = 500
 
     return lambda x: x * cls().k, (X(),), lambda: setattr(cls, "__init__", init)
+
+
+@scene
+def class_gets_getattribute() -> Scene:
+    cls = _class()
+    t = cls()
+    return lambda x, t: x + t.k, (X(), t), lambda: setattr(cls, "__getattribute__", lambda self, n: 6)
+
+
+@scene
+def class_gets_setattr() -> Scene:
+    cls = _class()
+    t = cls()
+
+    def store(self: Any, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value + 1)
+
+    def fn(x: Any, t: Any) -> Any:
+        t.k = 3
+        return x + t.k
+
+    return fn, (X(), t), lambda: setattr(cls, "__setattr__", store)
+
+
+@scene
+def class_attribute_below_the_instance_becomes_a_property() -> Scene:
+    cls = _class()
+    t = cls()
+    t.level = 30
+    return lambda x, t: x * t.level, (X(), t), lambda: setattr(cls, "level", property(lambda self: 9))
+
+
+@scene
+def operator_inherited_from_object_is_defined() -> Scene:
+    cls = _class()
+    t = cls()
+    return lambda x, t: (x + 1, t == 3), (X(), t), lambda: setattr(cls, "__eq__", lambda self, o: True)
+
+
+@scene
+def class_becomes_callable() -> Scene:
+    cls = _class()
+    t = cls()
+    return lambda x, t: (x + 1, callable(t)), (X(), t), lambda: setattr(cls, "__call__", lambda self: 1)
+
+
+@scene
+def class_gets_new() -> Scene:
+    cls, other = _class(), _class()
+    other.level = 70
+    return lambda x: x * cls().level, (X(),), lambda: setattr(cls, "__new__", staticmethod(lambda c: other()))
+
+
+@scene
+def metaclass_attribute() -> Scene:
+    meta = type("Meta", (type,), {"factor": 2})
+    cls = meta("C", (), {})
+    return lambda x: x * cls.factor, (X(),), lambda: setattr(meta, "factor", 3)
+
+
+@scene
+def metaclass_gets_getattribute() -> Scene:
+    meta = type("Meta", (type,), {})
+    cls = meta("C", (), {"k": 1})
+    return lambda x: x * cls.k, (X(),), lambda: setattr(meta, "__getattribute__", lambda c, n: 5)
+
+
+@scene
+def static_method_becomes_class_method() -> Scene:
+    def plain(a: Any = 5) -> Any:
+        return a if isinstance(a, int) else 7
+
+    cls = type("C", (), {"m": staticmethod(plain)})
+    t = cls()
+    return lambda x, t: x + t.m(), (X(), t), lambda: setattr(cls, "m", classmethod(plain))
+
+
+@scene
+def function_becomes_a_method_of_it() -> Scene:
+    def plain(a: Any, b: Any = 2) -> Any:
+        return a * 10 + b
+
+    t = Thing()
+    t.inner = plain
+    return lambda x, t: x + t.inner(1), (X(), t), lambda: setattr(t, "inner", types.MethodType(plain, 9))
+
+
+@scene
+def method_gets_other_globals() -> Scene:
+    def make(namespace: dict[str, Any]) -> Any:
+        return types.FunctionType((lambda self: K).__code__, namespace)  # type: ignore[name-defined]  # noqa: F821
+
+    cls = type("C", (), {"m": make({"K": 1})})
+    t = cls()
+    return lambda x, t: x + t.m(), (X(), t), lambda: setattr(cls, "m", make({"K": 2}))
+
+
+@scene
+def empty_slot_is_filled() -> Scene:
+    class Slotted:
+        __slots__ = ("v",)
+
+    s = Slotted()
+    return lambda x, s: x + getattr(s, "v", 5), (X(), s), lambda: setattr(s, "v", 1)
+
+
+@scene
+def base_between_gets_the_method_of_super() -> Scene:
+    root = type("Root", (), {"m": lambda self: 1})
+    middle = type("Middle", (root,), {})
+
+    class Derived(middle):  # type: ignore[misc, valid-type]
+        def m(self) -> Any:
+            return super().m()
+
+    t = Derived()
+    return lambda x, t: x + t.m(), (X(), t), lambda: setattr(middle, "m", lambda self: 2)
+
+
+@scene
+def class_is_renamed() -> Scene:
+    cls = _class()
+    t = cls()
+    return lambda x, t: (x + 1, type(t).__name__), (X(), t), lambda: setattr(cls, "__name__", "Other")
+
+
+@scene
+def module_in_sys_modules_is_replaced() -> Scene:
+    import sys
+
+    name = "module_of_a_guard_test"
+    first, second = types.ModuleType(name), types.ModuleType(name)
+    first.k, second.k = 1, 2  # type: ignore[attr-defined]
+    sys.modules[name] = first
+
+    def fn(x: Any) -> Any:
+        from module_of_a_guard_test import k  # type: ignore[import-not-found]
+
+        return x + k
+
+    return fn, (X(),), lambda: sys.modules.update({name: second})
+
+
+@scene
+def class_of_a_module() -> Scene:
+    module = types.ModuleType("m")
+    module.k = 1  # type: ignore[attr-defined]
+    special = type("Special", (types.ModuleType,), {"k": property(lambda self: 50)})
+    return lambda x: x + module.k, (X(),), lambda: setattr(module, "__class__", special)
+
+
+@scene
+def module_getattr_changes_its_answer() -> Scene:
+    table = {"k": 1}
+    module = types.ModuleType("m")
+    module.__getattr__ = lambda n: table[n]  # type: ignore[method-assign]
+    return lambda x: x + module.k, (X(),), lambda: table.update(k=2)
+
+
+@scene
+def weak_reference_and_another_object() -> Scene:
+    import weakref
+
+    t, a, b = Thing(), Thing(), Thing()
+    t.inner, t.ref = a, weakref.ref(a)  # type: ignore[attr-defined]
+    keep = [a, b]
+    return lambda x, t: x + (1 if t.ref() is t.inner else 2), (X(), t), lambda: setattr(t, "inner", keep[1])
+
+
+@scene
+def key_becomes_the_object_in_the_table() -> Scene:
+    t, a, b = Thing(), Thing(), Thing()
+    t.inner = b
+    table = {a: 5}
+    return lambda x, t: x + table.get(t.inner, 1), (X(), t), lambda: setattr(t, "inner", a)
+
+
+@scene
+def functions_of_one_code_become_the_same() -> Scene:
+    def make() -> Any:
+        return lambda: 1
+
+    t, f, g = Thing(), make(), make()
+    t.inner, t.items = f, g
+    return lambda x, t: (x + 1, t.inner is t.items), (X(), t), lambda: setattr(t, "items", f)
+
+
+@scene
+def objects_that_are_equal_by_identity() -> Scene:
+    t, a, b = Thing(), Thing(), Thing()
+    t.inner = b
+    return lambda x, t: (x + 1, t.inner == a), (X(), t), lambda: setattr(t, "inner", a)
+
+
+@scene
+def tensor_is_no_leaf_any_more() -> Scene:
+    t = Thing()
+    t.inner = torch.ones(4, requires_grad=True)
+    return lambda x, t: (x + 1, t.inner.is_leaf), (X(), t), lambda: setattr(t, "inner", t.inner * 1)
+
+
+@scene
+def place_of_a_view_in_its_storage() -> Scene:
+    t, base = Thing(), torch.arange(8.0)
+    t.inner = base[:4]
+    return lambda x, t: (x + 1, t.inner.storage_offset()), (X(), t), lambda: setattr(t, "inner", base[2:6])
+
+
+@scene
+def one_becomes_true_in_a_set() -> Scene:
+    s: Any = {1, "a"}
+    return lambda x, s: (x + 1, sorted(map(repr, s))), (X(), s), lambda: (s.clear(), s.update((True, "a")))
+
+
+def test_reading_a_defaultdict_for_a_guard_adds_nothing() -> None:
+    d: Any = collections.defaultdict(int, a=1)
+    with pytest.raises(KeyError):
+        read(local("d").dict_item("b"), Scope({"d": d}, {}))
+    assert dict(d) == {"a": 1}
+
+
+def test_list_subclass_with_length_and_iteration_of_its_own() -> None:
+    class Rows(list):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 40
+
+        def __iter__(self) -> Any:
+            return iter([100])
+
+    compiled = compile_recorded(lambda x, r: (x + 1, len(r), list(r), r[0]))
+    rows = Rows([1, 2])
+    for _ in range(2):
+        _agree(lambda x, r: (x + 1, len(r), list(r), r[0]), compiled.fn, (X(), rows))
+    assert len(compiled.records) == 1
+
+
+@pytest.mark.parametrize("name", ["_call_impl", "__call__", "__getattr__", "__setattr__"])
+def test_methods_of_nn_module_that_have_short_cuts(name: str) -> None:
+    """Patched in place: another function, or other code in the same one."""
+
+    class Leaf(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(2), requires_grad=False)
+            self.n = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.n = 5
+            return x * self.w
+
+    leaf, first = Leaf(), getattr(nn.Module, name)
+    fn = lambda x: (leaf(x), leaf.n)
+    compiled = compile_recorded(fn)
+    _agree(fn, compiled.fn, (torch.ones(2),))
+
+    def other(self: Any, *args: Any) -> Any:
+        if not isinstance(self, Leaf):
+            return first(self, *args)
+        return torch.full((2,), 3.0) if len(args) == 1 else object.__setattr__(self, "n", 9)
+
+    setattr(nn.Module, name, other)
+    try:
+        _agree(fn, compiled.fn, (torch.ones(2),))
+    finally:
+        setattr(nn.Module, name, first)
+    _agree(fn, compiled.fn, (torch.ones(2),))
 
 
 # globals, closures, defaults ----------------------------------------------------------------------------------
