@@ -1,0 +1,1 @@
+"""Long runs by command, short ones in the tests: `python -m tests.stress --help`."""
