@@ -253,7 +253,8 @@ class _Session:
             cells = self.frame_cells(head, root)
             stores = self.store_locals(head, root, names)
             pushes = self.push_stack(head, root, instruction)
-            tail = [*replay_effects(head), *self.restore_state(head), *cells, *stores, *pushes]
+            deletes = self.delete_locals(root, names)
+            tail = [*replay_effects(head), *self.restore_state(head), *cells, *stores, *pushes, *deletes]
             captured = self.captured(cx, head, tail=tail, at=instruction.offset, frame=root)
         captured.broke = record
         return captured
@@ -326,8 +327,12 @@ class _Session:
                 continue
             loads += head.load_cell(value) if isinstance(value, Cell) else head.load_item(value)
             stores = [*build.store_raw(name), *stores]
+        return [*loads, *stores]
+
+    def delete_locals(self, frame: Frame, names: list[str]) -> Code:
+        """Deletions of parameters that are unbound now: the last step, since others may be loaded from them."""
         unbound = [n for n in names if n in self.values and n not in frame.locals and n not in frame.free]
-        return [*loads, *stores, *(i for n in unbound for i in build.delete_fast(n))]
+        return [i for n in unbound for i in build.delete_fast(n)]
 
     def push_stack(self, head: Head, frame: Frame, instruction: Any) -> Code:
         kinds = stack_kinds(frame.instructions)[instruction]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import types
 
 import torch
 from capture.harness import ANY, case
@@ -443,3 +444,12 @@ def property_effects(x, p):
     class_of = type(p)
     p.count += 1
     return x + p.count, class_of is Bag
+
+
+@case(torch.ones(2), breaks=ANY)
+def deleted_attribute_of_a_namespace_and_vars(x):
+    y = x + 1
+    o = types.SimpleNamespace(a=1)
+    del o.a
+    vars(o)["q"] = 3
+    return y + o.q
