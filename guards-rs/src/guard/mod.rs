@@ -25,9 +25,11 @@ mod truth;
 mod type_is;
 
 use crate::ffi::object::{value_error, Raised};
+use crate::ffi::tensor_words::Pattern;
 use crate::ffi::{Obj, Owned, Res};
 use fast::{Fast, Pins, Settled};
 use smallvec::SmallVec;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// A check of one value.  `holds` never leaves an exception set.
@@ -75,6 +77,8 @@ pub trait Relation: Sized {
 #[derive(Default)]
 pub struct Build {
     pub keep: Vec<Owned>,
+    /// Shared by the tensor guards of a tree.
+    pub alike: HashMap<(Pattern, bool), Rc<tensor::Alike>>,
 }
 
 impl Build {

@@ -22,6 +22,6 @@ impl Kind for SetEquals {
         walk.hold();
         or_false(value.len().map(|n| n == self.elements.tuple_len()))
             && self.elements.tuple_items().all(|element| or_false(value.contains(element)))
-            && self.exact.map_or(true, |(oracle, arg)| ask(oracle, value, arg, walk))
+            && self.exact.is_none_or(|(oracle, arg)| ask(oracle, value, arg, walk))
     }
 }

@@ -4,17 +4,40 @@ use super::fallback::{ask, oracle};
 use super::fast::{Pins, Settled};
 use super::{Build, Kind, Walk};
 use crate::ffi::tensor_words::{Pattern, Wanted};
-use crate::ffi::torch::RawTensor;
+use crate::ffi::torch::{Layout, RawTensor, RequiresGrad};
 use crate::ffi::{Obj, Res};
 use crate::tensor_view::{dtype_code, torch, Level, Torch};
+use std::rc::Rc;
 
 /// Stands for a size or stride that is not compared.
 const ANY: i64 = i64::MIN;
 
-pub struct Tensor(Box<Spec>);
+pub struct Tensor {
+    class: Obj,
+    /// What decides for most tensors; specs that want the same share it, so that a call touches little memory.
+    alike: Option<Rc<Alike>>,
+    /// The device is compared as well.
+    device: bool,
+    spec: Box<Spec>,
+}
+
+/// All but the class, where words say it.
+pub struct Alike {
+    pattern: Pattern,
+    requires_grad: bool,
+    layout: Layout,
+    getter: RequiresGrad,
+}
+
+impl Alike {
+    #[inline]
+    fn holds(&self, value: Obj) -> bool {
+        self.pattern.fits(value, self.layout)
+            && RawTensor::of(value, self.layout).requires_grad(self.getter) == self.requires_grad
+    }
+}
 
 struct Spec {
-    class: Obj,
     keys: u64,
     dtype: i32,
     /// Compared where one device type has several devices.
@@ -24,8 +47,6 @@ struct Spec {
     /// Empty for layouts without strides.
     strides: Vec<i64>,
     has_strides: bool,
-    /// Keys, dtype, sizes and strides at once, where the layout allows it.
-    pattern: Option<Pattern>,
     torch: Torch,
     level: Level,
     /// The TensorSpec, `_tensor_holds`, and the name `requires_grad`, for the slower levels.
@@ -66,38 +87,46 @@ impl Kind for Tensor {
             let known = |dims: &[i64]| dims.iter().map(|d| (*d != ANY).then_some(*d)).collect::<Vec<_>>();
             Pattern::new(&Wanted { keys, dtype, sizes: &known(&sizes), strides: &known(&strides) }, layout)
         });
-        Ok(Tensor(Box::new(Spec {
-            class: cx.adopt(spec.attr(c"cls")?),
+        let requires_grad = spec.attr(c"requires_grad")?.is_true()?;
+        let class = cx.adopt(spec.attr(c"cls")?);
+        let parts = pattern.zip(torch.layout).zip(torch.requires_grad).filter(|_| level == Level::Offsets);
+        let alike = parts.map(|((pattern, layout), getter)| {
+            let made = || Rc::new(Alike { pattern: pattern.clone(), requires_grad, layout, getter });
+            cx.alike.entry((pattern.clone(), requires_grad)).or_insert_with(made).clone()
+        });
+        let spec = Box::new(Spec {
             keys,
             dtype: code.unwrap_or(-1),
             device_index: if single || index.is_none() { None } else { Some(index.as_i64()? as i32) },
-            requires_grad: spec.attr(c"requires_grad")?.is_true()?,
+            requires_grad,
             sizes,
             has_strides: !strides.is_empty(),
             strides,
-            pattern,
             torch,
             level,
             spec,
             oracle: cx.adopt(oracle(c"_tensor_holds")?),
             requires_grad_name: cx.adopt(crate::ffi::Owned::interned("requires_grad")?),
-        })))
+        });
+        Ok(Tensor { class, alike, device: spec.device_index.is_some(), spec })
     }
 
     #[inline]
     fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
-        let s = &*self.0;
-        if value.class() != s.class {
+        if value.class() != self.class {
             return false;
         }
+        if let Some(alike) = &self.alike {
+            return alike.holds(value) && (!self.device || self.spec.same_device(value));
+        }
+        let s = &*self.spec;
         match (s.level, s.torch.layout, s.torch.requires_grad) {
             (Level::Offsets, Some(layout), Some(requires_grad)) => {
                 let t = RawTensor::of(value, layout);
-                let alike = match &s.pattern {
-                    Some(pattern) => pattern.fits(value, layout),
-                    None => t.is_defined() && t.keys() == s.keys && t.dtype() == s.dtype && s.same_shape(&t),
-                };
-                alike
+                t.is_defined()
+                    && t.keys() == s.keys
+                    && t.dtype() == s.dtype
+                    && s.same_shape(&t)
                     && t.requires_grad(requires_grad) == s.requires_grad
                     && (s.device_index.is_none() || s.same_device(value))
             }
@@ -106,21 +135,16 @@ impl Kind for Tensor {
         }
     }
     fn is_pure(&self) -> bool {
-        self.0.level == Level::Offsets
+        self.spec.level == Level::Offsets
     }
 
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
-        let s = &*self.0;
-        match (s.level, s.torch.layout) {
-            (Level::Offsets, Some(layout)) => {
-                let device = s.device_index.is_some();
-                if s.pattern.as_ref().is_some_and(|pattern| pins.tensor(value, pattern, layout, device)) {
-                    Settled::ByWords
-                } else {
-                    Settled::Recheck
-                }
-            }
-            _ => Settled::RecheckPython,
+        if self.alike.as_ref().is_some_and(|alike| pins.tensor(value, &alike.pattern, alike.layout, self.device)) {
+            Settled::ByWords
+        } else if self.is_pure() {
+            Settled::Recheck
+        } else {
+            Settled::RecheckPython
         }
     }
 }
