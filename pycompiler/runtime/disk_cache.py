@@ -4,9 +4,9 @@ In: a key (hex digest) and a function that fills a fresh folder.  Out: the folde
 `<root>/<key>/` with `kernels.so`, `kernels.cpp` and `manifest.json` (sha256 of each file).
 
 Invariants.  The root belongs to this user and nobody else may write to it or move it, or it is not used.  An entry appears by
-renaming a finished, fsynced folder, so it is whole or absent.  Nothing is loaded before owner, mode and sha256 were
-checked; what fails the check is replaced.  Locks are the kernel's (flock): a killed process leaves none behind.
-Nothing in it is unpickled.
+renaming a finished folder.  Nothing is loaded before owner, mode and sha256 were checked; what fails the check (after a
+crash of the machine, say: nothing waits for the disk) is replaced.  Locks are the kernel's (flock): a killed
+process leaves none behind.  Nothing in it is unpickled.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def open_root() -> Path:
         check_private(real, folder=True)
         check_above(real)
         if root == Path(tempfile.gettempdir(), f"pycompiler-{os.getuid()}"):  # the default where there is no home
-            warn_once(f"no home folder: kernels are kept in {root}, which a restart may empty (set PYCOMPILER_CACHE_DIR)")
+            warn_once(
+                f"no home folder: kernels are kept in {root}, which a restart may empty (set PYCOMPILER_CACHE_DIR)"
+            )
         return root
     except OSError as error:
         return fall_back(error)
@@ -166,25 +168,14 @@ def verified(entry: Path, key: str) -> bool:
     return True
 
 
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _publish(work: Path, entry: Path, key: str) -> None:
     """Renames a filled folder into place; an entry that is there already and is good wins."""
     names = (LIBRARY, SOURCE)
     for name in names:
         os.chmod(work / name, 0o700 if name == LIBRARY else 0o600)
-        _sync(work / name)
     manifest = {"format": FORMAT, "key": key, "sha256": {n: file_digest(work / n) for n in names}}
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1))
     os.chmod(work / MANIFEST, 0o600)
-    _sync(work / MANIFEST)
-    _sync(work)
     for _ in range(8):
         try:
             os.rename(work, entry)
