@@ -13,6 +13,7 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim
 from pycompiler.ir.loops import Loop, Op, Reduction
 
+
 class _Names(threading.local):
     """Variables made by this thread's scheduling so far."""
 
