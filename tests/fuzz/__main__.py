@@ -15,9 +15,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
+
 from fuzz import attributes, containers, functions, modules, state, tensors  # noqa: F401
 from fuzz.core import FAMILIES, Stale, Tally, walk
-
 from pycompiler import config
 
 
@@ -46,10 +46,14 @@ def main() -> int:
                 (needless if e.needless else stale)[family.kind] += 1
                 families.remove(family)
         seed += 1000
-    print(f"{'guard kind':<16} {'mutations':>10} {'compiles':>9} {'hits':>9} {'told apart':>11} {'stale':>6} {'needless':>9}")
+    print(
+        f"{'guard kind':<16} {'mutations':>10} {'compiles':>9} {'hits':>9} {'told apart':>11} {'stale':>6} {'needless':>9}"
+    )
     failed = sum((t.failed for t in tallies.values()), Tally().failed)
     for kind, t in tallies.items():
-        print(f"{kind:<16} {t.mutations:>10} {t.compiles:>9} {t.hits:>9} {failed[kind]:>11} {stale[kind]:>6} {needless[kind]:>9}")
+        print(
+            f"{kind:<16} {t.mutations:>10} {t.compiles:>9} {t.hits:>9} {failed[kind]:>11} {stale[kind]:>6} {needless[kind]:>9}"
+        )
     total = sum(t.mutations for t in tallies.values())
     print(f"{total} mutations, {stale.total()} stale hits, {needless.total()} needless recompiles")
     return int(bool(stale or needless))

@@ -202,7 +202,8 @@ class Walk:
             needless = compiles and self.state() in self.known and self.compiles[self.state()] > 4 * self.broken
             if needless and not may_compile:
                 raise self.fault(
-                    f"compiled {compiles} times in a state met before; native verdicts {self.shown(verdicts)}"
+                    f"compiled {compiles} times in a state met before; native verdicts {self.shown(verdicts)}",
+                    needless=True,
                 )
             for what in ("fresh_failures", "limit_hits"):
                 if after.get(what, 0) != before.get(what, 0):

@@ -272,7 +272,7 @@ def closures_and_defaults(rng: random.Random) -> Scene:
 
     return Scene(fn, lambda: (X(),), {
         "nonlocal": places(deep, 1, 2, cell=("k",)),
-        "cell": attr(cell, "cell_contents", 1, 3, 1.0),
+        "cell": places(lambda v: setattr(cell, "cell_contents", v), 1, 3, 1.0, cell=("k",)),
         "cell in a thread": places(lambda v: in_thread(lambda: setattr(cell, "cell_contents", v)), 1, 4, cell=("k",)),
         "defaults": attr(inner, "__defaults__", (1, shared), (7, shared), (1, {"v": 3})),
         "mutable default": item(shared, "v", 1, 8),

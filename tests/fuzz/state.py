@@ -25,7 +25,7 @@ class Dispatch(TorchDispatchMode):
 
 
 def context(make: Any, cell: Any = None) -> Knob:
-    """A knob that enters a context and leaves it."""
+    """A knob that enters a context and leaves it; contexts of one cell are left in the order that torch wants."""
     active: list[Any] = []
 
     def turn(i: int) -> None:
@@ -60,11 +60,11 @@ def modes(rng: random.Random) -> Scene:
         )
 
     return Scene(fn, lambda: (x,), {
-        "grad": places(lambda v: torch._C._set_grad_enabled(v), True, False, cell=("grad",)),
-        "inference": context(torch.inference_mode, cell=("grad",)),
-        "autocast": context(lambda: torch.autocast("cpu", dtype=torch.bfloat16), cell=("autocast",)),
-        "autocast to half": context(lambda: torch.autocast("cpu", dtype=torch.float16), cell=("autocast",)),
-        "autocast behind the back": places(lambda v: torch.set_autocast_enabled("cpu", v), False, True, cell=("autocast",)),
+        "grad": places(lambda v: torch._C._set_grad_enabled(v), True, False, cell=("modes",)),
+        "inference": context(torch.inference_mode, cell=("modes",)),
+        "autocast": context(lambda: torch.autocast("cpu", dtype=torch.bfloat16), cell=("modes",)),
+        "autocast to half": context(lambda: torch.autocast("cpu", dtype=torch.float16), cell=("modes",)),
+        "autocast behind the back": places(lambda v: torch.set_autocast_enabled("cpu", v), False, True, cell=("modes",)),
         "default dtype": places(torch.set_default_dtype, torch.float32, torch.float64),
         "deterministic": places(lambda v: torch.use_deterministic_algorithms(v, warn_only=v), False, True),
         "threads": places(torch.set_num_threads, 1, 2, matters=False),
@@ -85,6 +85,9 @@ def autocast_state(rng: random.Random) -> Scene:
         return (
             y,
             (x @ x).dtype,
+            torch.is_grad_enabled(),
+            torch.ones(1).device.type,
+            torch.are_deterministic_algorithms_enabled(),
             y.dtype,
             torch.is_autocast_enabled("cpu"),
             torch.get_autocast_dtype("cpu"),
