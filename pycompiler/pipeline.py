@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import linecache
 import os
 import threading
 import time
@@ -24,7 +23,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.graph_module import _loader
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from pycompiler import _native, autograd, backends, config
@@ -48,6 +46,7 @@ from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.guards import Guard, explain
 from pycompiler.ir.interrupts import allowed, deferred
 from pycompiler.ir.source import Scope
+from pycompiler.ir.texts import drop_text, drop_text_with
 from pycompiler.logs import artifact, stage, step
 from pycompiler.progress import compiling, current_name, timed
 
@@ -67,7 +66,12 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd without the compiler: the ATen graphs run as they are."""
-    return _joint(gm, example_inputs, lambda module, inputs: FrameCompiler.shielded(module.forward))
+
+    def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        drop_text_with(module)
+        return FrameCompiler.shielded(module.forward)
+
+    return _joint(gm, example_inputs, as_it_is)
 
 
 backends.register_backend(native, name="native")
@@ -276,14 +280,6 @@ class FrameLookup:
         return found
 
 
-def forget_source(gm: fx.GraphModule) -> None:
-    """torch keeps the text of every graph that ever ran, for tracebacks; a graph that was only traced needs none."""
-    code = getattr(type(gm).__dict__.get("forward"), "__code__", None)
-    if code is not None and code.co_filename.startswith("<eval_with_key>"):
-        _loader.eval_cache.pop(code.co_filename, None)
-        linecache.cache.pop(code.co_filename, None)
-
-
 class modes_as_before:
     """Puts the dispatch modes back that were on before a compile, when an exception ends it.
 
@@ -428,7 +424,9 @@ class FrameCompiler:
             raise BackendError(f"backend {family.backend_name!r} raised {type(e).__name__}: {e}") from e
         finally:
             if family.ours:
-                forget_source(gm)
+                drop_text(type(gm))  # it was only traced
+            else:
+                drop_text_with(gm)
         step(2, "done compiler function %s", family.backend_name)
         if not callable(made):
             raise BadBackendResult(

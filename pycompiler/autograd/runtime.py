@@ -9,7 +9,6 @@ once; `source_of` gives the text back. Shapes, devices, ``requires_grad`` and gr
 
 from __future__ import annotations
 
-import linecache
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from pycompiler import _native
 from pycompiler.autograd.joint import Joint, Output
 from pycompiler.autograd.partition import Partition
 from pycompiler.errors import DoubleBackwardError
+from pycompiler.ir.texts import keep_text
 from pycompiler.logs import stage
 
 Compiled = Callable[..., Sequence[Any]]
@@ -38,9 +38,9 @@ def source_of(fn: Any) -> str:
 def _build(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Any:
     text = "\n".join(lines) + "\n"
     filename = f"<pycompiler.autograd {name} {id(scope):x}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), scope)
     fn = scope[name]
+    keep_text(fn, filename, text)
     fn.__pycompiler_source__ = text
     return fn
 

@@ -1,0 +1,32 @@
+"""Source text of Python that was made at run time: tracebacks show it as long as what it belongs to lives, and no longer.
+
+Example: `keep_text(fn, filename, text)`; `drop_text_with(gm)` for what torch generates for a graph.
+"""
+
+from __future__ import annotations
+
+import linecache
+import weakref
+from typing import Any
+
+from torch import fx
+from torch.fx.graph_module import _loader
+
+
+def keep_text(owner: object, filename: str, text: str) -> None:
+    """`text` is the source of `filename` until `owner` is freed."""
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    weakref.finalize(owner, linecache.cache.pop, filename, None).atexit = False
+
+
+def drop_text(graph_class: type) -> None:
+    """torch keeps the text of every graph that ever ran; this drops the one of a graph's class."""
+    code: Any = getattr(graph_class.__dict__.get("forward"), "__code__", None)
+    if code is not None and code.co_filename.startswith("<eval_with_key>"):
+        _loader.eval_cache.pop(code.co_filename, None)
+        linecache.cache.pop(code.co_filename, None)
+
+
+def drop_text_with(gm: fx.GraphModule) -> None:
+    """As `drop_text`, when `gm` is freed: each GraphModule has a class of its own."""
+    weakref.finalize(gm, drop_text, type(gm)).atexit = False
