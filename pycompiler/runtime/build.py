@@ -74,7 +74,7 @@ def compile_into(folder: Path, text: str, symbols: Sequence[str], toolchain: Too
     source.write_text(text)
     failed = ""
     for openmp in OPENMP:
-        command = [*toolchain.command, *FLAGS, *openmp, f"-I{prelude_dir()}", "-o", str(library), str(source)]
+        command = [*toolchain.command, *FLAGS, f"-I{prelude_dir()}", "-o", str(library), str(source), *openmp]
         code, said = run_compiler(command, folder, toolchain)
         if code == 0:
             check_loads(library, symbols, toolchain)

@@ -28,8 +28,13 @@ FLAGS: tuple[str, ...] = (
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fno-semantic-interposition",
     "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fvisibility=hidden",
 )  # fmt: skip
-# Tried in turn: a clang without libomp still has `omp simd`.
-OPENMP: tuple[tuple[str, ...], ...] = (("-fopenmp",), ("-fopenmp-simd",))
+# Tried in turn, behind the source.  The first names what kernels may need: reading libstdc++ would take half of the
+# linker's time.  A clang has other libraries; one without libomp still has `omp simd`.
+OPENMP: tuple[tuple[str, ...], ...] = (
+    ("-fopenmp", "-nodefaultlibs", "-Wl,-z,defs,--as-needed", "-lgomp", "-lm", "-lc", "-lgcc"),
+    ("-fopenmp",),
+    ("-fopenmp-simd",),
+)
 
 
 log = logging.getLogger("pycompiler.runtime")
