@@ -73,7 +73,7 @@ TOKENS = re.compile(r"\$\{?(ORIGIN|LIB|PLATFORM)")
 
 
 def wanted_root() -> Path:
-    return Path(os.environ.get("PYCOMPILER_CACHE_DIR") or config.cache_dir)
+    return Path(config.cache_dir)
 
 
 _warned: set[str] = set()

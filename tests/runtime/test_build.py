@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pycompiler import config
 from pycompiler.runtime import build as build_module
 from pycompiler.runtime import disk_cache, toolchain
 from pycompiler.runtime.build import BuildFailed, NoCompiler, build, has_compiler
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder, with odd characters in its path."""
     folder = tmp_path / "a 'cache', with \u00e4 $odd: name"
-    monkeypatch.setenv("PYCOMPILER_CACHE_DIR", str(folder))
+    monkeypatch.setattr(config, "cache_dir", str(folder))
     disk_cache._warned.clear()
     return folder
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pycompiler import _native
+from pycompiler import _native, config
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Buffer
 from pycompiler.ir.plan import Aten, Kernel, Plan
@@ -156,7 +156,7 @@ def test_awkward_arguments(tmp_path: Path) -> None:
 
 
 def test_missing_library_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYCOMPILER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(config, "cache_dir", str(tmp_path / "cache"))
     plan = CASES["one_kernel"].plan("g", str(tmp_path / "gone.so"))
     x = some(4)
     assert torch.equal(load(output_code(plan), tmp_path)["call"]([x])[0], x + 1)

@@ -14,7 +14,7 @@ from tests.stress import disk, interrupts, memory, threads
 COMMANDS = {
     "threads": ("8 threads: call, compile, reset, freeze, train", lambda a: threads.run(a.seconds, a.backends)),
     "calls": ("--count calls (10^6): memory", lambda a: flat(memory.calls(a.count or 10**6), 1.0)),
-    "cycles": ("--count compile/reset cycles (500): memory", lambda a: flat(memory.cycles(a.count or 500), 8192)),
+    "cycles": ("--count compile/reset cycles (500): memory", lambda a: flat(memory.cycles(a.count or 500), 2048)),
     "kernels": ("--count compiles that each load a new library", lambda a: memory.new_kernels(a.count or 50)),
     "kills": ("kill -9 at --count random moments of a compile", lambda a: disk.kills(a.count or 200, a.seed)),
     "processes": ("--count processes at once on an empty cache", lambda a: disk.processes(a.count or 8, a.rounds)),

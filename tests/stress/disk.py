@@ -133,7 +133,7 @@ class Fork:
 
 
 def use(folder: Path | str) -> Callable[[], None]:
-    return lambda: os.environ.__setitem__("PYCOMPILER_CACHE_DIR", str(folder))
+    return lambda: setattr(pycompiler.config, "cache_dir", str(folder))
 
 
 # kills ----------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def row(name: str, line: str | None, kernels: bool = True, root: bool = False) -
 
 
 def cache_at(name: str | bytes) -> Callable[[Path], None]:
-    return lambda folder: os.environ.__setitem__("PYCOMPILER_CACHE_DIR", str(folder / os.fsdecode(name)))
+    return lambda folder: use(folder / os.fsdecode(name))()
 
 
 NOT_USED = "kernel cache not used"
@@ -327,7 +327,6 @@ def _(folder: Path) -> None:
 def _(folder: Path) -> None:
     from pycompiler.config import _default_cache_dir
 
-    os.environ.pop("PYCOMPILER_CACHE_DIR", None)
     for name in ("HOME", "XDG_CACHE_HOME", "USER", "LOGNAME"):
         os.environ.pop(name, None)
     folder.chmod(0o755)
@@ -339,7 +338,6 @@ def _(folder: Path) -> None:
 def _(folder: Path) -> None:
     from pycompiler.config import _default_cache_dir
 
-    os.environ.pop("PYCOMPILER_CACHE_DIR", None)
     os.environ["HOME"] = "/proc/no-home"
     pycompiler.config.cache_dir = _default_cache_dir()
 
