@@ -33,6 +33,7 @@ def points(nest: Nest) -> int:
 def _joins(nests: list[Nest], new: Nest, touched: dict[int, tuple[set[str], set[str]]]) -> bool:
     if points(new) <= SMALL or sum(map(points, nests)) <= SMALL:
         return True
-    reads, _writes = touched[id(new)]
+    reads, writes = touched[id(new)]
     made = set().union(*(touched[id(n)][1] for n in nests))
-    return not reads & made and sum(map(points, nests)) + points(new) <= POINTS
+    parts = bool(writes & touched[id(nests[-1])][1])
+    return not reads & made and (parts or sum(map(points, nests)) + points(new) <= POINTS)

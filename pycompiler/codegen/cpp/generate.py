@@ -16,6 +16,7 @@ from itertools import groupby
 
 from pycompiler.codegen.cpp.body import Function
 from pycompiler.codegen.cpp.nest import NestCode, NestWriter, is_serial, nest_work
+from pycompiler.codegen.cpp.parts import join_parts
 from pycompiler.codegen.cpp.types import Unsupported, ctype
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, loads
 from pycompiler.ir.loops import Buffer
@@ -140,6 +141,7 @@ def write_region(unit: Unit, function: Function, nests: list[Nest], many: bool) 
     for nest in nests:
         apart = many and not any(s.role == "accumulate" for s in nest.stages)
         codes.append((write_part if apart else write_inline)(unit, function, nest, parallel))
+    codes = join_parts(nests, codes, parallel=parallel)
     lines = [line for c in codes for line in c.shared]
     body = [line for c in codes for line in (*c.comments, *c.body)]
     if parallel:

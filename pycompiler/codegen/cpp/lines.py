@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 @dataclass
 class InnerLoop:
-    """for (var = start; var < end; var++)"""
+    """for (var = start; var < end; var += step)"""
 
     var: str
     start: str
     end: str
+    step: int = 1
 
 
 def indent(lines: list[str], by: int = 1) -> list[str]:
@@ -27,5 +28,8 @@ def closed(count: int) -> list[str]:
 
 
 def nested(loops: list[InnerLoop], body: list[str]) -> list[str]:
-    heads = [f"for (int64_t {p.var} = {p.start}; {p.var} < {p.end}; {p.var}++) {{" for p in loops]
+    heads = [
+        f"for (int64_t {p.var} = {p.start}; {p.var} < {p.end}; {p.var}{'++' if p.step == 1 else f' += {p.step}'}) {{"
+        for p in loops
+    ]
     return [*opened(heads), *indent(body, len(loops)), *closed(len(loops))]

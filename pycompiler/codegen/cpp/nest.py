@@ -28,7 +28,11 @@ from pycompiler.ir.kernel import Dim, Nest, Stage, loads, numel, space_of
 from pycompiler.ir.loops import Buffer, Op
 
 CHUNK = 4096  # points of an inner loop that accumulate in float before the sum goes on in double
+LINE = 64  # bytes of a cache line
 TILE = 64  # edge of a square tile where reads and writes run along different dimensions
+TILES = (
+    4  # tiles one after the other, whose reads run along each other: each line of a tile may be in a page of its own
+)
 
 
 @dataclass
@@ -46,12 +50,15 @@ class Pass:
 
 @dataclass
 class NestCode:
-    """`shared`: before the threads start; `body`: what each thread runs; `finish`: after all threads."""
+    """`shared`: before the threads start; `body`: what each thread runs; `finish`: after all threads.  `loops`, `rows`: the
+    body's outer loops and what is in them, where nothing else is around."""
 
     comments: list[str]
     shared: list[str]
     body: list[str]
     finish: list[str]
+    loops: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
 
 
 def nest_work(nest: Nest) -> int | None:
@@ -108,8 +115,10 @@ class NestWriter:
         self.names |= {s: s for s in self.free_symbols()}
         self.accumulated = [s for s in nest.stages if s.role == "accumulate"]
         rows = self.row_block()
-        body, finish = self.assemble(rows)
-        return NestCode(self.comments, self.around.shared, body, finish)
+        loops = [f"for (int64_t {v} = {a}; {v} < {b}; {v} += {step}) {{" for v, a, b, step in self.outer_loops]
+        body, finish = self.assemble(loops, rows)
+        alone = not self.accumulated and not shared_stores(nest)
+        return NestCode(self.comments, self.around.shared, body, finish, loops if alone else [], rows)
 
     def write_empty(self) -> list[str]:
         """A nest over no points: folds give their identities."""
@@ -182,11 +191,11 @@ class NestWriter:
         self.around = Accumulators(context, self.inner_dims, self.parallel)
         for s in self.accumulated:
             self.declare_accumulator(s)
-        if self.nest.split is None and len(self.inner_dims) == 2:
-            self.stage_tiles()
+        tiled = self.nest.split is None and len(self.inner_dims) == 2
+        ahead = self.stage_tiles() if tiled else []
         for level in range(max((s.level for s in self.nest.stages), default=0) + 1):
             self.write_pass([s for s in self.nest.stages if s.level == level])
-        return row.lines
+        return [*ahead, *nested([self.part], row.lines)] if tiled else row.lines
 
     def size(self, n: Expr) -> str:
         return Context(self.function, self.names, {}, set(), Scope()).index(n)
@@ -201,17 +210,29 @@ class NestWriter:
                 self.outer_loops.insert(0, (begin, "0", end, share))
                 self.inner_loops[0] = InnerLoop(self.names[v], begin, f"pyc_min_index({begin} + {share}, {end})")
             return
-        edge = TILE if len(self.inner_dims) == 2 else CHUNK
+        if len(self.inner_dims) == 2:
+            self.tile()
+            return
         for k, (v, n) in enumerate(self.inner_dims):
             if len(self.inner_dims) == 1 and (size := numel([(v, n)])) is not None and size <= 2 * CHUNK:
                 continue
             begin, end = f"{self.names[v]}_from", self.size(n)
-            self.outer_loops.append((begin, "0", end, str(edge)))
-            self.inner_loops[k] = InnerLoop(self.names[v], begin, f"pyc_min_index({begin} + {edge}, {end})")
+            self.outer_loops.append((begin, "0", end, str(CHUNK)))
+            self.inner_loops[k] = InnerLoop(self.names[v], begin, f"pyc_min_index({begin} + {CHUNK}, {end})")
 
-    def stage_tiles(self) -> None:
-        """Reads that run along the other dimension of the tile are done first, along it, into a small array."""
-        c = self.context
+    def tile(self) -> None:
+        """The last two dimensions in tiles: rows of `TILES` tiles along the first one are the outer loops' points."""
+        (u, n), (v, m) = ((self.names[w], self.size(size)) for w, size in self.inner_dims)
+        self.outer_loops += [(f"{u}_part", "0", n, str(TILE * TILES)), (f"{v}_from", "0", m, str(TILE))]
+        self.part = InnerLoop(f"{u}_from", f"{u}_part", f"pyc_min_index({u}_part + {TILE * TILES}, {n})", TILE)
+        self.inner_loops = [
+            InnerLoop(w, f"{w}_from", f"pyc_min_index({w}_from + {TILE}, {end})") for w, end in ((u, n), (v, m))
+        ]
+
+    def stage_tiles(self) -> list[str]:
+        """Reads that run along the other dimension of the tile are done first, along it, into a small array.  What comes
+        before a row of tiles: the cache lines that they read are fetched all at once."""
+        c, ahead = self.context, list[str]()
         (u, _), (v, _) = self.inner_dims
         for s in self.nest.stages:
             for op in s.loop.body:
@@ -223,10 +244,14 @@ class NestWriter:
                     continue
                 tile, (lu, lv) = self.function.fresh("tile"), self.inner_loops
                 place = f"{tile}[({lu.var} - {lu.start})*{TILE} + {lv.var} - {lv.start}]"
-                t = ctype(self.function.buffers[name].dtype).storage
-                copy = f"{place} = {self.function.pointers[name]}[{c.index(index)}];"
-                c.row.lines += [f"alignas(64) {t} {tile}[{TILE * TILE}];", *nested([lv, lu], [copy])]
+                dtype = self.function.buffers[name].dtype
+                source, line = f"{self.function.pointers[name]}[{c.index(index)}]", LINE // dtype.itemsize
+                whole = InnerLoop(lu.var, self.part.start, self.part.end, line)
+                ahead += nested([lv, whole], [f"__builtin_prefetch(&{source});"])
+                c.row.lines += [f"alignas(64) {ctype(dtype).storage} {tile}[{TILE * TILE}];",
+                                *nested([lv, lu], [f"{place} = {source};"])]  # fmt: skip
                 c.staged[name, index] = place
+        return ahead
 
     def inner_flat(self) -> str:
         at, stride = Expr.of(0), Expr.of(1)
@@ -455,18 +480,23 @@ class NestWriter:
             self.put(s, [result], c.row)
         self.close_columns(current.columns)
 
-    def assemble(self, rows: list[str]) -> tuple[list[str], list[str]]:
+    def assemble(self, loops: list[str], rows: list[str]) -> tuple[list[str], list[str]]:
         """(what each thread runs, what follows when all are done): the outer loops around the row block."""
         around = self.around
-        loops = [f"for (int64_t {v} = {a}; {v} < {b}; {v} += {step}) {{" for v, a, b, step in self.outer_loops]
-        body = [*opened(loops), *indent([*rows, *around.row], len(loops)), *closed(len(loops))]
-        if self.parallel and loops:
-            collapse = f" collapse({len(loops)})" if len(loops) > 1 and not shared_stores(self.nest) else ""
-            body = [f"#pragma omp for schedule(static){collapse} nowait", *body]
+        body = around_rows(loops, [*rows, *around.row], self.parallel, collapse=not shared_stores(self.nest))
         body = ["{", *indent([*around.begin, *body, *around.end]), "}"]
         if self.parallel and not loops:  # one thread takes it, whichever comes first
             body = ["#pragma omp single nowait", *body]
         return body, around.finish
+
+
+def around_rows(loops: list[str], rows: list[str], parallel: bool, *, collapse: bool) -> list[str]:
+    """The outer loops, shared out to the threads."""
+    body = [*opened(loops), *indent(rows, len(loops)), *closed(len(loops))]
+    if not (parallel and loops):
+        return body
+    together = f" collapse({len(loops)})" if len(loops) > 1 and collapse else ""
+    return [f"#pragma omp for schedule(static){together} nowait", *body]
 
 
 def _scatters(s: Stage) -> bool:
