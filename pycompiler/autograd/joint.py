@@ -14,6 +14,7 @@ then ``torch.autograd.grad`` runs under it too. So one pass sees mutation, alias
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -163,9 +164,9 @@ def _storage(t: torch.Tensor) -> int:
 class _Input:
     """A traced input: `leaf` is what gradients are taken of, `seen` the object that the graph gets and may mutate."""
 
-    def __init__(self, example: torch.Tensor, recorder: Recorder, name: str) -> None:
+    def __init__(self, example: torch.Tensor, fake: FakeTensor, recorder: Recorder, name: str) -> None:
         self.example = example
-        self.fake = _fresh_fake(example, recorder.fake_mode)
+        self.fake = fake
         self.node = recorder.placeholder(name, self.fake)
         self.node.meta["requires_grad"] = example.requires_grad
         self.leaf = torch._to_functional_tensor(self.fake)
@@ -191,11 +192,16 @@ def _layout(t: torch.Tensor) -> tuple[Any, ...]:
     return (t.shape, t.stride(), t.dtype)
 
 
-def _fresh_fake(example: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
+def _fresh_fakes(examples: Sequence[Any], mode: FakeTensorMode) -> list[Any]:
+    """Of each tensor an alias of its own, made together: the modes are left and entered once."""
     with plain(mode):
-        if example.is_inference():  # its detached alias would be an inference tensor too
-            return torch.empty_strided(example.shape, example.stride(), dtype=example.dtype, device=example.device)  # type: ignore[return-value]
-        return example.detach()  # type: ignore[return-value]
+        return [_fresh_fake(e) if isinstance(e, torch.Tensor) else None for e in examples]
+
+
+def _fresh_fake(example: torch.Tensor) -> torch.Tensor:
+    if example.is_inference():  # its detached alias would be an inference tensor too
+        return torch.empty_strided(example.shape, example.stride(), dtype=example.dtype, device=example.device)
+    return example.detach()
 
 
 def _inner(t: torch.Tensor) -> torch.Tensor:
@@ -238,12 +244,13 @@ class _Trace:
 
     def _make_inputs(self) -> None:
         names = [n.name for n in self.gm.graph.nodes if n.op == "placeholder"]
-        for i, (name, example) in enumerate(zip(names, self.examples, strict=True)):
+        fakes = _fresh_fakes(self.examples, self.recorder.fake_mode)
+        for i, (name, example, fake) in enumerate(zip(names, self.examples, fakes, strict=True)):
             if not isinstance(example, torch.Tensor):
                 self.inputs.append(None)
                 self.joint.inputs.append(self.recorder.placeholder(name, example))
                 continue
-            item = _Input(example, self.recorder, name)
+            item = _Input(example, fake, self.recorder, name)
             if item.seen is not item.leaf:
                 self.recorder.alias(_inner(item.seen), item.node)
             self.inputs.append(item)
@@ -282,6 +289,10 @@ class _Trace:
     def _run_target(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+        if _writes(node) and any(_overlaps_itself(t) for t in (*args[:1], kwargs.get("out"))):
+            raise AutogradUnsupported(
+                "a write to elements that share memory", node.format_node() or "", "clone it first"
+            )
         if node.op == "call_function":
             assert callable(node.target)
             if node.target is attention.TARGET:
@@ -467,6 +478,30 @@ def _mutation_kind(item: _Input) -> str:
         if item.seen.grad_fn is item.grad_fn and item.seen_requires_grad == item.seen.requires_grad
         else "grad"
     )
+
+
+_IN_PLACE = frozenset((
+    *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow),
+    *(operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.setitem),
+))  # fmt: skip
+_IN_PLACE_METHODS = frozenset(f"__{fn.__name__}__" for fn in _IN_PLACE)
+
+
+def _writes(node: fx.Node) -> bool:
+    """True for an operator that, by its name or arguments, writes its first argument or `out`."""
+    if node.target in _IN_PLACE or node.kwargs.get("out") is not None or node.kwargs.get("inplace"):
+        return True
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.is_mutable
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_METHODS
+
+
+def _overlaps_itself(value: Any) -> bool:
+    """True for a tensor with elements in one place of memory, which eager does not let most operators write."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return any(step == 0 and n > 1 for n, step in zip(value.shape, value.stride(), strict=True))
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

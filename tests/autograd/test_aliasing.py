@@ -12,6 +12,7 @@ from ad_helpers import Compiled, check, clones, fakes, flat, lifted, loss_of, ru
 from ad_models import ConvNet
 from torch import fx, nn
 
+import pycompiler
 from pycompiler.autograd import AutogradUnsupported, aot_eager, compile_joint
 
 
@@ -443,3 +444,22 @@ def test_stored_value_that_is_also_an_output() -> None:
     compiled = check(fn, [torch.randn(3), torch.randn(3)], store_in_graph=True)
     assert compiled.inference is not None
     assert not any(n.target is torch.ops.aten.clone.default for n in compiled.inference.graph.nodes)
+
+
+@pytest.mark.parametrize("write", [
+    lambda t: t.expand(3, 4).add_(1),
+    lambda t: t.expand(3, 4).__iadd__(1),
+    lambda t: torch.add(t, 1, out=t.expand(1, 4).expand(3, 4)),
+])  # fmt: skip
+def test_writes_to_elements_in_one_place_raise_as_in_eager(write: Any) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        write(y)
+        return y
+
+    with pytest.raises(RuntimeError) as eager:
+        program(torch.ones(4))
+    for backend in ("aot_eager", "native"):
+        with pytest.raises(RuntimeError) as ours:
+            pycompiler.compile(program, backend=backend)(torch.ones(4))
+        assert str(ours.value).split(".")[0] == str(eager.value).split(".")[0]
