@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pycompiler
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 pycompiler.config.raise_internal_errors = True  # tests show bugs; for users the frame runs eagerly
 
 

@@ -35,6 +35,7 @@ def callee(x: Any) -> Any:
 
 def run(count: int, backend: str = "native", seed: int = 0) -> dict[str, Any]:
     """`count` interrupts, uniform over the duration that a first call takes; new kernels each time."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     rng, interrupted, in_compiler = random.Random(seed), 0, 0
     before, duration = state(), 0.0
     for i in range(-3, count):
