@@ -30,6 +30,7 @@ from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method
+from pycompiler.ir.source import const as const_source
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -243,11 +244,48 @@ def _steady(value: Value) -> bool:
     return value.is_const() or (isinstance(value, Object) and value.exists)
 
 
-def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A function under functools.lru_cache: inlined, since a pure function gives the same result.
+class Kept:
+    """What a cached function gives for these arguments, as an attribute: read by guards, and where the result is loaded."""
 
-    If all it does is a deferred call (logging once), the call of the cached function itself is deferred.
+    def __init__(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.call = (fn, args, kwargs)
+
+    @property
+    def result(self) -> Any:
+        fn, args, kwargs = self.call
+        return fn(*args, **kwargs)
+
+
+def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A function under functools.lru_cache.
+
+    One of a library is inlined, as libraries cache what is pure.  Any other is called: what it gives is an object that
+    existed before, with guards as such.
     """
+    wrapped = fn.__wrapped__
+    if isinstance(wrapped, types.FunctionType) and skip.is_library(wrapped):
+        return _inline_cached(cx, fn, args, kwargs)
+    known = _hashable(args, kwargs)
+    if known is None or cx.effects:
+        raise Break("builtin-call", f"{_describe_call(fn, args)}, which keeps its results")
+    kept = cx.kept.setdefault((fn, *map(repr, known)), Kept(fn, *known))
+    source = const_source(kept).attr("result")
+    try:
+        result = kept.result
+    except Exception:  # which is not kept: the next call may do something else
+        raise Break("builtin-call", f"{_describe_call(fn, args)}, which raises") from None
+    return cx.wrap(result, source)
+
+
+def _hashable(args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]] | None:
+    """The arguments as real objects, when each is an immutable constant."""
+    if not all(v.is_const() for v in (*args, *kwargs.values())):
+        return None
+    return [v.const() for v in args], {k: v.const() for k, v in kwargs.items()}
+
+
+def _inline_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """If all it does is a deferred call (logging once), the call of the cached function itself is deferred."""
     before, nodes = cx.effects.count(), len(cx.graph.graph.nodes)
     result = cx.call(cx.make(fn.__wrapped__), args, kwargs)
     after = cx.effects.count()
@@ -330,8 +368,6 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
 
 
 def _class_source(cls: type, name: str) -> Any:
-    from pycompiler.ir.source import const as const_source
-
     return const_source(cls).then("mro_lookup", name)
 
 

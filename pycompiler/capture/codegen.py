@@ -24,7 +24,7 @@ from pycompiler.capture.context import Capture
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Deque, Dict, DictView, List, Set, Slice, Tuple
+from pycompiler.capture.values.containers import UNORDERED, Deque, Dict, DictView, List, Set, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque
@@ -198,9 +198,26 @@ def _instance_dict(head: Head, value: InstanceDict, name: str) -> None:
 
 
 def _set(head: Head, value: Set, name: str) -> None:
-    items = [head.load(v) for v in value.entries.values()]
-    made = [*_flat(items), *build.build_set(len(items))]
-    head.store(made if value.cls is set else head.call(value.cls, made), name)
+    if value.additions() is None and value.recipe is not None and not any(v.changed for v in value.recipe[1]):
+        head.store(head.call(value.recipe[0], *[head.load(v) for v in value.recipe[1]]), name)
+        return
+    items = [head.load(v) for v in _additions(value)]
+    if value.cls is set:
+        head.store([*_flat(items), *build.build_set(len(items))], name)
+    else:
+        head.store(head.call(value.cls, [*_flat(items), *build.build_tuple(len(items))]), name)
+
+
+def _additions(value: Set) -> list[Value]:
+    """The elements in the order in which they are added to a new set, which then has the order that it has in eager."""
+    order = value.additions()
+    if order is None:
+        if value.made_at is None:
+            raise SkipFrame(f"a {value.cls.__name__} of which the order is not known is alive where the graph ends")
+        alive = Break("unsupported-operation", UNORDERED)
+        alive.step = value.made_at
+        raise alive
+    return order
 
 
 def _object(head: Head, value: Object, name: str) -> None:
@@ -218,7 +235,7 @@ def _object(head: Head, value: Object, name: str) -> None:
         items = [head.load_item(v) for v in storage.items]
         head.prepare += [*head.call(rebuild.fill_list, me, *items), *build.pop_top()]
     elif isinstance(storage, Set):
-        items = [head.load(v) for v in storage.entries.values()]
+        items = [head.load(v) for v in _additions(storage)]
         head.prepare += [*head.call(rebuild.fill_set, me, *items), *build.pop_top()]
     stored = {k: v for k, v in value.overlay.items() if v is not DELETED}
     if stored:
@@ -360,7 +377,10 @@ def _replay_container(head: Head, container: Value) -> Code:
         pairs = [c for k, v in container.entries.items() for c in (head.load(k.value), head.load_item(v))]
         filled = head.call(rebuild.fill_dict, target, *pairs)
     elif isinstance(container, Set):
-        filled = head.call(rebuild.fill_set, target, *[head.load(v) for v in container.entries.values()])
+        code: Code = []
+        for method, value in container.log:
+            code += [*head.call(method, target, *([] if value is None else [head.load(value)])), *build.pop_top()]
+        return code
     else:
         raise SkipFrame(f"a change of {container.describe()} cannot be replayed")
     return [*filled, *build.pop_top()]

@@ -52,6 +52,7 @@ class Capture:
         self.keyed: dict[int, Value] = {}  # existing objects that were keys of dicts and sets, by identity
         self.keep: list[Any] = []
         self.constants: dict[int, Value] = {}  # values of code constants, by id: one object stays one value
+        self.kept: dict[tuple[Any, ...], Any] = {}  # calls of cached functions, each asked for once
         self.frames: list[Any] = []
         self._stack: tuple[tuple[int, int], tuple[UserFrame, ...]] = ((-1, 0), ())
         self.steps = 0  # instructions executed, in all frames
@@ -177,8 +178,12 @@ class Capture:
 
     def key_of(self, value: Value) -> object:
         value = self.realize(value)
+        if isinstance(value, Const) and type(value.value) is frozenset:
+            return ("f", frozenset(Key(self, self.make(v)) for v in value.value))
         if isinstance(value, Const):
             return ("c", value.value)
+        if isinstance(value, Set) and value.cls is frozenset:
+            return ("f", frozenset(value.entries))
         if isinstance(value, Tuple):
             return ("t", *(self.key_of(v) for v in value.items))
         if isinstance(value, (List, Dict, Set)) and not value.is_const():
@@ -230,7 +235,8 @@ class Capture:
         if isinstance(value, Sequence) and value.cls in (list, tuple):
             return value.cls(self.snapshot(v) for v in value.items)
         if isinstance(value, Set) and value.cls in (set, frozenset):
-            return value.cls(self.snapshot(v) for v in value.entries.values())
+            known = [self.snapshot(v) for v in value.ordered(self)]
+            return value.cls(known) if value.shadow is None else value.cls(value.shadow)
         if isinstance(value, Dict) and value.cls is dict:
             return {self.snapshot(k): self.snapshot(v) for k, v in value.pairs(self)}
         return value.const()
@@ -334,8 +340,8 @@ class Capture:
 
     # calls ----------------------------------------------------------------------------------------------------
     def placed(self, value: Value) -> Value:
-        """Remember where an iterator was made: the capture stops there if it turns out that it must outlive the graph."""
-        if isinstance(value, Iter) and value.made_at is None and self.frames:
+        """Remember where an iterator or a set was made: the capture stops there if it cannot outlive the graph."""
+        if isinstance(value, (Iter, Set)) and value.made_at is None and self.frames:
             value.made_at = self.frames[0].begin
         return value
 

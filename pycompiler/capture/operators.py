@@ -18,7 +18,7 @@ from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple
+from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, known_hash
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.objects import Object, Opaque
@@ -154,12 +154,12 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     if isinstance(left, Dict) and op == "|=":
         dict_update(cx, left, right)
         return left
-    if isinstance(left, Set) and left.cls is set and isinstance(right, (Set, DictView)):
-        result = _containers(cx, op.rstrip("="), left, right)
-        if isinstance(result, Set):
-            cx.effects.mutate(left)
-            left.entries = result.entries
-            return left
+    if isinstance(left, Set) and left.cls is set and isinstance(right, Set):
+        if op == "|=":
+            set_update(cx, left, right)
+        else:
+            set_in_place(cx, op[0], left, right)
+        return left
     if isinstance(left, List) and not isinstance(left, Deque) and op == "*=" and right.is_const():
         cx.effects.mutate(left)
         left.items[:] = cx.evaluate_raw(operator.mul, left.items, right.const())
@@ -181,24 +181,96 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
         merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, left.cls)
         dict_update(cx, merged, right)
         return merged
-    if op in "|&-^" and any(isinstance(v, DictView) for v in (left, right)):
-        left, right = (v if isinstance(v, (Set, DictView)) else Set(_keyed(cx, v)) for v in (left, right))
-    if op in "|&-^" and all(isinstance(v, (Set, DictView)) for v in (left, right)):
-        ours = {cx.key(v): v for v in left.iterate(cx)}
-        others = {cx.key(v): v for v in right.iterate(cx)}
-        only_ours = {k: v for k, v in ours.items() if k not in others}
-        picks = {
-            "|": {**ours, **others},
-            "&": {k: v for k, v in ours.items() if k in others},
-            "-": only_ours,
-            "^": {**only_ours, **{k: v for k, v in others.items() if k not in ours}},
-        }
-        return Set(picks[op], left.cls if isinstance(left, Set) else set)
+    if op in "|&-^" and any(isinstance(v, (Set, DictView)) for v in (left, right)):
+        return _set_operator(cx, op, left, right)
     return None
 
 
-def _keyed(cx: Capture, iterable: Value) -> dict[Key, Value]:
-    return {cx.key(v): v for v in cx.elements(iterable)}
+def _set_operator(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    """|, &, - and ^ of sets and of views of dicts; a view makes a set of itself, and takes any iterable."""
+    viewed = any(isinstance(v, DictView) for v in (left, right))
+    if not viewed and not (isinstance(left, Set) and isinstance(right, Set)):
+        return None
+    if any(isinstance(v, DictView) and v.what == "values" for v in (left, right)):
+        return None
+    ours, mine = members(cx, left)
+    others, theirs = members(cx, right)
+    cls = left.cls if isinstance(left, Set) else set
+    base = Set({cx.key(v): v for v in ours}, cls)
+    base.plain, base.shadow = False, mine
+    made = set_operation(cx, op, base, others, BINARY[op][0], theirs)
+    if isinstance(left, Set) and isinstance(right, Set):
+        operands = [v for v in (left.operand(cx), right.operand(cx)) if v is not None]
+        made.recipe = (BINARY[op][0], operands) if len(operands) == 2 else None
+    return made
+
+
+# sets ---------------------------------------------------------------------------------------------------------
+def members(cx: Capture, iterable: Value) -> tuple[list[Value], Any]:
+    """The elements, in any order where it is a set, and a real iterable that stands for it in operations of real sets.
+
+    None stands for an iterable of which that is not known: a set without shadow, or elements of unknown hash.
+    """
+    iterable = _unwrap(cx.realize(iterable))
+    if isinstance(iterable, Set):
+        return list(iterable.entries.values()), iterable.shadow
+    values = list(cx.elements(iterable))
+    if isinstance(iterable, Const):
+        return values, iterable.value
+    if not all(v.is_const() and known_hash(v.const()) for v in values):
+        return values, None
+    known = [v.const() for v in values]
+    if isinstance(iterable, Dict):
+        return values, dict.fromkeys(known)
+    if isinstance(iterable, DictView) and iterable.what != "values":
+        return values, dict.fromkeys(known).keys()
+    return values, known
+
+
+def set_operation(cx: Capture, op: str, left: Set, others: list[Value], real: Callable[..., Any], like: Any) -> Set:
+    """left op others; `real` does it with the shadow of `left` and with `like`."""
+    ours, theirs = left.entries, {cx.key(v): v for v in others}
+    only_ours = {k: v for k, v in ours.items() if k not in theirs}
+    picks = {
+        "|": {**theirs, **ours},
+        "&": {k: v for k, v in ours.items() if k in theirs},
+        "-": only_ours,
+        "^": {**only_ours, **{k: v for k, v in theirs.items() if k not in ours}},
+    }
+    made = Set(picks[op], left.cls)
+    made.plain = False
+    made.shadow = None if left.shadow is None or like is None else real(left.shadow, like)
+    cx.placed(made)
+    return made
+
+
+UPDATES: dict[str, Callable[..., None]] = {
+    "&": set.intersection_update,
+    "-": set.difference_update,
+    "^": set.symmetric_difference_update,
+}
+
+
+def set_in_place(cx: Capture, op: str, target: Set, iterable: Value) -> None:
+    """target op= iterable."""
+    others, like = members(cx, iterable)
+    made = set_operation(cx, op, target, others, lambda shadow, _: shadow, like)
+    if made.shadow is not None:
+        UPDATES[op](made.shadow, like)
+    target.replace(cx, made, UPDATES[op], _unwrap(iterable), others)
+
+
+def set_update(cx: Capture, target: Set, iterable: Value) -> None:
+    """target.update(iterable), target |= iterable."""
+    others, like = members(cx, iterable)
+    if like is None and isinstance(_unwrap(iterable), (Set, Dict)) or isinstance(like, (set, frozenset, dict)):
+        made = set_operation(cx, "|", target, others, lambda shadow, _: shadow, like)
+        if made.shadow is not None:
+            made.shadow.update(like)
+        target.replace(cx, made, set.update, _unwrap(iterable), others)
+        return
+    for v in others:
+        target.add(cx, v)
 
 
 def _plain(left: Sequence, right: Sequence) -> type:
@@ -263,7 +335,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
                 return compare(cx, op, a, b)
         return Const(fn(len(left.items), len(right.items)))
     if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
-        return Const(fn({cx.key(v) for v in left.iterate(cx)}, {cx.key(v) for v in right.iterate(cx)}))
+        return Const(fn(_keys(cx, left), _keys(cx, right)))
     if left.is_const() and right.is_const():
         return cx.evaluate(fn, left.const(), right.const())
     if any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
@@ -309,13 +381,17 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
     if any(isinstance(v, DictView) and v.what == "values" for v in (left, right)):
         return False  # compared by identity
     if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
-        return {cx.key(v) for v in left.iterate(cx)} == {cx.key(v) for v in right.iterate(cx)}
+        return _keys(cx, left) == _keys(cx, right)
     if left.is_const() and right.is_const():
         return bool(cx.evaluate_raw(operator.eq, left.const(), right.const()))
     for v in (left, right):
         if isinstance(v, Opaque) or isinstance(v, Object) and _compares_natively(cx, v.cls):
             raise Break("unsupported-operation", f"comparison of {left.describe()} and {right.describe()}")
     return bool(cx.identical(left, right))  # no: they are not the same object, and must not become it
+
+
+def _keys(cx: Capture, value: Value) -> set[Key]:
+    return {cx.key(v) for v in members(cx, value)[0]}
 
 
 def _family(value: Sequence) -> type:
@@ -425,6 +501,10 @@ def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
 
 def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     """str(value), repr(value) or ascii(value)."""
+    if isinstance(value, Set) and value.cls in (set, frozenset):
+        inner = ", ".join(text(cx, v, repr).const() for v in value.ordered(cx))
+        shown = f"{{{inner}}}" if inner else ""
+        return Const(shown if shown and value.cls is set else f"{value.cls.__name__}({shown})")
     if value.is_const():
         return cx.evaluate(how, value.const())
     if isinstance(value, Object):

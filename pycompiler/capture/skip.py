@@ -164,6 +164,11 @@ def why_not_hooked(fn: types.FunctionType) -> str | None:
     return why_frame_skipped(fn.__code__)
 
 
+def is_library(fn: types.FunctionType) -> bool:
+    """Whether a function is a part of the standard library or of an installed package."""
+    return fn.__code__.co_filename.startswith(_LIBRARY)
+
+
 def why_frame_skipped(code: types.CodeType) -> str | None:
     """Why a root frame of this code runs eagerly as a whole, or None."""
     for flag, what in (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from pycompiler.capture.values.attributes import instance_dict, is_mutable, refe
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.containers import Deque, Dict, Key, List, Set, Tuple
+from pycompiler.capture.values.containers import Deque, Dict, Key, List, Set, Tuple, known_hash
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference
 from pycompiler.ir.guards import TensorSpec
@@ -245,6 +246,16 @@ def wrap(cx: Capture, real: Any, source: Source) -> Value:
     return value
 
 
+def _shadow(real: Any) -> Any:
+    """A real set that stays in the order of `real`: itself, or a copy with the same table."""
+    if not all(map(known_hash, real)):
+        return None
+    if type(real) is frozenset:
+        return real
+    made = set(real)
+    return made if list(made) == list(real) and sys.getsizeof(made) == sys.getsizeof(real) else None
+
+
 def make(cx: Capture, real: Any) -> Value:
     """The value of an object that capture itself computed, or knows exactly: no guards."""
     if type(real) in LITERALS or isinstance(real, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
@@ -256,7 +267,7 @@ def make(cx: Capture, real: Any) -> Value:
     if type(real) is dict:
         return Dict({Key(cx, make(cx, k)): make(cx, v) for k, v in real.items()})
     if type(real) in (set, frozenset):
-        return Set({Key(cx, make(cx, v)): make(cx, v) for v in real}, type(real))
+        return Set({Key(cx, make(cx, v)): make(cx, v) for v in real}, type(real), shadow=_shadow(real))
     if isinstance(real, (range, slice, torch.finfo, torch.iinfo)):
         return Const(real)
     if isinstance(real, tuple) and not instance_dict(real):

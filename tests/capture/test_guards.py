@@ -6,6 +6,7 @@ called, called again (a hit), then `change()` runs, and compiled and eager must 
 
 from __future__ import annotations
 
+import abc
 import collections
 import dataclasses
 import functools
@@ -84,6 +85,167 @@ class Thing:
 def _class() -> type[Thing]:
     """A fresh class that a scene may change."""
     return type("Thing", (Thing,), dict(Thing.__dict__))
+
+
+# what a class derives from -------------------------------------------------------------------------------------
+def _derived() -> tuple[Any, Any, Any]:
+    plain, base, other = (type(n, (), {}) for n in ("Plain", "Base", "Other"))
+    return type("Derived", (plain, base), {}), base, (plain, other)
+
+
+@scene
+def bases_of_an_instance() -> Scene:
+    derived, base, others = _derived()
+    return lambda x, o: (x, isinstance(o, base)), (X(), derived()), lambda: setattr(derived, "__bases__", others)
+
+
+@scene
+def bases_of_a_class() -> Scene:
+    derived, base, others = _derived()
+    return lambda x, c: (x, issubclass(c, base)), (X(), derived), lambda: setattr(derived, "__bases__", others)
+
+
+@scene
+def bases_in_a_match() -> Scene:
+    derived, base, others = _derived()
+
+    def fn(x: Any, o: Any) -> Any:
+        match o:
+            case base():
+                return x + 1
+            case _:
+                return x
+
+    return fn, (X(), derived()), lambda: setattr(derived, "__bases__", others)
+
+
+@scene
+def bases_of_an_exception() -> Scene:
+    class First(Exception):
+        pass
+
+    class Second(Exception):
+        pass
+
+    class Raised(First):
+        pass
+
+    def fn(x: Any) -> Any:
+        try:
+            raise Raised
+        except First:
+            return x + 1
+        except Exception:
+            return x
+
+    return fn, (X(),), lambda: setattr(Raised, "__bases__", (Second,))
+
+
+@scene
+def registered_with_an_abstract_class() -> Scene:
+    abstract = abc.ABCMeta("Abstract", (), {})
+    t = Thing()
+    return lambda x, t: (x, isinstance(t, abstract)), (X(), t), lambda: abstract.register(Thing)
+
+
+@scene
+def builtin_registered_with_an_abstract_class() -> Scene:
+    abstract = abc.ABCMeta("Abstract", (), {})
+    return lambda x, a: (x, isinstance(a, abstract)), (X(), [1]), lambda: abstract.register(list)
+
+
+@scene
+def instance_check_of_a_metaclass() -> Scene:
+    class Meta(type):
+        answer = True
+
+        def __instancecheck__(cls, other: Any) -> bool:
+            return Meta.answer
+
+        def __subclasscheck__(cls, other: Any) -> bool:
+            return not Meta.answer
+
+    made = Meta("Made", (), {})
+    fn = lambda x, t: (isinstance(t, made), issubclass(Thing, made), isinstance(x, made))  # noqa: E731
+    return fn, (X(), Thing()), lambda: setattr(Meta, "answer", False)
+
+
+# functions that keep their results --------------------------------------------------------------------------------
+@scene
+def cache_cleared() -> Scene:
+    table = {"k": 3}
+
+    @functools.lru_cache
+    def kept(n: int) -> int:
+        return n * table["k"]
+
+    def change() -> None:
+        table["k"] = 5
+        kept.cache_clear()
+
+    return lambda x: (x * kept(2), kept(2)), (X(),), change
+
+
+@scene
+def cached_list_changed() -> Scene:
+    @functools.cache
+    def kept(n: int) -> list[int]:
+        return [n]
+
+    return lambda x: (x * len(kept(2)), kept(2)), (X(),), lambda: kept(2).append(7)
+
+
+def test_a_cached_result_outlives_what_it_was_made_of() -> None:
+    table, calls = {"k": 3}, []
+
+    @functools.lru_cache
+    def kept(n: int) -> int:
+        calls.append(n)
+        return n * table["k"]
+
+    compiled = compile_recorded(lambda x: x * kept(2))
+    assert torch.equal(compiled.fn(X()), X() * 6)
+    table["k"] = 5
+    assert torch.equal(compiled.fn(X()), X() * 6)
+    assert torch.equal(compiled.fn(X().double()), X().double() * 6)
+    assert calls == [2]
+
+
+def test_a_cached_list_is_shared_between_calls() -> None:
+    @functools.cache
+    def kept() -> list[int]:
+        return []
+
+    def fn(x: Any) -> Any:
+        kept().append(1)
+        return x + len(kept()), kept()
+
+    compiled = compile_recorded(fn)
+    first, second = compiled.fn(X()), compiled.fn(X())
+    assert first[1] is second[1] is kept()
+    assert kept() == [1, 1]
+    assert torch.equal(second[0], X() + 2)
+
+
+def test_a_cached_function_that_raises_is_called_each_time() -> None:
+    calls = []
+
+    @functools.cache
+    def failing() -> None:
+        calls.append(1)
+        raise ValueError("no")
+
+    def fn(x: Any) -> Any:
+        try:
+            failing()
+        except ValueError:
+            return x + 1
+
+    compiled = compile_recorded(fn)
+    for _ in range(3):
+        before = len(calls)
+        assert torch.equal(compiled.fn(X()), X() + 1)
+        assert len(calls) > before
 
 
 # attributes ---------------------------------------------------------------------------------------------------

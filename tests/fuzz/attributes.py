@@ -542,3 +542,37 @@ def dunder_deletion(rng: random.Random) -> Scene:
         "__len__": slot(cls, "__len__", GONE, lambda self: 3),
         "__radd__": slot(cls, "__radd__", GONE, lambda self, o: 6, matters=False),
     })  # fmt: skip
+
+
+@family("id_is")
+def what_classes_derive_from(rng: random.Random) -> Scene:
+    class Plain:
+        pass
+
+    class Base:
+        pass
+
+    class Other:
+        pass
+
+    class Derived(Plain, Base):
+        pass
+
+    class Meta(type):
+        answer = True
+
+        def __instancecheck__(cls, other: Any) -> bool:
+            return Meta.answer
+
+    asked = Meta("Asked", (), {})
+    o = Derived()
+
+    def fn(x: Any, o: Any) -> Any:
+        return x + isinstance(o, Base), issubclass(type(o), (Other, int)), isinstance(o, asked)
+
+    bases = [(Plain, Base), (Plain, Other), (Base, Other)]
+    return Scene(fn, lambda: (X(), o), {
+        "bases": Knob(lambda i: setattr(Derived, "__bases__", bases[i]), len(bases), fresh=True),
+        "metaclass": attr(Meta, "answer", True, False),
+        "unread": count(o),
+    })  # fmt: skip

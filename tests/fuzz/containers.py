@@ -222,6 +222,38 @@ def sets_of_odd_members(rng: random.Random) -> Scene:
     })  # fmt: skip
 
 
+@family("set_equals")
+def order_of_sets(rng: random.Random) -> Scene:
+    s: Any = {16, 8, 1}
+    values = [8 * rng.randrange(9) for _ in range(6)]
+    t = thing(values=values, other=frozenset({0, 24}))
+
+    def fn(x: Any, s: Any, t: Any) -> Any:
+        made = set()
+        for v in t.values:
+            made.add(v)
+            made.discard(v - 8)
+        s |= {32, 8}
+        s.discard(1)
+        return x + len(s), list(made), list(made | {40, 0}), list(made ^ {8, 16}), str(made), s | t.other
+
+    before = list(s)
+
+    def restore() -> None:
+        s.clear()
+        s.update(before)
+
+    def start(elements: list[int]) -> None:
+        before[:] = elements
+
+    return Scene(fn, lambda: (X(), s, t), {
+        "values": places(lambda v: values.__setitem__(slice(None), v), list(values), values[::-1], [0, 8, 16], []),
+        "contents": places(start, list(before), [1, 16], [24, 8, 0, 1], []),
+        "other": attr(t, "other", t.other, frozenset({48})),
+        "unread": count(t),
+    }, effects=lambda: list(s), restore=restore)  # fmt: skip
+
+
 # iterators ------------------------------------------------------------------------------------------------------------
 @family("length")
 def iterators(rng: random.Random) -> Scene:

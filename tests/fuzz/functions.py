@@ -460,3 +460,29 @@ def not_the_same(rng: random.Random) -> Scene:
         "enum": attr(t, "m", Mode.A, Mode.B),
         "unread": count(t),
     })  # fmt: skip
+
+
+@family("equals")
+def functions_that_keep_results(rng: random.Random) -> Scene:
+    table = {"k": 3}
+
+    @functools.lru_cache
+    def number(n: int) -> int:
+        return n * table["k"]
+
+    @functools.cache
+    def rows(n: int) -> Any:
+        return [n]
+
+    def fn(x: Any) -> Any:
+        return x * number(2) + len(rows(1)), rows(1), number(2) == number(2)
+
+    def set_k(k: int) -> None:
+        table["k"] = k
+        number.cache_clear()
+
+    return Scene(fn, lambda: (X(),), {
+        "computed again": places(set_k, 3, 5),
+        "what it was computed of": item(table, "j", 1, 2, matters=False),
+        "kept list": places(lambda v: rows(1).__setitem__(slice(None), v), [1], [1, 2], []),
+    })  # fmt: skip

@@ -43,7 +43,20 @@ def tuple_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _set_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
-    return lambda cx, args, kwargs: Set({Key(cx, v): v for v in cx.elements(args[0])} if args else {}, cls)
+    def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        if not args:
+            return cx.placed(Set({}, cls))
+        if cls is frozenset and isinstance(args[0], Set) and args[0].cls is frozenset:
+            return args[0]
+        elements, like = operators.members(cx, args[0])
+        made = Set({Key(cx, v): v for v in elements}, cls)
+        if (
+            isinstance(like, (set, frozenset, dict)) or like is None and isinstance(args[0], (Set, Dict))
+        ):  # a set or dict: the table is sized before, not grown
+            made.plain, made.shadow = False, None if like is None else cls(like)
+        return cx.placed(made)
+
+    return make
 
 
 constructor(set)(_set_of(set))
@@ -338,7 +351,7 @@ def set_remove(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(set.clear)
 def set_clear(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    _replace(cx, storage(args[0], Set, "set.clear"), {})
+    storage(args[0], Set, "set.clear").empty(cx, set.clear)
     return NONE
 
 
@@ -350,51 +363,47 @@ def set_pop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(target.entries) > 1:
         raise Break("unsupported-operation", "set.pop() from more than one element: their order is not known")
     (value,) = target.entries.values()
-    _replace(cx, target, {})
+    target.empty(cx, set.pop)
     return value
-
-
-def _replace(cx: Capture, target: Set, entries: dict[Key, Value]) -> None:
-    cx.effects.mutate(target)
-    target.entries = entries
 
 
 @builtin(set.update)
 def set_update(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     target = storage(args[0], Set, "set.update")
     for source in args[1:]:
-        for v in cx.elements(source):
-            target.add(cx, v)
+        operators.set_update(cx, target, source)
     return NONE
 
 
-@builtin(set.copy)
+@builtin(set.copy, frozenset.copy)
 def set_copy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Set(dict(storage(args[0], Set, "set.copy").entries), set)
+    source = storage(args[0], Set, "set.copy")
+    return source if source.cls is frozenset else _set_of(set)(cx, [source], {})
 
 
-def _set_operation(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
+def _set_operation(text: str, name: str) -> Callable[[Capture, Args, Kwargs], Value]:
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        result = args[0]
+        result = storage(args[0], Set, f"set.{name}")
+        if len(args) == 1:
+            return _set_of(result.cls)(cx, [result], {})
         for other in args[1:]:
-            result = operators.binary(cx, text, result, Set({Key(cx, v): v for v in cx.elements(other)}))
+            elements, like = operators.members(cx, other)
+            result = operators.set_operation(cx, text, result, elements, getattr(result.cls, name), like)
         return result
 
     return call
 
 
 for _name2, _text in (("union", "|"), ("intersection", "&"), ("difference", "-"), ("symmetric_difference", "^")):
-    builtin(getattr(set, _name2))(_set_operation(_text))
-    builtin(getattr(frozenset, _name2))(_set_operation(_text))
+    builtin(getattr(set, _name2))(_set_operation(_text, _name2))
+    builtin(getattr(frozenset, _name2))(_set_operation(_text, _name2))
 
 
 def _set_update(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         target = storage(args[0], Set, f"set {text}=")
-        result: Any = target
         for other in args[1:]:
-            result = operators.binary(cx, text, result, Set({Key(cx, v): v for v in cx.elements(other)}))
-        _replace(cx, target, result.entries)
+            operators.set_in_place(cx, text, target, other)
         return NONE
 
     return call
@@ -406,12 +415,12 @@ for _name4, _text4 in (("intersection_update", "&"), ("difference_update", "-"),
 
 @builtin(set.isdisjoint, frozenset.isdisjoint)
 def set_isdisjoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(not any(args[0].contains(cx, v) for v in cx.elements(args[1])))
+    return Const(not any(args[0].contains(cx, v) for v in operators.members(cx, args[1])[0]))
 
 
 def _set_compare(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
     return lambda cx, args, kwargs: operators.compare(
-        cx, text, args[0], Set({Key(cx, v): v for v in cx.elements(args[1])})
+        cx, text, args[0], Set({Key(cx, v): v for v in operators.members(cx, args[1])[0]})
     )
 
 

@@ -10,10 +10,12 @@ import types
 import typing
 from collections.abc import Callable
 
+import torch
+
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
-from pycompiler.capture.values.attributes import MISSING, lookup
+from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import Const
@@ -49,17 +51,19 @@ def classes_of(cx: Capture, value: Value) -> tuple[type, ...]:
 @builtin(isinstance)
 def isinstance_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     value, classes = args[0], classes_of(cx, args[1])
-    cls = value.python_type()
     if isinstance(value, Tensor):
-        return Const(isinstance(value.fake if value.real is None else value.real, classes))
-    if isinstance(value, Object) and value.exists:
-        return Const(isinstance(value.real, classes))
-    return Const(issubclass(cls, classes))
+        plain = tuple(c for c in classes if type(c) is type or issubclass(c, torch.Tensor))
+        if isinstance(value.fake if value.real is None else value.real, plain):
+            return Const(True)
+        classes = tuple(c for c in classes if c not in plain)
+    if lookup(cx, value.python_type(), "__class__") is not object.__dict__["__class__"]:
+        raise Break("unsupported-operation", f"isinstance({value.describe()}), which says what class it is")
+    return Const(is_subclass(cx, value.python_type(), classes, instance=value))
 
 
 @builtin(issubclass)
 def issubclass_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(issubclass(args[0].const(), classes_of(cx, args[1])))
+    return Const(is_subclass(cx, args[0].const(), classes_of(cx, args[1])))
 
 
 @builtin(callable)

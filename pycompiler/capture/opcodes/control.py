@@ -8,6 +8,7 @@ from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.opcodes.registry import SEND_POPS, Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
+from pycompiler.capture.values.attributes import guard_mro
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
@@ -259,6 +260,7 @@ def check_exc_match(frame: Any, ins: Any) -> None:
     classes = frame.pop()
     options = list(classes.iterate(frame.cx)) if isinstance(classes, Tuple) else [classes]
     cls = peek(frame, 1).python_type()
+    guard_mro(frame.cx, cls)
     frame.push(Const(any(isinstance(c, Class) and issubclass(cls, c.cls) for c in options)))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import Handler, opcode
-from pycompiler.capture.values.attributes import MISSING, lookup
+from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
 from pycompiler.capture.values.base import NULL, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple
@@ -146,7 +146,7 @@ def build_list(frame: Any, ins: Any) -> None:
 
 @opcode("BUILD_SET")
 def build_set(frame: Any, ins: Any) -> None:
-    frame.push(Set({Key(frame.cx, v): v for v in frame.popn(ins.arg)}))
+    frame.push(frame.cx.placed(Set({Key(frame.cx, v): v for v in frame.popn(ins.arg)})))
 
 
 @opcode("BUILD_MAP")
@@ -203,8 +203,7 @@ def list_extend(frame: Any, ins: Any) -> None:
 def set_update(frame: Any, ins: Any) -> None:
     iterable = frame.pop()
     target = peek(frame, ins.arg)
-    for v in frame.cx.elements(iterable):
-        target.add(frame.cx, v)
+    operators.set_update(frame.cx, target, iterable)
 
 
 @opcode("DICT_UPDATE")
@@ -296,7 +295,7 @@ MATCH_SELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF: `case int(n)` binds the subject i
 def match_class(frame: Any, ins: Any) -> None:
     cx = frame.cx
     names, cls, subject = frame.pop().const(), frame.pop(), frame.pop()
-    if not issubclass(subject.python_type(), cls.cls):
+    if not is_subclass(cx, subject.python_type(), (cls.cls,), instance=subject):
         frame.push(Const(None))
         return
     positional: tuple[str, ...] = getattr(cls.cls, "__match_args__", ())[: ins.arg]

@@ -5,6 +5,7 @@ In: a raw class attribute and its source.  Out: the value that looking it up giv
 
 from __future__ import annotations
 
+import abc
 import functools
 import types
 import weakref
@@ -71,6 +72,48 @@ def lookup_descriptor(cx: Capture, cls: type, name: str) -> Any:
         cx.guard("class_absent", kind, "__set__")
         cx.guard("class_absent", kind, "__delete__")
     return raw
+
+
+def guard_mro(cx: Capture, cls: type) -> None:
+    """That the bases of a class stay what they are: assigning to `__bases__` makes a new `__mro__`."""
+    if is_mutable(cls) and not cls.__module__.startswith("torch."):
+        cx.guard("id_is", const_source(cls).attr("__mro__"), cls.__mro__)
+
+
+class Registrations:
+    """`token` changes when a class is registered with any abstract base class."""
+
+    token = property(lambda self: abc.get_cache_token())
+
+
+REGISTRATIONS = Registrations()
+
+
+def is_subclass(cx: Capture, cls: type, bases: tuple[type, ...], *, instance: Value | None = None) -> bool:
+    """issubclass(cls, bases), or isinstance for an instance of exactly `cls`, with what the answer depends on.
+
+    A plain class answers by the mro.  An abstract one keeps a yes for ever, and a no until something is registered.
+    """
+    return any(_is_subclass(cx, cls, base, instance) for base in bases)
+
+
+def _is_subclass(cx: Capture, cls: type, base: type, instance: Value | None) -> bool:
+    if cls is base and instance is not None:
+        return True
+    meta = type(base)
+    if meta is type:
+        guard_mro(cx, cls)
+        return base in cls.__mro__
+    name = "__subclasscheck__" if instance is None else "__instancecheck__"
+    hook = lookup(cx, meta, name) if meta.__module__.partition(".")[0] != "torch" else None
+    if isinstance(hook, types.FunctionType) and hook is not abc.ABCMeta.__dict__[name]:
+        function = cx.wrap(hook, const_source(meta).then("mro_lookup", name))
+        return bool(cx.truth(cx.call(function, [cx.make(base), cx.make(cls) if instance is None else instance], {})))
+    guard_mro(cx, cls)
+    answer = bool(cx.evaluate_raw(issubclass, cls, base))
+    if not answer and issubclass(meta, abc.ABCMeta):
+        cx.guard("equals", const_source(REGISTRATIONS).attr("token"), abc.get_cache_token())
+    return answer
 
 
 def hold(cx: Capture, source: Source, raw: Any) -> None:

@@ -8,11 +8,13 @@ Dict and set keys are compared as Python compares them: by constant value, else 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
 
@@ -315,21 +317,60 @@ class DictView(Value):
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
 
 
-class Set(Value):
-    """A set or frozenset."""
+UNORDERED = "the order of a set whose elements' hashes, or whose history, are not known"
+KNOWN_HASH = (str, int, float, complex, bytes, bool, type(None), torch.dtype, torch.device, type)
 
-    def __init__(self, items: dict[Key, Value], cls: type = set, *, real: Any = None) -> None:
+
+def known_hash(value: Any) -> bool:
+    """Whether the place of this constant in a set is the same in every call."""
+    if type(value) in (tuple, frozenset):
+        return all(map(known_hash, value))
+    return value == value and (type(value) in KNOWN_HASH or type(value) is type)  # not NaN, which is hashed by identity
+
+
+class Set(Value):
+    """A set or frozenset.
+
+    `shadow` is a real set to which the same happened as to this one in eager, so that its order is CPython's; None when
+    that is not known.  `plain`: all that happened is that the entries were added one by one, in their order.
+    """
+
+    def __init__(self, items: dict[Key, Value], cls: type = set, *, real: Any = None, shadow: Any = None) -> None:
         self.entries = items
         self.cls = cls
         self.real = real  # an existing set: its order is guarded when it is looked at
+        self.plain = shadow is None and real is None
+        self.shadow: Any = self._added(items.values()) if self.plain else shadow
+        self.log: list[tuple[Any, Value | None]] = []  # what happened to an existing set
+        self.changed = False
+        self.made_at: int | None = None
+        self.recipe: tuple[Any, list[Set]] | None = None  # the operation that gave it, for generated code to repeat
+
+    @staticmethod
+    def _added(values: Iterable[Value]) -> Any:
+        """A real set to which the values were added one by one, or None when a hash is not known."""
+        values = list(values)
+        return {v.const() for v in values} if all(v.is_const() and known_hash(v.const()) for v in values) else None
 
     def python_type(self) -> type:
         return self.cls
 
+    def ordered(self, cx: Capture) -> list[Value]:
+        """The elements in CPython's order."""
+        values = list(self.entries.values())
+        if self.real is not None and not self.changed:
+            if self.source is not None:
+                cx.guard_dict_keys(self.source, self.real)
+            return values
+        if len(values) < 2:
+            return values
+        if self.shadow is None:
+            raise Break("unsupported-operation", UNORDERED)
+        place = {v: i for i, v in enumerate(self.shadow)}
+        return sorted(values, key=lambda v: place[v.const()])
+
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        if self.real is not None and self.source is not None:
-            cx.guard_dict_keys(self.source, self.real)
-        return stable(cx, self, list(self.entries.values()))
+        return stable(cx, self, self.ordered(cx))
 
     def length(self, cx: Capture) -> int:
         return len(self.entries)
@@ -340,19 +381,86 @@ class Set(Value):
     def contains(self, cx: Capture, item: Value) -> bool:
         return Key(cx, item) in self.entries
 
-    def add(self, cx: Capture, value: Value) -> None:
+    def happened(self, cx: Capture, method: Any, value: Value | None = None) -> None:
+        """Call before a change: the same is done to the shadow, and will be to the existing set."""
         cx.effects.mutate(self)
-        self.entries.setdefault(Key(cx, value), value)
+        self.changed, self.recipe = True, None
+        if self.source is not None:
+            self.log.append((method, value))
+        if self.shadow is None:
+            return
+        if value is None:
+            method(self.shadow)
+        elif value.is_const() and known_hash(value.const()):
+            method(self.shadow, value.const())
+        elif method is set.add:
+            self.shadow = None
+
+    def add(self, cx: Capture, value: Value) -> None:
+        key = Key(cx, value)
+        self.happened(cx, set.add, value)
+        self.entries.setdefault(key, value)
 
     def discard(self, cx: Capture, value: Value) -> bool:
-        cx.effects.mutate(self)
-        return self.entries.pop(Key(cx, value), None) is not None
+        key = Key(cx, value)
+        if not value.is_const() and self.log and self.log[-1][0] is set.add and self.log[-1][1] is value:
+            self.log.pop()  # as if it had never been there: a value of the capture (an id) that no code can load
+        else:
+            self.happened(cx, set.discard, value)
+        found = self.entries.pop(key, None) is not None
+        self.plain = self.plain and not found
+        return found
+
+    def empty(self, cx: Capture, method: Any) -> None:
+        """set.clear or the pop of the only element."""
+        self.happened(cx, method)
+        self.plain = self.plain and not self.entries
+        self.entries = {}
+
+    def replace(self, cx: Capture, other: Set, method: Any, operand: Value, elements: list[Value]) -> None:
+        """`method(self, operand)` changes the set in place, and gives it what `other` has."""
+        if self.source is not None:
+            if isinstance(operand, Dict):
+                raise Break("mutation-unsupported", f"a dict into an existing {self.cls.__name__}")
+            given = operand.additions() if isinstance(operand, Set) else elements
+            if given is None:
+                raise Break("unsupported-operation", UNORDERED)
+            then = Set({Key(cx, v): v for v in given}, frozenset) if isinstance(operand, Set) else Tuple(given)
+            cx.effects.mutate(self)
+            self.log.append((method, then))
+        self.entries, self.shadow, self.plain, self.changed = other.entries, other.shadow, False, True
+        self.recipe = None
+
+    def additions(self) -> list[Value] | None:
+        """The elements in an order in which adding them to an empty set gives this very set, or None."""
+        values = list(self.entries.values())
+        if self.plain or len(values) < 2:
+            return values
+        if self.shadow is None:
+            return None
+        place = {v: i for i, v in enumerate(self.shadow)}
+        for order in (values, sorted(values, key=lambda v: place[v.const()])):
+            made = type(self.shadow)([v.const() for v in order])
+            if list(made) == list(self.shadow) and sys.getsizeof(made) == sys.getsizeof(self.shadow):
+                return order
+        return None
+
+    def operand(self, cx: Capture) -> Set | None:
+        """What generated code can load in place of this set as it is now: an existing set, or a copy by additions."""
+        if self.source is not None and not self.changed:
+            return self
+        order = self.additions() if self.source is None else None
+        return None if order is None else Set({Key(cx, v): v for v in order}, self.cls)
 
     def is_const(self) -> bool:
         return self.cls is frozenset and all(v.is_const() for v in self.entries.values())
 
     def const(self) -> Any:
-        return frozenset(v.const() for v in self.entries.values()) if self.is_const() else super().const()
+        if not self.is_const():
+            return super().const()
+        if self.shadow is not None or self.real is not None:
+            return frozenset(self.real if self.shadow is None else self.shadow)
+        return frozenset(v.const() for v in self.entries.values())
 
 
 class Slice(Value):

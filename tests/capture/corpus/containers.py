@@ -632,3 +632,69 @@ def list_slices_are_copies(x, a):
 def list_sort_tensor_key(x, a):
     a.sort(key=lambda v: float(v))
     return x + a[0]
+
+
+# the order of sets ----------------------------------------------------------------------------------------------
+@case(X)
+def set_order_of_changes(x):
+    s = set()
+    for i in (8, 0, 16, 24, 3):
+        s.add(i)
+    s.discard(8)
+    s.add(32)
+    return x + len(s), list(s)
+
+
+@case(X)
+def set_order_of_operators(x):
+    a, b = {16, 8, 0}, {24, 8, 1}
+    b ^= {0, 5}
+    b |= {64, 32}
+    return x, list(a | b), list(a & b), list(a - b), list(a ^ b), list(a.union([40])), [*a.copy()], list(b)
+
+
+@case(X)
+def set_order_of_sources(x):
+    d = {"x": 1, "y": 2, "z": 3}
+    made = set("hello"), set(d), set((8, 0)), frozenset({8, 0, 16}), {k for k in d}, {*"ab", *{8, 0}}
+    return x, [list(s) for s in made], list(d.keys() - {"x"}), list(d.keys() | ["w"])
+
+
+@case(X)
+def set_order_in_text(x):
+    return x, str({16, 8, 0}), repr(frozenset({8, 0})), f"{ {24, 16} }", ",".join({"a", "b", "c"}), repr(set())
+
+
+@case(X, {16, 8, 1})
+def set_order_of_an_existing_one(x, s):
+    s.add(0)
+    s.discard(16)
+    s |= {24, 32}
+    return x + len(s), s
+
+
+@case(X, {16, 8, 1}, breaks=ANY)
+def set_order_of_an_existing_one_iterated(x, s):
+    s.add(0)
+    return x + len(s), list(s), list(s | {24, 32})
+
+
+@case(X, breaks=ANY)
+def set_order_of_tensors(x):
+    seen = {x, x + 1}
+    return len(seen), sum(seen)
+
+
+@case(X, breaks=ANY)
+def set_order_of_a_shrunk_one(x):
+    s = set(range(100))
+    for i in range(95):
+        s.discard(i)
+    s.add(7)
+    return x, list(s), s
+
+
+@case(X)
+def frozenset_keys(x):
+    table = {frozenset({1, 2}): 3}
+    return x + table[frozenset([2, 1])], frozenset([1]) in {frozenset([1])}
