@@ -24,6 +24,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
+use crate::ffi::aten::pytype::Taken;
 use crate::ffi::aten::{
     self as torch, BelowAutograd, Counted, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor,
     Unwrapped,
@@ -135,6 +136,8 @@ pub struct Plan {
     symbols: Vec<(usize, i64)>,
     /// Inputs that a step reads; the others are at most returned, and may be anything.
     reads_input: Vec<bool>,
+    /// For each step the inputs that no later step reads and no output is.
+    ends: Vec<Box<[usize]>>,
     /// Slots whose address kernels need.
     wants_ptr: Vec<bool>,
     arena_bytes: usize,
@@ -202,11 +205,13 @@ impl Plan {
         self.constants.iter().map(|c| &c.object).chain(std::iter::once(&self.source)).chain(self.exclusive.held())
     }
 
-    /// Runs the plan; hands the outputs to `sink` in order.
+    /// Runs the plan; hands the outputs to `sink` in order.  `taken`: who owns the inputs, when each of them may go after
+    /// its last use.
     pub fn run<'py>(
         &self,
         py: Python<'py>,
         inputs: &[Object<'_>],
+        taken: Option<&Taken>,
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
         if inputs.len() != self.n_inputs {
@@ -216,17 +221,17 @@ impl Plan {
         if self.n_slots <= SMALL {
             let mut slots = [const { Slot::Empty }; SMALL];
             let mut ptrs = [0usize; SMALL];
-            return self.run_in(py, inputs, &mut slots[..self.n_slots], &mut ptrs[..self.n_slots], sink);
+            return self.run_in(py, (inputs, taken), &mut slots[..self.n_slots], &mut ptrs[..self.n_slots], sink);
         }
         let mut slots: Vec<Slot> = (0..self.n_slots).map(|_| Slot::Empty).collect();
         let mut ptrs = vec![0usize; self.n_slots];
-        self.run_in(py, inputs, &mut slots, &mut ptrs, sink)
+        self.run_in(py, (inputs, taken), &mut slots, &mut ptrs, sink)
     }
 
     fn run_in<'py>(
         &self,
         py: Python<'py>,
-        inputs: &[Object<'_>],
+        (inputs, taken): (&[Object<'_>], Option<&Taken>),
         slots: &mut [Slot],
         ptrs: &mut [usize],
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
@@ -245,6 +250,13 @@ impl Plan {
             if let Err(error) = frame.step(step) {
                 let py = frame.gil.acquire();
                 return Err(self.explain(py, i, error));
+            }
+            if let (Some(taken), [_, ..]) = (taken, &*self.ends[i]) {
+                let py = frame.gil.acquire();
+                for &input in &*self.ends[i] {
+                    frame.slots[input] = Slot::Empty;
+                    taken.give_up(py, input);
+                }
             }
         }
         frame.gil.acquire();

@@ -68,8 +68,23 @@ def grad_free(compiled: Compiled) -> Compiled:
 # -- the differentiable pair ------------------------------------------------------------------------------------------
 
 
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+def boxed(compiled: Compiled) -> Boxed:
+    """`compiled` as a callable of one list of inputs, which may be empty afterwards: a plan frees each after its last use."""
+    if isinstance(compiled, _native.Plan):
+        return compiled
+    return lambda inputs: compiled(*inputs)
+
+
+# ctx.maybe_clear_saved_tensors(): what the graph saved is let go now, unless this backward was told to retain it.  A torch
+# without it does so when the backward is over.
+_clear = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda ctx: None)
+
+
 class LazyBackward:
-    """A backward graph that is compiled when it is first needed; afterwards `call` is the compiled callable."""
+    """A backward graph that is compiled when it is first needed; from then on `call` takes the list of its inputs."""
 
     def __init__(self, module: fx.GraphModule, compiler: Callable[[fx.GraphModule, list[Any]], Compiled]) -> None:
         self._lock = threading.Lock()
@@ -77,15 +92,12 @@ class LazyBackward:
             module,
             compiler,
         )
-        self.call: Compiled = self._first
+        self.call: Boxed | None = None
         if not module.graph.output_node().args[0]:
-            self._pending, self.call = None, lambda *_: ()
+            self._pending, self.call = None, lambda _: ()
 
-    def _first(self, *args: Any) -> Sequence[Any]:
-        return self.compile()(*args)
-
-    def compile(self) -> Compiled:
-        """Compile now, once, whatever thread asks; returns the compiled callable."""
+    def compile(self) -> Boxed:
+        """Compile now, once, whatever thread asks; returns `call`."""
         with self._lock:
             if self._pending is not None:
                 module, compiler = self._pending
@@ -93,10 +105,11 @@ class LazyBackward:
                 _native.pause_hook()  # a backward inside of a compiled program is not part of that program
                 try:
                     with torch.no_grad(), torch._C._DisableAutocast():
-                        self.call = compiler(module, inputs)
+                        self.call = boxed(compiler(module, inputs))
                 finally:
                     _native.resume_hook()
                 self._pending = None
+        assert self.call is not None  # set before `_pending` is cleared
         return self.call
 
 
@@ -169,7 +182,7 @@ class _Like:
 
 def differentiable(joint: Joint, part: Partition, forward: Compiled, backward: LazyBackward, name: str) -> Compiled:
     """The pair behind one autograd Function: takes the graph inputs, returns the fresh outputs."""
-    scope: dict[str, Any] = {"forward_graph": forward, "lazy": backward, "coerce": _coerce, "torch": torch}
+    scope: dict[str, Any] = {"forward_graph": forward, "lazy": backward, "coerce": _coerce, "clear": _clear}
     scope.update(
         {
             "grad_mode": torch.is_grad_enabled,
@@ -221,13 +234,19 @@ def _backward_lines(joint: Joint, part: Partition, scope: dict[str, Any]) -> lis
         saved = "*ctx.saved_tensors, " if is_tensor else ""
     else:
         lines.append("    tensors, numbers = iter(ctx.saved_tensors), iter(ctx.numbers)")
-        lines.append(f"    saved = ({' '.join('next(tensors),' if t else 'next(numbers),' for t in is_tensor)})")
-        saved = "*saved, "
-    lines.append(f"    grads = lazy.call({saved}{', '.join(f'g{k}' for k in joint.tangent_of)})")
+        saved = "".join("next(tensors), " if t else "next(numbers), " for t in is_tensor)
+    # compiled first: when that fails, the graph keeps what it saved
+    lines += ["    run = lazy.call or lazy.compile()"]
+    lines.append(f"    inputs = [{saved}{', '.join(f'g{k}' for k in joint.tangent_of)}]")
+    lines += [f"    saved{g[1]} = inputs[{g[1]}]" for g in part.grads if g is not None and g[0] == "saved"]
+    if not all(is_tensor):
+        lines.append("    del tensors")
+    if any(is_tensor):
+        lines.append("    clear(ctx)")
+    lines.append("    grads = run(inputs)")
     tangents = joint.tangent_of
     spelled = {"result": "grads[{}]".format, "tangent": lambda k: f"g{tangents[k]}"}
-    tensor_at = {j: sum(is_tensor[:j]) for j in range(len(is_tensor))}
-    spelled["saved"] = lambda j: f"ctx.saved_tensors[{tensor_at[j]}]"
+    spelled["saved"] = "saved{}".format
     results = ["None" if g is None else spelled[g[0]](g[1]) for g in part.grads]
     if results == [f"grads[{i}]" for i in range(len(results))]:
         lines.append("    return tuple(grads)")

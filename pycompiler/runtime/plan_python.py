@@ -1,8 +1,8 @@
 """The oracle of the native executor: a plan, step for step, in plain Python.
 
-In: an `ir.plan.Plan`.  Out: `PythonPlan`, called like `_native.Plan`: with the inputs (or one list of them), returns
-a tuple.  Kernels are called through cffi in ABI mode.  Slow and obvious; tests compare `_native.Plan` with it, and it
-runs plans where the engine cannot.
+In: an `ir.plan.Plan`.  Out: `PythonPlan`, called like `_native.Plan`: with the inputs (or one list of them, which is
+emptied, and whose tensors are freed after their last use), returns a tuple.  Kernels are called through cffi in ABI mode.
+Slow and obvious; tests compare `_native.Plan` with it, and it runs plans where the engine cannot.
 
     PythonPlan(plan)(x, y)    # (output, ...)
 """
@@ -111,11 +111,15 @@ class PythonPlan:
             self._ffi, self._library = open_library(plan.library, symbols)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        ends: dict[int, list[int]] = {}
         if len(inputs) == 1 and type(inputs[0]) is list:
-            inputs = tuple(inputs[0])
+            given = inputs[0]
+            inputs, ends = tuple(given), input_ends(self.plan)
+            given.clear()
         if len(inputs) != self.n_inputs:
             raise TypeError(f"graph {self.name}: {self.n_inputs} inputs expected, {len(inputs)} given")
         slots: Slots = {**dict(enumerate(inputs)), **self.plan.constants}
+        del inputs
         env = {name: slots[slot].size(dim) for name, (slot, dim) in self.plan.symbols.items()}
         for i, step in enumerate(self.plan.steps):
             try:
@@ -124,6 +128,8 @@ class PythonPlan:
             except Exception as error:
                 error.add_note(f"in the compiled graph {self.name}, step {i} ({label(step)})")
                 raise
+            for slot in ends.get(i, ()):
+                del slots[slot]
         return tuple(out[0] if isinstance(out, tuple) else slots[out] for out in self.plan.outputs)
 
     def _alloc(self, step: Alloc, slots: Slots, env: Env) -> None:
@@ -191,6 +197,34 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     Free: PythonPlan._free,
     CopyInto: PythonPlan._copy,
 }
+
+
+def slots_of(value: Any) -> Iterator[int]:
+    """The slots that an argument names."""
+    if isinstance(value, SlotRef):
+        yield value.slot
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from slots_of(item)
+
+
+READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
+    View: lambda step: (step.base,),
+    Kernel: lambda step: step.slots,
+    Aten: lambda step: (*slots_of(step.args), *slots_of(tuple(step.kwargs.values()))),
+    CountVersions: lambda step: step.slots,
+    CopyInto: lambda step: (step.target, step.source),
+}
+
+
+def input_ends(plan: Plan) -> dict[int, list[int]]:
+    """For each step the inputs that no later step reads and no output is."""
+    last = {slot: i for i, step in enumerate(plan.steps) for slot in READS.get(type(step), lambda _: ())(step)}
+    ends: dict[int, list[int]] = {}
+    for slot, i in last.items():
+        if slot < plan.n_inputs and slot not in plan.outputs:
+            ends.setdefault(i, []).append(slot)
+    return ends
 
 
 def number(size: Size, env: Env) -> int:

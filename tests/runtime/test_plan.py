@@ -177,6 +177,60 @@ def test_takes_one_list(executor: Executor, library: str) -> None:
 
 
 @both
+def test_frees_the_inputs_of_a_list_after_their_last_use(executor: Executor, library: str) -> None:
+    alive: list[list[bool]] = []
+
+    @torch.library.custom_op("pycompiler_test::look", mutates_args=())
+    def look(x: torch.Tensor) -> torch.Tensor:
+        alive.append([ref() is not None for ref in refs])
+        return x + 1
+
+    op = torch.ops.pycompiler_test.look.default
+    steps = [
+        Aten(torch.ops.aten.add.Tensor, (SlotRef(0), SlotRef(1)), {}, (4,)),
+        View(5, 2, (4,), (1,), 0),  # a view keeps the memory alive, not its base
+        Aten(op, (SlotRef(4),), {}, (6,)),
+        Aten(torch.ops.aten.add.Tensor, (SlotRef(6), SlotRef(5)), {}, (7,)),
+        Aten(op, (SlotRef(3),), {}, (8,)),
+    ]
+    plan = executor(plan_of(steps, [7, 8, 0], 4, 9))
+    tensors = [some(4) for _ in range(4)]
+    expected = [tensors[0] + tensors[1] + 1 + tensors[2], tensors[3] + 1, tensors[0].clone()]
+    refs = [weakref.ref(t) for t in tensors]
+    for got, want in zip(plan(*tensors), expected, strict=True):
+        torch.testing.assert_close(got, want)
+    assert alive == [[True] * 4] * 2  # the caller owns what comes as arguments
+    alive.clear()
+    held = tensors[1]
+    outputs = plan(tensors)
+    assert tensors == []
+    assert outputs[2] is refs[0]()
+    for got, want in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(got, want)
+    assert alive == [[True, True, False, True]] * 2
+    del held
+    assert [ref() is not None for ref in refs] == [True, False, False, False]
+
+
+@both
+def test_a_failing_call_frees_the_inputs_of_its_list(executor: Executor) -> None:
+    steps = [Aten(torch.ops.aten.relu.default, (SlotRef(0),), {}, (2,)),
+             Aten(torch.ops.aten.mm.default, (SlotRef(1), SlotRef(2)), {}, (3,))]  # fmt: skip
+    plan = executor(plan_of(steps, [3], 2, 4))
+    tensors = [some(4), some(5)]
+    refs = [weakref.ref(t) for t in tensors]
+    try:
+        plan(tensors)
+        raise AssertionError("mm takes matrices")
+    except RuntimeError:
+        pass
+    assert tensors == []
+    assert [ref() for ref in refs] == [None, None]
+    with pytest.raises(TypeError, match="2 inputs expected, 1 given"):
+        plan([some(4)])
+
+
+@both
 def test_input_as_output_is_the_same_object(executor: Executor, library: str) -> None:
     x, y = some(4).requires_grad_(), some(2)
     outputs = executor(CASES["outputs"].plan("g", library))(x, y)

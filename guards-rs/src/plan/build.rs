@@ -57,7 +57,13 @@ impl Plan {
             let unknown = || in_graph(PyValueError::new_err(format!("a size symbol of input {slot}")));
             *reads_input.get_mut(slot).ok_or_else(unknown)? = true;
         }
-        let (wants_ptr, arena_bytes) = lower(&mut steps, uses, &builder.itemsizes);
+        let (uses, arena_bytes) = lower(&mut steps, uses, &builder.itemsizes);
+        let mut ends = vec![Vec::new(); steps.len()];
+        for slot in (0..builder.n_inputs).filter(|&slot| uses.read[slot]) {
+            if !outputs.iter().any(|output| matches!(output, Output::Input(at) if *at == slot)) {
+                ends[uses.last[slot]].push(slot);
+            }
+        }
         Ok(Plan {
             n_inputs: builder.n_inputs,
             n_slots: builder.n_slots,
@@ -69,7 +75,8 @@ impl Plan {
             outputs,
             constants,
             reads_input,
-            wants_ptr,
+            ends: ends.into_iter().map(Vec::into_boxed_slice).collect(),
+            wants_ptr: uses.by_kernel,
             arena_bytes,
             exclusive: Exclusive::default(),
         })
@@ -369,8 +376,8 @@ fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
     }
 }
 
-/// Turns buffers and views that only kernels see into addresses; gives which slots need one, and the scratch's size.
-fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> (Vec<bool>, usize) {
+/// Turns buffers and views that only kernels see into addresses; gives the uses as they are then, and the scratch's size.
+fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> (Uses, usize) {
     // views last to first, so that a view of a view is decided before its base
     for i in (0..steps.len()).rev() {
         let Step::View { slot, base, offset, dtype, .. } = &steps[i] else { continue };
@@ -408,7 +415,7 @@ fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> (Ve
     for (&(i, slot), offset) in owners.iter().zip(offsets) {
         steps[i] = Step::Place { slot, offset };
     }
-    (uses.by_kernel, total)
+    (uses, total)
 }
 
 /// The bytes of an allocation that needs no tensor.

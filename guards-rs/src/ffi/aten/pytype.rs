@@ -5,6 +5,7 @@
 //!
 //! `as_plan` and `run` are the way in for the engine: the same plan, without a Python call in between.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr::{addr_of_mut, null_mut};
@@ -43,6 +44,43 @@ pub fn plan_of<'a>(object: &'a Bound<'_, PyAny>) -> Option<&'a Plan> {
     unsafe { as_plan(object.as_ptr()) }
 }
 
+/// The inputs of a call that came as one list: the list is empty from then on, so that an input may be freed before the
+/// call ends.
+pub struct Taken(Box<[Cell<*mut ffi::PyObject>]>);
+
+impl Taken {
+    /// # Safety
+    /// `list` is a live list and the GIL is held, as it is when the value is dropped.
+    unsafe fn from_list(py: Python<'_>, list: *mut ffi::PyObject) -> PyResult<Taken> {
+        // SAFETY: a live list; each item gets a reference of its own before the list lets go.
+        unsafe {
+            let n = ffi::PyList_Size(list);
+            let items = (0..n).map(|i| Cell::new(ffi::Py_NewRef(ffi::PyList_GetItem(list, i)))).collect();
+            let taken = Taken(items);
+            if ffi::PyList_SetSlice(list, 0, n, null_mut()) != 0 {
+                return Err(PyErr::fetch(py));
+            }
+            Ok(taken)
+        }
+    }
+
+    /// Lets go of an input, which nobody looks at from now on.
+    pub fn give_up(&self, _py: Python<'_>, input: usize) {
+        let object = self.0[input].replace(null_mut());
+        // SAFETY: null, or a reference that this value owned; the token proves the GIL.
+        unsafe { ffi::Py_XDECREF(object) };
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        for object in &*self.0 {
+            // SAFETY: null, or a reference that this value owns; dropped by `call`, which holds the GIL.
+            unsafe { ffi::Py_XDECREF(object.replace(null_mut())) };
+        }
+    }
+}
+
 /// Runs a plan on borrowed objects; fills `outputs` (one per output of the plan) with new references.
 ///
 /// # Safety
@@ -57,7 +95,7 @@ pub unsafe fn run(
     let result = {
         // SAFETY: the caller's promise.
         let inputs = unsafe { Object::slice(inputs) };
-        plan.run(py, inputs, &mut |object| {
+        plan.run(py, inputs, None, &mut |object| {
             outputs[n] = object.into_ptr();
             n += 1;
         })
@@ -105,29 +143,32 @@ unsafe extern "C" fn vectorcall(
 /// # Safety
 /// `given` are live objects and the GIL is held.
 unsafe fn call(py: Python<'_>, plan: &Plan, given: &[*mut ffi::PyObject]) -> PyResult<*mut ffi::PyObject> {
-    // SAFETY: live objects; a list's items stay alive because `kept` owns them during the run.
+    // SAFETY: live objects; those of a list are owned by `taken` until the plan gives them up.
     unsafe {
         if let [only] = given {
             if ffi::PyList_CheckExact(*only) != 0 {
-                let kept = ffi::PyList_AsTuple(*only);
-                let kept: Bound<'_, PyAny> = Bound::from_owned_ptr_or_err(py, kept)?;
-                let n = ffi::PyTuple_Size(kept.as_ptr());
-                let items: Vec<_> = (0..n).map(|i| ffi::PyTuple_GetItem(kept.as_ptr(), i)).collect();
-                return tuple_of(py, plan, &items);
+                let taken = Taken::from_list(py, *only)?;
+                let items: Vec<_> = taken.0.iter().map(Cell::get).collect();
+                return tuple_of(py, plan, &items, Some(&taken));
             }
         }
-        tuple_of(py, plan, given)
+        tuple_of(py, plan, given, None)
     }
 }
 
 /// # Safety
 /// As `call`.
-unsafe fn tuple_of(py: Python<'_>, plan: &Plan, inputs: &[*mut ffi::PyObject]) -> PyResult<*mut ffi::PyObject> {
+unsafe fn tuple_of(
+    py: Python<'_>,
+    plan: &Plan,
+    inputs: &[*mut ffi::PyObject],
+    taken: Option<&Taken>,
+) -> PyResult<*mut ffi::PyObject> {
     // SAFETY: live inputs; the tuple is ours until it is returned, and each item is set once.
     unsafe {
         let tuple: Bound<'_, PyAny> = Bound::from_owned_ptr_or_err(py, ffi::PyTuple_New(plan.n_outputs() as isize))?;
         let mut n = 0;
-        plan.run(py, Object::slice(inputs), &mut |object| {
+        plan.run(py, Object::slice(inputs), taken, &mut |object| {
             ffi::PyTuple_SetItem(tuple.as_ptr(), n, object.into_ptr());
             n += 1;
         })?;
@@ -274,7 +315,7 @@ pub fn create(py: Python<'_>) -> PyResult<Py<PyAny>> {
     }
     let getset = Box::leak(Box::new(getset));
     let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
-    let doc = c"Plan(plan): executes an ir.plan.Plan natively; called with the inputs (or one list of them), returns a tuple.";
+    let doc = c"Plan(plan): executes an ir.plan.Plan natively; called with the inputs (or one list of them, which it empties), returns a tuple.";
     let slots = Box::leak(Box::new([
         slot(ffi::Py_tp_new, new as *mut c_void),
         slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),

@@ -1,0 +1,158 @@
+"""What a compiled graph saves for its backward lives as long as eager's, and not longer than its last use."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from ad_helpers import fakes, lifted, run_graph
+from torch.utils.checkpoint import checkpoint
+
+from pycompiler.autograd import compile_joint, runtime
+from pycompiler.graphs import compile_aten
+
+SECOND = "Trying to backward through the graph a second time"
+
+
+def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x @ w).tanh().exp().matmul(w.sigmoid())
+
+
+def leaves() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(6, 6, requires_grad=True) for _ in range(2)]
+
+
+def compiled_with(compiler: Any, fn: Any = program) -> Any:
+    gm, _ = lifted(fn, leaves())
+    return compile_joint(gm, fakes(gm), fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler)
+
+
+def gradients(fn: Any) -> list[torch.Tensor]:
+    inputs = leaves()
+    return list(torch.autograd.grad(fn(*inputs).sum(), inputs))
+
+
+@pytest.fixture(params=["plan", "aten", "old torch"])
+def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "old torch":
+        monkeypatch.setattr(runtime, "_clear", lambda ctx: None)
+    fn = compiled_with(run_graph if request.param == "aten" else compile_aten)
+    return lambda *args: fn(*args)[0]
+
+
+def test_retained_graph_is_used_twice(run: Any) -> None:
+    inputs = leaves()
+    out = run(*inputs).sum()
+    expected = gradients(program)
+    for retain in (True, True, False):
+        for got, want in zip(torch.autograd.grad(out, inputs, retain_graph=retain), expected, strict=True):
+            torch.testing.assert_close(got, want)
+    with pytest.raises(RuntimeError, match=SECOND):
+        torch.autograd.grad(out, inputs)
+    with pytest.raises(RuntimeError, match=SECOND):
+        out.backward()
+
+
+def test_saved_tensor_hooks(run: Any) -> None:
+    inputs, calls = leaves(), {"pack": 0, "unpack": 0}
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        calls["pack"] += 1
+        return t.detach().clone()
+
+    def unpack(t: torch.Tensor) -> torch.Tensor:
+        calls["unpack"] += 1
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        out = run(*inputs).sum()
+    for times, retain in ((1, True), (2, False)):
+        for got, want in zip(torch.autograd.grad(out, inputs, retain_graph=retain), gradients(program), strict=True):
+            torch.testing.assert_close(got, want)
+        assert calls["unpack"] == times * calls["pack"] > 0
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed(run: Any, reentrant: bool) -> None:
+    inputs = leaves()
+    out = checkpoint(lambda *args: run(*args) * 2, *inputs, use_reentrant=reentrant)
+    out.sum().backward()
+    for leaf, want in zip(inputs, gradients(program), strict=True):
+        torch.testing.assert_close(leaf.grad, 2 * want)
+
+
+def test_two_outputs_that_go_backward_one_after_the_other() -> None:
+    fn = compiled_with(compile_aten, lambda x, w: ((x * w).exp(), (x @ w).tanh()))
+    inputs = leaves()
+    one, two = fn(*inputs)
+    one.sum().backward(retain_graph=True)
+    two.sum().backward()
+    x, w = (t.detach().requires_grad_() for t in inputs)
+    ((x * w).exp().sum() + (x @ w).tanh().sum()).backward()
+    torch.testing.assert_close([t.grad for t in inputs], [x.grad, w.grad])
+    with pytest.raises(RuntimeError, match=SECOND):
+        one.sum().backward()
+
+
+def test_saved_tensor_that_is_a_gradient() -> None:
+    fn = compiled_with(compile_aten, lambda x, w: (x * w.detach().exp()).sum() + w.sum())
+    inputs = leaves()
+    for _ in range(2):
+        out = fn(*inputs)[0]
+        got = torch.autograd.grad(out, inputs)
+        torch.testing.assert_close(got[0], inputs[1].detach().exp())
+        torch.testing.assert_close(got[1], torch.ones(6, 6))
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_is_freed_inside_of_the_backward_unless_retained(retain: bool) -> None:
+    if not hasattr(torch._C._FunctionBase, "maybe_clear_saved_tensors"):
+        pytest.skip("this torch clears what is saved when the backward is over")
+    inputs, saved, seen = leaves(), [], []
+
+    def boxed(compiled: Any) -> Any:
+        def take(values: list[Any]) -> Any:
+            results = compiled(*values)
+            values.clear()
+            seen.append([ref() is not None for ref in saved])
+            return results
+
+        return take
+
+    def forward(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        plan = compile_aten(gm, example_inputs)
+
+        def run(*args: Any) -> Any:
+            outs = plan(*args)
+            saved.extend(weakref.ref(t.untyped_storage()) for t in outs[1:])
+            return outs
+
+        return run
+
+    gm, _ = lifted(program, inputs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "boxed", boxed)
+        out = compile_joint(gm, fakes(gm), fw_compiler=forward, bw_compiler=compile_aten)(*inputs)[0]
+        out.sum().backward(retain_graph=retain)
+    assert saved
+    assert seen == [[retain] * len(saved)]
+
+
+def test_a_backward_that_does_not_compile_keeps_what_is_saved() -> None:
+    answers: list[Any] = [RuntimeError("no disk")]
+
+    def bw_compiler(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        if answers:
+            raise answers.pop()
+        return compile_aten(gm, example_inputs)
+
+    inputs = leaves()
+    gm, _ = lifted(program, inputs)
+    out = compile_joint(gm, fakes(gm), fw_compiler=compile_aten, bw_compiler=bw_compiler)(*inputs)[0].sum()
+    with pytest.raises(RuntimeError, match="no disk"):
+        out.backward()
+    out.backward()
+    torch.testing.assert_close([t.grad for t in inputs], gradients(program))
