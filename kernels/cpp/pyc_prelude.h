@@ -44,7 +44,7 @@ PYC_INLINE float pyc_from_bf16(bf16 v) { return pyc_bits<float>((uint32_t)v.bits
 PYC_INLINE bf16 pyc_to_bf16(float v) {
     uint32_t u = pyc_bits<uint32_t>(v);
     uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    return bf16{(uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded)};
+    return bf16{(uint16_t)(v != v ? 0x7fc0u : rounded)};
 }
 
 // Of a float that is a bf16 number exactly.

@@ -15,8 +15,8 @@ from pycompiler.codegen.cpp import ops
 from pycompiler.codegen.cpp.index import c_index
 from pycompiler.codegen.cpp.types import Unsupported, cast, constant, ctype, load, stored
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.kernel import Stage
-from pycompiler.ir.loops import Buffer, Op
+from pycompiler.ir.kernel import LOADS, Stage
+from pycompiler.ir.loops import Buffer, Loop, Op
 
 
 @dataclass
@@ -74,11 +74,14 @@ class BodyWriter:
     def __init__(self, context: Context, stage: Stage, inside: Scope) -> None:
         self.c, self.stage, self.inside = context, stage, inside
         self.value: list[str] = []
+        self.rounded = rounded_values(stage.loop)
+        self.exact: list[bool] = []
 
     def write(self) -> list[str]:
         """Names of the results."""
         for op in self.stage.loop.body:
             self.value.append(self.op(op))
+            self.exact.append(self.is_exact(op))
         return [self.value[r] for r in self.stage.loop.results]
 
     def local(self, e: Expr) -> dict[str, str]:
@@ -121,13 +124,36 @@ class BodyWriter:
         dtypes = [self.stage.loop.body[a].dtype for a in op.args]
         if op.name == "truediv" and ctype(op.dtype).compute == "float" and self.many_by_one(args[0], args[1]):
             return self.divide(args[0], args[1], op.dtype)
-        text = ops.pointwise(op.name, args, dtypes, op.dtype)
+        if op.name == "cast" and op.dtype == torch.bfloat16 and self.exact[op.args[0]]:
+            return args[0]
+        text = self.approximate(op) or ops.pointwise(op.name, args, dtypes, op.dtype)
         if text in args:
             return text
         scope = self.scope_for(args, [])
         if op.name in ops.SCALAR_ONLY and ctype(dtypes[0]).kind == "int":
             self.may_fail(scope)
         return self.define((text, op.dtype), text, ctype(op.dtype).compute, scope)
+
+    def is_exact(self, op: Op) -> bool:
+        """Whether the value is a bf16 number, held in a float."""
+        if op.name in (*LOADS, "cast") and op.dtype == torch.bfloat16:
+            return True
+        kept = op.name in ("neg", "abs") or (op.name == "cast" and op.dtype == torch.float32)
+        return kept and self.exact[op.args[0]]
+
+    def approximate(self, op: Op) -> str | None:
+        """The form of an elementary function that its surroundings allow."""
+        at, body = len(self.value), self.stage.loop.body
+        if op.dtype != torch.float32:
+            return None
+        suffix = "_rounded" if at in self.rounded else ""
+        if suffix and op.name in ROUNDED:
+            return f"pyc_{op.name}_rounded({self.value[op.args[0]]})"
+        if op.name == "add":
+            for a, b in (op.args, op.args[::-1]):
+                if body[a].name == "erf" and body[b].name == "const" and body[b].attrs[0] == 1:
+                    return f"pyc_erf_plus_one{suffix}({self.value[body[a].args[0]]})"
+        return None
 
     def many_by_one(self, a: str, b: str) -> bool:
         """Whether the values of a vector loop are divided by one that does not change in it."""
@@ -191,6 +217,30 @@ class BodyWriter:
         if guard is not None:
             at = f"{guard} ? {at} : 0"
         return self.define((name, at), at, "int64_t", scope)
+
+
+# Functions with a cheaper form for values that are rounded to bf16 at once, up to factors.
+ROUNDED = ("sin", "cos", "log")
+
+
+def rounded_values(loop: Loop) -> set[int]:
+    """The float values of which no more than the precision of bf16 is used: all uses are a cast to bf16, or products
+    of which that is true."""
+    uses: dict[int, list[int]] = {k: [] for k in range(len(loop.body))}
+    for k, op in enumerate(loop.body):
+        for a in op.args:
+            uses[a].append(k)
+    found: set[int] = set()
+    for k in reversed(range(len(loop.body))):
+        if loop.body[k].dtype != torch.float32 or k in loop.results or not uses[k]:
+            continue
+        if all(
+            (loop.body[u].name == "cast" and loop.body[u].dtype == torch.bfloat16)
+            or (loop.body[u].name in ("mul", "neg", "abs") and u in found)
+            for u in uses[k]
+        ):
+            found.add(k)
+    return found
 
 
 def checked_index(c: Context, index: Expr, local: Mapping[str, str], name: str) -> str:

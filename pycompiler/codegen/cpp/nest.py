@@ -19,6 +19,8 @@ import torch
 
 from pycompiler.codegen.cpp import folds
 from pycompiler.codegen.cpp.accumulate import FLUSH, Accumulators
+from pycompiler.codegen.cpp.angles import near_and_far
+from pycompiler.codegen.cpp.blocks import in_blocks
 from pycompiler.codegen.cpp.body import BodyWriter, Context, Function, Scope, checked_index, store
 from pycompiler.codegen.cpp.folds import Fold
 from pycompiler.codegen.cpp.lines import InnerLoop, closed, indent, nested, opened
@@ -465,7 +467,10 @@ class NestWriter:
         if chunked:
             begin = f"{last.var}_from"
             last = InnerLoop(last.var, begin, f"pyc_min_index({begin} + {CHUNK}, {loops[-1].end})")
-        block = [*before, *simd, *nested([last], current.inside.lines), *after]
+        blocks = None
+        if simd and self.nest.split is None and len(loops) == 1 and not (before or after or current.clauses):
+            blocks = in_blocks(last, current.inside.lines, numel(self.inner_dims))
+        block = blocks or [*before, *near_and_far(simd, last, current.inside.lines), *after]
         if chunked:
             block = [f"for (int64_t {last.start} = 0; {last.start} < {loops[-1].end}; {last.start} += {CHUNK}) {{",
                      *indent(block), "}"]  # fmt: skip

@@ -1,0 +1,41 @@
+"""Loops that mostly move memory, in blocks whose loads all come before their stores.
+
+In: an innermost loop with one store of floats.  Out: the same, where it is cheap
+
+    for (j0_at...; j0_at += 128) {
+        float block[128];
+        for (k...) block[k] = ...;
+        for (k...) p1[...] = block[k];
+    }
+
+A load waits for a store before it whose address is equal modulo 4096, and tensors that were allocated one after the
+other often are 4096 n + 64 bytes apart: then each load of a plain loop waits for the last store.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pycompiler.codegen.cpp.lines import InnerLoop, indent, nested
+
+BLOCK = 128  # elements: eight vectors of AVX-512
+FEW_LINES = 6  # of a body that memory keeps waiting
+STORE = re.compile(r"(p\d+\[[^][]+\]) = (pyc_store<float>\(\w+\));")
+
+
+def in_blocks(loop: InnerLoop, lines: list[str], size: int | None) -> list[str] | None:
+    """`size`: what the number of the loop's points is a multiple of; None if the loop stays as it is."""
+    store = STORE.fullmatch(lines[-1]) if lines else None
+    if size is None or size % BLOCK or store is None or len(lines) > FEW_LINES:
+        return None
+    if any(not line.startswith("const ") for line in lines[:-1]):
+        return None
+    at = f"{loop.var}_at"
+    points = InnerLoop(loop.var, at, f"{at} + {BLOCK}")
+    simd, kept = "#pragma omp simd", f"block[{loop.var} - {at}]"
+    body = [
+        f"alignas(64) float block[{BLOCK}];",
+        *[simd, *nested([points], [*lines[:-1], f"{kept} = {store[2]};"])],
+        *[simd, *nested([points], [f"{store[1]} = {kept};"])],
+    ]
+    return [f"for (int64_t {at} = {loop.start}; {at} < {loop.end}; {at} += {BLOCK}) {{", *indent(body), "}"]

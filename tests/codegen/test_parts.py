@@ -1,0 +1,91 @@
+"""Forms of loops that depend on size and surroundings: parts of one buffer, tiles, blocks, sines near and far, what is
+rounded to bf16 at once.  The values against eager; that the form is used, by the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kernel_harness import check, compile_plan, lowered, run_plan
+
+from pycompiler.codegen.cpp import generate
+from pycompiler.scheduling import schedule
+
+
+def text(f: Callable[..., Any], *args: torch.Tensor) -> str:
+    return generate(schedule(lowered(f, args))).text
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
+
+@pytest.mark.parametrize("widths", [(40, 40), (40, 24, 7)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parts_of_a_row_share_its_loop(widths: tuple[int, ...], dtype: torch.dtype) -> None:
+    parts = [random(300, w, dtype=dtype) for w in widths]
+
+    def cat(*xs: torch.Tensor) -> torch.Tensor:
+        return torch.cat(xs, -1)
+
+    assert text(cat, *parts).count("i0 < 300") == 1
+    check(cat, parts)
+
+
+def test_parts_beyond_a_bundle_share_its_loop() -> None:
+    x = random(1100, 2048, dtype=torch.bfloat16)
+    assert text(lambda x: torch.cat((x, x), -1), x).count("i0 < 1100") == 1
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (321, 130), (130, 321), (600, 70)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tiles(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    check(lambda x, y: x.t() + y, [random(*shape, dtype=dtype), random(*shape[::-1], dtype=dtype)])
+
+
+@pytest.mark.parametrize("size", [128, 4096, 4224, 16384, 16448])
+def test_blocks(size: int) -> None:
+    x = random(size)
+    assert ("block[128]" in text(torch.relu, x)) == (size % 128 == 0)
+    check(torch.relu, [x])
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_sines_near_and_far(far: bool, dtype: torch.dtype) -> None:
+    x = torch.linspace(-3e4, 3e4, 9001)
+    x[:4] = torch.tensor([0.0, -0.0, float("nan"), float("inf")])
+    if far:
+        x[5000:5003] = torch.tensor([1e5, -3e9, 1e30])
+    x = x.to(dtype)
+    check(lambda x: (torch.sin(x), torch.cos(x * 0.5) + torch.sin(x), torch.sin(torch.sin(x))), [x])
+    assert ("pyc_sin_near" in text(torch.sin, x)) == (dtype == torch.float32)
+
+
+def test_a_sine_that_is_rounded_is_approximate_only_there() -> None:
+    x = random(64, dtype=torch.bfloat16)
+    assert "pyc_sin_rounded_near" in text(torch.sin, x)
+    assert "rounded_near" not in text(lambda x: torch.sin(x.float()), x)
+    assert "rounded_near" not in text(lambda x: (torch.sin(x.float()) - 0.5).bfloat16(), x)
+    assert "rounded_near" in text(lambda x: (torch.sin(x.float()) * 3).bfloat16(), x)
+
+
+@pytest.mark.parametrize("f", [F.gelu, lambda x: torch.log(x.abs()), torch.sin, torch.cos])
+def test_every_bf16_number(f: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Within one place of the true value rounded; gelu's tail, where eager has no digit left, against float64."""
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16)
+    x = x[x.isfinite()]
+    got = run_one(f, x).view(torch.int16).int()
+    want = f(x.double()).bfloat16().view(torch.int16).int()
+    tiny = f(x.double()).abs() < 1e-7
+    assert ((got - want).abs() <= 1)[~tiny].all()
+
+
+def run_one(f: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
+    plan, _ = compile_plan(lowered(f, [x]))
+    result = run_plan(plan, [x])[0]
+    assert isinstance(result, torch.Tensor)
+    return result
