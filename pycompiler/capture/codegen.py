@@ -350,7 +350,7 @@ def replay_effects(head: Head) -> Code:
     for obj, name, value in effects.attributes.values():
         target = head.load(obj)
         if value is DELETED:
-            code += [*head.call(object.__delattr__, target, build.load_const(name)), *build.pop_top()]
+            code += [*head.call(rebuild.delete_attribute, target, build.load_const(name)), *build.pop_top()]
         else:
             store = head.call(object.__setattr__, target, build.load_const(name), head.load_item(value))
             code += [*store, *build.pop_top()]

@@ -6,6 +6,7 @@ involved → graph; containers → their own rules; else the special methods of 
 
 from __future__ import annotations
 
+import collections
 import operator
 import sys
 import types
@@ -14,7 +15,7 @@ from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values import exceptions
-from pycompiler.capture.values.attributes import lookup
+from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
@@ -375,6 +376,9 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
     if isinstance(left, Dict) and isinstance(right, Dict):
         a = {cx.key(k): v for k, v in left.pairs(cx)}
         b = {cx.key(k): v for k, v in right.pairs(cx)}
+        ordered = all(issubclass(d.cls, collections.OrderedDict) for d in (left, right))
+        if ordered and list(a) != list(b):
+            return False
         return a.keys() == b.keys() and all(cx.same(a[k], b[k]) or cx.equal(a[k], b[k]) for k in a)
     if isinstance(left, Method) and isinstance(right, Method):
         return cx.same(left.receiver, right.receiver) and cx.equal(left.function, right.function)
@@ -433,14 +437,22 @@ def mapping_pairs(cx: Capture, mapping: Value) -> list[tuple[Value, Value]]:
 def dict_update(cx: Capture, target: Any, source: Value) -> None:
     source = _unwrap(source)
     if isinstance(source, Dict) or (isinstance(source, Object) and hasattr(source.cls, "keys")):
-        pairs = mapping_pairs(cx, source)
-    else:
-        pairs = []
-        for element in cx.elements(source):
-            key, value = cx.elements(element)
-            pairs.append((key, value))
-    for key, value in pairs:
-        target.setitem(cx, key, value)
+        for key, value in mapping_pairs(cx, source):
+            target.setitem(cx, key, value)
+        return
+    for i, element in enumerate(cx.elements(source)):
+        place = f"dictionary update sequence element #{i}"
+        if not iterable(cx, element):
+            cx.throw(TypeError, f"cannot convert {place} to a sequence")
+        pair = list(cx.elements(element))
+        if len(pair) != 2:
+            cx.throw(ValueError, f"{place} has length {len(pair)}; 2 is required")
+        target.setitem(cx, *pair)
+
+
+def iterable(cx: Capture, value: Value) -> bool:
+    """Whether the class of a value has what iter() asks for."""
+    return any(lookup(cx, value.python_type(), n) is not MISSING for n in ("__iter__", "__getitem__"))
 
 
 class Formatted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import types
 from collections.abc import Iterator
@@ -24,6 +25,12 @@ def set_attributes(obj: Any, names: tuple[str, ...], *values: Any) -> Any:
         else:
             object.__setattr__(obj, name, value)
     return obj
+
+
+def delete_attribute(obj: Any, name: str) -> None:
+    """Leave `obj` without the attribute, which the program may have stored first."""
+    with contextlib.suppress(AttributeError):
+        object.__delattr__(obj, name)
 
 
 def base_of(cls: type, *bases: type) -> type:

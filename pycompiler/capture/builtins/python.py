@@ -271,6 +271,10 @@ def super_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if args:
         raise Break("builtin-call", "super(type)")
     frame = cx.frames[-1]
+    if not frame.code.co_argcount:
+        cx.throw(RuntimeError, "super(): no arguments")
+    if "__class__" not in frame.code.co_freevars:
+        cx.throw(RuntimeError, "super(): __class__ cell not found")
     cell = frame.cell("__class__")
     first = frame.code.co_varnames[0]
     receiver = frame.locals[first]

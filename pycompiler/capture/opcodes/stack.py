@@ -195,6 +195,9 @@ def map_add(frame: Any, ins: Any) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(frame: Any, ins: Any) -> None:
     iterable, target = frame.pop(), peek(frame, ins.arg)
+    if not operators.iterable(frame.cx, iterable):
+        cls = iterable.python_type().__name__
+        frame.cx.throw(TypeError, f"Value after * must be an iterable, not {cls}")
     frame.cx.effects.mutate(target)
     target.items.extend(frame.cx.elements(iterable))
 
@@ -209,6 +212,9 @@ def set_update(frame: Any, ins: Any) -> None:
 @opcode("DICT_UPDATE")
 def dict_update(frame: Any, ins: Any) -> None:
     mapping = frame.pop()
+    cls = mapping.python_type()
+    if lookup(frame.cx, cls, "keys") is MISSING:
+        frame.cx.throw(TypeError, f"{cls.__name__!r} object is not a mapping")
     operators.dict_update(frame.cx, peek(frame, ins.arg), mapping)
 
 
@@ -231,7 +237,7 @@ def list_to_tuple(frame: Any, ins: Any) -> None:
 
 def _unpacked(cx: Any, value: Value) -> list[Value]:
     cls = value.python_type()
-    if all(lookup(cx, cls, n) is MISSING for n in ("__iter__", "__getitem__")):
+    if not operators.iterable(cx, value):
         cx.throw(TypeError, f"cannot unpack non-iterable {cls.__name__} object")
     return list(cx.elements(value))
 

@@ -935,3 +935,26 @@ class PartialMethods:
 @case(X, Point(1))
 def dir_and_name(x, p):
     return x + 1, type(p).__name__, p.__class__.__mro__[1] is object, p.__module__.rpartition(".")[2], Point.__doc__
+
+
+class _Slotted:
+    __slots__ = ("k", "q")
+
+    def __init__(self):
+        self.k = 1
+
+
+class _Plain:
+    def __init__(self):
+        self.k = 1
+
+
+@case(X, _Slotted(), _Plain())
+def attribute_stored_then_deleted(x, a, b):
+    for o in (a, b):
+        o.q = 5
+        x = x + o.q
+        del o.q
+        o.k = 7
+        del o.k
+    return x, hasattr(a, "q"), hasattr(b, "k")

@@ -698,3 +698,30 @@ def set_order_of_a_shrunk_one(x):
 def frozenset_keys(x):
     table = {frozenset({1, 2}): 3}
     return x + table[frozenset([2, 1])], frozenset([1]) in {frozenset([1])}
+
+
+@case(X, collections.OrderedDict(a=1, b=2))
+def ordered_dicts_compare_their_order(x, o):
+    p = collections.OrderedDict(b=2, a=1)
+    return x, o == p, o != p, o == dict(p), p == collections.OrderedDict(b=2, a=1), dict(o) == p
+
+
+@case(X)
+def what_cannot_be_unpacked_or_updated(x):
+    seen, d = [], {}
+    attempts = (
+        lambda: [*3],
+        lambda: {*3},
+        lambda: {**3},
+        lambda: dict([1]),
+        lambda: dict(["abc"]),
+        lambda: d.update([("a", 1), 2]),
+        lambda: dict(3),
+        lambda: super(),
+    )
+    for attempt in attempts:
+        try:
+            attempt()
+        except (TypeError, ValueError, RuntimeError) as e:
+            seen.append((type(e).__name__, str(e)))
+    return x, seen, d
