@@ -62,7 +62,8 @@ def test_sines_near_and_far(far: bool, dtype: torch.dtype) -> None:
         x[5000:5003] = torch.tensor([1e5, -3e9, 1e30])
     x = x.to(dtype)
     check(lambda x: (torch.sin(x), torch.cos(x * 0.5) + torch.sin(x), torch.sin(torch.sin(x))), [x])
-    assert ("pyc_sin_near" in text(torch.sin, x)) == (dtype == torch.float32)
+    for n in (9001, 4096):
+        assert ("pyc_sin_near" in text(torch.sin, x[:n].clone())) == (dtype == torch.float32)
 
 
 def test_a_sine_that_is_rounded_is_approximate_only_there() -> None:
