@@ -246,6 +246,13 @@ class Expr:
         """Replaces symbols, all at once."""
         if self.const is not None or self.symbols.isdisjoint(mapping):
             return self
+        if all(len(mono) < 2 and all(a.kind == "sym" for a in mono) for mono, _ in self.terms):
+            total: dict[Monomial, int] = {}
+            for mono, c in self.terms:
+                found = mapping.get(mono[0].key) if mono else None
+                for m, k in ((mono, 1),) if found is None else Expr.of(found).terms:
+                    total[m] = total.get(m, 0) + c * k
+            return _from_dict(total)
         return self._rebuild(lambda name: Expr.of(mapping[name]) if name in mapping else Expr.sym(name), None)
 
     def simplify(self, ranges: Mapping[str, IntLike]) -> Expr:

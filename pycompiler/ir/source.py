@@ -23,6 +23,9 @@ class Accessor:
     show: Callable[[str, Any], str]
 
 
+BY_VALUE = (str, int, bytes, float)  # others are compared by identity
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """One link of a chain.  `kind` is a row of `ROOTS` or `ACCESSORS`; roots have no `base`.
@@ -36,12 +39,18 @@ class Source:
 
     def _key(self) -> tuple[Any, ...]:
         arg = self.arg
-        if not isinstance(arg, (str, int, bool, bytes, float, type(None))):
-            arg = ("id", id(arg))
+        if not isinstance(arg, BY_VALUE):
+            return (self.kind, id(arg), self.base)
         return (self.kind, type(arg), arg, self.base)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Source) and (self is other or self._key() == other._key())
+        if self is other:
+            return True
+        if not isinstance(other, Source) or self.kind != other.kind:
+            return False
+        a, b = self.arg, other.arg
+        same = a is b or (type(a) is type(b) and isinstance(a, BY_VALUE) and a == b)
+        return same and self.base == other.base
 
     def __hash__(self) -> int:
         cached = self.__dict__.get("_hash")

@@ -138,7 +138,7 @@ def tidy(loop: Loop) -> Loop:
     body: list[Op] = []
     for position, op in enumerate(loop.body):
         new = move(op, at)
-        key = (new.name, new.args, new.dtype, tuple((type(a), repr(a)) for a in new.attrs))
+        key = (new.name, new.args, new.dtype, tuple(a if type(a) is Expr else (type(a), repr(a)) for a in new.attrs))
         if key not in seen:
             seen[key] = len(body)
             body.append(new)
