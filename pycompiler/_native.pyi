@@ -145,7 +145,7 @@ class Plan:
 
     def __new__(cls, plan: ir_plan.Plan, /) -> Plan: ...
     def __call__(self, *inputs: torch.Tensor | list[torch.Tensor]) -> tuple[Any, ...]:
-        """The outputs for these inputs (or one list of them)."""
+        """The outputs for these inputs (or one list of them, which is emptied: each is freed after its last use)."""
     @property
     def name(self) -> str: ...
     @property

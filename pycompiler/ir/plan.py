@@ -3,7 +3,8 @@
 In: scheduled program and built kernels.  Out: `Plan`, executed by `_native.Plan` (Rust) and, step for step the
 same, by `runtime/plan_python.py` (the oracle; its printed form is `output_code.py`).  Buffers are numbered slots.
 
-Slots 0..n_inputs-1 hold the inputs.  Sizes are ints (static) or `Expr` over input sizes.
+Slots 0..n_inputs-1 hold the inputs.  A call with one list of them empties the list, and each input is freed after the
+last step that reads it, unless it is an output.  Sizes are ints (static) or `Expr` over input sizes.
 """
 
 from __future__ import annotations
