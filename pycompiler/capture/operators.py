@@ -238,11 +238,19 @@ def set_operation(cx: Capture, op: str, left: Set, others: list[Value], real: Ca
         "-": only_ours,
         "^": {**only_ours, **{k: v for k, v in theirs.items() if k not in ours}},
     }
-    made = Set(picks[op], left.cls)
+    if op == "&" and any(_distinguishable(cx, ours[k], theirs[k]) for k in picks[op]):
+        raise Break("unsupported-operation", "an intersection of sets whose equal elements are different objects")
+    made = Set(picks[op], frozenset if issubclass(left.cls, frozenset) else set)
     made.plain = False
     made.shadow = None if left.shadow is None or like is None else real(left.shadow, like)
     cx.placed(made)
     return made
+
+
+def _distinguishable(cx: Capture, a: Value, b: Value) -> bool:
+    if a.is_const() and b.is_const():
+        return repr(a.const()) != repr(b.const())
+    return not cx.same(a, b)
 
 
 UPDATES: dict[str, Callable[..., None]] = {

@@ -385,7 +385,7 @@ def _set_operation(text: str, name: str) -> Callable[[Capture, Args, Kwargs], Va
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         result = storage(args[0], Set, f"set.{name}")
         if len(args) == 1:
-            return _set_of(result.cls)(cx, [result], {})
+            return _set_of(frozenset if issubclass(result.cls, frozenset) else set)(cx, [result], {})
         for other in args[1:]:
             elements, like = operators.members(cx, other)
             result = operators.set_operation(cx, text, result, elements, getattr(result.cls, name), like)

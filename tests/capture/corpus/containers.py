@@ -725,3 +725,25 @@ def what_cannot_be_unpacked_or_updated(x):
         except (TypeError, ValueError, RuntimeError) as e:
             seen.append((type(e).__name__, str(e)))
     return x, seen, d
+
+
+@case(X, breaks=ANY)
+def set_intersection_takes_the_other_element(x):
+    return x, [repr(v) for v in {1.0} & {1}], [repr(v) for v in {1} & {1.0, 2}], {True} | {1}
+
+
+class _OwnSet(set):
+    pass
+
+
+@case(X)
+def set_operators_of_a_subclass(x):
+    s = _OwnSet([3, 8, 0])
+    return (
+        x,
+        type(s | {5}).__name__,
+        type(s.union()).__name__,
+        type(s & {3}).__name__,
+        type(s - {3}).__name__,
+        list(s ^ {16, 8}),
+    )
