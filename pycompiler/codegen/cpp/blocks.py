@@ -21,6 +21,7 @@ from pycompiler.codegen.cpp.lines import InnerLoop, indent, nested
 BLOCK = 128  # elements: eight vectors of AVX-512
 FEW_LINES = 6  # of a body that memory keeps waiting
 DEAR = re.compile(r"\bpyc_(?!store|load|max|min|abs|sign\b)|[/%]")  # what keeps memory waiting instead
+ACCESS = re.compile(r"\bp\d+(\[[^][]+\])")
 STORE = re.compile(r"(p\d+\[[^][]+\]) = (pyc_store<float>\(\w+\));")
 
 
@@ -30,6 +31,8 @@ def in_blocks(loop: InnerLoop, lines: list[str], size: int | None) -> list[str] 
     if size is None or size % BLOCK or store is None or len(lines) > FEW_LINES:
         return None
     if any(not line.startswith("const ") or DEAR.search(line) for line in lines[:-1]):
+        return None
+    if len({place for line in lines for place in ACCESS.findall(line)}) > 1:  # reads and writes do not run side by side
         return None
     at = f"{loop.var}_at"
     points = InnerLoop(loop.var, at, f"{at} + {BLOCK}")

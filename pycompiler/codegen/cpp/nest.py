@@ -32,9 +32,7 @@ from pycompiler.ir.loops import Buffer, Op
 CHUNK = 4096  # points of an inner loop that accumulate in float before the sum goes on in double
 LINE = 64  # bytes of a cache line
 TILE = 64  # edge of a square tile where reads and writes run along different dimensions
-TILES = (
-    4  # tiles one after the other, whose reads run along each other: each line of a tile may be in a page of its own
-)
+TILES = 4  # that are read together: each line of a tile may lie in a page of its own
 
 
 @dataclass
