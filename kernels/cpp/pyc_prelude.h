@@ -148,5 +148,7 @@ template <class T> PYC_INLINE T pyc_ipow(T base, T exponent) {
     return (T)r;
 }
 
+#ifndef PYC_SMALL
 #include "pyc_math.h"
 #include "pyc_reduce.h"
+#endif

@@ -169,8 +169,8 @@ def build_all(programs: Sequence[Program]) -> list[Plan]:
     for s in schedules:
         check_schedule(s)
     sources = [generate(s) for s in schedules]
-    include = sources[0].text.splitlines()[0]
-    parts = [f"namespace n{k} {{\n{s.text.replace(include, '')}\n}}" for k, s in enumerate(sources)]
+    include = '#include "pyc_prelude.h"'
+    parts = [f"namespace n{k} {{\n{s.text.split(chr(10), 1)[1]}\n}}" for k, s in enumerate(sources)]
     library = build("\n".join([include, *parts]))
     return [make_plan(s, library) for s in schedules]
 

@@ -25,6 +25,10 @@ __all__ = ["CppSource", "Unsupported", "generate"]
 
 MANY_NESTS = 4  # nests of a kernel from which each becomes a function that equal ones share
 MANY_CALLS = 4  # of one part in a row from which they become a loop over a table of pointers
+PRELUDE_NAME = re.compile(r"\b(?:pyc|PYC)_\w+")
+SMALL = frozenset(
+    ("PYC_EXPORT", "PYC_RESTRICT", "PYC_INF", "PYC_NAN", "pyc_load", "pyc_store", "pyc_cast", "pyc_thread")
+)
 PARALLEL_WORK = 1 << 16  # element operations below which threads do not pay
 
 
@@ -60,7 +64,7 @@ class Call(str):
 def generate(schedule: Schedule) -> CppSource:
     """Raises Unsupported when something has no C++ form.  Kernels that do the same (layers of a model) share one
     function: `KernelGroup.symbol` is set to its name."""
-    unit = Unit(schedule.buffers, ['#include "pyc_prelude.h"', ""])
+    unit = Unit(schedule.buffers, [])
     symbols: dict[str, str] = {}
     for group in schedule.kernels:
         head, body = write_function(unit, group)
@@ -72,7 +76,13 @@ def generate(schedule: Schedule) -> CppSource:
             )
             unit.lines += [*describe(group, schedule.buffers), title, *head, *body, "}", ""]
         group.symbol = symbols[key]
-    return CppSource("\n".join(unit.lines), tuple(symbols.values()))
+    text = "\n".join(unit.lines)
+    return CppSource(f'#include "{header_of(text)}"\n\n{text}', tuple(symbols.values()))
+
+
+def header_of(text: str) -> str:
+    """The least header that declares what `text` uses."""
+    return "pyc_small.h" if SMALL.issuperset(PRELUDE_NAME.findall(text)) else "pyc_prelude.h"
 
 
 def describe(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[str]:
