@@ -416,7 +416,7 @@ PYC_INLINE float pyc_cos(float x) {
 
 // Where no argument is far, generated loops call these: no double, no table.  The three parts of pi/2 are positive, the
 // first a multiple of 2^-23, so that x - n * part is exact.
-PYC_INLINE bool pyc_is_far(float x) { return pyc_abs(x) > 32768.0f; }
+PYC_INLINE bool pyc_is_far(float x) { return pyc_abs(x) > 10000.0f; }
 PYC_INLINE pyc_angle pyc_near_angle(float x) {
     float shifted = pyc_fma(x, 0.636619747f, PYC_ROUND), n = shifted - PYC_ROUND;
     float r = pyc_fma(n, -0x1.921fb4p+0f, x);

@@ -17,6 +17,8 @@ FLOAT: dict[str, tuple[object, float, float, float]] = {
     "log": (torch.log, 1.0, 1e-38, 1e38), "log2": (torch.log2, 2.0, 1e-38, 1e38), "log10": (torch.log10, 2.0, 1e-38, 1e38),
     "log1p": (torch.log1p, 2.0, -0.999, 1e4), "erf": (torch.erf, 2.0, -5, 5), "tanh": (torch.tanh, 2.25, -12, 12),
     "sigmoid": (torch.sigmoid, 2.5, -80, 80), "sin": (torch.sin, 1.5, -1e4, 1e4), "cos": (torch.cos, 1.5, -1e4, 1e4),
+    "sin_near": (torch.sin, 1.5, -1e4, 1e4), "cos_near": (torch.cos, 1.5, -1e4, 1e4),
+    "erf_plus_one": (lambda x: 1 + torch.erf(x), 3.0, -0.5, 5),
     "sqrt": (torch.sqrt, 0.6, 0, 1e30), "rsqrt": (torch.rsqrt, 1.6, 1e-30, 1e30), "erfinv": (torch.erfinv, 1.0, -0.999, 0.999),
     "digamma": (torch.digamma, 2.0, 1.6, 50), "erfc": (torch.erfc, 3.0, -3, 5), "tan": (torch.tan, 2.0, -100, 100),
 }  # fmt: skip
@@ -99,7 +101,11 @@ SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -3.0, 1e-3, 1e-20,
                         -200.0, 127.99, 128.0, -126.5, 1e10, 3e20, float("inf"), -float("inf"), float("nan")])  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FLOAT)
+# right where generated code calls them; 1 + erf as an absolute error, as eager's sum is
+PARTIAL = ("sin_near", "cos_near", "erf_plus_one")
+
+
+@pytest.mark.parametrize("name", [n for n in FLOAT if n not in PARTIAL])
 def test_special_values(name: str) -> None:
     got, want = call(name, SPECIAL), FLOAT[name][0](SPECIAL.double()).float()  # type: ignore[operator]
     want = torch.where(want.abs() < 2.0**-126, 0.0 if name in ("exp", "exp2", "sigmoid") else want, want)
