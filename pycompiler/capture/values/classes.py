@@ -162,6 +162,11 @@ class PyModule(Value):
         handler = self.module.__dict__.get("__getattr__")
         if isinstance(handler, types.FunctionType):
             return cx.call(cx.wrap(handler, namespace.dict_item("__getattr__")), [Const(name)], {})
+        cls = type(self.module)
+        handler = lookup(cx, cls, "__getattr__")
+        if isinstance(handler, types.FunctionType) and lookup(cx, cls, name) is MISSING:
+            function = cx.wrap(handler, const_source(cls).then("mro_lookup", "__getattr__"))
+            return cx.call(function, [self, Const(name)], {})
         if hasattr(self.module, name):
             raise Break("unsupported-attribute", f"{self.describe()}.{name}")
         cx.guard("dict_absent", namespace, "__getattr__")
