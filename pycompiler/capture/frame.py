@@ -374,11 +374,9 @@ class _Session:
         frame: Frame | None = None,
     ) -> Captured:
         mutated = cx.graph.mutated_inputs()
-        for i in mutated:
-            others = tuple(t.source for t in cx.graph.inputs if t is not cx.graph.inputs[i] and t.source is not None)
-            source = cx.graph.inputs[i].source
-            if others and source is not None:
-                cx.guard("no_alias", source, None, others)
+        sources = [t.source for t in cx.graph.inputs if t.source is not None]
+        if mutated and len(sources) > 1:  # a write to one tensor is no write to another
+            cx.guard("no_alias", sources[0], None, tuple(sources[1:]))
         cx.guard_mutated_objects()
         cx.guard_keys_apart()
         has_graph = bool(head.outputs) or bool(mutated) or cx.graph.has_effects()
