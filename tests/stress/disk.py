@@ -171,7 +171,7 @@ def processes(count: int = 8, rounds: int = 1) -> dict[str, Any]:
     for i in range(rounds):
         folder = Path(tempfile.mkdtemp(prefix="stress-"))
         try:
-            children = [Fork(use(folder / "cache"), 2.0 + i, grad=True) for _ in range(count)]
+            children = [Fork(use(folder / "cache"), 2.0 + i) for _ in range(count)]
             answers = [child.answer() for child in children]
             assert all(a["right"] for a in answers), answers
             entries = [p for p in (folder / "cache").iterdir() if p.is_dir()]

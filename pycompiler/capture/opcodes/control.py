@@ -270,6 +270,15 @@ def reraise(frame: Any, ins: Any) -> None:
     raise Raised(exception)
 
 
+@opcode("CLEANUP_THROW")
+def cleanup_throw(frame: Any, ins: Any) -> None:
+    """3.12: the handler of a `yield from` in which an exception was thrown (`Generator.throw` asks the inner generator)."""
+    exception = frame.pop()
+    if issubclass(exception.python_type(), StopIteration):  # it would be the value of the `yield from`
+        raise Break("unsupported-operation", "StopIteration thrown into a delegating generator")
+    raise Raised(exception)
+
+
 # context managers ---------------------------------------------------------------------------------------------
 def _manager_method(cx: Any, manager: Value, name: str) -> Value | None:
     if isinstance(manager, Object):

@@ -25,7 +25,6 @@ UNHANDLED: dict[str, str] = {
     "LOAD_FROM_DICT_OR_DEREF": _CLASS,
     "IMPORT_STAR": "only at module level", "PRINT_EXPR": "only in interactive sessions",
     "CHECK_EG_MATCH": "exception groups run eagerly", "PREP_RERAISE_STAR": "exception groups run eagerly",
-    "CLEANUP_THROW": "reached only by throwing into a delegating generator",
     "CACHE": "removed when bytecode is decoded", "EXTENDED_ARG": "removed when bytecode is decoded",
     "RESERVED": "not an instruction", "INTERPRETER_EXIT": "not part of a function's code",
     "EXIT_INIT_CHECK": "not part of a function's code", "ENTER_EXECUTOR": "removed when bytecode is decoded",
