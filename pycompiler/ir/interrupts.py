@@ -19,6 +19,7 @@ SIGNALS = (signal.SIGALRM, signal.SIGTERM, signal.SIGINT)
 
 pending: list[tuple[int, FrameType | None]] = []
 _handlers: dict[int, Any] = {}  # the user's, while they are deferred
+_waiting = False  # whether handlers are deferred; only the main thread reads and writes it
 
 
 def _is_main() -> bool:
@@ -33,6 +34,8 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def _install() -> None:
+    global _waiting
+    _waiting = True
     for number in SIGNALS:
         handler = signal.getsignal(number)
         if callable(handler) and handler is not _note:
@@ -41,6 +44,8 @@ def _install() -> None:
 
 
 def _put_back() -> None:
+    global _waiting
+    _waiting = False
     for number in SIGNALS:
         if number in _handlers and signal.getsignal(number) is _note:
             signal.signal(number, _handlers[number])
@@ -59,7 +64,7 @@ class deferred:
     """Handlers wait while this block runs in the main thread; what waits runs at its end."""
 
     def __enter__(self) -> None:
-        self.outermost = _is_main() and signal.getsignal(signal.SIGINT) is not _note
+        self.outermost = _is_main() and not _waiting
         if self.outermost:
             _install()
 
@@ -73,7 +78,7 @@ class allowed:
     """Handlers run at once while this block runs inside of `deferred`."""
 
     def __enter__(self) -> None:
-        self.inside = _is_main() and signal.getsignal(signal.SIGINT) is _note
+        self.inside = _is_main() and _waiting
         if self.inside:
             _put_back()
             check()
