@@ -10,6 +10,7 @@ import argparse
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 VERSIONS = ("3.11", "3.12", "3.13")
@@ -31,6 +32,12 @@ def find(version: str) -> str | None:
     return None
 
 
+def foreign(wheel: Path) -> set[str]:
+    """Top-level names in a wheel that are not ours."""
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    return {name for name in tops if name != "pycompiler" and not name.startswith("pycompiler-")}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--maturin", default="maturin")
@@ -45,9 +52,12 @@ def main() -> int:
         old.unlink()
     interpreters = [word for path in found for word in ("-i", path)]
     subprocess.run([args.maturin, "build", "--release", "--out", str(args.out), *interpreters], check=True)
-    built = sorted(path.name for path in args.out.glob("pycompiler-*.whl"))
-    print("\n".join(built))
-    return 0 if len(built) == len(found) else 1
+    built = sorted(args.out.glob("pycompiler-*.whl"))
+    print("\n".join(path.name for path in built))
+    odd = {name for path in built for name in foreign(path)}
+    if odd:
+        print(f"a wheel installs {', '.join(sorted(odd))} into site-packages; expected pycompiler alone", file=sys.stderr)
+    return 0 if len(built) == len(found) and not odd else 1
 
 
 if __name__ == "__main__":

@@ -51,12 +51,11 @@ class Toolchain:
 
 
 def prelude_dir() -> Path:
-    """The folder of the headers that generated code includes: in a wheel inside the package, else beside it."""
-    package = Path(pycompiler.__file__).resolve().parent
-    for folder in (package / "kernels" / "cpp", package.parent / "kernels" / "cpp"):
-        if (folder / "pyc_prelude.h").is_file():
-            return folder
-    raise FileNotFoundError(f"pyc_prelude.h is neither in {package}/kernels/cpp nor beside the package: reinstall")
+    """The folder of the headers that generated code includes."""
+    folder = Path(pycompiler.__file__).resolve().parent / "kernels" / "cpp"
+    if not (folder / "pyc_prelude.h").is_file():
+        raise FileNotFoundError(f"{folder / 'pyc_prelude.h'} is missing: reinstall pycompiler")
+    return folder
 
 
 @functools.cache
