@@ -56,7 +56,9 @@ def main() -> int:
     print("\n".join(path.name for path in built))
     odd = {name for path in built for name in foreign(path)}
     if odd:
-        print(f"a wheel installs {', '.join(sorted(odd))} into site-packages; expected pycompiler alone", file=sys.stderr)
+        print(
+            f"a wheel installs {', '.join(sorted(odd))} into site-packages; expected pycompiler alone", file=sys.stderr
+        )
     return 0 if len(built) == len(found) and not odd else 1
 
 
