@@ -244,6 +244,9 @@ KNOBS: tuple[Knob, ...] = (
     ),
     Knob("repro_tolerance", (_F,), 1e-3, "difference that repro_level 4 takes for a wrong value"),
     Knob("repro_dir", (_S, _N), None, "directory of repro.py; None: debug_dir_root", env=("TORCHDYNAMO_REPRO_DIR",)),
+    Knob(
+        "verify_ir", (_B,), False, "check what each stage of the compiler hands on (loops, schedule, plan) by its rules"
+    ),
     Knob("verify_correctness", (_B,), False, "compare each compiled graph with eager at its first call"),
     Knob("debug", (_B,), False, "write the debug directory of every compile", env=("TORCH_COMPILE_DEBUG",)),
     Knob(
@@ -304,6 +307,7 @@ repro_after: str | None
 repro_level: int
 repro_tolerance: float
 repro_dir: str | None
+verify_ir: bool
 verify_correctness: bool
 debug: bool
 debug_dir_root: str

@@ -17,11 +17,14 @@ from pycompiler.errors import CompileError
 from pycompiler.ir.interrupts import allowed
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.plan import Plan
+from pycompiler.ir.verify import verify
 from pycompiler.logs import artifact, stage
 from pycompiler.progress import note_kernels, timed
 from pycompiler.runtime import build, triton_build
 from pycompiler.runtime.plan_builder import make_plan
+from pycompiler.runtime.rules import check_plan
 from pycompiler.runtime.toolchain import NoCompiler
+from pycompiler.scheduling.rules import check_schedule
 
 log = stage("dynamo")
 log_aot = artifact("aot_graphs")
@@ -35,6 +38,7 @@ def compile_aten(
 ) -> Callable[..., Sequence[Any]]:
     """A functional ATen graph (`meta["val"]` on every node) → the native plan that runs it.
 
+    Under `config.verify_ir` the rules of each stage's result are checked before the next stage sees it.
     Without a C++ compiler, or when a stage fails, the graph runs through ATen, with a warning.
     """
     if log_aot.enabled:
@@ -42,10 +46,16 @@ def compile_aten(
     try:
         with timed("lowering"):
             program = lowering.lower(gm, name=name)
+        if config.verify_ir:
+            verify(program)
         with timed("scheduling"):
             schedule = scheduling.schedule(program)
+        if config.verify_ir:
+            check_schedule(schedule)
         note_kernels(len(schedule.kernels))
         plan = TARGETS[device_of(schedule)](schedule, name)
+        if config.verify_ir:
+            check_plan(plan)
         if log_output.enabled:
             from pycompiler.runtime.output_code import output_code  # brings cffi, which only a reader needs
 

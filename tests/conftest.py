@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
+
+os.environ.setdefault("PYCOMPILER_VERIFY_IR", "1")  # read at import; processes that tests start have it as well
 
 import pytest
 import torch

@@ -1,4 +1,5 @@
-"""What a legal `Program` is: a list of rules, run between stages in tests (and always in debug mode).
+"""What a legal `Program` is: a list of rules, run after lowering in all tests, and under
+`config.verify_ir`.
 
 In: a program.  Out: nothing, or `IRError` naming each violated rule, the node and what was seen.  Example:
 

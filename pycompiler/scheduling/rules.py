@@ -1,4 +1,5 @@
-"""What a legal `Schedule` is: a list of rules, run in tests (and always in debug mode).
+"""What a legal `Schedule` is: a list of rules, run after scheduling in all tests, and under
+`config.verify_ir`.
 
 In: a schedule.  Out: nothing, or `ScheduleError` naming each violated rule.  Example:
 

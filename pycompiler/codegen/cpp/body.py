@@ -185,15 +185,32 @@ class BodyWriter:
         return self.define((text,), text, "int64_t", scope)
 
     def load(self, op: Op) -> str:
+        kept = self.kept(op)
+        return self.memory(op) if kept is None else self.masked(op, kept)
+
+    def kept(self, op: Op) -> str | None:
+        """The element, where the nest has it already: in a variable, or in an array of the row or of the tile."""
         name, index = op.attrs[0], op.attrs[1]
         if name in self.c.held:
             return self.c.held[name]
         if name in self.c.scratch:
             place = f"{self.c.scratch[name]}[{self.c.column_at.get(name, self.c.scratch_at)}]"
-            return self.define((place,), load(op.dtype, place), ctype(op.dtype).compute, self.inside)
-        if (name, index) in self.c.staged and op.name == "load":
+        elif (name, index) in self.c.staged and op.name == "load":
             place = self.c.staged[name, index]
-            return self.define((place,), load(op.dtype, place), ctype(op.dtype).compute, self.inside)
+        else:
+            return None
+        return self.define((place,), load(op.dtype, place), ctype(op.dtype).compute, self.inside)
+
+    def masked(self, op: Op, value: str) -> str:
+        """`value`, where the mask of the load allows."""
+        if op.name != "masked_load":
+            return value
+        guard, other = (self.value[a] for a in op.args)
+        text = f"{guard} ? {value} : {other}"
+        return self.define((text, op.dtype), text, ctype(op.dtype).compute, self.scope_for([guard, value, other], []))
+
+    def memory(self, op: Op) -> str:
+        name, index = op.attrs[0], op.attrs[1]
         args = [self.value[a] for a in op.args]
         scope = self.scope_for(args, [index])
         guard = args[0] if op.name == "masked_load" else None

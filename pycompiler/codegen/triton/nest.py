@@ -368,23 +368,28 @@ class NestWriter:
             for b, v, r in zip(stage.loop.out, again, stage.loop.results, strict=True):
                 text = cast(v.text, stage.loop.body[r].dtype, b.dtype)
                 self.held[b.name] = self.define(text, v.x, v.r) if text != v.text else v
-        if name in self.held and op.name == "load":
-            return self.held[name]
         if name in self.held:
-            raise Unsupported("a masked read of a value of the same kernel")
+            return self.masked(op, self.held[name], values)
         at = self.index(index, values)
         dtype = self.buffers[name].dtype
         if op.name == "masked_load":
-            allowed, other = values[op.args[0]], values[op.args[1]]
+            allowed = values[op.args[0]]
             shape = Value("", at.x or allowed.x, at.r or allowed.r)
             mask = f"tl.broadcast_to({self.also(allowed.text, shape)}, {shape.shape})"
             raw = self.define(self.loaded(name, at, shape, mask), shape.x, shape.r)
-            x, r = shape.x or other.x, shape.r or other.r
-            return self.define(f"tl.where({allowed.text}, {self.up(raw.text, dtype)}, {other.text})", x, r)
+            return self.masked(op, Value(self.up(raw.text, dtype), shape.x, shape.r), values)
         shape = Value("", at.x, at.r)
         mask = self.mask(at.x, at.r)
         mask = f"tl.broadcast_to({mask}, {shape.shape})" if mask else ""
         return self.define(self.up(self.loaded(name, at, shape, mask), dtype), at.x, at.r)
+
+    def masked(self, op: Op, value: Value, values: Sequence[Value]) -> Value:
+        """`value`, where the mask of the load allows."""
+        if op.name != "masked_load":
+            return value
+        allowed, other = values[op.args[0]], values[op.args[1]]
+        x, r = value.x or allowed.x or other.x, value.r or allowed.r or other.r
+        return self.define(f"tl.where({allowed.text}, {value.text}, {other.text})", x, r)
 
     def also(self, condition: str, shape: Value) -> str:
         mask = self.mask(shape.x, shape.r)

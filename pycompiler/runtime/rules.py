@@ -1,0 +1,81 @@
+"""What a legal `Plan` is: a list of rules, run in all tests and under `config.verify_ir`.
+
+In: a plan.  Out: nothing, or `PlanError` naming each violated rule.  Example:
+
+    check_plan(make_plan(schedule, library))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.plan import Alloc, Aten, CountVersions, Free, Kernel, Plan, Step, View
+from pycompiler.runtime.plan_python import READS
+
+
+class PlanError(Exception):
+    """A bug of ours: the runtime made an illegal plan."""
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises PlanError when a rule is violated."""
+    found = [f"{rule.__name__}: {text}" for rule in RULES for text in rule(plan)]
+    if found:
+        raise PlanError("\n".join([*found, *(f"{k} {step}" for k, step in enumerate(plan.steps))]))
+
+
+def made_by(step: Step) -> tuple[int, ...]:
+    """The slots that a step fills."""
+    if isinstance(step, Alloc | View):
+        return (step.slot,)
+    return tuple(s for s in step.out if s is not None) if isinstance(step, Aten) else ()
+
+
+def slots_are_filled_when_read(plan: Plan) -> Iterator[str]:
+    """A slot is filled once, read and freed only afterwards, and not read again once it is freed."""
+    full = set(range(plan.n_inputs)) | set(plan.constants)
+    for k, step in enumerate(plan.steps):
+        for slot in (*READS.get(type(step), lambda _: ())(step), *(step.slots if isinstance(step, Free) else ())):
+            if slot not in full:
+                yield f"step {k} uses slot {slot}, which is empty"
+        for slot in made_by(step):
+            if slot in full or not 0 <= slot < plan.n_slots:
+                yield f"step {k} fills slot {slot}, which is full or none of {plan.n_slots}"
+            full.add(slot)
+        if isinstance(step, Free):
+            full -= set(step.slots)
+    for output in plan.outputs:
+        if isinstance(output, int) and output not in full:
+            yield f"output slot {output} is empty at the end"
+
+
+def what_callers_own_stays(plan: Plan) -> Iterator[str]:
+    for k, step in enumerate(plan.steps):
+        kept = {*range(plan.n_inputs), *plan.constants}
+        if isinstance(step, Free) and not kept.isdisjoint(step.slots):
+            yield f"step {k} frees an input or a constant"
+
+
+def versions_are_counted_before_writes(plan: Plan) -> Iterator[str]:
+    """Only inputs, or operators' arguments, are written from outside: their versions count."""
+    for k, step in enumerate(plan.steps):
+        if isinstance(step, CountVersions) and any(s >= plan.n_inputs for s in step.slots):
+            yield f"step {k} counts versions of a slot that is no input"
+
+
+def kernels_are_known(plan: Plan) -> Iterator[str]:
+    symbols = set(plan.symbols)
+    for k, step in enumerate(plan.steps):
+        if not isinstance(step, Kernel):
+            continue
+        if plan.library is None:
+            yield f"step {k} calls {step.symbol}, but there is no library"
+        unknown = {s for e in step.scalars if isinstance(e, Expr) for s in e.symbols} - symbols
+        if unknown:
+            yield f"step {k} needs the sizes {sorted(unknown)}"
+
+
+RULES: tuple[Callable[[Plan], Iterator[str]], ...] = (
+    slots_are_filled_when_read, what_callers_own_stays, versions_are_counted_before_writes, kernels_are_known,
+)  # fmt: skip
