@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -67,12 +67,29 @@ REDUCTION_MEANING: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
 }  # fmt: skip
 
 
+class Memory(Protocol):
+    """Where a body's loads come from."""
+
+    def load(self, op: Op, at: Tensor, mask: Tensor | None) -> Tensor:
+        """The elements `at` of the buffer that a load names; where `mask` is false there is no access, and any value."""
+
+
 @dataclass
 class _Machine:
     """`storage`: buffer name -> flat tensor; `sizes`: symbol -> value."""
 
     sizes: dict[str, int]
     storage: dict[str, Tensor] = field(default_factory=dict)
+
+    def load(self, op: Op, at: Tensor, mask: Tensor | None) -> Tensor:
+        source = self.storage[op.attrs[0]]
+        if mask is None:
+            check_range(f"load {op.attrs[0]}", at, source)
+            return source[at]
+        check_range(f"masked_load {op.attrs[0]}", at[mask], source)
+        result = source.new_zeros(at.shape)
+        result[mask] = source[at[mask]]
+        return result
 
     def ints(self, exprs: Sequence[Expr]) -> list[int]:
         return [e.eval(self.sizes) for e in exprs]
@@ -113,7 +130,7 @@ def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
         if isinstance(node, Loop):
             _run_loop(m, node)
         else:
-            _run_extern(m, node)
+            run_extern(m, node)
     return [_output(m, o, inputs) for o in program.outputs]
 
 
@@ -126,11 +143,18 @@ def _output(m: _Machine, output: Ref | int | tuple[Any] | None, inputs: Sequence
 
 
 @dataclass
-class _Grid:
+class Grid:
     """The iteration space of one loop: `index[v]` is var v's values, shaped to broadcast to `shape`."""
 
     shape: tuple[int, ...]
     index: dict[str, Tensor | int]
+
+    @classmethod
+    def of(cls, names: Sequence[str], shape: tuple[int, ...], sizes: dict[str, int]) -> Grid:
+        index: dict[str, Tensor | int] = dict(sizes)
+        for d, (name, n) in enumerate(zip(names, shape, strict=True)):
+            index[name] = torch.arange(n).reshape([n if k == d else 1 for k in range(len(shape))])
+        return cls(shape, index)
 
     def eval(self, e: Expr, values: Sequence[Tensor]) -> Tensor:
         return torch.as_tensor(self._eval(e, values), dtype=torch.int64)
@@ -157,19 +181,13 @@ _INTEGER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 def _run_loop(m: _Machine, node: Loop) -> None:
     red = node.reduction
-    names = node.vars + (red.vars if red else ())
     shape = tuple(m.ints(node.ranges + (red.ranges if red else ())))
-    index: dict[str, Tensor | int] = dict(m.sizes)
-    for d, (name, n) in enumerate(zip(names, shape, strict=True)):
-        index[name] = torch.arange(n).reshape([n if k == d else 1 for k in range(len(shape))])
-    grid = _Grid(shape, index)
-    values: list[Tensor] = []
-    for op in node.body:
-        values.append(_run_op(m, grid, op, values))
+    grid = Grid.of(node.vars + (red.vars if red else ()), shape, m.sizes)
+    values = run_body(m, grid, node.body)
     results = tuple(values[r] for r in node.results)
     outer = shape[: len(node.ranges)]
     if red is not None:
-        results = _reduce(red.kind, results[0].expand(shape), len(outer))
+        results = reduce(red.kind, results[0].expand(shape), len(outer))
     for buffer, result, where in zip(node.out, results, node.store_index, strict=True):
         target = m.storage[buffer.name] if node.init else m.allocate(buffer)
         if 0 in outer:
@@ -180,7 +198,7 @@ def _run_loop(m: _Machine, node: Loop) -> None:
         _store(node, target, at.expand(outer).reshape(-1), result.expand(outer).reshape(-1))
 
 
-def _reduce(kind: str, value: Tensor, outer: int) -> tuple[Tensor, ...]:
+def reduce(kind: str, value: Tensor, outer: int) -> tuple[Tensor, ...]:
     inner = value.shape[outer:]
     if 0 in inner and kind not in ("sum", "prod", "any", "all"):
         raise InterpretError(f"{kind} over an empty range has no value")
@@ -188,7 +206,7 @@ def _reduce(kind: str, value: Tensor, outer: int) -> tuple[Tensor, ...]:
 
 
 def _store(node: Loop, target: Tensor, at: Tensor, value: Tensor) -> None:
-    _check_range(f"{node.out[0].name}: store", at, target)
+    check_range(f"{node.out[0].name}: store", at, target)
     if value.dtype != target.dtype:
         raise InterpretError(f"{node.out[0].name}: a {value.dtype} is stored into {target.dtype}")
     if node.store_mode == "add":
@@ -199,33 +217,30 @@ def _store(node: Loop, target: Tensor, at: Tensor, value: Tensor) -> None:
     target[at] = value
 
 
-def _check_range(what: str, at: Tensor, target: Tensor) -> None:
+def check_range(what: str, at: Tensor, target: Tensor) -> None:
     if at.numel() and (int(at.min()) < 0 or int(at.max()) >= target.numel()):
         raise InterpretError(
             f"{what}: index {int(at.min())}..{int(at.max())} outside a storage of {target.numel()} elements"
         )
 
 
-def _run_op(m: _Machine, grid: _Grid, op: Op, values: list[Tensor]) -> Tensor:
+def run_body(m: Memory, grid: Grid, body: Sequence[Op]) -> list[Tensor]:
+    """The value of each operation, shaped to broadcast to the grid's shape."""
+    values: list[Tensor] = []
+    for op in body:
+        values.append(_run_op(m, grid, op, values))
+    return values
+
+
+def _run_op(m: Memory, grid: Grid, op: Op, values: list[Tensor]) -> Tensor:
     args = [values[a] for a in op.args]
     match op.name:
         case "load":
-            source = m.storage[op.attrs[0]]
             at = grid.eval(op.attrs[1], values)
-            if 0 in grid.shape:
-                return source.new_zeros(at.shape).to(op.dtype)
-            _check_range(f"load {op.attrs[0]}", at, source)
-            return source[at]
+            return torch.zeros(at.shape, dtype=op.dtype) if 0 in grid.shape else m.load(op, at, None)
         case "masked_load":
-            source, (mask, other) = m.storage[op.attrs[0]], args
-            at = grid.eval(op.attrs[1], values)
-            shape = grid.shape
-            at, mask, other = at.expand(shape), mask.expand(shape), other.expand(shape)
-            result = other.clone()
-            if bool(mask.any()):
-                _check_range(f"masked_load {op.attrs[0]}", at[mask], source)
-                result[mask] = source[at[mask]]
-            return result
+            at, mask, other = (t.expand(grid.shape) for t in (grid.eval(op.attrs[1], values), *args))
+            return torch.where(mask, m.load(op, at, mask), other) if bool(mask.any()) else other
         case "const":
             return torch.tensor(op.attrs[0], dtype=op.dtype)
         case "index":
@@ -244,7 +259,9 @@ def _run_op(m: _Machine, grid: _Grid, op: Op, values: list[Tensor]) -> Tensor:
     return POINTWISE_MEANING[op.name](*args).to(op.dtype)
 
 
-def _run_extern(m: _Machine, node: Extern) -> None:
+def run_extern(m: Any, node: Extern) -> None:
+    """Calls the operator.  `m` has `tensor(ref)`, `allocate(buffer)`, `ints(sizes)` and `sizes`, as machines here do."""
+
     def real(x: Any) -> Any:
         if isinstance(x, Ref):
             return m.tensor(x)
@@ -269,8 +286,8 @@ def _run_extern(m: _Machine, node: Extern) -> None:
                 f"{node.op} gave {value.dtype}{list(value.shape)} strides {value.stride()}; "
                 f"{buffer.name} was declared {buffer.dtype}{shape} strides {stride}"
             )
-        target = m.allocate(buffer)
-        target.as_strided(shape, stride).copy_(value)
+        m.allocate(buffer)
+        m.tensor(Ref(buffer.name, buffer.shape, buffer.stride, Expr.of(0))).copy_(value)
 
 
 def flatten_results(result: Any) -> list[Any]:

@@ -15,6 +15,7 @@ Roles.  `point`: a value for each point of outer x inner.  `reduce`: a fold over
 of the others (an array of a row).  `accumulate`: a fold over outer (and, unless its output has them, inner)
 dimensions, complete only when the nest ends.
 Levels.  Stages of level k run in the k-th pass over inner; a `reduce` or `column` of level k is complete after that pass.
+In a pass the stages that do not depend on inner variables come first; without inner dimensions all run in their order.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -426,7 +427,10 @@ def _output(low: Lowering, a: Any) -> Ref | int | tuple[Any] | None:
     if a.op == "placeholder":
         return [n for n in low.gm.graph.nodes if n.op == "placeholder"].index(a)
     if isinstance(value, Value):
-        return low.realised(value, to_exprs(a.meta["val"].stride())).ref()
+        stride = to_exprs(a.meta["val"].stride())
+        ref = low.realised(value, stride).ref()
+        # of one element, or none, in a dimension every stride is right for kernels, but a caller sees eager's
+        return replace(ref, stride=stride) if same_strides(ref.shape, ref.stride, stride) else ref
     if isinstance(value, Expr):
         return (value.as_int() if value.is_const else value,)
     return None if value is None else (value,)

@@ -124,10 +124,10 @@ class _Builder:
             return type(value)(self.argument(v, temporary) for v in value)
         return value
 
-    def view(self, ref: Ref) -> tuple[int, bool]:
-        """(slot, whether a view was made)."""
+    def view(self, ref: Ref, *, exact: bool = False) -> tuple[int, bool]:
+        """(slot, whether a view was made).  `exact`: strides of dimensions with one element matter, callers see them."""
         base, b = self.slot(ref.buffer), self.schedule.buffers[ref.buffer]
-        if ref.shape == b.shape and ref.offset == 0 and _same_strides(ref, b):
+        if ref.shape == b.shape and ref.offset == 0 and (ref.stride == b.stride or not exact and _same_strides(ref, b)):
             return base, False
         slot = self.new_slot()
         self.steps.append(View(slot, base, _sizes(ref.shape), _sizes(ref.stride), _size(ref.offset)))
@@ -135,7 +135,7 @@ class _Builder:
 
     def output(self, output: Ref | int | tuple[Any] | None) -> int | tuple[Any]:
         if isinstance(output, Ref):
-            return self.view(output)[0]
+            return self.view(output, exact=True)[0]
         return (None,) if output is None else output
 
 

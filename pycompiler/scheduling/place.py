@@ -44,8 +44,8 @@ def place(nest: Nest, needed: set[str], buffers: dict[str, Buffer]) -> None:
 
 
 def _sort_by_level(nest: Nest) -> None:
-    """By pass; in a pass the row values first.  Producers stay before their consumers."""
-    nest.stages.sort(key=lambda s: (s.level, s.role != "row"))
+    """By pass; in a pass the row values first, where that means something.  Producers stay before their consumers."""
+    nest.stages.sort(key=lambda s: (s.level, bool(nest.inner) and s.role != "row"))
 
 
 def memory_of(stage: Stage) -> list[str]:

@@ -280,26 +280,24 @@ class NestWriter:
     # ---- passes ----------------------------------------------------------------------------------------------------
 
     def write_pass(self, stages: list[Stage]) -> None:
-        """One pass: row values, then the inner loop, then the folds that it completes."""
-        c, inside = self.context, Scope()
+        """One pass: row values, then the inner loop, then the folds that it completes.  Without inner loops all values are
+        of the row, in order."""
+        c = self.context
         c.scalar_only = False
-        inner: list[Stage] = []
+        inside = Scope() if self.inner_loops else c.row
+        current, inner = Pass(inside), list[Stage]()
         for s in stages:
             if s.role == "row" or (s.role == "accumulate" and not self.covers_inner(s)):
                 self.write_row(s)
+            elif inside is c.row:
+                self.write_inner(s, current)
             else:
                 inner.append(s)
-        if not inner:
-            return
-        if not self.inner_loops:  # a nest without dimensions
-            inside = c.row
-        current = Pass(inside)
         for s in inner:
             self.write_inner(s, current)
-        made_here = [n for s in inner if s.role == "point" for n in s.outputs]
-        if inside is not c.row:
+        if inner:
             self.close_pass(current)
-            for name in made_here:
+            for name in (n for s in inner if s.role == "point" for n in s.outputs):
                 c.held.pop(name, None)
 
     def write_row(self, s: Stage) -> None:
