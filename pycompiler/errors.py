@@ -59,7 +59,7 @@ class RecompileLimitWarning(RuntimeWarning):
 
 
 class DoubleBackwardError(UserError, RuntimeError):
-    """A second derivative through a compiled graph, which has one backward only."""
+    """A second derivative through a compiled graph whose inputs are gone or changed."""
 
 
 # ---------------------------------------------------------------- graph breaks

@@ -23,6 +23,7 @@ from pycompiler.autograd.joint import Joint, trace_joint
 from pycompiler.autograd.partition import forward_only
 from pycompiler.autograd.partition import partition as cut_joint
 from pycompiler.autograd.recorder import Decomposition
+from pycompiler.autograd.replay import Replay
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.logs import artifact
 
@@ -61,9 +62,12 @@ def compile_joint(
         _log_joint(f"{name}\n{joint.graph}")
     ambient_autocast = torch._C._is_any_autocast_enabled()
     if joint.needs_backward:
-        inner = _compile_pair(
-            joint, fw_compiler, bw_compiler, partition, activation_memory_budget, ambient_autocast, name
-        )
+        part = cut_joint(joint, partition, activation_memory_budget)
+        again = Replay(gm, joint, part, fakes, name)
+        forward = fw_compiler(part.forward, _example_values(part.forward))
+        if ambient_autocast:
+            forward = runtime.autocast_free(forward)
+        inner = runtime.differentiable(joint, part, forward, bw_compiler, again, name)
     else:
         inner = _compile_inference(joint, inference_compiler or fw_compiler)
         if ambient_autocast:
@@ -83,23 +87,6 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[...
         return module.forward
 
     return compile_joint(gm, example_inputs, fw_compiler=run_graph, bw_compiler=run_graph)
-
-
-def _compile_pair(
-    joint: Joint,
-    fw_compiler: Compiler,
-    bw_compiler: Compiler,
-    how: str,
-    budget: float,
-    ambient_autocast: bool,
-    name: str,
-) -> Callable[..., Sequence[Any]]:
-    part = cut_joint(joint, how, budget)
-    forward = fw_compiler(part.forward, _example_values(part.forward))
-    if ambient_autocast:
-        forward = runtime.autocast_free(forward)
-    backward = runtime.LazyBackward(part.backward, bw_compiler)
-    return runtime.differentiable(joint, part, forward, backward, name)
 
 
 def _compile_inference(joint: Joint, compiler: Compiler) -> Callable[..., Sequence[Any]]:

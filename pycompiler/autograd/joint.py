@@ -62,7 +62,11 @@ class Output:
 
 @dataclass
 class Joint:
-    """See the module docstring. `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs."""
+    """See the module docstring. `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs.
+
+    origins: for each fresh output which tensor of the captured graph it is: ("input", i) after the run, ("result", k) of
+    its outputs, or ("base", k), the base of that output.
+    """
 
     graph: fx.Graph
     constants: dict[str, torch.Tensor]
@@ -70,6 +74,7 @@ class Joint:
     tangents: list[fx.Node] = field(default_factory=list)
     fresh: list[fx.Node] = field(default_factory=list)
     differentiable: list[bool] = field(default_factory=list)
+    origins: list[tuple[str, int]] = field(default_factory=list)
     mutations: list[Mutation] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     grads: list[fx.Node | None] = field(default_factory=list)
@@ -92,6 +97,7 @@ class Joint:
         ]
         self.fresh = [n for i, n in enumerate(self.fresh) if i in place]
         self.differentiable = [d for i, d in enumerate(self.differentiable) if i in place]
+        self.origins = [o for i, o in enumerate(self.origins) if i in place]
         return list(place)
 
     @property
@@ -330,7 +336,7 @@ class _Trace:
                 continue
             self._refuse_shared_storage(i)
             how = _mutation_kind(item)
-            self.joint.mutations.append(Mutation(i, self._fresh(item.seen, how == "grad"), how))
+            self.joint.mutations.append(Mutation(i, self._fresh(item.seen, ("input", i), how == "grad"), how))
 
     def _counts_from_the_storage(self) -> bool:
         """Whether an operator's meaning depends on where in its storage a tensor starts."""
@@ -343,8 +349,9 @@ class _Trace:
                 names = f"{self.joint.inputs[index].name} is mutated and shares memory with {self.joint.inputs[j].name}"
                 raise AutogradUnsupported("mutation of aliasing inputs", names, "pass one of them, or a clone")
 
-    def _fresh(self, t: torch.Tensor, differentiable: bool = True) -> int:
+    def _fresh(self, t: torch.Tensor, origin: tuple[str, int], differentiable: bool = True) -> int:
         """Index of the graph output that holds `t`; gradients flow into it when `t` requires them."""
+        self.joint.origins.append(origin)
         self.joint.fresh.append(self.recorder.node(_inner(t)))
         self.joint.differentiable.append(differentiable and t.requires_grad)
         self.fresh_tensors.append(t)
@@ -367,13 +374,13 @@ class _Trace:
                 groups.setdefault(_storage(t), []).append(k)
                 outputs.append(None)
         for storage, members in groups.items():
-            tensors = [results[k] for k in members]
-            for k, out in zip(members, self._group(storage, tensors), strict=True):
+            for k, out in zip(members, self._group(storage, {k: results[k] for k in members}), strict=True):
                 outputs[k] = out
         self.joint.outputs = [o for o in outputs if o is not None]
 
-    def _group(self, storage: int, tensors: list[torch.Tensor]) -> list[Output]:
-        """Outputs that share one storage: views of an input, or of one fresh output."""
+    def _group(self, storage: int, members: dict[int, torch.Tensor]) -> list[Output]:
+        """Outputs (by index) that share one storage: views of an input, or of one fresh output."""
+        tensors = list(members.values())
         for t in tensors:
             if t.requires_grad and t.is_leaf:
                 raise AutogradUnsupported(
@@ -385,11 +392,15 @@ class _Trace:
             assert item is not None
             return [self._view(t, item.seen, i, of_input=True) for t in tensors]
         if len(tensors) == 1:
-            return [Output("fresh", self._fresh(tensors[0]))]
-        base = next((t for t in tensors if not t._is_view()), None)
+            return [Output("fresh", self._fresh(t, ("result", k))) for k, t in members.items()]
+        base, origin = next(((t, ("result", k)) for k, t in members.items() if not t._is_view()), (None, ("", -1)))
         if base is None:
-            base = next((t._base for t in tensors if t._base is not None), tensors[0])
-        index = self._fresh(base)
+            k = next((k for k, t in members.items() if t._base is not None), next(iter(members)))
+            base, origin = (
+                (members[k]._base, ("base", k)) if members[k]._base is not None else (members[k], ("result", k))
+            )
+            assert base is not None
+        index = self._fresh(base, origin)
         return [Output("fresh", index) if t is base else self._view(t, base, index, of_input=False) for t in tensors]
 
     def _view(self, t: torch.Tensor, base: torch.Tensor, index: int, *, of_input: bool) -> Output:

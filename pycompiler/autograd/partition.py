@@ -13,13 +13,14 @@ saves a tuple: its elements are saved one by one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
-from pycompiler.autograd.joint import Joint
+from pycompiler.autograd import undefined
+from pycompiler.autograd.joint import Joint, drop_dead
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.recompute import is_cheap, recompute_cost, size_bytes
 from pycompiler.autograd.recorder import is_random
@@ -207,6 +208,18 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
         saved_nodes=list(saved),
         grads=[None if g is None else where[g] for g in joint.grads],
     )
+
+
+def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> Partition:
+    """`part` with the backward for calls in which the tangents `missing` are undefined; it takes the others only."""
+    graph, results = undefined.without(part.backward, len(joint.tangents), missing)
+    kept = [i for i, r in enumerate(results) if r is not None]
+    place = {("result", i): ("result", new) for new, i in enumerate(kept)}
+    gone = {("tangent", k) for k in missing} | {("result", i) for i, r in enumerate(results) if r is None}
+    grads = [None if g is None or g in gone else place.get(g, g) for g in part.grads]
+    graph.output(tuple(results[i] for i in kept))
+    drop_dead(graph)
+    return replace(part, backward=graph_module(graph, joint.constants), grads=grads)
 
 
 def forward_only(joint: Joint) -> fx.GraphModule:

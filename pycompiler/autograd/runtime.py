@@ -10,6 +10,7 @@ once; `source_of` gives the text back. Shapes, devices, ``requires_grad`` and gr
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,12 +19,13 @@ from torch import fx
 
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint, Output
-from pycompiler.autograd.partition import Partition
-from pycompiler.errors import DoubleBackwardError
+from pycompiler.autograd.partition import Partition, without_tangents
+from pycompiler.autograd.replay import Replay, transformed
 from pycompiler.ir.texts import keep_text
 from pycompiler.logs import stage
 
 Compiled = Callable[..., Sequence[Any]]
+BackwardCompiler = Callable[[fx.GraphModule, list[Any]], Compiled]
 
 _log = stage("aot")
 
@@ -86,12 +88,9 @@ _clear = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda ctx
 class LazyBackward:
     """A backward graph that is compiled when it is first needed; from then on `call` takes the list of its inputs."""
 
-    def __init__(self, module: fx.GraphModule, compiler: Callable[[fx.GraphModule, list[Any]], Compiled]) -> None:
+    def __init__(self, module: fx.GraphModule, compiler: BackwardCompiler) -> None:
         self._lock = threading.Lock()
-        self._pending: tuple[fx.GraphModule, Callable[[fx.GraphModule, list[Any]], Compiled]] | None = (
-            module,
-            compiler,
-        )
+        self._pending: tuple[fx.GraphModule, BackwardCompiler] | None = (module, compiler)
         self.call: Boxed | None = None
         if not module.graph.output_node().args[0]:
             self._pending, self.call = None, lambda _: ()
@@ -113,49 +112,10 @@ class LazyBackward:
         return self.call
 
 
-class _NoDoubleBackward(torch.autograd.Function):
-    """Identity on gradients whose own gradient is an error."""
-
-    @staticmethod
-    def forward(ctx: Any, name: str, *grads: Any) -> tuple[Any, ...]:
-        ctx.name = name
-        return tuple(g.view_as(g) if isinstance(g, torch.Tensor) else g for g in grads)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise DoubleBackwardError(
-            f"double backward through the compiled graph {ctx.name!r}: its backward was compiled ahead of time and "
-            "has no gradient of its own. Run this function without pycompiler (pycompiler.disable) to differentiate "
-            "it twice."
-        )
-
-
-def _first_order(
-    backward: Callable[..., tuple[Any, ...]], name: str, ctx: Any, tangents: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """`backward` under ``create_graph=True``: the gradients are right, differentiating them again raises."""
-    with torch.no_grad():
-        grads = backward(ctx, *tangents)
-    anchor = torch.zeros((), requires_grad=True)
-    found = [g for g in grads if g is not None]
-    with torch.no_grad():
-        found = [g.detach() for g in found]
-    guarded = iter(_NoDoubleBackward.apply(name, *[g.requires_grad_() for g in found], anchor)[:-1])
-    return tuple(None if g is None else next(guarded) for g in grads)
-
-
-def _unusual(
-    backward: Callable[..., tuple[Any, ...]], name: str, ctx: Any, tangents: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """`backward` where autocast is on (its casts are in the graph) or a gradient of the gradient is asked for."""
-    if torch._C._is_any_autocast_enabled():
-        with torch._C._DisableAutocast():
-            return backward(ctx, *tangents)
-    return _first_order(backward, name, ctx, tangents)
-
-
 def _coerce(tangent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """`tangent` with the strides that the backward was compiled for."""
+    """`tangent` with the strides that the backward was compiled for, and its elements as they are in memory."""
+    if tangent.is_neg() or tangent.is_conj():
+        tangent = tangent.resolve_conj().resolve_neg()
     if tangent.is_contiguous() and like.is_contiguous():
         return tangent.as_strided(like.shape, like.stride())  # they differ in dimensions of size 1 only
     out = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
@@ -176,42 +136,41 @@ class _Like:
     def is_contiguous(self) -> bool:
         return self._contiguous
 
-    def zeros(self) -> torch.Tensor:
-        return torch.empty_strided(self.shape, self._stride, dtype=self.dtype, device=self.device).zero_()
 
-
-def differentiable(joint: Joint, part: Partition, forward: Compiled, backward: LazyBackward, name: str) -> Compiled:
+def differentiable(
+    joint: Joint, part: Partition, forward: Compiled, compiler: BackwardCompiler, again: Replay, name: str
+) -> Compiled:
     """The pair behind one autograd Function: takes the graph inputs, returns the fresh outputs."""
-    scope: dict[str, Any] = {"forward_graph": forward, "lazy": backward, "coerce": _coerce, "clear": _clear}
-    scope.update(
-        {
-            "grad_mode": torch.is_grad_enabled,
-            "unusual": _unusual,
-            "autocast": torch._C._is_any_autocast_enabled,
-            "NAME": name,
-        }
-    )
+    scope: dict[str, Any] = {"forward_graph": forward, "state": again.state, "ref": weakref.ref}
     members = {
-        "forward": staticmethod(_build("forward", _forward_lines(joint, part), scope)),
-        "backward": staticmethod(_build("backward", _backward_lines(joint, part, scope), scope)),
+        "forward": staticmethod(_build("forward", _forward_lines(joint, part, again), scope)),
+        "backward": staticmethod(_backward(joint, part, compiler, again)),
     }
     function = type(f"Compiled_{name}", (torch.autograd.Function,), members)
     # Not Function.apply: its checks for functorch are the caller's guards on dispatch keys.
     return super(torch.autograd.Function, function).apply  # type: ignore[misc,no-any-return]
 
 
-def _forward_lines(joint: Joint, part: Partition) -> list[str]:
+def _forward_lines(joint: Joint, part: Partition, again: Replay) -> list[str]:
     fresh = len(joint.fresh)
     saved = [f"args[{i}]" if kind == "input" else f"outs[{i}]" for kind, i in part.saved]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
     tensors = [s for s, t in zip(saved, is_tensor, strict=True) if t]
     others = [s for s, t in zip(saved, is_tensor, strict=True) if not t]
     fixed = [f"outs[{i}]" for i, d in enumerate(joint.differentiable) if not d]
-    lines = ["def forward(ctx, *args):", "    outs = forward_graph(*args)"]
+    lines = ["def forward(ctx, *args):"]
+    if again.random:
+        lines.append("    ctx.rng = state()")
+    lines.append("    outs = forward_graph(*args)")
     if tensors:
         lines.append(f"    ctx.save_for_backward({', '.join(tensors)})")
     if others:
         lines.append(f"    ctx.numbers = ({', '.join(others)},)")
+    if again.watched:
+        watched = [
+            f"(ref(args[{i}]), {f'args[{i}]._version' if again.has_version(i) else None})" for i in again.watched
+        ]
+        lines.append(f"    ctx.watched = ({', '.join(watched)},)")
     if fixed:
         lines.append(f"    ctx.mark_non_differentiable({', '.join(fixed)})")
     lines.append("    ctx.set_materialize_grads(False)")
@@ -220,15 +179,80 @@ def _forward_lines(joint: Joint, part: Partition) -> list[str]:
     return lines
 
 
-def _backward_lines(joint: Joint, part: Partition, scope: dict[str, Any]) -> list[str]:
+def _backward(joint: Joint, part: Partition, compiler: BackwardCompiler, again: Replay) -> Any:
+    """The backward of the pair: chooses, by what is asked of it, the function that answers."""
+    variants = _Variants(joint, part, compiler, again)
+    scope: dict[str, Any] = {
+        "grad_mode": torch.is_grad_enabled,
+        "autocast": torch._C._is_any_autocast_enabled,
+        "transformed": transformed,
+        "unusual": variants.unusual,
+    }
     names = [f"g{i}" for i in range(len(joint.fresh))]
-    lines = [f"def backward(ctx, {', '.join(names)}):", "    if grad_mode() or autocast():"]
-    lines.append(f"        return unusual(backward, NAME, ctx, ({' '.join(f'{n},' for n in names)}))")
-    for k, node in zip(joint.tangent_of, joint.tangents, strict=True):
+    tangents = joint.tangent_of
+    lines = [
+        f"def backward(ctx, {', '.join(names)}):",
+        "    if grad_mode() or autocast() or transformed():",
+        f"        return unusual(backward, ctx, ({' '.join(f'{n},' for n in names)}))",
+    ]
+    if len(tangents) == 1:
+        scope["defined"] = variants.make(frozenset())
+        lines += [f"    if g{tangents[0]} is None:", f"        return ({'None, ' * len(joint.inputs)})"]
+        lines.append(f"    return defined(ctx, {', '.join(names)})")
+    else:
+        scope |= {"known": variants.known, "find": variants.find}
+        pattern = " ".join(f"g{k} is None," for k in tangents)
+        lines += [f"    pattern = ({pattern})"]
+        lines.append(f"    return (known.get(pattern) or find(pattern))(ctx, {', '.join(names)})")
+    return _build("backward", lines, scope)
+
+
+class _Variants:
+    """The functions that run compiled backwards: one for each set of outputs that got no gradient."""
+
+    def __init__(self, joint: Joint, part: Partition, compiler: BackwardCompiler, again: Replay) -> None:
+        self.joint, self.part, self.compiler, self.again = joint, part, compiler, again
+        self.known: dict[tuple[bool, ...], Any] = {}
+        self._lock = threading.Lock()
+
+    def find(self, pattern: tuple[bool, ...]) -> Any:
+        """The function for this pattern of missing tangents."""
+        with self._lock:
+            if pattern not in self.known:
+                self.known[pattern] = self.make(frozenset(k for k, missing in enumerate(pattern) if missing))
+            return self.known[pattern]
+
+    def make(self, missing: frozenset[int]) -> Any:
+        part = without_tangents(self.joint, self.part, missing) if missing else self.part
+        scope: dict[str, Any] = {"coerce": _coerce, "clear": _clear, "again": self.again, "dense": torch.strided}
+        scope["lazy"] = LazyBackward(part.backward, self.compiler)
+        return _build("gradients", _gradient_lines(self.joint, part, missing, scope), scope)
+
+    def unusual(self, backward: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Where autocast is on (its casts are in the graph), or gradients are differentiated or transformed."""
+        if torch.is_grad_enabled() or transformed():
+            return self.again(ctx, tangents)
+        with torch._C._DisableAutocast():
+            return backward(ctx, *tangents)  # type: ignore[no-any-return]
+
+
+def _gradient_lines(joint: Joint, part: Partition, missing: frozenset[int], scope: dict[str, Any]) -> list[str]:
+    names = [f"g{i}" for i in range(len(joint.fresh))]
+    tangents = [k for j, k in enumerate(joint.tangent_of) if j not in missing]
+    nodes = [n for j, n in enumerate(joint.tangents) if j not in missing]
+    lines = [f"def gradients(ctx, {', '.join(names)}):"]
+    for k, node in zip(tangents, nodes, strict=True):
         like = _Like(node.meta["val"])
         scope[f"like{k}"], scope[f"strides{k}"] = like, like.stride()
-        lines += [f"    if g{k} is None:", f"        g{k} = like{k}.zeros()"]
-        lines += [f"    elif g{k}.stride() != strides{k}:", f"        g{k} = coerce(g{k}, like{k})"]
+        lines += [
+            f"    if g{k}.layout is not dense:",
+            f"        return again(ctx, ({' '.join(f'{n},' for n in names)}))",
+        ]
+        lazy = f" or g{k}.is_conj()" if like.dtype.is_complex else ""
+        lines += [
+            f"    if g{k}.stride() != strides{k} or g{k}.is_neg(){lazy}:",
+            f"        g{k} = coerce(g{k}, like{k})",
+        ]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
     if all(is_tensor):
         saved = "*ctx.saved_tensors, " if is_tensor else ""
@@ -237,15 +261,15 @@ def _backward_lines(joint: Joint, part: Partition, scope: dict[str, Any]) -> lis
         saved = "".join("next(tensors), " if t else "next(numbers), " for t in is_tensor)
     # compiled first: when that fails, the graph keeps what it saved
     lines += ["    run = lazy.call or lazy.compile()"]
-    lines.append(f"    inputs = [{saved}{', '.join(f'g{k}' for k in joint.tangent_of)}]")
+    lines.append(f"    inputs = [{saved}{', '.join(f'g{k}' for k in tangents)}]")
     lines += [f"    saved{g[1]} = inputs[{g[1]}]" for g in part.grads if g is not None and g[0] == "saved"]
     if not all(is_tensor):
         lines.append("    del tensors")
     if any(is_tensor):
         lines.append("    clear(ctx)")
     lines.append("    grads = run(inputs)")
-    tangents = joint.tangent_of
-    spelled = {"result": "grads[{}]".format, "tangent": lambda k: f"g{tangents[k]}"}
+    every = joint.tangent_of
+    spelled = {"result": "grads[{}]".format, "tangent": lambda k: f"g{every[k]}"}
     spelled["saved"] = "saved{}".format
     results = ["None" if g is None else spelled[g[0]](g[1]) for g in part.grads]
     if results == [f"grads[{i}]" for i in range(len(results))]:

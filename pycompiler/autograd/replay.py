@@ -1,0 +1,231 @@
+"""Gradients that can be differentiated again: the captured graph is run once more, under autograd, by the backward.
+
+In: a captured graph, its `Joint` and `Partition`. Out: a `Replay`, which a backward calls where its compiled graph will
+not do: under ``create_graph=True`` (second derivatives), for batched gradients (`torch.vmap` over a backward), for
+gradients that are not strided.
+Example: ``hessian(compiled, x)`` gets its first derivatives from eager operators, which autograd can differentiate.
+
+The forward keeps nothing for it but weak references to inputs that the compiled backward does not need (it keeps values
+computed from them), their versions, and, where random numbers are drawn, the generators' states.  What gradients do
+not depend on is replaced by zeros.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch import pyfunctorch
+from torch.autograd import forward_ad
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+
+from pycompiler import _native
+from pycompiler.autograd.joint import Joint
+from pycompiler.autograd.partition import Partition
+from pycompiler.autograd.recorder import is_random
+from pycompiler.errors import DoubleBackwardError
+from pycompiler.ir.texts import drop_text_with
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+_VMAP = "VmapMode"  # set by the vmap of `is_grads_batched`, which is not functorch's
+
+
+def transformed(
+    functorch: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack,
+    included: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_included,
+) -> bool:
+    """Whether tensors may be more than their memory: batched by a vmap, or with a tangent of forward-mode AD."""
+    return functorch() is not None or included(_VMAP) or forward_ad._current_level >= 0
+
+
+class Replay:
+    """`watched`: the inputs whose weak references the forward keeps, in order; `random`: the devices whose generators'
+    states it keeps."""
+
+    def __init__(self, gm: fx.GraphModule, joint: Joint, part: Partition, examples: Sequence[Any], name: str) -> None:
+        self.module = _bare(gm)
+        self.name = name
+        self.origins = joint.origins
+        self.differentiable = joint.differentiable
+        self.wanted = [i for i, g in enumerate(joint.grads) if g is not None]
+        self.count = len(joint.inputs)
+        self.written = set(joint.written)
+        self.likes = [_Like(e) if isinstance(e, torch.Tensor) else e for e in examples]
+        needed = _inputs_of_gradients(joint)
+        place = {n: j for j, n in enumerate(n for n in part.saved_nodes if isinstance(n.meta["val"], torch.Tensor))}
+        self.saved = {i: place[joint.inputs[i]] for i in needed if joint.inputs[i] in place}
+        rest = [i for i in needed if i not in self.saved]
+        # An input that the graph writes has another value now, and what is saved of the old one has no history.
+        self.lost = [joint.inputs[i].name for i in rest if i in self.written]
+        self.lost += [joint.inputs[i].name for i in self.saved if i in self.written and self.likes[i].requires_grad]
+        self.watched = [i for i in rest if i not in self.written]
+        self.random = sorted({_device(n) for n in joint.graph.nodes if is_random(n.target)}, key=str)
+        self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
+        self.names = [n.name for n in joint.inputs]
+
+    # what the forward keeps ----------------------------------------------------------------------------------------
+    def state(self) -> list[torch.Tensor]:
+        """The states of the generators that the graph draws from."""
+        return [torch.cuda.get_rng_state(d) if d.type == "cuda" else torch.get_rng_state() for d in self.random]
+
+    def has_version(self, index: int) -> bool:
+        return not self.likes[index].inference
+
+    # the backward --------------------------------------------------------------------------------------------------
+    def __call__(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the graph's inputs; `ctx` is the autograd node, `tangents` has one for each fresh output."""
+        create_graph = torch.is_grad_enabled()
+        inputs = self._inputs(ctx)
+        found: list[torch.Tensor | None] = [None] * self.count
+        _native.pause_hook()
+        try:
+            with torch.enable_grad(), self._ambient():
+                mine = [self._own(i, x) for i, x in enumerate(inputs)]
+                results = self._run(ctx, mine)
+                pairs = self._differentiated(mine, results, tangents)
+                wanted = [i for i in self.wanted if mine[i].requires_grad]
+                if pairs and wanted:
+                    outs, gradients = zip(*pairs, strict=True)
+                    with torch._C._DisableAutocast():
+                        made = torch.autograd.grad(
+                            outs, [mine[i] for i in wanted], gradients, create_graph=create_graph, allow_unused=True
+                        )
+                    for i, g in zip(wanted, made, strict=True):
+                        found[i] = g
+        finally:
+            _native.resume_hook()
+        return tuple(found)
+
+    def _inputs(self, ctx: Any) -> list[Any]:
+        if self.lost:
+            raise self._error(f"it writes {', '.join(self.lost)}, whose old value is gone")
+        saved = ctx.saved_tensors
+        inputs = [like.zeros() if isinstance(like, _Like) else like for like in self.likes]
+        for i, j in self.saved.items():
+            inputs[i] = saved[j]
+        for i, (reference, version) in zip(self.watched, ctx.watched if self.watched else (), strict=True):
+            value = reference()
+            if value is None:
+                raise self._error(f"its input {self.names[i]} is gone, and the compiled backward had kept other values")
+            if version is not None and value._version != version:
+                raise self._error(f"its input {self.names[i]} has been modified by an inplace operation")
+            inputs[i] = value
+        return inputs
+
+    def _error(self, what: str) -> DoubleBackwardError:
+        return DoubleBackwardError(
+            f"double backward through the compiled graph {self.name!r}: {what}. Keep the inputs alive and unchanged "
+            "until the last backward, or run this function without pycompiler (pycompiler.disable) to differentiate it "
+            "twice."
+        )
+
+    def _own(self, index: int, value: Any) -> Any:
+        """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if index in self.written:
+            return value.clone()
+        return value.view_as(value) if value.requires_grad else value.detach()
+
+    def _run(self, ctx: Any, inputs: list[Any]) -> Sequence[Any]:
+        with _untransformed(), self._numbers(ctx):
+            results = self.module(*inputs)
+        return results if isinstance(results, (tuple, list)) else (results,)
+
+    @contextlib.contextmanager
+    def _numbers(self, ctx: Any) -> Iterator[None]:
+        """The generators draw what the forward drew, and go on afterwards where they were."""
+        if not self.random:
+            yield
+            return
+        with torch.random.fork_rng([d for d in self.random if d.type == "cuda"]):
+            for device, state in zip(self.random, ctx.rng, strict=True):
+                torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
+            yield
+
+    @contextlib.contextmanager
+    def _ambient(self) -> Iterator[None]:
+        """Autocast as it was when the graph was captured."""
+        with contextlib.ExitStack() as stack:
+            if torch._C._is_any_autocast_enabled() or any(enabled for _, enabled, _ in self.autocast):
+                for device, enabled, dtype in self.autocast:
+                    stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False))
+            yield
+
+    def _differentiated(
+        self, inputs: Sequence[Any], results: Sequence[Any], tangents: Sequence[torch.Tensor | None]
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        find: dict[str, Callable[[int], torch.Tensor]] = {
+            "input": inputs.__getitem__,
+            "result": results.__getitem__,
+            "base": lambda k: results[k]._base,
+        }
+        pairs = []
+        for (kind, index), differentiable, tangent in zip(self.origins, self.differentiable, tangents, strict=True):
+            if tangent is not None and differentiable and (out := find[kind](index)).requires_grad:
+                pairs.append((out, tangent))
+        return pairs
+
+
+class _Like:
+    """What a tensor is, without its memory."""
+
+    def __init__(self, example: torch.Tensor) -> None:
+        self.shape, self.stride = tuple(example.shape), example.stride()
+        self.dtype, self.device = example.dtype, example.device
+        self.requires_grad, self.inference = example.requires_grad, example.is_inference()
+
+    def zeros(self) -> torch.Tensor:
+        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        return made.zero_().requires_grad_(self.requires_grad)
+
+
+@contextlib.contextmanager
+def _untransformed() -> Iterator[None]:
+    """Outside of every vmap: its modes refuse random numbers, and a batch is in the gradients, not in the inputs."""
+    levels = 0
+    while torch._C._dispatch_tls_is_dispatch_key_included(_VMAP):
+        torch._C._vmapmode_decrement_nesting()
+        levels += 1
+    inside = torch._C._functorch.peek_interpreter_stack() is not None
+    try:
+        with pyfunctorch.temporarily_clear_interpreter_stack() if inside else contextlib.nullcontext():
+            yield
+    finally:
+        for _ in range(levels):
+            torch._C._vmapmode_increment_nesting()
+
+
+def _inputs_of_gradients(joint: Joint) -> list[int]:
+    """The inputs that some gradient depends on."""
+    seen: set[fx.Node] = set()
+    stack = [g for g in joint.grads if g is not None]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(node.all_input_nodes)
+    return [i for i, n in enumerate(joint.inputs) if n in seen and isinstance(n.meta["val"], torch.Tensor)]
+
+
+def _device(node: fx.Node) -> torch.device:
+    value = node.meta["val"]
+    while isinstance(value, (tuple, list)):
+        value = value[0]
+    return torch.device(value.device)
+
+
+def _bare(gm: fx.GraphModule) -> fx.GraphModule:
+    """`gm` without the metadata of its nodes, which keeps a compile's tensors alive."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        env[node] = graph.node_copy(node, env.__getitem__)
+        env[node].meta = {}
+    with _use_lazy_graph_module(True):
+        module: fx.GraphModule = _make_graph_module(gm, graph)
+    drop_text_with(module)
+    return module

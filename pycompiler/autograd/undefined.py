@@ -1,0 +1,86 @@
+"""Backward graphs for outputs of which only some got a gradient.
+
+In: a backward graph and its tangents that are undefined. Out: the graph without them, and which of its results are
+then undefined too.
+Example: of ``a, b = x.sqrt(), x * 2`` with a gradient for `b` only, the gradient of `x` is twice that. A gradient of
+zeros for `a` would add ``0 / 0`` where `x` is 0, and would give a zero gradient to inputs that eager leaves alone.
+
+A backward graph is linear in its tangents: what depends on undefined ones only is undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler.autograd.recorder import is_dense
+
+aten = torch.ops.aten
+
+
+def without(module: fx.GraphModule, tangents: int, missing: Collection[int]) -> tuple[fx.Graph, list[fx.Node | None]]:
+    """`module`'s graph without those of its last `tangents` placeholders that `missing` counts, still without output.
+
+    Returns the graph, and of each result its node there, or None for one that is undefined.
+    """
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    last = placeholders[len(placeholders) - tangents :]
+    cut = _Cut({last[k] for k in missing}, set(last))
+    for node in module.graph.nodes:
+        if node.op != "output":
+            cut.copy(node)
+    results: Any = module.graph.output_node().args[0]
+    return cut.graph, [None if n in cut.undefined else cut.env[n] for n in results]
+
+
+class _Cut:
+    def __init__(self, undefined: set[fx.Node], dependent: set[fx.Node]) -> None:
+        self.graph = fx.Graph()
+        self.env: dict[fx.Node, fx.Node] = {}
+        self.undefined = undefined
+        self.dependent = dependent  # on a tangent
+
+    def copy(self, node: fx.Node) -> None:
+        if node in self.undefined:
+            return
+        reads = [a for a in node.all_input_nodes if a in self.dependent]
+        if reads:
+            self.dependent.add(node)
+            if all(a in self.undefined for a in reads):
+                self.undefined.add(node)
+                return
+        rest = self._sum_without(node)
+        self.env[node] = self.graph.node_copy(node, self._read) if rest is None else self.env[rest]
+
+    def _sum_without(self, node: fx.Node) -> fx.Node | None:
+        """The other term of a sum with an undefined one: where gradients of one value meet."""
+        if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
+            return None
+        a, b = node.args
+        if not (isinstance(a, fx.Node) and isinstance(b, fx.Node)) or not (a in self.undefined or b in self.undefined):
+            return None
+        rest = b if a in self.undefined else a
+        ours, wanted = rest.meta["val"], node.meta["val"]
+        return (
+            rest if (ours.shape, ours.dtype, ours.stride()) == (wanted.shape, wanted.dtype, wanted.stride()) else None
+        )
+
+    def _read(self, node: fx.Node) -> fx.Node:
+        if node not in self.undefined:
+            return self.env[node]
+        value = node.meta["val"]
+        order = (
+            sorted(range(value.dim()), key=lambda d: (-value.stride(d), d)) if is_dense(value) else range(value.dim())
+        )
+        shape = [value.shape[d] for d in order]
+        options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
+        zeros = self.graph.call_function(aten.full.default, (shape, 0), options)
+        zeros.meta["val"] = torch.empty_like(value).permute(list(order)).contiguous()
+        if shape != list(value.shape) or list(order) != list(range(value.dim())):
+            back = [list(order).index(d) for d in range(value.dim())]
+            zeros = self.graph.call_function(aten.permute.default, (zeros, back), {})
+            zeros.meta["val"] = value
+        return zeros

@@ -1,0 +1,252 @@
+"""Second derivatives, batched gradients and other questions that a compiled backward cannot answer, as in eager."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ad_helpers import Compiled
+from torch import nn
+from torch.autograd import functional as F
+
+import pycompiler
+from pycompiler.errors import DoubleBackwardError
+
+BACKENDS = ("aot_eager", "native")
+
+
+def vector(n: int = 4) -> torch.Tensor:
+    return torch.linspace(-1, 1.3, n, dtype=torch.float64)
+
+
+def scalar(x: torch.Tensor) -> torch.Tensor:
+    return (x.sin() * x**2).sum()
+
+
+def several(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() * x.sum()
+
+
+def first_and_second(f: Any) -> Any:
+    x = vector().requires_grad_()
+    first = torch.autograd.grad(f(x), x, create_graph=True)[0]
+    second = torch.autograd.grad(first.sum(), x, create_graph=True)[0]
+    return first, second, torch.autograd.grad(second.sum(), x)
+
+
+def backward_twice(f: Any) -> Any:
+    x = vector().requires_grad_()
+    f(x).backward(create_graph=True)
+    first = x.grad
+    assert first is not None
+    x.grad = None
+    first.pow(2).sum().backward()
+    return first, x.grad
+
+
+def batched(f: Any) -> Any:
+    x = vector().requires_grad_()
+    return torch.autograd.grad(f(x), x, torch.eye(4, dtype=torch.float64), is_grads_batched=True)
+
+
+ASKED: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
+    "hessian": (scalar, lambda f: F.hessian(f, vector())),
+    "hessian vectorized": (scalar, lambda f: F.hessian(f, vector(), vectorize=True)),
+    "hvp": (scalar, lambda f: F.hvp(f, vector(), vector())),
+    "vhp": (scalar, lambda f: F.vhp(f, vector(), vector())),
+    "jacobian": (several, lambda f: F.jacobian(f, vector(), create_graph=True)),
+    "jacobian vectorized": (several, lambda f: F.jacobian(f, vector(), vectorize=True)),
+    "jvp": (several, lambda f: F.jvp(f, vector(), vector())),
+    "grad of grad of grad": (scalar, first_and_second),
+    "backward": (scalar, backward_twice),
+    "is_grads_batched": (several, batched),
+    "func.grad": (scalar, lambda f: torch.func.grad(f)(vector())),
+    "func.hessian": (scalar, lambda f: torch.func.hessian(f)(vector())),
+    "func.jacrev": (several, lambda f: torch.func.jacrev(f)(vector())),
+    "func.vmap of grad": (scalar, lambda f: torch.vmap(torch.func.grad(f))(vector(12).view(3, 4))),
+}
+
+
+def same(got: Any, expected: Any) -> None:
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(got, expected)
+        assert got.requires_grad == expected.requires_grad
+    else:
+        assert type(got) is type(expected)
+        for a, b in zip(got or (), expected or (), strict=True):
+            same(a, b)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ASKED)
+def test_derivatives_of_derivatives(name: str, backend: str) -> None:
+    fn, ask = ASKED[name]
+    compiled = pycompiler.compile(fn, backend=backend)
+    for _ in range(2):
+        same(ask(compiled), ask(fn))
+
+
+def test_gradgradcheck() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).tanh().softmax(-1)
+
+    inputs = (vector(6).view(3, 2).requires_grad_(), vector(4).view(2, 2).requires_grad_())
+    compiled = pycompiler.compile(fn)
+    assert torch.autograd.gradcheck(compiled, inputs, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(compiled, inputs, check_batched_grad=True)
+
+
+def test_through_a_graph_break() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        print(end="")
+        return (y * y * x).sum()
+
+    same(first_and_second(pycompiler.compile(fn)), first_and_second(fn))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_penalty(backend: str) -> None:
+    def train(compiled: bool) -> Any:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.2), nn.LayerNorm(8), nn.Linear(8, 1)).double()
+        run = pycompiler.compile(net, backend=backend) if compiled else net
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        losses = []
+        for _ in range(3):
+            x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+            out = run(x)
+            (slope,) = torch.autograd.grad(out, x, torch.ones_like(out), create_graph=True)
+            loss = out.mean() + ((slope.norm(dim=1) - 1) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return losses, [p.detach() for p in net.parameters()]
+
+    same(train(True), train(False))
+
+
+def test_random_numbers_are_those_of_the_forward() -> None:
+    def ask(f: Any) -> Any:
+        torch.manual_seed(0)
+        x = vector(40).requires_grad_()
+        out = f(x)
+        torch.rand(3)
+        (first,) = torch.autograd.grad(out, x, create_graph=True)
+        return out, first, torch.autograd.grad(first.sum(), x), torch.rand(2)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (nn.functional.dropout(x, 0.5) ** 3).sum()
+
+    same(ask(pycompiler.compile(fn)), ask(fn))
+
+
+def test_what_was_detached_stays_so() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            c = x * x
+        return (x.detach() * x.sin() * c * x).sum()
+
+    same(first_and_second(pycompiler.compile(fn)), first_and_second(fn))
+
+
+def test_running_statistics_are_updated_once() -> None:
+    def ask(compiled: bool) -> Any:
+        net = nn.Sequential(nn.BatchNorm1d(4), nn.Tanh()).double()
+        x = vector(20).view(5, 4).requires_grad_()
+        out = (pycompiler.compile(net) if compiled else net)(x).sin().sum()
+        (first,) = torch.autograd.grad(out, x, create_graph=True)
+        first.pow(2).sum().backward()
+        return out, x.grad, list(net.buffers()), [p.grad for p in net.parameters()]
+
+    same(ask(True), ask(False))
+
+
+def test_inputs_that_depend_on_each_other() -> None:
+    def ask(f: Any) -> Any:
+        x = vector().requires_grad_()
+        y = x * 2
+        (first,) = torch.autograd.grad(f(x, y), x, create_graph=True)
+        return first, torch.autograd.grad(first.sum(), x)
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * y.sin() * x).sum()
+
+    same(ask(pycompiler.compile(fn)), ask(fn))
+
+
+def test_mutated_input_that_requires_grad() -> None:
+    def ask(f: Any) -> Any:
+        w = vector().requires_grad_()
+        buffer = vector() * 3
+        out = f(buffer, w)
+        (first,) = torch.autograd.grad(out + (buffer * buffer).sum(), w, create_graph=True)
+        return first, torch.autograd.grad(first.sum(), w)
+
+    def fn(buffer: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        buffer.mul_(2).add_(w * w)
+        return buffer.sin().sum()
+
+    same(ask(pycompiler.compile(fn)), ask(fn))
+
+
+def test_views_of_a_hidden_base() -> None:
+    def ask(f: Any) -> Any:
+        x = vector(6).requires_grad_()
+        a, b = f(x)
+        (first,) = torch.autograd.grad((a * b).sum(), x, create_graph=True)
+        return first, torch.autograd.grad(first.sum(), x)
+
+    def fn(x: torch.Tensor) -> Any:
+        y = (x * x).view(2, 3)
+        return y[0], y[1]
+
+    same(ask(pycompiler.compile(fn)), ask(fn))
+
+
+def test_an_input_that_is_gone_or_changed_is_an_error() -> None:
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(0)
+
+    x = torch.randn(3, requires_grad=True)
+    compiled = Compiled(softmax, [x * 1], name="soft")
+    middle = x * 1
+    out = compiled(middle)[0]
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), x, retain_graph=True)[0], torch.zeros(3))
+    with torch.no_grad():
+        middle.add_(1)
+    with pytest.raises(DoubleBackwardError, match="'soft': its input x has been modified"):
+        torch.autograd.grad(out.sum(), x, create_graph=True)
+    out = compiled(x * 1)[0]
+    gc.collect()
+    with pytest.raises(DoubleBackwardError, match="'soft': its input x is gone"):
+        torch.autograd.grad(out.sum(), x, create_graph=True)
+
+
+def test_lazily_conjugated_gradients() -> None:
+    def ask(f: Any) -> Any:
+        x = vector().requires_grad_()
+        z = torch.complex(x * 2, x).requires_grad_()
+        a, b = f(x, z)
+        other = torch.complex(a, a * 2).conj()
+        loss = (other * torch.complex(vector(), vector() ** 2)).abs().sum() + b.conj().imag.sum()
+        return torch.autograd.grad(loss, [x, z])
+
+    def fn(x: torch.Tensor, z: torch.Tensor) -> Any:
+        return x * x, z * z
+
+    for backend in BACKENDS:
+        same(ask(pycompiler.compile(fn, backend=backend)), ask(fn))
+
+
+def test_sparse_gradients() -> None:
+    def ask(f: Any) -> Any:
+        table = vector(12).view(4, 3).requires_grad_()
+        rows = nn.functional.embedding(torch.tensor([1, 1, 2]), f(table), sparse=True)
+        return torch.autograd.grad(rows.sin().sum(), table)
+
+    same(ask(pycompiler.compile(lambda t: t * 2)), ask(lambda t: t * 2))

@@ -1,0 +1,69 @@
+"""Outputs that got no gradient: the others' gradients are as if they were not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ad_helpers import Compiled, clones
+
+import pycompiler
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_an_input_of_unused_outputs_gets_none(backend: str) -> None:
+    fn = pycompiler.compile(lambda x, w: (x * 2, w * 3), backend=backend)
+    x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    fn(x, w)[0].sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 2.0))
+    assert w.grad is None
+    fn(x, w)[1].sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 2.0))
+    torch.testing.assert_close(w.grad, torch.full((3,), 3.0))
+    a, b = fn(x, w)
+    (a + b).sum().backward()
+    torch.testing.assert_close(w.grad, torch.full((3,), 6.0))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_zeros_times_infinity_do_not_arise(backend: str) -> None:
+    fn = pycompiler.compile(lambda x: (x * 2, x.sqrt()), backend=backend)
+    x = torch.zeros(3, requires_grad=True)
+    fn(x)[0].sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 2.0))
+
+
+def _programs() -> list[Any]:
+    return [
+        lambda x, w: ((x @ w).relu(), (x @ w).sum(0), w.exp()),
+        lambda x, w: (torch.cat([x, w])[:3], torch.stack([x, w]).sin(), x.t() * 2),
+        lambda x, w: (x.var(0), (x * w).softmax(1), x[1:].t() + w[:, 1:]),
+        lambda x, w: torch.nn.functional.layer_norm(x, (4,), w[0], w[1]).split(2) + (x.max(0).values,),
+    ]
+
+
+@pytest.mark.parametrize("program", _programs())
+def test_each_set_of_outputs(program: Any) -> None:
+    torch.manual_seed(0)
+    args = [torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)]
+    compiled = Compiled(program, args)
+    for chosen in ([0], [1], [2], [0, 2], [1, 2], [0, 1, 2]):
+        theirs, ours = clones(args), clones(args)
+        for run, inputs in ((program, theirs), (compiled.fn, ours)):
+            outs = run(*inputs)
+            sum((outs[k].cos().sum() for k in chosen), torch.zeros(())).backward()
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a.grad is None) == (b.grad is None), chosen
+            if b.grad is not None:
+                torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_only_what_is_asked_for_is_compiled() -> None:
+    x = torch.randn(3, requires_grad=True)
+    compiled = Compiled(lambda t: (t.exp(), t.sin() * 2), [x])
+    compiled(x)[1].sum().backward()
+    assert compiled.backward is not None
+    names = {str(n.target) for n in compiled.backward.graph.nodes if n.op == "call_function"}
+    assert "aten.exp.default" not in names
+    assert "aten.cos.default" in names
