@@ -1,0 +1,190 @@
+"""Many programs over several processes.  In: seeds, a device, a backend.  Out: counts and findings, printed.
+
+A process compares a few hundred programs and ends (libraries stay loaded).  One that dies or hangs is a finding that
+names the seed it was at; the next one goes on behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[2]
+CHUNK = 250
+PATIENCE = 300.0  # seconds without a word
+
+
+@dataclass
+class Findings:
+    """What a campaign has seen so far."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    said: Counter[str] = field(default_factory=Counter)
+    failing: list[dict[str, Any]] = field(default_factory=list)
+    statements: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, line: dict[str, Any]) -> None:
+        with self.lock:
+            self.kinds[f"{line['kind']} {line['what']}".strip()] += 1
+            self.dropped.update(line.get("dropped", {}))
+            self.said.update(line.get("said", {}))
+            self.statements += line.get("size", 0)
+            if line["kind"] == "differs":
+                self.failing.append(line)
+                print(f"seed {line['seed']}: {line['what']}: {line['detail'][:240]}", flush=True)
+
+    def groups(self) -> dict[str, list[dict[str, Any]]]:
+        """Findings that look alike, the frequent ones first."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for line in self.failing:
+            found.setdefault(signature(line), []).append(line)
+        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def signature(line: dict[str, Any]) -> str:
+    """What two findings of one cause may have in common."""
+    text = re.sub(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", "N", line["detail"])
+    return (
+        f"{line['what']}: {text[:90]}"
+        if line["what"] in ("error", "crash", "harness")
+        else f"{line['what']}: {text.split(':')[0]}"
+    )
+
+
+def command(mode: str, first: Any, last: Any, device: str, backend: str) -> list[str]:
+    code = f"import sys; sys.path.insert(0, {str(TESTS)!r}); from fuzz.programs.worker import main; main(sys.argv[1:])"
+    return [sys.executable, "-c", code, mode, str(first), str(last), device, backend]
+
+
+def lines_of(arguments: list[str]) -> Iterator[dict[str, Any]]:
+    """What a process says; at last {"ended": its exit status}."""
+    with tempfile.TemporaryDirectory(prefix="pycompiler-fuzz-") as cache:
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYCOMPILER_CACHE_DIR": cache}
+        with tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+            said = [time.monotonic()]
+            watch = threading.Thread(target=kill_silent, args=(process, said), daemon=True)
+            watch.start()
+            assert process.stdout is not None
+            for text in process.stdout:
+                said[0] = time.monotonic()
+                if text.startswith("{"):
+                    yield json.loads(text)
+            status = process.wait()
+            errors.seek(0)
+            yield {"ended": status, "errors": errors.read()[-800:]}
+
+
+def kill_silent(process: subprocess.Popen[str], said: list[float]) -> None:
+    while process.poll() is None:
+        time.sleep(1)
+        if time.monotonic() - said[0] > PATIENCE:
+            process.kill()
+
+
+def walk(findings: Findings, seeds: Iterator[range], device: str, backend: str, until: float) -> None:
+    """Takes ranges of seeds until there is none or the time is over."""
+    for chosen in seeds:
+        first = chosen.start
+        while first < chosen.stop and time.monotonic() < until:
+            at = first
+            for line in lines_of(command("walk", first, chosen.stop, device, backend)):
+                if "start" in line:
+                    at = line["start"]
+                elif "seed" in line:
+                    findings.note(line)
+                    at = line["seed"] + 1
+                elif line.get("ended"):
+                    findings.note({"seed": at, "kind": "differs", "what": "crash", "detail": death(line)})
+                    at += 1
+            first = max(at, first + 1)
+        if time.monotonic() > until:
+            return
+
+
+def death(line: dict[str, Any]) -> str:
+    status = line["ended"]
+    name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    last = line["errors"].strip().split("\n")[-1]
+    return f"{name} {last}".strip()
+
+
+class Ranges:
+    """Ranges of seeds, handed to several threads."""
+
+    def __init__(self, seed: int, count: int, chunk: int) -> None:
+        self.ranges = iter([range(k, min(k + chunk, seed + count)) for k in range(seed, seed + count, chunk)])
+        self.lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[range]:
+        while True:
+            with self.lock:
+                found = next(self.ranges, None)
+            if found is None:
+                return
+            yield found
+
+
+def run(
+    seed: int, count: int, jobs: int, device: str, backend: str, seconds: float, reduced: int, out: Path | None
+) -> int:
+    """A whole campaign; the exit status: 1 when something differs."""
+    begin = time.monotonic()
+    findings = Findings()
+    ranges = Ranges(seed, count, max(1, min(CHUNK, -(-count // jobs))))
+    threads = [
+        threading.Thread(target=walk, args=(findings, iter(ranges), device, backend, begin + seconds), daemon=True)
+        for _ in range(jobs)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    report(findings, time.monotonic() - begin)
+    for name, lines in list(findings.groups().items())[:reduced]:
+        show(name, lines, device, backend, out)
+    return int(bool(findings.failing))
+
+
+def report(findings: Findings, seconds: float) -> None:
+    total = findings.kinds.total()
+    print(f"\n{total} programs of {findings.statements / max(1, total):.1f} statements in {seconds:.0f} s")
+    for title, counts in (
+        ("verdicts", findings.kinds),
+        ("left out of programs", findings.dropped),
+        ("the compiler said", findings.said),
+    ):
+        print(f"{title}:")
+        for text, n in counts.most_common(25):
+            print(f"  {n:>8} {text}")
+    if findings.failing:
+        print("groups of findings:")
+    for name, lines in findings.groups().items():
+        print(f"  {len(lines):>5} {name}   seeds {', '.join(str(line['seed']) for line in lines[:6])}")
+
+
+def show(name: str, lines: list[dict[str, Any]], device: str, backend: str, out: Path | None) -> None:
+    """The first finding of a group, reduced, as a script."""
+    seed = lines[0]["seed"]
+    found: dict[str, Any] = {}
+    for line in lines_of(command("reduce", seed, 90, device, backend)):
+        found |= line
+    text = found.get("script", f"# seed {seed} ends the process: {found.get('errors', '')}")
+    print(f"\n#### seed {seed}, {found.get('detail', '')}\n{found.get('body', text)}", flush=True)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"seed-{seed}.py").write_text(f"# {name}: {found.get('detail', '')}\n{text}")

@@ -1,0 +1,309 @@
+"""One program run by eager and compiled: all that a caller can see must be the same.
+
+In: a `Program`, a device, a backend.  Out: a `Verdict`: `same`, `differs` (what, and how), `unsteady` (eager's own
+result moves as much when its operators round a little differently), or `raises` (both raise, the same class).
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import pycompiler
+
+from .program import Program
+
+# Relative tolerance by the least exact dtype in the program.
+TOLERANCE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 2e-4, torch.complex64: 2e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}  # fmt: skip
+UNIT = {torch.float64: 2.0**-52, torch.complex128: 2.0**-52, torch.float32: 2.0**-22, torch.complex64: 2.0**-22, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}  # fmt: skip
+NOISY_RUNS = 16
+ALLOWED = 20.0  # times the movement of eager's own result
+
+
+@dataclass
+class Seen:
+    """What one run shows: `values` by name, `facts` that must be equal, or the error."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    error: BaseException | None = None
+    phase: str = "call"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    kind: str  # same | differs | unsteady | raises
+    what: str = ""  # one word: values, strides, aliasing, ...
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.what}): {self.detail}" if self.what else self.kind
+
+
+def compare(program: Program, device: str = "cpu", backend: str = "native", calls: int = 2,
+            compiler: Callable[..., Any] = pycompiler.compile) -> Verdict:  # fmt: skip
+    """The verdict on a program.  The compiled function is called `calls` times with fresh arguments."""
+    make, fn = program.load(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = observe(fn, make, program)
+        compiled = compiler(fn, backend=backend)
+        for call in range(calls):
+            got = observe(compiled, make, program)
+            found = difference(got, expected, loosest(program))
+            if found is not None:
+                name, what, detail = found
+                if what == "values" and unsteady(program, device, name, got, expected):
+                    return Verdict("unsteady", what, f"{name}: {detail}")
+                again = f" (call {call + 1})" if call else ""
+                return Verdict("differs", what, f"{name}{again}: {detail}")
+    return Verdict("raises" if expected.error is not None else "same", expected.phase if expected.error else "")
+
+
+# ---- what can be seen -------------------------------------------------------------------------------------------------
+def observe(fn: Callable[..., Any], make: Callable[[], Any], program: Program) -> Seen:
+    """Runs `fn` and differentiates its results."""
+    leaves, args = make()
+    seen = Seen()
+    given, versions = list(args), [a._version if isinstance(a, torch.Tensor) else 0 for a in args]
+    try:
+        results = list(fn(*args))
+        seen.phase = "backward"
+        see_results(seen, results, given, versions)
+        gradients(seen, program, results, leaves)
+    except Exception as e:
+        seen.error = e
+    return seen
+
+
+def see_results(seen: Seen, results: list[Any], args: list[Any], versions: list[int]) -> None:
+    """Values, metadata and aliasing of results and arguments."""
+    for k, r in enumerate(results):
+        name = f"result {k} ({type(r).__name__})"
+        if not isinstance(r, torch.Tensor):
+            seen.values[name] = r
+            continue
+        seen.values[name] = r.detach().clone()
+        seen.facts[f"{name} strides"] = (tuple(r.shape), r.stride())
+        seen.facts[f"{name} requires_grad"] = (r.requires_grad, r.is_leaf)
+        seen.facts[f"{name} flags"] = (r.is_conj(), r.is_neg(), r.is_inference())
+    for k, a in enumerate(args):
+        if isinstance(a, torch.Tensor):
+            seen.values[f"argument {k}"] = a.detach().clone()
+            seen.facts[f"argument {k} version"] = (
+                a._version > versions[k]
+            )  # one write or three: all that counts is that it moved
+            seen.facts[f"argument {k} requires_grad"] = (a.requires_grad, a.is_leaf)
+            seen.facts[f"argument {k} strides"] = (tuple(a.shape), a.stride())
+    tensors = [(f"result {k}", r) for k, r in enumerate(results) if isinstance(r, torch.Tensor)]
+    tensors += [(f"argument {k}", a) for k, a in enumerate(args) if isinstance(a, torch.Tensor)]
+    for k, (name, r) in enumerate(tensors[: len(results)]):
+        shared = []
+        for other, t in tensors[k + 1 :]:
+            if r is t:
+                shared.append((other, "is"))
+            elif r.numel() and t.numel() and r.untyped_storage().data_ptr() == t.untyped_storage().data_ptr():
+                shared.append(
+                    (other, str(r.storage_offset() * r.element_size() - t.storage_offset() * t.element_size()))
+                )
+        seen.facts[f"{name} aliasing"] = shared
+        inputs = [t for other, t in tensors if other.startswith("argument")]
+        if any(r.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in inputs) and r.numel():
+            seen.facts[f"{name} view"] = r._is_view()
+
+
+def gradients(seen: Seen, program: Program, results: list[Any], leaves: list[Any]) -> None:
+    """The gradients of the leaves, from results that need one."""
+    wanted = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if wanted:
+            GRADIENTS[program.gradients](wanted, program.seed)
+    for k, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf:
+            seen.values[f"gradient {k}"] = None if leaf.grad is None else leaf.grad.clone()
+
+
+def _random(wanted: list[torch.Tensor], seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    ups = [torch.randn(r.shape, generator=g, dtype=torch.float64).to(r.device, r.dtype) for r in wanted]
+    torch.autograd.backward(wanted, ups)
+
+
+def _ones(wanted: list[torch.Tensor], seed: int) -> None:
+    torch.autograd.backward([r.abs().sum() if r.is_complex() else r.sum() for r in wanted])
+
+
+def _loss(wanted: list[torch.Tensor], seed: int) -> None:
+    """Transposed and summed gradients; a part of the results only."""
+    chosen = [r for k, r in enumerate(wanted) if random.Random(seed + k).random() < 0.7] or wanted[:1]
+    torch.autograd.backward([(r.transpose(0, -1) if r.dim() else r).abs().square().sum() for r in chosen])
+
+
+# How the results of a program are differentiated.
+GRADIENTS: dict[str, Callable[[list[torch.Tensor], int], None]] = {"random": _random, "ones": _ones, "loss": _loss}
+
+
+# ---- the difference ---------------------------------------------------------------------------------------------------
+def difference(got: Seen, expected: Seen, tolerance: float) -> tuple[str, str, str] | None:
+    """(where, what, how) the first thing that differs, values first."""
+    if (got.error is None) != (expected.error is None) or (
+        got.error is not None and (type(got.error), got.phase) != (type(expected.error), expected.phase)
+    ):
+        return "error", "error", f"{describe(got)} where eager {describe(expected)}"
+    if got.error is not None and got.phase == "call":
+        return None
+    gradients = {name for name in expected.values if name.startswith("gradient")}
+    flags = {name for name in expected.facts if name.endswith("requires_grad")}
+    return (
+        first_value(got, expected, expected.values.keys() - gradients, tolerance)
+        or first_fact(got, expected, flags)
+        or first_value(got, expected, gradients, tolerance)
+        or first_fact(got, expected, expected.facts.keys())
+    )
+
+
+def first_value(got: Seen, expected: Seen, chosen: Set[str], tolerance: float) -> tuple[str, str, str] | None:
+    for name, value in expected.values.items():
+        if name in chosen:
+            how = values_differ(got.values[name], value, tolerance) if name in got.values else "is missing"
+            if how:
+                return name, "undefined" if value is None or got.values.get(name) is None else "values", how
+    return None
+
+
+def first_fact(got: Seen, expected: Seen, chosen: Set[str]) -> tuple[str, str, str] | None:
+    for name, fact in expected.facts.items():
+        if name in chosen and got.facts.get(name) != fact:
+            return name, name.split()[-1], f"{got.facts.get(name)} where eager has {fact}"
+    return None
+
+
+def describe(seen: Seen) -> str:
+    if seen.error is None:
+        return "does not raise"
+    text = str(seen.error).strip().split("\n")[0][:300]
+    return f"raises {type(seen.error).__name__} in the {seen.phase}: {text}"
+
+
+def loosest(program: Program) -> float:
+    """The tolerance of the least exact dtype that the program mentions."""
+    text = program.body()
+    found = [t for d, t in TOLERANCE.items() if str(d).removeprefix("torch.") in text]
+    return max([TOLERANCE[torch.float32] if ".float()" in text else 0.0, 1e-9, *found])
+
+
+def values_differ(got: Any, expected: Any, tolerance: float) -> str:
+    """How, or an empty text."""
+    if not isinstance(expected, torch.Tensor) or not isinstance(got, torch.Tensor):
+        same = type(got) is type(expected) and (
+            got == expected or abs(got - expected) <= tolerance * max(1.0, abs(expected))
+        )
+        return "" if same else f"{got!r} where eager has {expected!r}"
+    if (got.dtype, got.shape, got.device) != (expected.dtype, expected.shape, expected.device):
+        return f"{got.dtype} {tuple(got.shape)} {got.device} where eager has {expected.dtype} {tuple(expected.shape)} {expected.device}"
+    bad = apart(got, expected, tolerance)
+    if not bad.any():
+        return ""
+    at = tuple(bad.nonzero()[0].tolist())
+    return f"{int(bad.sum())} of {bad.numel()} elements, at {list(at)} {got[at].item()!r} where eager has {expected[at].item()!r}"
+
+
+def apart(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> torch.Tensor:
+    """Where the two differ by more than `tolerance` of the scale of `expected`."""
+    if not (expected.is_floating_point() or expected.is_complex()):
+        return got != expected
+    if expected.is_complex():
+        return apart(
+            torch.view_as_real(got.resolve_conj()), torch.view_as_real(expected.resolve_conj()), tolerance
+        ).any(-1)
+    a, b = got.double(), expected.double()
+    finite = b[b.isfinite()].abs()
+    scale = float(finite.mean()) + 1.0 if finite.numel() else 1.0
+    close = (a - b).abs() <= tolerance * (b.abs() + scale)
+    return ~(close | (a == b) | (a.isnan() & b.isnan()))
+
+
+# ---- is the program itself steady? ------------------------------------------------------------------------------------
+QUIET = frozenset(["clone", "_to_copy", "copy_", "cat", "stack", "index", "gather", "where", "zeros_like", "ones_like", "full", "zero_", "fill_", "empty",
+                   "constant_pad_nd", "flip", "roll", "slice_backward", "select_backward", "index_select", "masked_fill", "detach", "repeat", "relu",
+                   "threshold_backward", "new_zeros", "zeros", "ones", "full_like", "arange", "eye", "scatter", "tril", "triu", "embedding",
+                   "lift_fresh", "_local_scalar_dense", "uniform_", "normal_", "select_scatter", "slice_scatter", "empty_like", "new_empty"])  # fmt: skip
+
+
+class Noise(TorchDispatchMode):
+    """Each operator that computes rounds a little differently: by `units` in the last place, of its result and of its operands."""
+
+    def __init__(self, seed: int, units: float = 1.0) -> None:
+        super().__init__()
+        self.random = torch.Generator().manual_seed(seed)
+        self.units = units
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        packet = func.overloadpacket.__name__
+        if packet in QUIET or any(
+            a.alias_info is not None and not a.alias_info.is_write for a in func._schema.arguments
+        ):
+            return result
+        operands = max(
+            (
+                float(a.detach().abs().nan_to_num(0, 0, 0).max())
+                for a in args
+                if isinstance(a, torch.Tensor) and a.numel() and a.is_floating_point()
+            ),
+            default=0.0,
+        )
+        for t in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(t, torch.Tensor) and t.dtype in UNIT and t.numel() and 0 not in t.stride():
+                self.disturb(
+                    t,
+                    operands
+                    if packet in ("add", "sub", "sum", "rsub", "add_", "sub_", "mean")
+                    or "norm" in packet
+                    or "backward" in packet
+                    else 0.0,
+                )
+        return result
+
+    def disturb(self, t: torch.Tensor, operands: float) -> None:
+        noise = (torch.rand(t.shape, generator=self.random, dtype=torch.float64) * 2 - 1).to(t.device)
+        unit = UNIT[t.dtype] * self.units
+        wide = t.detach().to(torch.complex128 if t.is_complex() else torch.float64)
+        t.detach().data.copy_(wide + noise * unit * (wide.abs().nan_to_num(0, 0, 0) + operands))
+
+
+def unsteady(program: Program, device: str, name: str, got: Seen, expected: Seen) -> bool:
+    """Whether eager's own value of `name` moves as far as `got` is away, when operators round differently."""
+    value = expected.values[name]
+    ours = got.values.get(name)
+    if (
+        not isinstance(value, torch.Tensor)
+        or not isinstance(ours, torch.Tensor)
+        or value.shape != ours.shape
+        or value.dtype != ours.dtype
+    ):
+        return False
+    moved = torch.zeros(value.shape, dtype=torch.float64, device=value.device)
+    for seed in range(NOISY_RUNS):
+        make, fn = program.load(device)
+        with Noise(seed, 4.0 if seed < NOISY_RUNS // 2 else 1.0):
+            noisy = observe(fn, make, program).values.get(name)
+        if isinstance(noisy, torch.Tensor) and noisy.shape == value.shape:
+            moved = torch.maximum(moved, distance(noisy, value))
+    bad = apart(ours, value, loosest(program))
+    return bool((distance(ours, value) <= ALLOWED * moved)[bad].all())
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Element by element; infinite where one is not a number or both are not equal infinities."""
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    x, y = a.to(wide), b.to(wide)
+    d = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, (x - y).abs().double())
+    return d.nan_to_num(torch.inf, torch.inf, torch.inf)

@@ -1,0 +1,114 @@
+"""One process of a campaign: compares programs and says so in lines of JSON, so that a crash is known by its seed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+from collections import Counter
+from typing import Any
+
+import torch
+
+import pycompiler
+
+from . import operators  # noqa: F401
+from .compare import Verdict, compare
+from .generate import generate
+from .program import Program
+from .reduce import reduce
+
+
+class Said(logging.Handler):
+    """Counts the compiler's warnings: what ran eagerly, and why."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.counts: Counter[str] = Counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.counts[record.getMessage().split("; ")[0][:110]] += 1
+
+
+def listen() -> Said:
+    """The compiler's log goes to a counter, not to the terminal; torch's is silent."""
+    handler = Said()
+    logger = logging.getLogger("pycompiler")
+    logger.handlers[:], logger.propagate = [handler], False
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("pycompiler."):
+            logging.getLogger(name).handlers[:] = []
+    logging.getLogger("torch").setLevel(logging.CRITICAL)
+    return handler
+
+
+def prepare() -> Said:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    pycompiler.config.raise_internal_errors = True
+    pycompiler.config.progress = False
+    return listen()
+
+
+def say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def judge(program: Program, device: str, backend: str) -> Verdict:
+    """`compare`, where trouble of the harness itself is a finding as well."""
+    try:
+        return compare(program, device, backend)
+    except Exception as e:
+        return Verdict("differs", "harness", f"{type(e).__name__}: {str(e)[:300]}")
+
+
+def walk(seeds: range, device: str, backend: str) -> None:
+    """Compares the programs of `seeds`."""
+    said = prepare()
+    for seed in seeds:
+        say(start=seed)
+        program, dropped = generate(seed, device)
+        if not program.results:
+            say(seed=seed, kind="dropped", what="returns nothing", dropped=dropped)
+            continue
+        said.counts.clear()
+        v = judge(program, device, backend)
+        say(
+            seed=seed,
+            kind=v.kind,
+            what=v.what,
+            detail=v.detail,
+            dropped=dropped,
+            said=said.counts,
+            size=len(program.statements),
+        )
+    say(done=True)
+
+
+def shrink(seed: int, device: str, backend: str, seconds: float) -> None:
+    """Cuts the program of `seed` down and prints its script."""
+    prepare()
+    program, _ = generate(seed, device)
+    first = judge(program, device, backend)
+    program = reduce(program, lambda p: alike(judge(p, device, backend), first), seconds)
+    say(script=program.script(device, backend), body=program.body(), detail=str(judge(program, device, backend)))
+
+
+def alike(v: Verdict, first: Verdict) -> bool:
+    """Whether a smaller program fails in the same way."""
+    if (v.kind, v.what) != (first.kind, first.what):
+        return False
+    return v.what != "error" or v.detail.split(" in the ")[0] == first.detail.split(" in the ")[0]
+
+
+def main(arguments: list[str]) -> None:
+    mode, first, last, device, backend = arguments
+    if mode == "walk":
+        walk(range(int(first), int(last)), device, backend)
+    else:
+        shrink(int(first), device, backend, float(last))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

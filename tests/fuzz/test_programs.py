@@ -1,0 +1,141 @@
+"""The fuzzer of the compiler: fixed seeds, and that it sees what it looks for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fuzz.programs import campaign, operators  # noqa: F401
+from fuzz.programs.compare import compare
+from fuzz.programs.generate import OPERATORS, generate
+from fuzz.programs.program import Program, bound, names
+from fuzz.programs.reduce import reduce
+
+SMALL = Program(
+    7,
+    ("a0 = data(1, 3, 4, dtype=torch.float64).requires_grad_()", "a1 = data(2, 3, 4, dtype=torch.float64)"),
+    ("x0 = a0", "x1 = a1"),
+    ("x1.add_(1)", "t0 = x0 * x1", "t1 = t0.t()", "t2 = t0.cumsum(0)", "t3 = t2.sin() + t1.sum()"),
+    ("t1", "t3", "t0"),
+)
+
+
+def test_a_program_is_its_seed() -> None:
+    for seed in range(20):
+        assert generate(seed)[0] == generate(seed)[0]
+
+
+def test_operators_are_drawn() -> None:
+    """Each row gives statements that eager runs; most programs run to their end, forward and backward."""
+    text = "\n".join(s for seed in range(150) for s in generate(seed)[0].statements)
+    for word in ("[", "::2", "as_strided", "unfold", "expand", "cat(", "stack(", "F.pad", "scatter", "gather", "index_put", "cumsum", "layer_norm",
+                 "softmax", "@", "topk", ".to(torch.", "where(", "no_grad", "add_(", "sort", "masked", "sum(", "var", "conv", "flip("):  # fmt: skip
+        assert word in text, word
+    assert len(OPERATORS) >= 75
+
+
+def altered(change: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]) -> Callable[..., Any]:
+    """A compiler with a bug: its code computes what eager does, and then `change`."""
+    return lambda fn, backend: lambda *args: change(fn(*args), args)
+
+
+def off_by_little(results: Any, args: Any) -> Any:
+    return (results[0], results[1] * (1 + 1e-7), results[2])
+
+
+class WrongGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, up: Any) -> Any:
+        return up * 1.001
+
+
+def fail(results: Any, args: Any) -> Any:
+    raise ValueError
+
+
+BUGS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "a value": ("values", off_by_little),
+    "a dtype": ("values", lambda r, a: (r[0], r[1].float(), r[2])),
+    "a shape": ("values", lambda r, a: (r[0][None], r[1], r[2])),
+    "strides": ("strides", lambda r, a: (r[0], r[1].t().contiguous().t(), r[2])),
+    "aliasing": ("aliasing", lambda r, a: (r[0], r[1], r[2].clone())),
+    "a gradient": ("values", lambda r, a: (r[0], WrongGradient.apply(r[1]), r[2])),
+    "requires_grad": ("requires_grad", lambda r, a: (r[0], r[1].detach(), r[2])),
+    "an argument": ("values", lambda r, a: (a[1].data.mul_(1.5), r)[1]),
+    "a version": ("version", lambda r, a: (a[0].detach().mul_(1), r)[1]),
+    "an error": ("error", fail),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_bugs_are_seen(bug: str) -> None:
+    what, change = BUGS[bug]
+    verdict = compare(SMALL, compiler=altered(change))
+    assert verdict.kind == "differs", verdict
+    assert verdict.what in (what, "undefined"), verdict
+    assert compare(SMALL, compiler=altered(lambda r, a: r)).kind == "same"
+
+
+def test_unsteady_programs_are_told_apart() -> None:
+    """A sign of a difference that rounding makes is no finding; the same with a step in it is one."""
+    p = Program(
+        1,
+        ("a0 = data(1, 8, dtype=torch.float64)",),
+        ("x0 = a0",),
+        ("t0 = (x0 * 0.1 + x0 * 0.2 - x0 * 0.3).sign()",),
+        ("t0",),
+    )
+    wrong = altered(lambda r, a: (-r[0],))
+    assert compare(p, compiler=wrong).kind == "unsteady"
+    steady = Program(1, p.leaves, p.arguments, ("t0 = x0.sign()",), ("t0",))
+    assert compare(steady, compiler=wrong).kind == "differs"
+
+
+def test_programs_are_cut_down() -> None:
+    def fails(p: Program) -> bool:
+        make, fn = p.load()
+        fn(*make()[1])
+        return any("cumsum" in s for s in p.statements)
+
+    small = reduce(SMALL, fails)
+    assert len(small.statements) <= 2
+    assert len(small.leaves) == 1
+    assert "cumsum" in small.body()
+
+
+def test_a_script_runs(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SMALL.script(backend="eager"))
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.split("\n") if line.startswith(("[", "arguments"))]
+    assert len(lines) == 6 and lines[:3] == lines[3:]  # results, gradients, arguments: of eager and of compiled code
+
+
+def test_names_of_statements() -> None:
+    assert bound("t1, t2 = torch.sort(x0)") == ["t1", "t2"]
+    assert bound("with torch.no_grad():\n    t3 = x0 * a0") == ["t3"]
+    assert bound("x0[:, 1] = t3") == []
+    assert names("t10 = F.pad(x1, (1, 2))") == {"t10", "x1"}
+
+
+def test_a_process_that_dies_is_a_finding() -> None:
+    died = list(campaign.lines_of([sys.executable, "-c", "import os; print('{\"start\": 5}', flush=True); os.abort()"]))
+    assert died[0] == {"start": 5}
+    assert campaign.death(died[1]).startswith("SIGABRT")
+
+
+def test_programs_as_captured() -> None:
+    """The backend that runs the captured graph: capture alone."""
+    for seed in range(100):
+        verdict = compare(generate(seed)[0], backend="eager")
+        assert verdict.kind in ("same", "raises", "unsteady"), f"seed {seed}: {verdict}"
