@@ -362,7 +362,7 @@ fn follow(inner: &Inner, mut result: Owned) -> Res<Owned> {
         inner.counters.tail_calls.add();
         let value = match callable::state(&next) {
             Some(state) => state.inner()?.step(next, args, None)?,
-            None => next.call(args, None)?,
+            None => next.own().call(args, None)?,
         };
         result = value;
     }

@@ -91,7 +91,7 @@ impl Entry {
         let Some((_, kind)) = KINDS.iter().find(|(name, _)| *name == kind) else {
             return Err(value_error(&format!("unknown entry kind {kind:?}; known: function, plan, eager")).into());
         };
-        let target = Obj::of(target);
+        let target = Obj::of(target).own();
         if *kind == Kind::Function && !target.is_function() {
             return Err(type_error(&format!(
                 "an entry of kind 'function' needs a Python function, not {}",
@@ -103,12 +103,12 @@ impl Entry {
             return Err(type_error(&format!("an entry of kind 'plan' needs a callable, not {}", target.repr())).into());
         }
         let inputs = match inputs {
-            Some(inputs) => Obj::of(inputs).to_tuple()?,
+            Some(inputs) => Obj::of(inputs).own().to_tuple()?,
             None => Owned::tuple(&[])?,
         };
         let contents = Contents {
-            guards: Obj::of(guards).to_tuple()?,
-            target: target.own(),
+            guards: Obj::of(guards).own().to_tuple()?,
+            target,
             inputs,
             outputs: outputs.map_or_else(Owned::none, |o| Obj::of(o).own()),
             kind: *kind,
@@ -225,17 +225,17 @@ impl Contents {
         let mut keep = Vec::new();
         let template = match self.outputs.is_none() {
             true => None,
-            false => Some(Template::parse(self.outputs.get(), &mut sources, &mut keep)?),
+            false => Some(Template::parse(&self.outputs, &mut sources, &mut keep)?),
         };
         let tree = Tree::build(self.guards.get(), &sources, names)?;
         let template = template.map(|t| t.resolve(&tree.inputs));
         let takes_closure = self.kind == Kind::Function && freevars.tuple_len() > 0 && {
-            let own = self.target.func_code().attr(c"co_freevars")?;
+            let own = self.target.func_code().own().attr(c"co_freevars")?;
             own.equals(freevars)?
         };
         if self.kind == Kind::Function {
-            let code = self.target.func_code();
-            hook::never(code);
+            let code = self.target.func_code().own();
+            hook::never(code.get());
             let want = if takes_closure { n_params } else { names.len() };
             let have = code.attr(c"co_argcount")?.as_i64()? as usize;
             if have != want {
@@ -307,19 +307,19 @@ impl Contents {
     fn run_plan(&self, bound: &Bound, walk: &Walk) -> Res<Owned> {
         // Owned: while a kernel runs without the GIL, another thread may drop what the inputs were read from.
         let held = walk.inputs(&bound.tree.inputs);
-        let graph = call_plan(self.target.get(), &held[..bound.n_inputs], bound.n_outputs)?;
+        let graph = call_plan(&self.target, &held[..bound.n_inputs], bound.n_outputs)?;
         match &bound.template {
             None => Owned::tuple_from(graph.into_vec()),
             Some(template) if graph.len() == bound.n_outputs => template.build(&graph, walk),
-            Some(_) => Err(bad_outputs(self.target.get(), &format!("{} outputs", graph.len()), bound.n_outputs)),
+            Some(_) => Err(bad_outputs(&self.target, &format!("{} outputs", graph.len()), bound.n_outputs)),
         }
     }
 }
 
 /// Every target, native plan or other callable, takes the graph's inputs positionally (ARCHITECTURE.md, "Backend protocol").
 #[inline]
-fn call_plan(target: Obj, inputs: &[Owned], n_outputs: usize) -> Res<Outputs> {
-    run_plan(target, inputs).unwrap_or_else(|| {
+fn call_plan(target: &Owned, inputs: &[Owned], n_outputs: usize) -> Res<Outputs> {
+    run_plan(target.get(), inputs).unwrap_or_else(|| {
         let returned = target.call(Owned::borrow_all(inputs), None)?;
         let outputs = match () {
             () if returned.is_tuple() => returned,
@@ -345,41 +345,41 @@ impl Template {
         }
     }
 
-    fn parse(spec: Obj, sources: &mut Vec<Obj>, keep: &mut Vec<Owned>) -> Res<Template> {
+    fn parse(spec: &Owned, sources: &mut Vec<Obj>, keep: &mut Vec<Owned>) -> Res<Template> {
         let bad = || value_error(&format!("bad output template {}: expected (kind, value)", spec.repr()));
         if !spec.is_tuple() || spec.tuple_len() != 2 {
             return Err(bad());
         }
-        let (kind, value) = (spec.tuple_item(0), spec.tuple_item(1));
-        keep.push(value.own());
+        let (kind, value) = (spec.tuple_item(0), spec.tuple_item(1).own());
+        keep.push(value.clone());
         let kind = kind.as_str()?;
-        let mut parts = |value: Obj, keep: &mut Vec<Owned>| -> Res<Vec<Template>> {
+        let mut parts = |value: &Owned, keep: &mut Vec<Owned>| -> Res<Vec<Template>> {
             let items = value.to_tuple()?;
             keep.push(items.clone());
-            items.tuple_items().map(|item| Template::parse(item, sources, keep)).collect()
+            items.tuple_items().map(|item| Template::parse(&item.own(), sources, keep)).collect()
         };
         match kind {
-            "tuple" => parts(value, keep).map(Template::Tuple),
-            "list" => parts(value, keep).map(Template::List),
+            "tuple" => parts(&value, keep).map(Template::Tuple),
+            "list" => parts(&value, keep).map(Template::List),
             "dict" => {
                 let items = value.to_tuple()?;
                 keep.push(items.clone());
                 let mut out = Vec::new();
                 for pair in items.tuple_items() {
-                    let pair = pair.to_tuple()?;
+                    let pair = pair.own().to_tuple()?;
                     if pair.tuple_len() != 2 {
                         return Err(bad());
                     }
                     keep.push(pair.clone());
-                    out.push((pair.tuple_item(0), Template::parse(pair.tuple_item(1), sources, keep)?));
+                    out.push((pair.tuple_item(0), Template::parse(&pair.tuple_item(1).own(), sources, keep)?));
                 }
                 Ok(Template::Dict(out))
             }
             "graph" => Ok(Template::Graph(value.as_i64()? as usize)),
-            "const" => Ok(Template::Const(value)),
+            "const" => Ok(Template::Const(value.get())),
             "source" => {
                 let at = u16::try_from(sources.len()).map_err(|_| bad())?;
-                sources.push(value);
+                sources.push(value.get());
                 Ok(Template::Source(at))
             }
             _ => Err(value_error(&format!(
@@ -429,7 +429,7 @@ pub fn set_bad_outputs(class: Owned) {
 }
 
 /// `target` returned something else than the graph's outputs.
-fn bad_outputs(target: Obj, seen: &str, want: usize) -> Raised {
+fn bad_outputs(target: &Owned, seen: &str, want: usize) -> Raised {
     let text =
         format!("the compiled graph {} returned {seen}; expected a tuple of the graph's {want} outputs", target.repr());
     match BAD_OUTPUTS.read(|c| c.clone()) {

@@ -23,8 +23,8 @@ pub struct GuardTree(GilCell<Option<Rc<Contents>>>);
 impl GuardTree {
     #[new]
     fn new(guards: &Bound<'_, PyAny>, param_names: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let guards = Obj::of(guards).to_tuple()?;
-        let names: Vec<Owned> = Obj::of(param_names).to_tuple()?.tuple_items().map(|n| n.own()).collect();
+        let guards = Obj::of(guards).own().to_tuple()?;
+        let names: Vec<Owned> = Obj::of(param_names).own().to_tuple()?.tuple_items().map(|n| n.own()).collect();
         let tree = Tree::build(guards.get(), &[], &names)?;
         Ok(GuardTree(GilCell::new(Some(Rc::new(Contents { tree, names, guards })))))
     }
@@ -32,12 +32,11 @@ impl GuardTree {
     /// None, or the index of a guard that does not hold.
     fn check(&self, locals: &Bound<'_, PyAny>, globals: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
         let Some(contents) = self.0.read(|c| c.clone()) else { return Ok(None) };
-        let locals = Obj::of(locals);
+        let locals = Obj::of(locals).own();
         if !locals.is_dict() {
             return Err(type_error("GuardTree.check(locals, globals): locals must be a dict").into());
         }
-        let slots: Vec<Option<Owned>> =
-            contents.names.iter().map(|n| Ok(locals.dict_get(n.get())?.map(|v| v.own()))).collect::<Res<_>>()?;
+        let slots: Vec<Option<Owned>> = contents.names.iter().map(|name| locals.dict_get(name)).collect::<Res<_>>()?;
         let borrowed: Vec<Option<Obj>> = slots.iter().map(|s| s.as_ref().map(|o| o.get())).collect();
         Ok(contents.tree.check(&borrowed, Obj::of(globals), &mut Walk::default()).err())
     }

@@ -206,7 +206,7 @@ const NEWLOCALS: i64 = 0x2;
 const SUSPENDABLE: i64 = 0x20 | 0x80 | 0x100 | 0x200; // generators and coroutines of all kinds
 
 fn is_function_code(code: Obj) -> bool {
-    match code.attr(c"co_flags").and_then(|f| f.as_i64()) {
+    match code.own().attr(c"co_flags").and_then(|f| f.as_i64()) {
         Ok(flags) => flags & (OPTIMIZED | NEWLOCALS) == OPTIMIZED | NEWLOCALS && flags & SUSPENDABLE == 0,
         Err(_) => {
             crate::ffi::object::clear_error();

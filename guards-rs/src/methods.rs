@@ -10,7 +10,7 @@ use crate::signature::{Locals, Mismatch};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-fn limit(value: Obj, what: &str) -> Res<usize> {
+fn limit(value: &Owned, what: &str) -> Res<usize> {
     usize::try_from(value.as_i64()?).map_err(|_| value_error(&format!("{what} must not be negative")))
 }
 
@@ -19,7 +19,7 @@ pub fn new(args: Obj, kwargs: Option<Obj>) -> Res<Compiled> {
     if args.tuple_len() != 2 {
         return Err(type_error("CompiledFunction(fn, compile, *, ...) takes exactly two positional arguments"));
     }
-    let (function, compile) = (args.tuple_item(0), args.tuple_item(1));
+    let (function, compile) = (args.tuple_item(0).own(), args.tuple_item(1).own());
     if !function.is_function() {
         return Err(type_error(&format!("CompiledFunction needs a Python function, not {}", function.repr())));
     }
@@ -28,8 +28,8 @@ pub fn new(args: Obj, kwargs: Option<Obj>) -> Res<Compiled> {
     }
     let inner = Inner {
         name: function.attr(c"__qualname__")?,
-        function: function.own(),
-        compile: compile.own(),
+        function,
+        compile,
         positional: false,
         recompile_limit: Cell::new(8),
         accumulated_limit: Cell::new(256),
@@ -41,19 +41,19 @@ pub fn new(args: Obj, kwargs: Option<Obj>) -> Res<Compiled> {
         generation: Cell::new(0),
     };
     let inner = options(inner, kwargs)?;
-    inner.cache(function.func_code())?;
+    inner.cache(inner.function.func_code())?;
     Ok(Compiled(RefCell::new(Some(Rc::new(inner)))))
 }
 
 fn options(mut inner: Inner, kwargs: Option<Obj>) -> Res<Inner> {
     let mut pos = 0;
-    while let Some((key, value)) = kwargs.and_then(|k| k.dict_next(&mut pos)) {
+    while let Some((key, value)) = kwargs.and_then(|k| k.dict_next(&mut pos)).map(|(k, v)| (k.own(), v.own())) {
         match key.as_str()? {
             "positional" => inner.positional = value.is_true()?,
-            "recompile_limit" => inner.recompile_limit.set(limit(value, "recompile_limit")?),
-            "accumulated_limit" => inner.accumulated_limit.set(limit(value, "accumulated_limit")?),
+            "recompile_limit" => inner.recompile_limit.set(limit(&value, "recompile_limit")?),
+            "accumulated_limit" => inner.accumulated_limit.set(limit(&value, "accumulated_limit")?),
             "name" if value.is_none() => {}
-            "name" => inner.name = value.own(),
+            "name" => inner.name = value,
             other => {
                 return Err(type_error(&format!("CompiledFunction() got an unexpected keyword argument '{other}'")))
             }
@@ -124,7 +124,7 @@ pub fn recompile_limit(this: Obj) -> Res<Owned> {
 }
 
 pub fn set_recompile_limit(this: Obj, value: Obj) -> Res<()> {
-    compiled(&this)?.recompile_limit.set(limit(value, "recompile_limit")?);
+    compiled(&this)?.recompile_limit.set(limit(&value.own(), "recompile_limit")?);
     Ok(())
 }
 
@@ -133,7 +133,7 @@ pub fn accumulated_limit(this: Obj) -> Res<Owned> {
 }
 
 pub fn set_accumulated_limit(this: Obj, value: Obj) -> Res<()> {
-    compiled(&this)?.accumulated_limit.set(limit(value, "accumulated_limit")?);
+    compiled(&this)?.accumulated_limit.set(limit(&value.own(), "accumulated_limit")?);
     Ok(())
 }
 

@@ -45,7 +45,7 @@ impl From<Raised> for Mismatch {
 }
 
 fn int(code: Obj, name: &std::ffi::CStr) -> Res<i64> {
-    code.attr(name)?.as_i64()
+    code.own().attr(name)?.as_i64()
 }
 
 impl Signature {
@@ -55,8 +55,8 @@ impl Signature {
         let kwonly = int(code, c"co_kwonlyargcount")? as usize;
         let (varargs, varkeywords) = (flags & VARARGS != 0, flags & VARKEYWORDS != 0);
         let n_params = argcount + kwonly + usize::from(varargs) + usize::from(varkeywords);
-        let freevars = code.attr(c"co_freevars")?;
-        let varnames = code.attr(c"co_varnames")?;
+        let freevars = code.own().attr(c"co_freevars")?;
+        let varnames = code.own().attr(c"co_varnames")?;
         let names = varnames.tuple_items().take(n_params).chain(freevars.tuple_items()).map(|n| n.own()).collect();
         Ok(Signature {
             argcount,
@@ -117,13 +117,13 @@ impl Signature {
         } else if given < positional.len() {
             return Err(Mismatch::Arguments);
         }
-        let extra = if self.varkeywords { Some(out.keep(Owned::dict()?)) } else { None };
-        if let Some(dict) = extra {
-            out.slots[named + usize::from(self.varargs)] = Some(dict);
+        let extra = if self.varkeywords { Some(Owned::dict()?) } else { None };
+        if let Some(dict) = &extra {
+            out.slots[named + usize::from(self.varargs)] = Some(out.keep(dict.clone()));
         }
         if let Some(names) = kwnames {
             for (name, value) in names.tuple_items().zip(by_keyword) {
-                self.bind_keyword(name, *value, extra, out)?;
+                self.bind_keyword(name, *value, extra.as_ref(), out)?;
             }
         }
         self.fill_defaults(function, given, out)
@@ -142,7 +142,7 @@ impl Signature {
         Ok(None)
     }
 
-    fn bind_keyword(&self, name: Obj, value: Obj, extra: Option<Obj>, out: &mut Locals) -> Result<(), Mismatch> {
+    fn bind_keyword(&self, name: Obj, value: Obj, extra: Option<&Owned>, out: &mut Locals) -> Result<(), Mismatch> {
         match (self.keyword_slot(name)?, extra) {
             (Some(slot), _) if out.slots[slot].is_some() => Err(Mismatch::Arguments),
             (Some(slot), _) => {
@@ -172,9 +172,9 @@ impl Signature {
         }
         for i in self.argcount..self.argcount + self.kwonly {
             if out.slots[i].is_none() {
-                let defaults = function.func_kwdefaults().ok_or(Mismatch::Arguments)?;
-                let value = defaults.dict_get(*self.names[i])?.ok_or(Mismatch::Arguments)?;
-                out.slots[i] = Some(out.keep(value.own()));
+                let defaults = function.func_kwdefaults().ok_or(Mismatch::Arguments)?.own();
+                let value = defaults.dict_get(&self.names[i])?.ok_or(Mismatch::Arguments)?;
+                out.slots[i] = Some(out.keep(value));
             }
         }
         Ok(())

@@ -94,23 +94,23 @@ const SAMPLES: &std::ffi::CStr = c"(lambda torch: [
     torch.empty(11, 13, requires_grad=True), torch.nn.Parameter(torch.empty(4, 6, dtype=torch.float16)),
 ])(__import__('torch'))";
 
-fn ints(seq: Obj) -> Res<Vec<i64>> {
+fn ints(seq: &Owned) -> Res<Vec<i64>> {
     let t = seq.to_tuple()?;
-    t.tuple_items().map(Obj::as_i64).collect()
+    t.tuple_items().map(|i| i.own().as_i64()).collect()
 }
 
 fn samples() -> Res<Vec<Sample>> {
     let made = pyo3::Python::attach(|py| py.eval(SAMPLES, None, None).map(|v| Owned::of_py(v.unbind())))?;
     let keys_of = import(c"torch")?.attr(c"_C")?.attr(c"_dispatch_keys")?;
     let mut out = Vec::new();
-    for t in made.to_tuple()?.tuple_items() {
+    for t in made.to_tuple()?.tuple_items().map(Obj::own) {
         out.push(Sample {
             imp: t.attr(c"_cdata")?.as_u64()? as usize,
-            keys: keys_of.call(&[t], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
-            sizes: ints(*t.attr(c"shape")?)?,
-            strides: ints(*t.attr(c"stride")?.call(&[], None)?)?,
+            keys: keys_of.call(&[*t], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
+            sizes: ints(&t.attr(c"shape")?)?,
+            strides: ints(&t.attr(c"stride")?.call(&[], None)?)?,
             requires_grad: t.attr(c"requires_grad")?.is_true()?,
-            tensor: t.own(),
+            tensor: t,
         });
     }
     Ok(out)
@@ -162,7 +162,7 @@ const METADATA_BYTES: usize = 200;
 fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     let made = pyo3::Python::attach(|py| py.eval(GRADS, None, None).map(|v| Owned::of_py(v.unbind())))?;
     let imps = |i: usize| -> Res<Vec<usize>> {
-        made.tuple_item(i).tuple_items().map(|t| Ok(t.attr(c"_cdata")?.as_u64()? as usize)).collect()
+        made.tuple_item(i).tuple_items().map(|t| Ok(t.own().attr(c"_cdata")?.as_u64()? as usize)).collect()
     };
     let (plain, with_grad) = (imps(0)?, imps(1)?);
     let pointer_at = |imp: usize, o: usize| word::<8>(imp + o).map_or(0, usize::from_ne_bytes);
@@ -176,7 +176,7 @@ fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     for (t, imp) in made.tuple_item(1).tuple_items().zip(with_grad) {
         let metadata = pointer_at(imp, pointer);
         for on in [true, false, true, false, true] {
-            t.attr(c"requires_grad_")?.call(&[Owned::bool(on).get()], None)?;
+            t.own().attr(c"requires_grad_")?.call(&[Owned::bool(on).get()], None)?;
             let Some(bytes) = word::<METADATA_BYTES>(metadata) else { return Ok(None) };
             flags.retain(|i| bytes[*i] == u8::from(on));
         }

@@ -1,13 +1,22 @@
-//! Reading Python objects: what kind they are, what they contain, their attributes, and calls.
+//! Looking at Python objects without running Python code: what kind they are, what they contain.
+//!
+//! Nothing here lets another thread, the collector or the user's code run, so what is borrowed stays alive from one such
+//! look to the next (rule *quiet*).  What may run Python code is in `python.rs`.
 
-use super::object::{clear_error, Obj, Owned, Raised, Res};
+use super::dict_keys::{self, NoCollector};
+use super::object::{Obj, Raised, Res};
 use pyo3::ffi::*;
-use std::ffi::{c_int, CStr};
 use std::ptr::null_mut;
+
+/// Only Python code can tell: what asks has to own what it looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MayRunPython;
+
+/// What a look gives that runs no Python code.
+pub type Quiet<T> = Result<T, MayRunPython>;
 
 // Private CPython functions that are exported by every supported version and not declared by pyo3-ffi.
 extern "C" {
-    fn _PyType_Lookup(ty: *mut PyTypeObject, name: *mut PyObject) -> *mut PyObject;
     fn _PyObject_GetDictPtr(obj: *mut PyObject) -> *mut *mut PyObject;
     fn PyFunction_GetKwDefaults(f: *mut PyObject) -> *mut PyObject;
     fn PyFunction_GetDefaults(f: *mut PyObject) -> *mut PyObject;
@@ -137,22 +146,22 @@ impl Obj {
 
     // ---- containers ----
 
+    /// The value of `key` in dict storage, unless comparing it with the keys there could run Python code: `scan` is the most
+    /// keys that are looked at one by one where the table does not say that all of them are strings.
     #[inline]
-    pub fn dict_get(self, key: Obj) -> Res<Option<Obj>> {
+    pub fn dict_find(self, key: Obj, scan: usize) -> Quiet<Option<Obj>> {
         debug_assert!(self.is_dict());
-        // SAFETY: *gil*, *live*; callers check is_dict.
-        unsafe {
-            match Obj::borrow_opt(PyDict_GetItemWithError(self.ptr(), key.ptr())) {
-                Some(v) => Ok(Some(v)),
-                None if PyErr_Occurred().is_null() => Ok(None),
-                None => Err(Raised),
-            }
+        if !key.is_plain_key() || !(dict_keys::are_strings(self) || self.has_plain_keys(scan)) {
+            return Err(MayRunPython);
         }
+        // SAFETY: *gil*, *live*; callers check is_dict.  Plain keys are hashed and compared without an exception.
+        Ok(unsafe { Obj::borrow_opt(PyDict_GetItemWithError(self.ptr(), key.ptr())) })
     }
 
-    pub fn dict_set(self, key: Obj, value: Obj) -> Res<()> {
-        // SAFETY: *gil*, *live*; raises for what is no dict.
-        unsafe { ok(PyDict_SetItem(self.ptr(), key.ptr(), value.ptr())) }
+    #[inline(never)]
+    fn has_plain_keys(self, scan: usize) -> bool {
+        let mut pos = 0;
+        self.dict_len() <= scan && std::iter::from_fn(|| self.dict_next(&mut pos)).all(|(key, _)| key.is_plain_key())
     }
 
     #[inline]
@@ -171,13 +180,6 @@ impl Obj {
             }
             Some((Obj::borrow(k), Obj::borrow(v)))
         }
-    }
-
-    /// `len()`; runs `__len__` for types that define it in Python.
-    pub fn len(self) -> Res<usize> {
-        // SAFETY: *gil*, *live*.
-        let n = unsafe { PyObject_Size(self.ptr()) };
-        usize::try_from(n).map_err(|_| Raised)
     }
 
     #[inline]
@@ -211,32 +213,6 @@ impl Obj {
         (i < self.list_len()).then(|| unsafe { Obj::borrow(PyList_GET_ITEM(self.ptr(), i as Py_ssize_t)) })
     }
 
-    pub fn contains(self, value: Obj) -> Res<bool> {
-        // SAFETY: *gil*, *live*.
-        unsafe { truth(PySequence_Contains(self.ptr(), value.ptr())) }
-    }
-
-    pub fn is_true(self) -> Res<bool> {
-        // SAFETY: *gil*, *live*.
-        unsafe { truth(PyObject_IsTrue(self.ptr())) }
-    }
-
-    pub fn equals(self, other: Obj) -> Res<bool> {
-        // SAFETY: *gil*, *live*.
-        unsafe { truth(PyObject_RichCompareBool(self.ptr(), other.ptr(), Py_EQ)) }
-    }
-
-    /// Any iterable as a fresh tuple.
-    pub fn to_tuple(self) -> Res<Owned> {
-        // SAFETY: *gil*, *live*.
-        unsafe { Owned::steal(PySequence_Tuple(self.ptr())) }
-    }
-
-    pub fn get_index(self, i: usize) -> Res<Owned> {
-        // SAFETY: *gil*, *live*.
-        unsafe { Owned::steal(PySequence_GetItem(self.ptr(), i as Py_ssize_t)) }
-    }
-
     // ---- scalars ----
 
     pub fn as_f64(self) -> f64 {
@@ -244,32 +220,33 @@ impl Obj {
         unsafe { PyFloat_AS_DOUBLE(self.ptr()) }
     }
 
+    /// An exact int that fits (a bool is none).
+    pub fn exact_i64(self) -> Option<i64> {
+        let mut overflow = 0;
+        // SAFETY: *gil*, *live*; an exact int is converted without running code or setting an exception.
+        let value = self.is_int_exact().then(|| unsafe { PyLong_AsLongLongAndOverflow(self.ptr(), &mut overflow) });
+        value.filter(|_| overflow == 0)
+    }
+
+    /// Truth of a plain constant.
+    pub fn plain_truth(self) -> Quiet<bool> {
+        if !self.is_plain_constant() {
+            return Err(MayRunPython);
+        }
+        // SAFETY: *gil*, *live*; asking a plain constant runs no code and sets no exception.
+        Ok(unsafe { PyObject_IsTrue(self.ptr()) == 1 })
+    }
+
+    /// Whether two values of one plain class (`is_plain_key`) are equal.
+    pub fn plain_equals(self, other: Obj) -> bool {
+        debug_assert!(self.is_plain_key() && other.is_plain_key());
+        // SAFETY: *gil*, *live*; plain values of one class are compared without running code or setting an exception.
+        unsafe { PyObject_RichCompareBool(self.ptr(), other.ptr(), Py_EQ) == 1 }
+    }
+
     pub fn as_complex(self) -> (f64, f64) {
         // SAFETY: callers check is_complex_exact.
         unsafe { (PyComplex_RealAsDouble(self.ptr()), PyComplex_ImagAsDouble(self.ptr())) }
-    }
-
-    pub fn as_i64(self) -> Res<i64> {
-        // SAFETY: *gil*, *live*; -1 with an exception set is an error.
-        unsafe {
-            let v = PyLong_AsLongLong(self.ptr());
-            if v == -1 && !PyErr_Occurred().is_null() {
-                return Err(Raised);
-            }
-            Ok(v)
-        }
-    }
-
-    /// The low 64 bits of an int.
-    pub fn as_u64(self) -> Res<u64> {
-        // SAFETY: as in as_i64.
-        unsafe {
-            let v = PyLong_AsUnsignedLongLongMask(self.ptr());
-            if v == u64::MAX && !PyErr_Occurred().is_null() {
-                return Err(Raised);
-            }
-            Ok(v)
-        }
     }
 
     pub fn as_str(&self) -> Res<&str> {
@@ -286,22 +263,6 @@ impl Obj {
 
     // ---- attributes ----
 
-    pub fn getattr(self, name: Obj) -> Res<Owned> {
-        // SAFETY: *gil*, *live*.
-        unsafe { Owned::steal(PyObject_GetAttr(self.ptr(), name.ptr())) }
-    }
-
-    pub fn attr(self, name: &CStr) -> Res<Owned> {
-        // SAFETY: *gil*, *live*; a NUL-terminated name.
-        unsafe { Owned::steal(PyObject_GetAttrString(self.ptr(), name.as_ptr())) }
-    }
-
-    /// `object.__getattribute__(self, name)`.
-    pub fn generic_getattr(self, name: Obj) -> Res<Owned> {
-        // SAFETY: *gil*, *live*.
-        unsafe { Owned::steal(PyObject_GenericGetAttr(self.ptr(), name.ptr())) }
-    }
-
     /// The storage of the instance dict, materialised; None for objects that have none, and for types (theirs is
     /// reached through a proxy).
     #[inline]
@@ -311,6 +272,7 @@ impl Obj {
         }
         // SAFETY: *gil*, *live*; the slot holds null or a dict that the object keeps.
         unsafe {
+            let _quiet = dict_keys::is_to_be_made(self).then(NoCollector::new);
             let slot = _PyObject_GetDictPtr(self.ptr());
             if slot.is_null() {
                 return None;
@@ -327,16 +289,6 @@ impl Obj {
             }
             Obj::borrow_opt(*slot)
         }
-    }
-
-    /// The raw attribute that the mro of a class gives for `name` (no descriptor call), through CPython's type cache.
-    #[inline]
-    pub fn mro_lookup(self, name: Obj) -> Option<Obj> {
-        if !self.is_type() {
-            return None;
-        }
-        // SAFETY: *gil*, *live*; a type was checked; the result is borrowed from a class of the mro.
-        unsafe { Obj::borrow_opt(_PyType_Lookup(self.ptr().cast(), name.ptr())) }
     }
 
     // ---- functions, methods, cells, weak references ----
@@ -395,45 +347,4 @@ impl Obj {
         // SAFETY: callers check is_weakref; the result is borrowed, None stands for a dead target.
         unsafe { Obj::borrow_opt(PyWeakref_GetObject(self.ptr())) }.filter(|o| !o.is_none())
     }
-
-    // ---- calls ----
-
-    /// Calls with positional arguments, then one per name in `kwnames`.
-    #[inline]
-    pub fn call(self, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
-        let names = kwnames.map_or(null_mut(), Obj::ptr);
-        let npos = args.len() - kwnames.map_or(0, |k| k.tuple_len());
-        // SAFETY: *gil*, *live*; `Obj` has the layout of a pointer; kwnames is a tuple of str for the last arguments.
-        unsafe { Owned::steal(PyObject_Vectorcall(self.ptr(), args.as_ptr().cast::<*mut PyObject>(), npos, names)) }
-    }
-
-    pub fn call_dict(self, args: Obj, kwargs: Option<Obj>) -> Res<Owned> {
-        // SAFETY: *gil*, *live*; args is a tuple, kwargs a dict.
-        unsafe { Owned::steal(PyObject_Call(self.ptr(), args.ptr(), kwargs.map_or(null_mut(), Obj::ptr))) }
-    }
-
-    pub fn repr(self) -> String {
-        // SAFETY: *gil*, *live*.
-        match unsafe { Owned::steal(PyObject_Repr(self.ptr())) } {
-            Ok(text) => text.as_str().unwrap_or("<unprintable>").to_owned(),
-            Err(_) => {
-                clear_error();
-                "<unprintable>".to_owned()
-            }
-        }
-    }
-}
-
-unsafe fn ok(rc: c_int) -> Res<()> {
-    if rc < 0 {
-        return Err(Raised);
-    }
-    Ok(())
-}
-
-unsafe fn truth(rc: c_int) -> Res<bool> {
-    if rc < 0 {
-        return Err(Raised);
-    }
-    Ok(rc != 0)
 }

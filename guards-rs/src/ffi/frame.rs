@@ -149,7 +149,7 @@ unsafe fn without_hook(thread: *mut PyThreadState, frame: *mut RawFrame) -> *mut
 pub fn install() -> Res<()> {
     if RETURN[1].load(Ordering::Relaxed) == 0 {
         let opmap = import(c"opcode")?.attr(c"opmap")?;
-        let code = opmap.dict_get(*Owned::interned("RETURN_VALUE")?)?.ok_or(Raised)?.as_i64()?;
+        let code = opmap.dict_get(&Owned::interned("RETURN_VALUE")?)?.ok_or(Raised)?.as_i64()?;
         RETURN[0].store(code as u16, Ordering::Relaxed);
         RETURN[1].store(code as u16, Ordering::Relaxed);
     }

@@ -185,12 +185,12 @@ pub fn dict_versions_work() -> bool {
             py.run(PROBE, Some(&scope.to_bound(py).cast_into()?), None)
         });
         code?;
-        let changes = scope.dict_get(*Owned::interned("changes")?)?.ok_or(Raised)?;
+        let changes = scope.dict_get(&Owned::interned("changes")?)?.ok_or(Raised)?;
         for pair in changes.call(&[], None)?.to_tuple()?.tuple_items() {
-            let (dict, steps) = (pair.tuple_item(0), pair.tuple_item(1).to_tuple()?);
+            let (dict, steps) = (pair.tuple_item(0), pair.tuple_item(1).own().to_tuple()?);
             for step in steps.tuple_items() {
                 let before = dict_version(dict);
-                step.call(&[], None)?;
+                step.own().call(&[], None)?;
                 if first_changed(&[before]).is_none() {
                     return Ok(false);
                 }

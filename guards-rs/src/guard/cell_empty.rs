@@ -1,7 +1,7 @@
 //! The cell has no contents.
 
-use super::{Build, Kind, Walk};
-use crate::ffi::{Obj, Res};
+use super::{Build, Kind};
+use crate::ffi::{Obj, Quiet, Res};
 
 pub struct CellEmpty;
 
@@ -11,10 +11,7 @@ impl Kind for CellEmpty {
         Ok(CellEmpty)
     }
     #[inline]
-    fn holds(&self, value: Obj, _: &mut Walk) -> bool {
-        value.is_cell() && value.cell_get().is_none()
-    }
-    fn is_pure(&self) -> bool {
-        true
+    fn holds(&self, value: Obj) -> Quiet<bool> {
+        Ok(value.is_cell() && value.cell_get().is_none())
     }
 }

@@ -1,22 +1,23 @@
 //! No class in the mro of the class `value` defines the name `arg`.
 
 use super::fast::{Pins, Settled};
-use super::{Build, Kind, Walk};
-use crate::ffi::{Obj, Res};
+use super::{Build, Kind};
+use crate::ffi::mro::ClassAttribute;
+use crate::ffi::{Obj, Owned, Quiet, Res};
 
-pub struct ClassAbsent(Obj);
+pub struct ClassAbsent(ClassAttribute);
 
 impl Kind for ClassAbsent {
     const COST: u8 = 1;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
-        Ok(ClassAbsent(cx.keep(arg)))
+        Ok(ClassAbsent(ClassAttribute::new(cx.keep(arg))))
     }
     #[inline]
-    fn holds(&self, value: Obj, _: &mut Walk) -> bool {
-        value.is_type() && value.mro_lookup(self.0).is_none()
+    fn holds(&self, value: Obj) -> Quiet<bool> {
+        Ok(value.is_type() && self.0.find(value)?.is_none())
     }
-    fn is_pure(&self) -> bool {
-        true
+    fn ask(&self, value: &Owned) -> bool {
+        value.is_type() && self.0.ask(value).is_none()
     }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
         if pins.class_attributes(value) {

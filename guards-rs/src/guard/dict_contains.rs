@@ -1,26 +1,29 @@
 //! `arg in value`, in the storage of a dict or of a subclass.
 
 use super::fast::{Pins, Settled};
-use super::source::dict_lookup;
-use super::{Build, Kind, Walk};
-use crate::ffi::{Obj, Res};
+use super::source::Key;
+use super::{Build, Kind};
+use crate::ffi::{Obj, Owned, Quiet, Res};
 
-pub struct DictContains(Obj);
+pub struct DictContains(Key);
 
 impl Kind for DictContains {
     const COST: u8 = 1;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
-        Ok(DictContains(cx.keep(arg)))
+        Ok(DictContains(Key::build(arg, cx)))
     }
     #[inline]
-    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
-        dict_lookup(value, self.0, walk).map(|found| found.is_some()) == Some(true)
+    fn holds(&self, value: Obj) -> Quiet<bool> {
+        Ok(value.is_dict() && self.0.find(value)?.is_some())
+    }
+    fn ask(&self, value: &Owned) -> bool {
+        self.0.ask(value).is_some_and(|found| found.is_some())
     }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
-        match (self.0.is_plain_key(), pins.dict(value)) {
-            (true, true) => Settled::ByWords,
-            (true, false) => Settled::Recheck,
-            (false, _) => Settled::RecheckPython,
+        if self.0.is_quiet_in(value) && pins.dict(value) {
+            Settled::ByWords
+        } else {
+            Settled::Recheck
         }
     }
 }

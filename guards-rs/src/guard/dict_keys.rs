@@ -1,74 +1,74 @@
 //! `list(value)` is the tuple `arg`, by identity or as constants.
 
 use super::equals::same_native;
-use super::fallback::{ask, or_none, oracle};
+use super::fallback::{or_none, Oracle};
 use super::fast::{Pins, Settled};
 use super::length::builtin_length;
-use super::{Build, Kind, Walk};
-use crate::ffi::object::Owned;
-use crate::ffi::{Obj, Res};
+use super::{Build, Kind};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 
 pub struct DictKeys {
     keys: Obj,
     len: usize,
-    same_constant: Obj,
+    same_constant: Oracle,
+}
+
+fn same_quiet(seen: Obj, want: Obj) -> Quiet<bool> {
+    match () {
+        () if seen == want => Ok(true),
+        () if seen.class() != want.class() => Ok(false),
+        () if want.is_plain_constant() => Ok(same_native(seen, want)),
+        () => Err(MayRunPython),
+    }
 }
 
 impl DictKeys {
-    fn same(&self, seen: Obj, want: Obj, walk: &mut Walk) -> bool {
-        if seen == want {
-            return true;
-        }
-        if seen.class() != want.class() {
-            return false;
-        }
-        if want.is_plain_constant() {
-            return same_native(seen, want);
-        }
-        ask(self.same_constant, seen, want, walk)
+    fn same(&self, seen: Obj, want: Obj) -> bool {
+        same_quiet(seen, want).unwrap_or_else(|_| self.same_constant.agrees(seen, want))
     }
 }
 
 impl Kind for DictKeys {
     const COST: u8 = 2;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
-        let keys = cx.adopt(arg.to_tuple()?);
-        Ok(DictKeys { keys, len: keys.tuple_len(), same_constant: cx.adopt(oracle(c"same_constant")?) })
+        let keys = cx.adopt(arg.own().to_tuple()?);
+        Ok(DictKeys { keys, len: keys.tuple_len(), same_constant: cx.oracle(c"same_constant")? })
     }
 
-    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
+    fn holds(&self, value: Obj) -> Quiet<bool> {
         if builtin_length(value).is_some_and(|n| n != self.len) {
-            return false;
-        }
-        if value.is_dict_exact() {
-            let mut pos = 0;
-            let matched = self.keys.tuple_items().all(|want| match value.dict_next(&mut pos) {
-                Some((seen, _)) => self.same(seen, want, walk),
-                None => false,
-            });
-            return matched && value.dict_next(&mut pos).is_none();
+            return Ok(false);
         }
         if self.len == 0 && value.is_ordered_dict_exact() {
-            return true; // its length was compared above
+            return Ok(true); // its length was compared above
         }
-        // Other mappings (an OrderedDict keeps its own order) are listed by their own iterator.
-        walk.hold();
-        let listed: Option<Owned> = or_none(value.to_tuple());
-        let Some(listed) = listed else { return false };
+        if !value.is_dict_exact() {
+            return Err(MayRunPython);
+        }
+        let mut pos = 0;
+        for want in self.keys.tuple_items() {
+            let Some((seen, _)) = value.dict_next(&mut pos) else { return Ok(false) };
+            if !same_quiet(seen, want)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn ask(&self, value: &Owned) -> bool {
+        // Listed by their own iterator: an OrderedDict keeps its own order.
+        let Some(listed) = or_none(value.to_tuple()) else { return false };
         listed.tuple_len() == self.len
-            && listed.tuple_items().zip(self.keys.tuple_items()).all(|(a, b)| self.same(a, b, walk))
+            && listed.tuple_items().zip(self.keys.tuple_items()).all(|(a, b)| self.same(a, b))
     }
-    fn is_pure_on(&self, class: Obj) -> bool {
-        // Keys of other classes are told apart by their class.
-        class.is_dict_type() && self.keys.tuple_items().all(|key| key.is_plain_constant())
-    }
+
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
         let own_order = value.is_dict_exact() || (value.is_ordered_dict_exact() && self.len == 0);
         let plain = self.keys.tuple_items().all(|key| key.is_plain_constant());
         if own_order && plain && pins.dict(value) {
             Settled::ByWords
         } else {
-            Settled::RecheckPython
+            Settled::Recheck
         }
     }
 }

@@ -1,14 +1,14 @@
 //! `same_constant(value, arg)`: same type and value, NaN equal to itself, 0.0 not equal to -0.0.
 
-use super::fallback::{ask, or_false, oracle};
+use super::fallback::Oracle;
 use super::fast::{Pins, Settled};
-use super::{Build, Kind, Walk};
-use crate::ffi::{Obj, Res};
+use super::{Build, Kind};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 
 pub struct Equals {
     constant: Obj,
     /// `same_constant` itself, for constants that are more than plain numbers, strings and tuples of them.
-    oracle: Option<Obj>,
+    oracle: Option<Oracle>,
 }
 
 /// Floats as `float.hex` tells them apart.
@@ -38,33 +38,34 @@ pub fn same_native(a: Obj, b: Obj) -> bool {
     if b.is_tuple_exact() {
         return a.tuple_len() == b.tuple_len() && a.tuple_items().zip(b.tuple_items()).all(|(x, y)| same_native(x, y));
     }
-    or_false(a.equals(b))
+    a.plain_equals(b)
 }
 
 impl Kind for Equals {
     const COST: u8 = 1;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let constant = cx.keep(arg);
-        let oracle = if is_native(constant) { None } else { Some(cx.adopt(oracle(c"same_constant")?)) };
+        let oracle = if is_native(constant) { None } else { Some(cx.oracle(c"same_constant")?) };
         Ok(Equals { constant, oracle })
     }
     #[inline]
-    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
+    fn holds(&self, value: Obj) -> Quiet<bool> {
         match self.oracle {
-            _ if value == self.constant => true,
-            None => same_native(value, self.constant),
-            Some(oracle) => value.class() == self.constant.class() && ask(oracle, value, self.constant, walk),
+            _ if value == self.constant => Ok(true),
+            None => Ok(same_native(value, self.constant)),
+            Some(_) if value.class() != self.constant.class() => Ok(false),
+            Some(_) => Err(MayRunPython),
         }
     }
-    fn is_pure(&self) -> bool {
-        self.oracle.is_none()
+    fn ask(&self, value: &Owned) -> bool {
+        self.oracle.as_ref().is_some_and(|oracle| oracle.agrees(value.get(), self.constant))
     }
     fn settle(&self, value: Obj, _: &mut Pins) -> Settled {
         // A value that is what it was compared with, or of an immutable type, stays equal.
         if value == self.constant || self.oracle.is_none() {
             Settled::ByWords
         } else {
-            Settled::RecheckPython
+            Settled::Recheck
         }
     }
 }

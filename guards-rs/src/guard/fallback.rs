@@ -1,6 +1,5 @@
 //! Checks that are left to the Python evaluator, `pycompiler.ir.guards`: rare types, and forced slow paths.
 
-use super::Walk;
 use crate::ffi::object::{clear_error, import};
 use crate::ffi::{Obj, Owned, Res};
 
@@ -9,11 +8,14 @@ pub fn oracle(name: &std::ffi::CStr) -> Res<Owned> {
     import(c"pycompiler.ir.guards")?.attr(name)
 }
 
-/// Whether `function(a, b)` is true; an exception counts as false, as it does in the oracle.
-pub fn ask(function: Obj, a: Obj, b: Obj, walk: &mut Walk) -> bool {
-    walk.hold();
-    let a = walk.keep(a.own());
-    or_false(function.call(&[a, b], None).and_then(|r| r.is_true()))
+/// Such a function as a kind keeps it.
+pub struct Oracle(pub Owned);
+
+impl Oracle {
+    /// Whether `function(a, b)` is true; an exception counts as false, as it does in the oracle.  Callers hold both.
+    pub fn agrees(&self, a: Obj, b: Obj) -> bool {
+        or_false(self.0.call(&[a, b], None).and_then(|r| r.is_true()))
+    }
 }
 
 pub fn or_false(result: Res<bool>) -> bool {

@@ -4,17 +4,17 @@
 //! equal to `arg`, the words of that moment are the expected ones.  The words say everything that the tuple says as
 //! long as no torch-function mode is active (a default device is such a mode); otherwise Python is asked.
 
-use super::fallback::{or_false, oracle};
+use super::fallback::{or_false, Oracle};
 use super::fast::{Pins, Settled};
-use super::{Build, Kind, Walk};
+use super::{Build, Kind};
 use crate::ffi::sync::GilCell;
 use crate::ffi::torch::StateSymbols;
-use crate::ffi::{Obj, Res};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 use crate::tensor_view::torch;
 
 pub struct GlobalState {
     expected: Obj,
-    oracle: Obj,
+    oracle: Oracle,
     symbols: Option<StateSymbols>,
     /// Two sets of words: those known to be right, and the last known to be wrong.
     learned: GilCell<Learned>,
@@ -32,8 +32,8 @@ fn complete(words: &[u64; 3]) -> bool {
 }
 
 impl GlobalState {
-    fn ask(&self) -> bool {
-        or_false(self.oracle.call(&[], None).and_then(|now| now.equals(self.expected)))
+    fn is_expected(&self) -> bool {
+        or_false(self.oracle.0.call(&[], None).and_then(|now| now.equals(self.expected)))
     }
 }
 
@@ -42,27 +42,28 @@ impl Kind for GlobalState {
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         Ok(GlobalState {
             expected: cx.keep(arg),
-            oracle: cx.adopt(oracle(c"global_state")?),
+            oracle: cx.oracle(c"global_state")?,
             symbols: torch()?.state,
             learned: GilCell::default(),
         })
     }
 
-    fn holds(&self, _: Obj, walk: &mut Walk) -> bool {
-        let Some(symbols) = self.symbols else {
-            walk.hold();
-            return self.ask();
-        };
-        let words = symbols.read();
+    fn holds(&self, _: Obj) -> Quiet<bool> {
+        let words = self.symbols.ok_or(MayRunPython)?.read();
         if complete(&words) {
             match self.learned.read(|l| (l.right, l.wrong)) {
-                (Some(right), _) => return right == words,
-                (None, Some(wrong)) if wrong == words => return false,
+                (Some(right), _) => return Ok(right == words),
+                (None, Some(wrong)) if wrong == words => return Ok(false),
                 _ => {}
             }
         }
-        walk.hold();
-        let same = self.ask();
+        Err(MayRunPython)
+    }
+
+    fn ask(&self, _: &Owned) -> bool {
+        let Some(symbols) = self.symbols else { return self.is_expected() };
+        let words = symbols.read();
+        let same = self.is_expected();
         if complete(&words) && symbols.read() == words {
             self.learned.with(|l| if same { l.right = Some(words) } else { l.wrong = Some(words) });
         }

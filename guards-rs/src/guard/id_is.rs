@@ -1,8 +1,8 @@
 //! `value is arg`; with a weak reference as arg, its target, and a dead target fails for ever.
 
 use super::fast::{Pins, Settled};
-use super::{Build, Kind, Walk};
-use crate::ffi::{Obj, Res};
+use super::{Build, Kind};
+use crate::ffi::{Obj, Quiet, Res};
 
 pub enum IdIs {
     Strong(Obj),
@@ -16,14 +16,11 @@ impl Kind for IdIs {
         Ok(if arg.is_weakref() { IdIs::Weak(arg) } else { IdIs::Strong(arg) })
     }
     #[inline]
-    fn holds(&self, value: Obj, _: &mut Walk) -> bool {
-        match self {
+    fn holds(&self, value: Obj) -> Quiet<bool> {
+        Ok(match self {
             IdIs::Strong(arg) => value == *arg,
             IdIs::Weak(arg) => arg.weakref_target() == Some(value),
-        }
-    }
-    fn is_pure(&self) -> bool {
-        true
+        })
     }
     fn settle(&self, _: Obj, _: &mut Pins) -> Settled {
         Settled::ByWords

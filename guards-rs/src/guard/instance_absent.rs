@@ -2,37 +2,40 @@
 
 use super::fallback::{or_false, or_none};
 use super::fast::{Pins, Settled};
-use super::source::dict_lookup;
-use super::{Build, Kind, Walk};
-use crate::ffi::{Obj, Owned, Res};
+use super::source::Key;
+use super::{Build, Kind};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 
 pub struct InstanceAbsent {
-    name: Obj,
+    name: Key,
     dict_name: Obj,
 }
 
 impl Kind for InstanceAbsent {
     const COST: u8 = 1;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
-        Ok(InstanceAbsent { name: cx.keep(arg), dict_name: cx.adopt(Owned::interned("__dict__")?) })
+        Ok(InstanceAbsent { name: Key::build(arg, cx), dict_name: cx.adopt(Owned::interned("__dict__")?) })
     }
     #[inline]
-    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
-        if let Some(dict) = value.instance_dict() {
-            return dict_lookup(dict, self.name, walk) == Some(None);
+    fn holds(&self, value: Obj) -> Quiet<bool> {
+        match value.instance_dict() {
+            Some(dict) => self.name.find(dict).map(|found| found.is_none()),
+            None => Err(MayRunPython),
         }
-        // A type (its __dict__ is a proxy) or an object without a dict.
-        walk.hold();
+    }
+    fn ask(&self, value: &Owned) -> bool {
+        // A type (its __dict__ is a proxy), an object without a dict, or a dict with odd keys.
         match or_none(value.generic_getattr(self.dict_name)) {
-            Some(proxy) => or_false(proxy.contains(self.name).map(|found| !found)),
+            Some(dict) if dict.is_dict() => self.name.ask(&dict).is_some_and(|found| found.is_none()),
+            Some(proxy) => or_false(proxy.contains(self.name.get()).map(|found| !found)),
             None => true,
         }
     }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
-        if self.name.is_plain_key() && pins.instance(value) {
+        if value.instance_dict().is_some_and(|dict| self.name.is_quiet_in(dict)) && pins.instance(value) {
             Settled::ByWords
         } else {
-            Settled::RecheckPython
+            Settled::Recheck
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::fallback::or_none;
 use super::fast::{Pins, Settled};
-use super::{Build, Kind, Walk};
-use crate::ffi::{Obj, Res};
+use super::{Build, Kind};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 
 pub struct Length(usize);
 
@@ -24,24 +24,21 @@ pub fn builtin_length(value: Obj) -> Option<usize> {
 impl Kind for Length {
     const COST: u8 = 0;
     fn build(arg: Obj, _: &mut Build) -> Res<Self> {
-        Ok(Length(arg.as_i64()? as usize))
+        Ok(Length(arg.own().as_i64()? as usize))
     }
     #[inline]
-    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
-        match builtin_length(value) {
+    fn holds(&self, value: Obj) -> Quiet<bool> {
+        Ok(match builtin_length(value) {
             Some(n) => n == self.0,
             // A subclass: the storage, whatever its `__len__` says.
             None if value.is_list() => value.list_len() == self.0,
             None if value.is_tuple() => value.tuple_len() == self.0,
             None if value.is_dict() => value.dict_len() == self.0,
-            None => {
-                walk.hold();
-                or_none(value.len()) == Some(self.0)
-            }
-        }
+            None => return Err(MayRunPython),
+        })
     }
-    fn is_pure_on(&self, class: Obj) -> bool {
-        class.is_builtin_container()
+    fn ask(&self, value: &Owned) -> bool {
+        or_none(value.len()) == Some(self.0)
     }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
         if value.is_dict_exact() || value.is_ordered_dict_exact() {
@@ -54,7 +51,7 @@ impl Kind for Length {
         if value.is_tuple_exact() {
             Settled::ByWords
         } else {
-            Settled::RecheckPython
+            Settled::Recheck
         }
     }
 }

@@ -26,41 +26,30 @@ mod type_is;
 
 use crate::ffi::object::{value_error, Raised};
 use crate::ffi::tensor_words::Pattern;
-use crate::ffi::{Obj, Owned, Res};
+use crate::ffi::{Obj, Owned, Quiet, Res};
+use fallback::Oracle;
 use fast::{Fast, Pins, Settled};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A check of one value.  `holds` never leaves an exception set.
+/// A check of one value.  Neither `holds` nor `ask` leaves an exception set.
 pub trait Kind: Sized {
     /// Cheap kinds run first at a node.
     const COST: u8;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self>;
-    fn holds(&self, value: Obj, walk: &mut Walk) -> bool;
 
-    /// Whether `holds` never runs Python code.
-    fn is_pure(&self) -> bool {
+    /// Whether it holds, without running Python code; `MayRunPython` when that does not tell.
+    fn holds(&self, value: Obj) -> Quiet<bool>;
+
+    /// The same where `holds` could not tell.  Python code may run: whatever else the walk borrows is held meanwhile.
+    fn ask(&self, _value: &Owned) -> bool {
         false
-    }
-
-    /// The exact class of every value for which it holds.
-    fn class(&self) -> Option<Obj> {
-        None
-    }
-
-    /// Whether `holds` never runs Python code on values of this exact class.
-    fn is_pure_on(&self, _class: Obj) -> bool {
-        self.is_pure()
     }
 
     /// For the fast path: the check holds for the pinned `value`; can words prove that it stays so?
     fn settle(&self, _value: Obj, _pins: &mut Pins) -> Settled {
-        if self.is_pure() {
-            Settled::Recheck
-        } else {
-            Settled::RecheckPython
-        }
+        Settled::Recheck
     }
 }
 
@@ -87,6 +76,13 @@ impl Build {
         value
     }
 
+    /// A function of `pycompiler.ir.guards`, which the collector is shown as well.
+    pub fn oracle(&mut self, name: &std::ffi::CStr) -> Res<Oracle> {
+        let function = fallback::oracle(name)?;
+        self.keep(function.get());
+        Ok(Oracle(function))
+    }
+
     pub fn adopt(&mut self, value: Owned) -> Obj {
         let borrowed = value.get();
         self.keep.push(value);
@@ -96,30 +92,67 @@ impl Build {
 
 /// The state of one check: values on the path from the root, and recorded ones.
 ///
-/// Values are borrowed from their containers.  A step that may run Python code calls `hold` first, so that what the
-/// rest of the check (or the plan that runs after it) still uses outlives any change that the code makes.
+/// Values are borrowed from their containers, for as long as steps are quiet.  Before a step that may run Python code all
+/// that the check has borrowed, and the frame's locals, is held, to the end of the walk: what such code does to containers
+/// takes nothing away from the check, from that of the next entry, or from what runs after it.
 #[derive(Default)]
 pub struct Walk {
     pub stack: SmallVec<[Option<Obj>; 24]>,
-    pub depth: usize,
     pub records: SmallVec<[Option<Obj>; 16]>,
-    /// Has the records that the last check did not read anew.
+    /// Has the records that the last check did not read anew; set once its words proved them alive.
     pub pinned: Option<Rc<Fast>>,
     held: SmallVec<[Owned; 4]>,
+    /// Python code ran.
+    asked: bool,
+    /// Recordings that are in use no more: dropping one may run finalizers.
+    retired: SmallVec<[Rc<Fast>; 1]>,
 }
 
 impl Walk {
-    pub fn hold(&mut self) {
-        let path = self.stack.iter().take(self.depth + 1);
-        self.held.extend(path.chain(&self.records).flatten().map(|o| o.own()));
+    /// The value at `depth`, which a step asks about: Python code may run.
+    #[cold]
+    #[inline(never)]
+    pub fn hold(&mut self, depth: usize, value: Obj, locals: &[Option<Obj>]) -> Owned {
+        if !std::mem::replace(&mut self.asked, true) {
+            self.held.extend(locals.iter().flatten().map(|o| o.own()));
+        }
+        self.held.extend(self.stack.iter().take(depth + 1).flatten().map(|o| o.own()));
+        self.hold_records();
+        // What other subtrees left deeper on the stack is not held, and is not read again.
+        self.stack.iter_mut().skip(depth + 1).for_each(|slot| *slot = None);
+        value.own()
     }
 
-    /// Ready for another check; drops what was held.
+    fn hold_records(&mut self) {
+        let pinned = self.pinned.as_ref();
+        self.held.extend(
+            pinned
+                .into_iter()
+                .flat_map(|fast| fast.borrowed())
+                .chain(self.records.iter().copied().flatten())
+                .map(Obj::own),
+        );
+    }
+
+    /// At the end of a successful check: what it recorded is used by what runs next, which anything may precede where
+    /// Python code ran before.
+    #[inline]
+    pub fn settle(&mut self) {
+        if self.asked {
+            self.hold_records();
+        }
+    }
+
+    /// Ready for another check.  What is held stays held.
     pub fn reset(&mut self) {
         self.records.clear();
-        self.pinned = None;
-        let held = std::mem::take(&mut self.held);
-        drop(held);
+        self.stack.fill(None);
+        self.retired.extend(self.pinned.take());
+    }
+
+    /// Keeps a recording that nobody uses any more to the end of the walk.
+    pub fn retire(&mut self, fast: Option<Rc<Fast>>) {
+        self.retired.extend(fast);
     }
 
     /// The value that a successful check recorded.
@@ -170,20 +203,12 @@ macro_rules! kinds {
             }
 
             #[inline]
-            pub fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
-                match self { $(Check::$variant(check) => check.holds(value, walk)),* }
+            pub fn holds(&self, value: Obj) -> Quiet<bool> {
+                match self { $(Check::$variant(check) => check.holds(value)),* }
             }
 
-            pub fn is_pure(&self) -> bool {
-                match self { $(Check::$variant(check) => check.is_pure()),* }
-            }
-
-            pub fn class(&self) -> Option<Obj> {
-                match self { $(Check::$variant(check) => check.class()),* }
-            }
-
-            pub fn is_pure_on(&self, class: Obj) -> bool {
-                match self { $(Check::$variant(check) => check.is_pure_on(class)),* }
+            pub fn ask(&self, value: &Owned) -> bool {
+                match self { $(Check::$variant(check) => check.ask(value)),* }
             }
 
             pub fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {

@@ -1,27 +1,29 @@
 //! A set has the elements of the frozenset `arg`, which are of the same types.
 
-use super::fallback::{ask, or_false, oracle};
-use super::{Build, Kind, Walk};
-use crate::ffi::{Obj, Res};
+use super::fallback::{or_false, Oracle};
+use super::{Build, Kind};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 
 pub struct SetEquals {
     elements: Obj,
     /// `_set_holds` with its argument, where elements of other types may be equal: `1 == True == 1.0`.
-    exact: Option<(Obj, Obj)>,
+    exact: Option<(Oracle, Obj)>,
 }
 
 impl Kind for SetEquals {
     const COST: u8 = 2;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
-        let elements = cx.adopt(arg.to_tuple()?);
+        let elements = cx.adopt(arg.own().to_tuple()?);
         let texts = elements.tuple_items().all(|e| e.is_str_exact() || e.is_none());
-        let exact = if texts { None } else { Some((cx.adopt(oracle(c"_set_holds")?), cx.keep(arg))) };
+        let exact = if texts { None } else { Some((cx.oracle(c"_set_holds")?, cx.keep(arg))) };
         Ok(SetEquals { elements, exact })
     }
-    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
-        walk.hold();
+    fn holds(&self, _: Obj) -> Quiet<bool> {
+        Err(MayRunPython)
+    }
+    fn ask(&self, value: &Owned) -> bool {
         or_false(value.len().map(|n| n == self.elements.tuple_len()))
             && self.elements.tuple_items().all(|element| or_false(value.contains(element)))
-            && self.exact.is_none_or(|(oracle, arg)| ask(oracle, value, arg, walk))
+            && self.exact.as_ref().is_none_or(|(oracle, arg)| oracle.agrees(value.get(), *arg))
     }
 }

@@ -1,21 +1,22 @@
 //! Accessors: one per row of `ir.source.ACCESSORS`, and the roots.
 //!
-//! A read gives a value borrowed from its container, or None when the path is gone.  Reads that may run Python code
-//! hold the path first and keep their result in the walk.
+//! A read gives a value borrowed from its container, or None when the path is gone.  A read that may run Python code is
+//! asked again with an owned value, and gives an owned one.
 
 use super::fallback::or_none;
-use super::{Build, Walk};
+use super::Build;
+use crate::ffi::mro::ClassAttribute;
 use crate::ffi::object::value_error;
-use crate::ffi::{Obj, Owned, Res};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 
 /// How to get from a value to another.
 pub enum Read {
     Attr(Obj),
     InstanceDict(Obj),
     Type,
-    MroLookup(Obj),
+    MroLookup(ClassAttribute),
     Item(i64),
-    DictItem(Obj),
+    DictItem(Key),
     DictKeyAt(usize),
     Cell,
     /// A part of a Python function, and of nothing else: a method has the attributes of its function.
@@ -33,21 +34,44 @@ pub enum FunctionPart {
     Globals,
 }
 
-/// The value of `key` in dict storage: None when it cannot be asked, Some(None) when absent.
-#[inline]
-pub fn dict_lookup(dict: Obj, key: Obj, walk: &mut Walk) -> Option<Option<Obj>> {
-    if !dict.is_dict() {
-        return None;
-    }
-    if !key.is_plain_key() {
-        walk.hold();
-    }
-    or_none(dict.dict_get(key))
-}
+/// Most keys of a dict that are looked at one by one at each call, to know whether comparing them runs Python code.
+const SCAN: usize = 16;
 
-fn attribute(value: Obj, name: Obj, walk: &mut Walk) -> Option<Obj> {
-    walk.hold();
-    or_none(value.getattr(name)).map(|v| walk.keep(v))
+/// A key of dicts.
+pub struct Key(Obj);
+
+impl Key {
+    pub fn build(key: Obj, cx: &mut Build) -> Key {
+        Key(cx.keep(key))
+    }
+
+    pub fn get(&self) -> Obj {
+        self.0
+    }
+
+    /// The value in dict storage; None when absent, and for what is no dict.
+    #[inline]
+    pub fn find(&self, dict: Obj) -> Quiet<Option<Obj>> {
+        if !dict.is_dict() {
+            return Ok(None);
+        }
+        dict.dict_find(self.0, SCAN)
+    }
+
+    /// The same for the recorder, which looks once and as long as it takes.
+    pub fn find_slowly(&self, dict: Obj) -> Option<Obj> {
+        dict.is_dict().then(|| dict.dict_find(self.0, usize::MAX).ok()).flatten().flatten()
+    }
+
+    /// Whether a lookup in this state of a dict runs no Python code.
+    pub fn is_quiet_in(&self, dict: Obj) -> bool {
+        dict.is_dict() && dict.dict_find(self.0, usize::MAX).is_ok()
+    }
+
+    /// Some(None) when absent, None when it cannot be asked.
+    pub fn ask(&self, dict: &Owned) -> Option<Option<Owned>> {
+        dict.is_dict().then(|| or_none(dict.dict_get(&self.0.own()))).flatten()
+    }
 }
 
 type Builder = fn(Obj, &mut Build) -> Res<Read>;
@@ -61,10 +85,10 @@ const READS: &[(&str, Builder)] = &[
     ("attr", |arg, cx| Ok(Read::Attr(cx.keep(arg)))),
     ("instance_dict", |_, cx| Ok(Read::InstanceDict(name("__dict__", cx)?))),
     ("type", |_, _| Ok(Read::Type)),
-    ("mro_lookup", |arg, cx| Ok(Read::MroLookup(cx.keep(arg)))),
-    ("item", |arg, _| Ok(Read::Item(arg.as_i64()?))),
-    ("dict_item", |arg, cx| Ok(Read::DictItem(cx.keep(arg)))),
-    ("dict_key_at", |arg, _| Ok(Read::DictKeyAt(arg.as_i64()? as usize))),
+    ("mro_lookup", |arg, cx| Ok(Read::MroLookup(ClassAttribute::new(cx.keep(arg))))),
+    ("item", |arg, _| Ok(Read::Item(arg.own().as_i64()?))),
+    ("dict_item", |arg, cx| Ok(Read::DictItem(Key::build(arg, cx)))),
+    ("dict_key_at", |arg, _| Ok(Read::DictKeyAt(arg.own().as_i64()? as usize))),
     ("cell", |_, _| Ok(Read::Cell)),
     ("code", |_, _| Ok(Read::Function(FunctionPart::Code))),
     ("defaults", |_, _| Ok(Read::Function(FunctionPart::Defaults))),
@@ -93,53 +117,68 @@ impl Read {
     }
 
     #[inline]
-    pub fn read(&self, value: Obj, walk: &mut Walk) -> Option<Obj> {
+    pub fn read(&self, value: Obj) -> Quiet<Option<Obj>> {
         match self {
-            Read::InstanceDict(dict_name) => value.instance_dict().or_else(|| {
-                walk.hold();
-                or_none(value.generic_getattr(*dict_name)).map(|v| walk.keep(v))
-            }),
-            Read::DictItem(key) => dict_lookup(value, *key, walk).flatten(),
-            Read::Type => Some(value.class()),
-            Read::MroLookup(name) => value.mro_lookup(*name),
-            Read::Item(i) => item(value, *i, walk),
-            Read::Attr(name) => attribute(value, *name, walk),
-            Read::DictKeyAt(i) => key_at(value, *i, walk),
-            Read::Cell => value.is_cell().then(|| value.cell_get()).flatten(),
-            Read::Function(part) => function_part(value, *part),
-            Read::MethodSelf(_) if value.is_method() => Some(value.method_self()),
-            Read::MethodFunc(_) if value.is_method() => Some(value.method_func()),
-            Read::MethodSelf(name) | Read::MethodFunc(name) => attribute(value, *name, walk),
+            Read::InstanceDict(_) => value.instance_dict().map(Some).ok_or(MayRunPython),
+            Read::DictItem(key) => key.find(value),
+            Read::Type => Ok(Some(value.class())),
+            Read::MroLookup(name) => name.find(value),
+            Read::Item(i) => item(value, *i),
+            Read::Attr(_) => Err(MayRunPython),
+            Read::DictKeyAt(i) => key_at(value, *i),
+            Read::Cell => Ok(value.is_cell().then(|| value.cell_get()).flatten()),
+            Read::Function(part) => Ok(function_part(value, *part)),
+            Read::MethodSelf(_) if value.is_method() => Ok(Some(value.method_self())),
+            Read::MethodFunc(_) if value.is_method() => Ok(Some(value.method_func())),
+            Read::MethodSelf(_) | Read::MethodFunc(_) => Err(MayRunPython),
         }
     }
+
+    /// The same where `read` could not tell.  Python code may run.
+    pub fn ask(&self, value: &Owned) -> Option<Owned> {
+        match self {
+            Read::InstanceDict(dict_name) => or_none(value.generic_getattr(*dict_name)),
+            Read::Attr(name) | Read::MethodSelf(name) | Read::MethodFunc(name) => or_none(value.getattr(*name)),
+            Read::DictItem(key) => key.ask(value).flatten(),
+            Read::MroLookup(name) => name.ask(value),
+            Read::Item(i) => {
+                let at = position(*i, or_none(value.len())?)?;
+                or_none(value.get_index(at))
+            }
+            Read::DictKeyAt(i) => {
+                let keys = or_none(value.to_tuple())?;
+                (*i < keys.tuple_len()).then(|| keys.tuple_item(*i).own())
+            }
+            Read::Type | Read::Cell | Read::Function(_) => None,
+        }
+    }
+}
+
+/// The place that index `i` stands for among `len` items.
+#[inline]
+fn position(i: i64, len: usize) -> Option<usize> {
+    usize::try_from(if i < 0 { i + len as i64 } else { i }).ok()
 }
 
 #[inline]
-fn item(value: Obj, i: i64, walk: &mut Walk) -> Option<Obj> {
-    let at = |n: usize| if i < 0 { usize::try_from(i + n as i64).ok() } else { Some(i as usize) };
+fn item(value: Obj, i: i64) -> Quiet<Option<Obj>> {
     if value.is_tuple() {
-        return at(value.tuple_len()).filter(|i| *i < value.tuple_len()).map(|i| value.tuple_item(i));
+        let len = value.tuple_len();
+        return Ok(position(i, len).filter(|i| *i < len).map(|i| value.tuple_item(i)));
     }
     if value.is_list() {
-        return at(value.list_len()).and_then(|i| value.list_item(i));
+        return Ok(position(i, value.list_len()).and_then(|i| value.list_item(i)));
     }
-    walk.hold();
-    let i = at(or_none(value.len())?)?;
-    or_none(value.get_index(i)).map(|v| walk.keep(v))
+    Err(MayRunPython)
 }
 
-fn key_at(value: Obj, i: usize, walk: &mut Walk) -> Option<Obj> {
-    if value.is_dict_exact() {
-        let mut pos = 0;
-        for _ in 0..i {
-            value.dict_next(&mut pos)?;
-        }
-        return value.dict_next(&mut pos).map(|(key, _)| key);
+fn key_at(value: Obj, i: usize) -> Quiet<Option<Obj>> {
+    if !value.is_dict_exact() {
+        return Err(MayRunPython);
     }
-    walk.hold();
-    let keys = or_none(value.to_tuple())?;
-    let key = (i < keys.tuple_len()).then(|| keys.tuple_item(i).own())?;
-    Some(walk.keep(key))
+    let mut pos = 0;
+    let mut keys = std::iter::from_fn(|| value.dict_next(&mut pos));
+    Ok(keys.nth(i).map(|(key, _)| key))
 }
 
 #[inline]

@@ -1,11 +1,11 @@
 //! Class, dispatch keys, dtype, device, requires_grad, sizes and strides of a tensor against a `TensorSpec`.
 
-use super::fallback::{ask, oracle};
+use super::fallback::{or_false, Oracle};
 use super::fast::{Pins, Settled};
-use super::{Build, Kind, Walk};
+use super::{Build, Kind};
 use crate::ffi::tensor_words::{Pattern, Wanted};
 use crate::ffi::torch::{Layout, RawTensor, RequiresGrad};
-use crate::ffi::{Obj, Res};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 use crate::tensor_view::{dtype_code, torch, Level, Torch};
 use std::rc::Rc;
 
@@ -51,13 +51,13 @@ struct Spec {
     level: Level,
     /// The TensorSpec, `_tensor_holds`, and the name `requires_grad`, for the slower levels.
     spec: Obj,
-    oracle: Obj,
+    oracle: Oracle,
     requires_grad_name: Obj,
 }
 
 fn dims(seq: Obj) -> Res<Vec<i64>> {
-    let t = seq.to_tuple()?;
-    t.tuple_items().map(|o| if o.is_none() { Ok(ANY) } else { o.as_i64() }).collect()
+    let t = seq.own().to_tuple()?;
+    t.tuple_items().map(|o| if o.is_none() { Ok(ANY) } else { o.own().as_i64() }).collect()
 }
 
 fn same(want: &[i64], have: &[i64]) -> bool {
@@ -69,7 +69,8 @@ impl Kind for Tensor {
 
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let torch = torch()?;
-        let spec = cx.keep(arg);
+        let spec = arg.own();
+        cx.keep(arg);
         let keys = spec.attr(c"keys")?.as_u64()?;
         let code = dtype_code(*spec.attr(c"dtype")?)?;
         let device = spec.attr(c"device")?;
@@ -104,47 +105,47 @@ impl Kind for Tensor {
             strides,
             torch,
             level,
-            spec,
-            oracle: cx.adopt(oracle(c"_tensor_holds")?),
+            spec: arg,
+            oracle: cx.oracle(c"_tensor_holds")?,
             requires_grad_name: cx.adopt(crate::ffi::Owned::interned("requires_grad")?),
         });
         Ok(Tensor { class, alike, device: spec.device_index.is_some(), spec })
     }
 
     #[inline]
-    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
+    fn holds(&self, value: Obj) -> Quiet<bool> {
         if value.class() != self.class {
-            return false;
+            return Ok(false);
         }
         if let Some(alike) = &self.alike {
-            return alike.holds(value) && (!self.device || self.spec.same_device(value));
+            return Ok(alike.holds(value) && (!self.device || self.spec.same_device(value)));
         }
         let s = &*self.spec;
         match (s.level, s.torch.layout, s.torch.requires_grad) {
             (Level::Offsets, Some(layout), Some(requires_grad)) => {
                 let t = RawTensor::of(value, layout);
-                t.is_defined()
+                Ok(t.is_defined()
                     && t.keys() == s.keys
                     && t.dtype() == s.dtype
                     && s.same_shape(&t)
                     && t.requires_grad(requires_grad) == s.requires_grad
-                    && (s.device_index.is_none() || s.same_device(value))
+                    && (s.device_index.is_none() || s.same_device(value)))
             }
-            (Level::CAbi | Level::Offsets, _, _) => s.holds_by_abi(value, walk),
-            (Level::Slow, _, _) => ask(s.oracle, value, s.spec, walk),
+            _ => Err(MayRunPython),
         }
     }
-    fn is_pure(&self) -> bool {
-        self.spec.level == Level::Offsets
+    fn ask(&self, value: &Owned) -> bool {
+        match self.spec.level {
+            Level::Slow => self.spec.oracle.agrees(value.get(), self.spec.spec),
+            Level::CAbi | Level::Offsets => self.spec.holds_by_abi(value),
+        }
     }
 
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
         if self.alike.as_ref().is_some_and(|alike| pins.tensor(value, &alike.pattern, alike.layout, self.device)) {
             Settled::ByWords
-        } else if self.is_pure() {
-            Settled::Recheck
         } else {
-            Settled::RecheckPython
+            Settled::Recheck
         }
     }
 }
@@ -165,33 +166,31 @@ impl Spec {
     }
 
     /// Metadata through the C ABI; the key set, which it does not give, and anything it cannot answer through Python.
-    fn holds_by_abi(&self, value: Obj, walk: &mut Walk) -> bool {
+    fn holds_by_abi(&self, value: &Owned) -> bool {
         let (Some(offset), Some(abi)) = (self.torch.handle, self.torch.abi) else {
-            return ask(self.oracle, value, self.spec, walk);
+            return self.oracle.agrees(value.get(), self.spec);
         };
         let handle = value.id() + offset;
         let (Some(dtype), Some(sizes)) = (abi.dtype(handle), abi.sizes(handle)) else {
-            return ask(self.oracle, value, self.spec, walk);
+            return self.oracle.agrees(value.get(), self.spec);
         };
         if dtype != self.dtype || !same(&self.sizes, sizes) {
             return false;
         }
         let Some(layout) = self.torch.layout else {
-            return ask(self.oracle, value, self.spec, walk);
+            return self.oracle.agrees(value.get(), self.spec);
         };
-        if RawTensor::of(value, layout).keys() != self.keys {
+        if RawTensor::of(value.get(), layout).keys() != self.keys {
             return false;
         }
         match (self.has_strides, abi.strides(handle)) {
             (false, _) => {}
             (true, Some(strides)) if same(&self.strides, strides) => {}
             (true, Some(_)) => return false,
-            (true, None) => return ask(self.oracle, value, self.spec, walk),
+            (true, None) => return self.oracle.agrees(value.get(), self.spec),
         }
-        walk.hold();
-        let requires_grad = super::fallback::or_false(
-            value.getattr(self.requires_grad_name).and_then(|v| v.is_true()).map(|v| v == self.requires_grad),
-        );
-        requires_grad && (self.device_index.is_none() || self.same_device(value))
+        let requires_grad =
+            or_false(value.getattr(self.requires_grad_name).and_then(|v| v.is_true()).map(|v| v == self.requires_grad));
+        requires_grad && (self.device_index.is_none() || self.same_device(value.get()))
     }
 }

@@ -15,6 +15,7 @@ use crate::ffi::sync::GilCell;
 use crate::ffi::words::dict_versions_work;
 use crate::ffi::{Obj, Owned, Res};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// A step.  `fail` is the guard to blame when a path cannot be read: the first below it.
@@ -82,33 +83,33 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn node(&mut self, source: Obj) -> Res<usize> {
+    fn node(&mut self, source: &Owned) -> Res<usize> {
         if let Some(known) = self.by_source.get(&source.id()) {
             return Ok(*known);
         }
         let (kind, base, arg) = (source.attr(c"kind")?, source.attr(c"base")?, source.attr(c"arg")?);
-        let parent = if base.is_none() { None } else { Some(self.node(*base)?) };
+        let parent = if base.is_none() { None } else { Some(self.node(&base)?) };
         let kind = kind.as_str()?.to_owned();
-        let text = if arg.is_plain_key() { (arg.class().id(), arg.repr()) } else { (arg.id(), String::new()) };
+        let text = if arg.is_plain_key() { (arg.class().id(), arg.own().repr()) } else { (arg.id(), String::new()) };
         let key = Key(parent, kind, text.0, text.1);
         let index = match self.by_key.get(&key) {
             Some(known) => *known,
-            None => self.add(parent, key, *arg)?,
+            None => self.add(parent, key, &arg)?,
         };
-        self.cx.keep(source);
+        self.cx.keep(source.get());
         self.by_source.insert(source.id(), index);
         Ok(index)
     }
 
-    fn add(&mut self, parent: Option<usize>, key: Key, arg: Obj) -> Res<usize> {
+    fn add(&mut self, parent: Option<usize>, key: Key, arg: &Owned) -> Res<usize> {
         let kind = match (parent, key.1.as_str()) {
             (None, "local") => NodeKind::Local(self.slot(arg)?),
             (None, "globals") => NodeKind::Globals,
-            (None, "const") => NodeKind::Const(self.cx.keep(arg)),
+            (None, "const") => NodeKind::Const(self.cx.keep(arg.get())),
             (None, other) => return Err(value_error(&format!("unknown root {other:?}; known: local, globals, const"))),
-            (Some(_), other) => NodeKind::Read(Read::build(other, arg, &mut self.cx)?),
+            (Some(_), other) => NodeKind::Read(Read::build(other, arg.get(), &mut self.cx)?),
         };
-        self.cx.keep(arg); // its address is a key
+        self.cx.keep(arg.get()); // its address is a key
         let index = self.nodes.len();
         self.nodes.push(Node { kind, checks: vec![], children: vec![], record: None, fail: u32::MAX });
         match parent {
@@ -119,9 +120,9 @@ impl Builder<'_> {
         Ok(index)
     }
 
-    fn slot(&self, name: Obj) -> Res<usize> {
+    fn slot(&self, name: &Owned) -> Res<usize> {
         for (i, known) in self.names.iter().enumerate() {
-            if known.get() == name || known.equals(name)? {
+            if known == name || known.equals(name.get())? {
                 return Ok(i);
             }
         }
@@ -129,7 +130,7 @@ impl Builder<'_> {
         Err(value_error(&format!("a guard names the local {}, but the frame has {}", name.repr(), names.join(", "))))
     }
 
-    fn record(&mut self, source: Obj) -> Res<u16> {
+    fn record(&mut self, source: &Owned) -> Res<u16> {
         let node = self.node(source)?;
         if let Some(record) = self.nodes[node].record {
             return Ok(record);
@@ -193,14 +194,14 @@ impl Tree {
         };
         let mut relations = Vec::new();
         let mut states = Vec::new();
-        for (index, guard) in guards.tuple_items().enumerate() {
+        for (index, guard) in guards.tuple_items().map(Obj::own).enumerate() {
             let index = index as u32;
             let (kind, source, arg) = (guard.attr(c"kind")?, guard.attr(c"source")?, guard.attr(c"arg")?);
             let kind = kind.as_str()?;
             if let Some(relation) = Relational::build(kind, *arg) {
-                let mut records = vec![b.record(*source)?];
+                let mut records = vec![b.record(&source)?];
                 for other in guard.attr(c"others")?.to_tuple()?.tuple_items() {
-                    records.push(b.record(other)?);
+                    records.push(b.record(&other.own())?);
                 }
                 for record in &records {
                     let node = b.recorded[*record as usize];
@@ -210,12 +211,12 @@ impl Tree {
             } else if kind == "global_state" {
                 states.push((Check::build(kind, *arg, &mut b.cx)?, index));
             } else {
-                let node = b.node(*source)?;
+                let node = b.node(&source)?;
                 let check = Check::build(kind, *arg, &mut b.cx)?;
                 b.nodes[node].checks.push((check, index));
             }
         }
-        let inputs = inputs.iter().map(|source| b.record(*source)).collect::<Res<Vec<u16>>>()?;
+        let inputs = inputs.iter().map(|source| b.record(&source.own())).collect::<Res<Vec<u16>>>()?;
         let n = guards.tuple_len() as u32;
         b.settle(n);
         let Builder { nodes, roots, recorded, cx, .. } = b;
@@ -242,16 +243,15 @@ impl Tree {
         if let Some(fast) = current {
             return match fast.check(&self.program, locals, globals, walk) {
                 Verdict::Holds => {
-                    let related = fast.relate(&self.relations, walk);
-                    walk.pinned = Some(fast);
-                    related
+                    walk.settle();
+                    fast.relate(&self.relations, walk)
                 }
                 Verdict::Fails(index) => Err(index),
                 Verdict::Changed(owner) => {
                     walk.reset();
                     self.check_all(locals, globals, walk)?;
-                    let old = self.fast.with(|f| f.give_up(owner));
-                    drop(old);
+                    let old = self.fast.with(|f| f.give_up(&fast, owner));
+                    walk.retire(old);
                     Ok(())
                 }
             };
@@ -266,6 +266,7 @@ impl Tree {
     fn check_all(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
         walk.records.resize(self.n_records, None);
         self.program.run(0, self.program.ops.len(), locals, globals, walk)?;
+        walk.settle();
         self.relate(walk)
     }
 
@@ -276,9 +277,12 @@ impl Tree {
         let fast =
             Fast::record(&self.program, self.n_records, &self.relations, &self.inputs, locals, globals, &volatile);
         self.check_all(locals, globals, walk)?;
-        if let Some(fast) = fast.filter(|f| f.unchanged(locals, globals)) {
-            self.fast.with(|f| f.store(fast));
+        let fast = fast.map(Rc::new);
+        if let Some(fast) = fast.as_ref().filter(|f| f.unchanged(locals, globals)) {
+            let old = self.fast.with(|f| f.store(fast.clone()));
+            walk.retire(old);
         }
+        walk.retire(fast);
         Ok(())
     }
 
@@ -337,16 +341,19 @@ impl Program {
         for op in &self.ops[start..end] {
             match op {
                 Op::Check { check, depth, index } => {
-                    walk.depth = *depth as usize;
                     let Some(value) = walk.stack[*depth as usize] else { return Err(*index) };
-                    if !check.holds(value, walk) {
+                    let asked = |_| check.ask(&walk.hold(*depth as usize, value, locals));
+                    if !check.holds(value).unwrap_or_else(asked) {
                         return Err(*index);
                     }
                 }
                 Op::Read { read, depth, fail } => {
-                    walk.depth = *depth as usize - 1;
                     let Some(value) = walk.stack[*depth as usize - 1] else { return Err(*fail) };
-                    let Some(next) = read.read(value, walk) else { return Err(*fail) };
+                    let next = read.read(value).unwrap_or_else(|_| {
+                        let asked = read.ask(&walk.hold(*depth as usize - 1, value, locals));
+                        asked.map(|owned| walk.keep(owned))
+                    });
+                    let Some(next) = next else { return Err(*fail) };
                     walk.stack[*depth as usize] = Some(next);
                 }
                 Op::Local { slot, fail } => match locals.get(*slot).copied().flatten() {

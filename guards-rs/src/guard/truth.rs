@@ -2,28 +2,28 @@
 
 use super::fallback::or_none;
 use super::fast::{Pins, Settled};
-use super::{Build, Kind, Walk};
-use crate::ffi::{Obj, Res};
+use super::{Build, Kind};
+use crate::ffi::{Obj, Owned, Quiet, Res};
 
 pub struct Truth(bool);
 
 impl Kind for Truth {
     const COST: u8 = 1;
     fn build(arg: Obj, _: &mut Build) -> Res<Self> {
-        Ok(Truth(arg.is_true()?))
+        Ok(Truth(arg.own().is_true()?))
     }
     #[inline]
-    fn holds(&self, value: Obj, walk: &mut Walk) -> bool {
-        if !value.is_plain_constant() {
-            walk.hold();
-        }
+    fn holds(&self, value: Obj) -> Quiet<bool> {
+        value.plain_truth().map(|truth| truth == self.0)
+    }
+    fn ask(&self, value: &Owned) -> bool {
         or_none(value.is_true()) == Some(self.0)
     }
     fn settle(&self, value: Obj, _: &mut Pins) -> Settled {
         if value.is_plain_constant() {
             Settled::ByWords
         } else {
-            Settled::RecheckPython
+            Settled::Recheck
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `type(value) is arg`.
 
 use super::fast::{Pins, Settled};
-use super::{Build, Kind, Walk};
-use crate::ffi::{Obj, Res};
+use super::{Build, Kind};
+use crate::ffi::{Obj, Quiet, Res};
 
 pub struct TypeIs(Obj);
 
@@ -12,14 +12,8 @@ impl Kind for TypeIs {
         Ok(TypeIs(cx.keep(arg)))
     }
     #[inline]
-    fn holds(&self, value: Obj, _: &mut Walk) -> bool {
-        value.class() == self.0
-    }
-    fn is_pure(&self) -> bool {
-        true
-    }
-    fn class(&self) -> Option<Obj> {
-        Some(self.0)
+    fn holds(&self, value: Obj) -> Quiet<bool> {
+        Ok(value.class() == self.0)
     }
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
         pins.class(value);

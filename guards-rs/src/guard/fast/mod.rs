@@ -28,7 +28,7 @@ use super::tree::{Program, Relate};
 use super::Walk;
 use crate::ffi::tensor_words::Known;
 use crate::ffi::words::{self, TypeVersion, Word};
-use crate::ffi::{Obj, Owned};
+use crate::ffi::{NoCollector, Obj, Owned};
 use record::Recorder;
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -37,6 +37,8 @@ use std::rc::Rc;
 
 /// A checked entry is recorded again after its words changed, up to this many times.
 const MAX_RECORDINGS: u32 = 24;
+/// Most keys of a dict that a lookup is worth.
+const LOOKUP_SCAN: usize = 16;
 /// A change after this many hits is not held against what changed, and its new recording does not count.
 const SELDOM: u32 = 8;
 
@@ -86,8 +88,7 @@ pub struct Fast {
     inputs: Vec<Option<Obj>>,
     relations: Vec<Beside>,
     first: Vec<Residual>,
-    pure: Vec<Residual>,
-    impure: Vec<Residual>,
+    residuals: Vec<Residual>,
     pub held: Vec<Owned>,
     hits: Cell<u32>,
 }
@@ -110,6 +111,7 @@ impl Fast {
         globals: Obj,
         volatile: &HashSet<Owner>,
     ) -> Option<Fast> {
+        let _quiet = NoCollector::new(); // weak references are made
         let fast = Fast { records: vec![None; n_records], ..Fast::default() };
         let mut recorder = Recorder::new(program, fast, volatile);
         recorder.run(locals, globals)?;
@@ -182,7 +184,7 @@ impl Fast {
                 return Some(self.owners[done + i]);
             }
             done = lookup.after;
-            if super::fallback::or_none(lookup.dict.dict_get(lookup.key)).flatten() != Some(lookup.value) {
+            if lookup.dict.dict_find(lookup.key, LOOKUP_SCAN) != Ok(Some(lookup.value)) {
                 return Some(lookup.owner);
             }
         }
@@ -198,7 +200,7 @@ impl Fast {
 
     /// The check: words first, then what they cannot answer.
     #[inline]
-    pub fn check(&self, program: &Program, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Verdict {
+    pub fn check(self: &Rc<Self>, program: &Program, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Verdict {
         let run = |residual: &Residual, walk: &mut Walk| {
             if residual.value.is_some() {
                 walk.stack[residual.at as usize] = residual.value;
@@ -215,33 +217,19 @@ impl Fast {
         }
         walk.records.clear();
         walk.records.resize(self.n_late, None);
-        for residual in &self.pure {
+        walk.pinned = Some(self.clone());
+        for residual in &self.residuals {
             if let Err(index) = run(residual, walk) {
                 return Verdict::Fails(index);
-            }
-        }
-        if !self.impure.is_empty() {
-            self.hold(walk);
-            for residual in &self.impure {
-                // What other residuals left there may be gone.
-                walk.stack.fill(None);
-                if let Err(index) = run(residual, walk) {
-                    return Verdict::Fails(index);
-                }
             }
         }
         self.hits.set(self.hits.get().saturating_add(1));
         Verdict::Holds
     }
 
-    /// Before Python code may run: what is still needed is held.
-    fn hold(&self, walk: &mut Walk) {
-        let values = self.impure.iter().filter_map(|r| r.value);
-        let records = self.records.iter().chain(&walk.records).copied().flatten();
-        let needed: Vec<Owned> = values.chain(records).map(Obj::own).collect();
-        for owned in needed {
-            walk.keep(owned);
-        }
+    /// Values that words prove alive at this moment, and that residuals or what runs after the check will use.
+    pub fn borrowed(&self) -> impl Iterator<Item = Obj> + '_ {
+        self.residuals.iter().filter_map(|r| r.value).chain(self.records.iter().copied().flatten())
     }
 }
 
@@ -266,24 +254,27 @@ impl State {
         self.current.is_none() && !self.useless && self.recordings < MAX_RECORDINGS
     }
 
-    pub fn store(&mut self, fast: Fast) {
+    /// The one that it replaces, which a check made meanwhile, is dropped by the caller.
+    #[must_use]
+    pub fn store(&mut self, fast: Rc<Fast>) -> Option<Rc<Fast>> {
         self.recordings += 1;
         if fast.is_worth_it() {
-            self.current = Some(Rc::new(fast));
-        } else {
-            self.useless = true;
+            return self.current.replace(fast);
         }
+        self.useless = true;
+        None
     }
 
-    /// The guards hold although a watched thing changed.  What changes often is watched no more.
+    /// The guards hold although a thing watched by `changed` did.  What changes often is watched no more.
     #[must_use]
-    pub fn give_up(&mut self, owner: Owner) -> Option<Rc<Fast>> {
-        let old = self.current.take();
-        if old.as_ref().is_some_and(|fast| fast.hits.get() >= SELDOM) {
+    pub fn give_up(&mut self, changed: &Rc<Fast>, owner: Owner) -> Option<Rc<Fast>> {
+        // Python code that the check ran may have come here before, and may have recorded anew.
+        let old = self.current.take_if(|now| Rc::ptr_eq(now, changed))?;
+        if old.hits.get() >= SELDOM {
             self.recordings = self.recordings.saturating_sub(1);
         } else {
             self.volatile.insert(owner);
         }
-        old
+        Some(old)
     }
 }

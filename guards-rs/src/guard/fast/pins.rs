@@ -14,10 +14,8 @@ pub enum Settled {
     ByWords,
     /// It depends on no value, and is evaluated before anything is read.
     First,
-    /// It must be evaluated; it runs no Python code.
+    /// It must be evaluated.
     Recheck,
-    /// It must be evaluated and may run Python code.
-    RecheckPython,
 }
 
 /// What a word says something about: the value read by a step, or what is reached from it.

@@ -4,8 +4,7 @@ use super::pins::{owner, Facet, Owner, Pin, Pins, Settled};
 use super::{Fast, Lookup, Residual};
 use crate::ffi::words::{self, Word};
 use crate::ffi::Obj;
-use crate::guard::fallback::or_none;
-use crate::guard::source::{FunctionPart, Read};
+use crate::guard::source::{FunctionPart, Key, Read};
 use crate::guard::tree::{Op, Program};
 use std::collections::HashSet;
 
@@ -45,14 +44,8 @@ impl<'a> Recorder<'a> {
                 self.fast.late_records.insert(*record);
             }
         }
-        let pure = is_pure(&self.program.ops[i..end]);
         let (at, value) = parent.map_or((0, None), |(at, value)| (at, Some(value)));
-        let residual = Residual { start: i as u32, end: end as u32, at, value };
-        if pure {
-            self.fast.pure.push(residual)
-        } else {
-            self.fast.impure.push(residual)
-        }
+        self.fast.residuals.push(Residual { start: i as u32, end: end as u32, at, value });
         end
     }
 
@@ -99,8 +92,7 @@ impl<'a> Recorder<'a> {
                     match settled {
                         Settled::ByWords => {}
                         Settled::First => self.fast.first.push(residual),
-                        Settled::Recheck => self.fast.pure.push(residual),
-                        Settled::RecheckPython => self.fast.impure.push(residual),
+                        Settled::Recheck => self.fast.residuals.push(residual),
                     }
                     i + 1
                 }
@@ -118,7 +110,7 @@ impl<'a> Recorder<'a> {
         let base = parent.value;
         match read {
             Read::InstanceDict(_) => self.pins(op).instance_slot(base, Facet::Read),
-            Read::DictItem(key) if base.is_dict() && key.is_plain_key() => self.dict_item(parent, *key, op),
+            Read::DictItem(key) => self.dict_item(parent, key, op),
             Read::DictKeyAt(i) if base.is_dict_exact() && self.pins(parent.op).dict(base) => {
                 let mut pos = 0;
                 (0..*i).try_for_each(|_| base.dict_next(&mut pos).map(|_| ()))?;
@@ -129,7 +121,7 @@ impl<'a> Recorder<'a> {
                 Some(base.class())
             }
             Read::MroLookup(name) => {
-                let value = base.mro_lookup(*name)?;
+                let value = name.find(base).ok()??;
                 self.pins(op).class_attributes(base).then_some(value)
             }
             Read::Item(i) if base.is_tuple() => {
@@ -156,8 +148,8 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    fn dict_item(&mut self, dict: Pin, key: Obj, op: u32) -> Option<Obj> {
-        let value = or_none(dict.value.dict_get(key)).flatten()?;
+    fn dict_item(&mut self, dict: Pin, key: &Key, op: u32) -> Option<Obj> {
+        let value = key.find_slowly(dict.value)?;
         if self.pins(dict.op).dict(dict.value) {
             return Some(value);
         }
@@ -165,8 +157,13 @@ impl<'a> Recorder<'a> {
             return None;
         }
         // The lookup comes before the words that its value needs.
-        let lookup =
-            Lookup { after: self.fast.words.len(), dict: dict.value, key, value, owner: owner(op, Facet::Read) };
+        let lookup = Lookup {
+            after: self.fast.words.len(),
+            dict: dict.value,
+            key: key.get(),
+            value,
+            owner: owner(op, Facet::Read),
+        };
         self.fast.lookups.push(lookup);
         if self.pins(op).anchor(value) {
             return Some(value);
@@ -191,31 +188,4 @@ impl<'a> Recorder<'a> {
         self.fast.held.push(value.own());
         Some(value)
     }
-}
-
-/// Whether steps run no Python code and keep nothing.  Checks of a class come before what relies on it.
-fn is_pure(ops: &[Op]) -> bool {
-    let mut classes: Vec<Option<Obj>> = Vec::new();
-    let mut set = |depth: u16, class: Option<Obj>| {
-        classes.resize(classes.len().max(depth as usize + 1), None);
-        std::mem::replace(&mut classes[depth as usize], class)
-    };
-    ops.iter().all(|op| match op {
-        Op::Local { .. } | Op::Globals | Op::Const(_) => {
-            set(0, None);
-            true
-        }
-        Op::Record { .. } => true,
-        Op::Check { check, depth, .. } => {
-            let known = set(*depth, None);
-            set(*depth, known.or(check.class()));
-            known.map_or(check.is_pure(), |class| check.is_pure_on(class))
-        }
-        Op::Read { read, depth, .. } => {
-            let parent = set(*depth - 1, None);
-            set(*depth - 1, parent);
-            set(*depth, None);
-            matches!(read, Read::Item(_)) && parent.is_some_and(Obj::is_sequence_type)
-        }
-    })
 }

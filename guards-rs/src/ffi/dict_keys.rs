@@ -1,0 +1,89 @@
+//! What a look into a dict, or at an instance's dict, may set off: comparing keys runs their `__eq__`, and on CPython 3.11
+//! making a dict may start the garbage collector (from 3.12 on it waits for the next bytecode).
+
+use super::object::{clear_error, Obj, Owned, Res};
+use pyo3::ffi::*;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+// pycore_dict.h: after a reference count and two bytes of sizes, the kind of the table; 0: keys of any type.
+const KIND: usize = size_of::<usize>() + 2;
+
+#[inline]
+fn kind(dict: Obj) -> u8 {
+    let keys = dict.id() + offset_of!(PyDictObject, ma_used) + 2 * size_of::<usize>();
+    // SAFETY: *live*; callers checked that it is a dict, which always has a table.
+    unsafe { *((*(keys as *const usize) + KIND) as *const u8) }
+}
+
+/// Unknown, not where it is expected, there.
+static KNOWN: AtomicU8 = AtomicU8::new(0);
+
+/// Whether the table of a dict says that all keys are exact strings.
+#[inline]
+pub fn are_strings(dict: Obj) -> bool {
+    match KNOWN.load(Ordering::Relaxed) {
+        2 => kind(dict) != 0,
+        0 => probe() && kind(dict) != 0,
+        _ => false,
+    }
+}
+
+#[cold]
+fn probe() -> bool {
+    let look = || -> Res<bool> {
+        let (text, number, none) = (Owned::interned("a")?, Owned::int(7)?, Owned::none());
+        let (strings, mixed, empty) = (Owned::dict()?, Owned::dict()?, Owned::dict()?);
+        strings.dict_set(*text, *none)?;
+        let before = kind(*mixed);
+        mixed.dict_set(*text, *none)?;
+        let still = kind(*mixed);
+        mixed.dict_set(*number, *none)?;
+        Ok([kind(*strings), kind(*empty), before, still].iter().all(|k| matches!(k, 1 | 2)) && kind(*mixed) == 0)
+    };
+    let works = look().unwrap_or_else(|_| {
+        clear_error();
+        false
+    });
+    KNOWN.store(1 + u8::from(works), Ordering::Relaxed);
+    works
+}
+
+/// Whether looking at the instance dict of an object would make it.
+#[cfg(not(Py_3_12))]
+#[inline]
+pub fn is_to_be_made(o: Obj) -> bool {
+    const MANAGED_DICT: std::ffi::c_ulong = 1 << 4;
+    // SAFETY: *live*; objects of such classes have the pointer to their inline values four words before them.
+    o.class_flag(MANAGED_DICT) && unsafe { *(o.id() as *const usize).sub(4) } != 0
+}
+
+#[cfg(Py_3_12)]
+#[inline]
+pub fn is_to_be_made(_: Obj) -> bool {
+    false
+}
+
+extern "C" {
+    fn PyGC_Disable() -> std::ffi::c_int;
+    fn PyGC_Enable() -> std::ffi::c_int;
+}
+
+/// The garbage collector does not start while this lives.
+pub struct NoCollector(bool);
+
+impl NoCollector {
+    pub fn new() -> Self {
+        // SAFETY: *gil*.
+        NoCollector(unsafe { PyGC_Disable() } != 0)
+    }
+}
+
+impl Drop for NoCollector {
+    fn drop(&mut self) {
+        if self.0 {
+            // SAFETY: *gil*.
+            unsafe { PyGC_Enable() };
+        }
+    }
+}

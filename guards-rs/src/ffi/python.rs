@@ -1,0 +1,138 @@
+//! Operations that may run Python code, the user's included: methods of `Owned` only, for such code may drop every other
+//! holder of what they look at.  What they give is owned as well.
+
+use super::object::{clear_error, Obj, Owned, Raised, Res};
+use pyo3::ffi::*;
+use std::ffi::{c_int, CStr};
+use std::ptr::null_mut;
+
+impl Owned {
+    /// The value of `key` in dict storage: keys may have an `__eq__` and a `__hash__` of their own.
+    pub fn dict_get(&self, key: &Owned) -> Res<Option<Owned>> {
+        debug_assert!(self.is_dict());
+        // SAFETY: *gil*, *live*; callers check is_dict; nothing runs between the lookup and the new reference.
+        unsafe {
+            match Obj::borrow_opt(PyDict_GetItemWithError(self.ptr(), key.ptr())) {
+                Some(v) => Ok(Some(v.own())),
+                None if PyErr_Occurred().is_null() => Ok(None),
+                None => Err(Raised),
+            }
+        }
+    }
+
+    pub fn dict_set(&self, key: Obj, value: Obj) -> Res<()> {
+        // SAFETY: *gil*, *live*; raises for what is no dict.
+        unsafe { ok(PyDict_SetItem(self.ptr(), key.ptr(), value.ptr())) }
+    }
+
+    /// `len()`; runs `__len__` for types that define it in Python.
+    pub fn len(&self) -> Res<usize> {
+        // SAFETY: *gil*, *live*.
+        let n = unsafe { PyObject_Size(self.ptr()) };
+        usize::try_from(n).map_err(|_| Raised)
+    }
+
+    pub fn contains(&self, value: Obj) -> Res<bool> {
+        // SAFETY: *gil*, *live*.
+        unsafe { truth(PySequence_Contains(self.ptr(), value.ptr())) }
+    }
+
+    pub fn is_true(&self) -> Res<bool> {
+        // SAFETY: *gil*, *live*.
+        unsafe { truth(PyObject_IsTrue(self.ptr())) }
+    }
+
+    pub fn equals(&self, other: Obj) -> Res<bool> {
+        // SAFETY: *gil*, *live*.
+        unsafe { truth(PyObject_RichCompareBool(self.ptr(), other.ptr(), Py_EQ)) }
+    }
+
+    /// Any iterable as a fresh tuple.
+    pub fn to_tuple(&self) -> Res<Owned> {
+        // SAFETY: *gil*, *live*.
+        unsafe { Owned::steal(PySequence_Tuple(self.ptr())) }
+    }
+
+    pub fn get_index(&self, i: usize) -> Res<Owned> {
+        // SAFETY: *gil*, *live*.
+        unsafe { Owned::steal(PySequence_GetItem(self.ptr(), i as Py_ssize_t)) }
+    }
+
+    pub fn as_i64(&self) -> Res<i64> {
+        // SAFETY: *gil*, *live*; -1 with an exception set is an error.
+        unsafe {
+            let v = PyLong_AsLongLong(self.ptr());
+            if v == -1 && !PyErr_Occurred().is_null() {
+                return Err(Raised);
+            }
+            Ok(v)
+        }
+    }
+
+    /// The low 64 bits of an int.
+    pub fn as_u64(&self) -> Res<u64> {
+        // SAFETY: as in as_i64.
+        unsafe {
+            let v = PyLong_AsUnsignedLongLongMask(self.ptr());
+            if v == u64::MAX && !PyErr_Occurred().is_null() {
+                return Err(Raised);
+            }
+            Ok(v)
+        }
+    }
+
+    pub fn getattr(&self, name: Obj) -> Res<Owned> {
+        // SAFETY: *gil*, *live*.
+        unsafe { Owned::steal(PyObject_GetAttr(self.ptr(), name.ptr())) }
+    }
+
+    pub fn attr(&self, name: &CStr) -> Res<Owned> {
+        // SAFETY: *gil*, *live*; a NUL-terminated name.
+        unsafe { Owned::steal(PyObject_GetAttrString(self.ptr(), name.as_ptr())) }
+    }
+
+    /// `object.__getattribute__(self, name)`.
+    pub fn generic_getattr(&self, name: Obj) -> Res<Owned> {
+        // SAFETY: *gil*, *live*.
+        unsafe { Owned::steal(PyObject_GenericGetAttr(self.ptr(), name.ptr())) }
+    }
+
+    /// Calls with positional arguments, then one per name in `kwnames`.
+    #[inline]
+    pub fn call(&self, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+        let names = kwnames.map_or(null_mut(), Obj::ptr);
+        let npos = args.len() - kwnames.map_or(0, |k| k.tuple_len());
+        // SAFETY: *gil*, *live*; `Obj` has the layout of a pointer; kwnames is a tuple of str for the last arguments.
+        unsafe { Owned::steal(PyObject_Vectorcall(self.ptr(), args.as_ptr().cast::<*mut PyObject>(), npos, names)) }
+    }
+
+    pub fn call_dict(&self, args: Obj, kwargs: Option<Obj>) -> Res<Owned> {
+        // SAFETY: *gil*, *live*; args is a tuple, kwargs a dict.
+        unsafe { Owned::steal(PyObject_Call(self.ptr(), args.ptr(), kwargs.map_or(null_mut(), Obj::ptr))) }
+    }
+
+    pub fn repr(&self) -> String {
+        // SAFETY: *gil*, *live*.
+        match unsafe { Owned::steal(PyObject_Repr(self.ptr())) } {
+            Ok(text) => text.as_str().unwrap_or("<unprintable>").to_owned(),
+            Err(_) => {
+                clear_error();
+                "<unprintable>".to_owned()
+            }
+        }
+    }
+}
+
+unsafe fn ok(rc: c_int) -> Res<()> {
+    if rc < 0 {
+        return Err(Raised);
+    }
+    Ok(())
+}
+
+unsafe fn truth(rc: c_int) -> Res<bool> {
+    if rc < 0 {
+        return Err(Raised);
+    }
+    Ok(rc != 0)
+}
