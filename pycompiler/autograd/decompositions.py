@@ -20,7 +20,8 @@ from torch._ops import OpOverload
 from pycompiler.autograd import decomp  # noqa: F401  (fills RULES)
 from pycompiler.autograd.decomp.foreach import foreach
 from pycompiler.autograd.decomp.registry import RULES
-from pycompiler.autograd.recorder import Decomposition, is_random
+from pycompiler.autograd.recorder import Decomposition
+from pycompiler.ir.effects import draws
 
 aten = torch.ops.aten
 
@@ -48,7 +49,7 @@ class DefaultTable(Mapping[OpOverload, Decomposition]):
     def find(self, op: OpOverload) -> Decomposition | None:
         """The decomposition of `op`, or None."""
         if op not in self._known:
-            whole = is_random(op) or torch.Tag.core in op.tags or op.overloadpacket in WHOLE
+            whole = draws(op) or torch.Tag.core in op.tags or op.overloadpacket in WHOLE
             self._known[op] = None if whole else foreach(op) or _torch_table().get(op)
         return self._known[op]
 

@@ -26,9 +26,10 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler.autograd import attention
-from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, is_random, plain
+from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import Step, strided_step, view_root, view_steps
+from pycompiler.ir.effects import stays
 
 aten = torch.ops.aten
 
@@ -236,6 +237,8 @@ class _Trace:
         results = self._run_forward()
         torch._C._set_grad_enabled(grad_mode)
         self._find_mutations()
+        if not grad_mode:
+            self._refuse_gradients(results)
         self._find_outputs(results)
         if self.store_in_graph:
             self.fresh_tensors = [self.fresh_tensors[i] for i in self.joint.store_in_graph()]
@@ -337,6 +340,17 @@ class _Trace:
             self._refuse_shared_storage(i)
             how = _mutation_kind(item)
             self.joint.mutations.append(Mutation(i, self._fresh(item.seen, ("input", i), how == "grad"), how))
+
+    def _refuse_gradients(self, results: tuple[Any, ...]) -> None:
+        """Outside of the graph its results are computed in the grad mode that it starts with."""
+        inputs = {id(item.seen) for item in self.inputs if item is not None}
+        made = [t for t in results if isinstance(t, torch.Tensor) and id(t) not in inputs]
+        if any(t.requires_grad for t in made) or any(m.how == "grad" for m in self.joint.mutations):
+            raise AutogradUnsupported(
+                "gradients are switched on",
+                "an output requires grad, and the graph starts without",
+                "enable them outside",
+            )
 
     def _counts_from_the_storage(self) -> bool:
         """Whether an operator's meaning depends on where in its storage a tensor starts."""
@@ -530,9 +544,9 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
 
 
 def drop_dead(graph: fx.Graph) -> None:
-    """Erase nodes without users; random operators stay, for eager would draw their numbers too."""
+    """Erase nodes without users; operators that do more than compute their results stay."""
     for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output") and not is_random(node.target):
+        if not node.users and node.op not in ("placeholder", "output") and not stays(node.target):
             graph.erase_node(node)
 
 

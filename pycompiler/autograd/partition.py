@@ -23,8 +23,8 @@ from pycompiler.autograd import undefined
 from pycompiler.autograd.joint import Joint, drop_dead
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.recompute import is_cheap, recompute_cost, size_bytes
-from pycompiler.autograd.recorder import is_random
 from pycompiler.autograd.views import view_root
+from pycompiler.ir.effects import ordered, stays
 
 aten = torch.ops.aten
 
@@ -91,8 +91,8 @@ class Region:
         cut = self.min_cut(set(dear))
         if budget >= 1.0:
             return cut
-        releasable = sorted((n for n in dear if not is_random(n.target)), key=recompute_cost)
-        keep = {n for n in dear if is_random(n.target)}
+        releasable = sorted((n for n in dear if not ordered(n.target)), key=recompute_cost)
+        keep = {n for n in dear if ordered(n.target)}
         most, least = self.cost(cut), self.cost(self.min_cut(keep))
         target = least + budget * (most - least)
         low, high = 0, len(releasable)
@@ -235,8 +235,8 @@ def _forward(joint: Joint, backward: set[fx.Node], wanted: Sequence[fx.Node]) ->
     fw = _Builder(joint)
     for n in joint.inputs:
         fw.placeholder(n)
-    random = [n for n in joint.graph.nodes if n not in backward and is_random(n.target)]
-    fw.emit(_ancestors([*joint.fresh, *wanted, *random, *(value for _, value in joint.stores)]))
+    staying = [n for n in joint.graph.nodes if n not in backward and stays(n.target)]
+    fw.emit(_ancestors([*joint.fresh, *wanted, *staying, *(value for _, value in joint.stores)]))
     return fw
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from pycompiler.autograd.recorder import is_random
 from pycompiler.autograd.views import is_view_op
+from pycompiler.ir.effects import ordered
 
 aten = torch.ops.aten
 
@@ -52,7 +52,7 @@ _CHEAP_PACKETS = frozenset(
 def _cheap_target(target: object) -> bool:
     if not isinstance(target, OpOverload):
         return target is operator.getitem
-    if is_random(target):
+    if ordered(target):
         return False
     return is_view_op(target) or torch.Tag.pointwise in target.tags or target.overloadpacket in _CHEAP_PACKETS
 

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op
+from pycompiler.ir.effects import acts, ordered
 from pycompiler.ir.propagate import propagate
 
 aten = torch.ops.aten
@@ -36,11 +37,6 @@ _SMALL_CONSTANT = 1
 
 class _NotFunctional(Exception):
     """A decomposition wanted to mutate; the operator is recorded whole instead."""
-
-
-def is_random(target: object) -> bool:
-    """True for operators that draw from a generator: never merged, never recomputed, never dropped."""
-    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def tensors_in(args: Any) -> Iterator[torch.Tensor]:
@@ -194,7 +190,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _value(self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        pure = not is_random(func)
+        pure = not ordered(func)
         key: Any = None
         if pure:
             try:
@@ -263,7 +259,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             fakes = {id(t): self.constant(t) for t in real}
             args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: fakes.get(id(a), a))
         out = propagate(self.fake_mode, func, types, args, kwargs)
-        if not any(True for _ in tensors_in(out)):
+        if not any(True for _ in tensors_in(out)) and not acts(func):
             return out
         if isinstance(out, torch.Tensor) and id(out) in self._node_of:
             return out
@@ -315,7 +311,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(out, torch.Tensor):
             self._node_of[id(out)] = node
             return
-        for i, item in enumerate(out):
+        for i, item in enumerate(out if isinstance(out, (tuple, list)) else ()):
             if isinstance(item, torch.Tensor):
                 self._attach(self.graph.create_node("call_function", operator.getitem, (node, i)), item)
 

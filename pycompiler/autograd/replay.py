@@ -25,8 +25,8 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition
-from pycompiler.autograd.recorder import is_random
 from pycompiler.errors import DoubleBackwardError
+from pycompiler.ir.effects import draws
 from pycompiler.ir.texts import drop_text_with
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -62,7 +62,7 @@ class Replay:
         self.lost = [joint.inputs[i].name for i in rest if i in self.written]
         self.lost += [joint.inputs[i].name for i in self.saved if i in self.written and self.likes[i].requires_grad]
         self.watched = [i for i in rest if i not in self.written]
-        self.random = sorted({_device(n) for n in joint.graph.nodes if is_random(n.target)}, key=str)
+        self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]
 

@@ -386,7 +386,8 @@ class _Session:
         if has_graph:
             gm = cx.graph.finish(head.outputs)
             inputs = [t.source for t in cx.graph.used if t.source is not None]
-            compiled = self.host.compile_graph(gm, cx.graph.used)
+            with torch_api.state_as(self.state):  # the graph makes the program's changes itself
+                compiled = self.host.compile_graph(gm, cx.graph.used)
         result = Captured(list(cx.guards.values()), gm, inputs, compiled, inlined=cx.inlined)
         result.op_count = cx.graph.op_count() if gm is not None else 0
         if template is not None:

@@ -93,7 +93,7 @@ class GraphBuilder:
         return self._call("call_function", target, target, args, kwargs, always)
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self._call("call_method", name, operator.methodcaller, args, kwargs, name.endswith("_"))
+        return self._call("call_method", name, operator.methodcaller, args, kwargs, False)
 
     def _call(self, op: str, target: Any, run: Any, args: list[Value], kwargs: dict[str, Value], always: bool) -> Value:
         nodes = [self.to_arg(a) for a in args]
@@ -101,7 +101,7 @@ class GraphBuilder:
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
-        before = [_version(n) for n in operands]
+        before, (effects, writes) = [_version(n) for n in operands], self._counts()
         try:
             with self.fake_mode:
                 if op == "call_method":
@@ -123,17 +123,23 @@ class GraphBuilder:
             if isinstance(cause, DataDependentOutputException):
                 raise Break("data-dependent-value", f"{_name(target)}") from e
             raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
-        mutates = before != [_version(n) for n in operands]
-        if not (always or mutates or _has_tensor(result)):
+        mutates = before != [_version(n) for n in operands] or (None in before and self._counts()[1] != writes)
+        acts = self._counts()[0] != effects
+        if not (always or mutates or acts or _has_tensor(result)):
             return self.cx.make(result)
         known = self.by_fake.get(id(result)) if isinstance(result, torch.Tensor) else None
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
         node.meta["example_value"] = result
         node.meta["user"] = self.cx.user_stack
-        node.meta["mutates"] = mutates
+        node.meta["mutates"], node.meta["acts"] = mutates or always, acts
         if known is not None:  # an in-place operator: the result is its argument
             return known
         return self.from_result(result, node)
+
+    def _counts(self) -> tuple[int, int]:
+        """How many operators have been dispatched that do more than compute their results, and that write."""
+        mode: Any = self.fake_mode
+        return mode.effects, mode.writes
 
     def set_state(self, setter: Callable[..., Any], *args: Any) -> Any:
         """Apply a change of global torch state now, and record it as a node."""
@@ -201,10 +207,10 @@ class GraphBuilder:
         return sum(1 for n in self.graph.nodes if n.op == "call_function")
 
     def has_effects(self) -> bool:
-        """Whether a call must run although nothing of it is returned (random state aside, which returns a tensor)."""
+        """Whether a call must run although nothing of it is returned (changes of global state aside)."""
         return any(
-            n.op in ("call_function", "call_method") and _mutates(n) and isinstance(n.meta["example_value"], torch.Tensor)
-            and not n.users for n in self.graph.nodes
+            n.meta.get("acts") or (n.meta.get("mutates") and isinstance(n.meta["example_value"], torch.Tensor) and not n.users)
+            for n in self.graph.nodes if n.op in ("call_function", "call_method")
         )  # fmt: skip
 
     def _prune_inputs(self) -> list[Tensor]:
@@ -272,31 +278,9 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
     raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
 
 
-# Starts of names of functions and methods that draw random numbers, or change a tensor behind its version counter.
-HIDDEN_EFFECTS = ("rand", "bernoulli", "normal", "multinomial", "poisson", "rrelu", "gumbel_softmax", "fractional_max_pool",
-                  "batch_norm", "instance_norm")  # fmt: skip
-IN_PLACE_OPERATORS = frozenset(f"__{f.__name__}__" for f in INPLACE_FUNCTIONS) | {"__setitem__"}
-
-
-def _mutates(node: fx.Node) -> bool:
-    """Whether the node does more than compute its result: it stays although nothing uses it."""
-    if node.op in ("placeholder", "output") or node.meta.get("mutates"):
-        return True
-    if node.op not in ("call_function", "call_method"):
-        return False
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if node.target in INPLACE_FUNCTIONS or name in IN_PLACE_OPERATORS:
-        return True
-    in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or "out" in node.kwargs or name.startswith(HIDDEN_EFFECTS) or "dropout" in name or _has_rate(node)
-
-
-def _has_rate(node: fx.Node) -> bool:
-    """Whether a call has a dropout rate: an attention function among others."""
-    return any(isinstance(v, float) and v > 0 for k, v in node.kwargs.items() if "dropout" in k)
-
-
 def _remove_dead(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
-        if not node.users and not _mutates(node):
+        if node.op == "placeholder" or node.op == "output" or node.users:
+            continue
+        if not (node.meta.get("mutates") or node.meta.get("acts")):
             graph.erase_node(node)

@@ -21,6 +21,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+from pycompiler.ir.effects import noted
 from pycompiler.ir.propagate import short_path
 
 PEER = "torch._dynamo"
@@ -60,13 +61,16 @@ _VIEW = _TorchView()
 
 @functools.cache
 def _mode_class() -> type[FakeTensorMode]:
-    """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch."""
+    """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
+
+    `effects` counts the operators dispatched that do more than compute their results, `writes` those that write.
+    """
     namespace = {
         **vars(fake_tensor),
         "torch": _VIEW,
         "__builtins__": {**vars(builtins), "__import__": _import},
     }
-    methods: dict[str, Any] = {"dispatch": _dispatch}
+    methods: dict[str, Any] = {"dispatch": _dispatch, "effects": 0, "writes": 0}
     for name in ("__init__", "_dispatch_impl"):
         method: Any = FakeTensorMode.__dict__.get(name)
         if isinstance(method, types.FunctionType):
@@ -76,9 +80,17 @@ def _mode_class() -> type[FakeTensorMode]:
     return type("DetachedFakeTensorMode", (FakeTensorMode,), methods)
 
 
+@functools.cache
+def _counting_class() -> type[FakeTensorMode]:
+    return type("CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, "effects": 0, "writes": 0})
+
+
 def _dispatch(
     mode: FakeTensorMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
 ) -> Any:
+    effects, writes = noted(func)
+    mode.effects += effects  # type: ignore[attr-defined]
+    mode.writes += writes  # type: ignore[attr-defined]
     out = short_path(mode, func, args, kwargs)
     return FakeTensorMode.dispatch(mode, func, types, args, kwargs) if out is None else out
 
@@ -131,7 +143,7 @@ def new_fake_mode() -> FakeTensorMode:
     try:
         return _mode_class()(allow_non_fake_inputs=True)
     except (AttributeError, TypeError):  # another torch's constructor reads something else
-        return FakeTensorMode(allow_non_fake_inputs=True)
+        return _counting_class()(allow_non_fake_inputs=True)
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from pycompiler.ir.effects import raises
 from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref
 from pycompiler.ir.printer import print_program
@@ -198,7 +199,7 @@ class Lowering:
             outs.append(None)
             return f
 
-        result = make(fake)
+        result = make(fake) if op._schema.returns else None
         self.add(Extern(op, tuple(args), dict(kwargs), tuple(outs), mutates, (self.node.name,)))
         return result
 
@@ -380,6 +381,8 @@ def _call(low: Lowering, node: fx.Node) -> Any:
     if not isinstance(node.target, torch._ops.OpOverload):
         raise LoweringError(f"{node.format_node()}: the target is no ATen operator")
     handler = LOWERINGS.get(node.target)
+    if not node.users and raises(node.target):  # wanted for the error only, which ATen's kernel raises
+        return low.extern()
     if handler is not None and (node.target in ANY_DTYPE or not _foreign_dtypes(node)):
         result = handler(low, *args, **kwargs)
         if result is not NotImplemented:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from pycompiler.ir.effects import ordered
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim, Nest, Role, Stage, loads, numel, space_of
 from pycompiler.ir.loops import Extern, Loop, Node
@@ -219,6 +220,7 @@ class _Fusion:
     touching: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     owner: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # buffer -> groups that write it
     users: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # ... that read it
+    effects: list[int] = field(default_factory=list)  # calls that keep their order
 
     def run(self) -> list[Group]:
         for position, node in enumerate(self.graph.nodes):
@@ -237,6 +239,9 @@ class _Fusion:
         needs |= {g for name in writes for g in self.owner[name]}  # write after write
         stored = {target_of(self.graph.copies[name]) for name in writes if name in self.graph.copies}
         needs |= {g for name in writes | stored for g in self.users[name]}  # write after read
+        if isinstance(node, Extern) and ordered(node.op):
+            needs.update(self.effects[-1:])
+            self.effects.append(position)
         for g in needs:
             group.before |= self.groups[g].before | (1 << g)
         for name in writes:

@@ -10,7 +10,7 @@ import torch
 from pycompiler.autograd.decomp.foreach import foreach
 from pycompiler.autograd.decomp.registry import RULES, rule
 from pycompiler.autograd.decompositions import default_decompositions
-from pycompiler.autograd.recorder import is_random
+from pycompiler.ir.effects import draws
 
 aten = torch.ops.aten
 
@@ -172,7 +172,7 @@ def test_table_order() -> None:
     assert table.get(aten.bernoulli.p) is RULES[aten.bernoulli.p]
     with pytest.raises(KeyError):
         table[aten.convolution.default]
-    assert {op for op in table if is_random(op)} == {aten.bernoulli.p}
+    assert {op for op in table if draws(op)} == {aten.bernoulli.p}
     assert len(table) > len(RULES)
 
 

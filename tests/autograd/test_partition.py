@@ -18,7 +18,7 @@ from pycompiler.autograd.joint import Joint, trace_joint
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.partition import Region, partition
 from pycompiler.autograd.recompute import size_bytes
-from pycompiler.autograd.recorder import is_random
+from pycompiler.ir.effects import draws
 
 
 def joint_of(target: Any, args: list[Any]) -> Joint:
@@ -72,7 +72,7 @@ def separates(joint: Joint, region: Region, cut: set[fx.Node]) -> bool:
         if n in seen or n in cut:
             continue
         seen.add(n)
-        if n in region.inputs or (n not in region.backward and is_random(n.target)):
+        if n in region.inputs or (n not in region.backward and draws(n.target)):
             return False
         stack.extend(n.all_input_nodes)
     return True
@@ -93,7 +93,7 @@ def test_cut_separates_and_is_no_larger_than_the_default(seed: int) -> None:
     part = partition(joint)
     for gm in (part.forward, part.backward):
         gm.graph.lint()
-        dead = [n for n in gm.graph.nodes if not n.users and n.op == "call_function" and not is_random(n.target)]
+        dead = [n for n in gm.graph.nodes if not n.users and n.op == "call_function" and not draws(n.target)]
         assert not dead
 
 

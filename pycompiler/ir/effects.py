@@ -1,0 +1,77 @@
+"""What an operator does besides computing its results: one answer for every stage that drops, merges, repeats or reorders calls.
+
+In: an operator. Out: `draws`, `acts`, `raises`, or `stays` (any of them).
+Example: ``aten._assert_async`` acts, ``aten.bernoulli`` draws, ``aten.gather`` raises, ``aten.add`` does nothing of that kind.
+
+The answers follow from schema and tags; what they do not tell (an operator of another library) is taken to act.
+Writes to arguments are another matter: the version counters of the arguments tell.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+
+aten = torch.ops.aten
+
+_OURS = frozenset(("aten", "prim", "prims"))
+
+# Kernels that raise for some values of their arguments.
+_RAISING = frozenset(
+    """
+    index index_put index_select index_add index_copy index_fill index_reduce gather scatter scatter_add scatter_reduce take
+    put embedding _embedding_bag _embedding_bag_forward_only nll_loss_forward nll_loss2d_forward
+    multilabel_margin_loss_forward multi_margin_loss binary_cross_entropy _ctc_loss repeat_interleave bincount
+    cholesky linalg_eig _linalg_eigvals _linalg_eigh _linalg_svd linalg_lstsq
+    """.split()
+)
+
+
+@cache
+def draws(op: object) -> bool:
+    """Takes numbers from a generator."""
+    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+@cache
+def acts(op: object) -> bool:
+    """Is called for what it does, or may be: each call runs, once, in order with the others."""
+    if not isinstance(op, OpOverload):
+        return isinstance(op, HigherOrderOperator)
+    return op.namespace not in _OURS or not op._schema.returns
+
+
+@cache
+def raises(op: object) -> bool:
+    """Refuses some values of its arguments: a call whose result nobody reads runs nevertheless."""
+    return isinstance(op, OpOverload) and op.namespace == "aten" and op.overloadpacket.__name__ in _RAISING
+
+
+@cache
+def stays(op: object) -> bool:
+    """A call runs though nobody reads its result."""
+    return draws(op) or acts(op) or raises(op)
+
+
+@cache
+def ordered(op: object) -> bool:
+    """Calls of such operators are neither merged, nor repeated, nor exchanged with each other."""
+    return draws(op) or acts(op)
+
+
+# Batch norms whose schemas do not say that they write running statistics.
+_WRITES_UNSEEN = frozenset((aten.native_batch_norm, aten.cudnn_batch_norm, aten.miopen_batch_norm))
+
+
+@cache
+def writes_unseen(op: object) -> bool:
+    """Writes arguments without counting their versions."""
+    return isinstance(op, OpOverload) and op.overloadpacket in _WRITES_UNSEEN
+
+
+@cache
+def noted(op: object) -> tuple[int, int]:
+    """(1 for a call that must run though nobody reads its result, 1 for one that writes arguments)."""
+    return int(stays(op) or writes_unseen(op)), int(isinstance(op, OpOverload) and op._schema.is_mutable)

@@ -1,0 +1,24 @@
+"""What operators do besides computing results, by schema and tags."""
+
+from __future__ import annotations
+
+import torch
+
+from pycompiler.ir import effects
+
+aten = torch.ops.aten
+
+
+def test_kinds() -> None:
+    assert effects.draws(aten.bernoulli.p)
+    assert effects.draws(aten.native_dropout.default)
+    assert effects.acts(aten._assert_async.msg)
+    assert effects.acts(aten._linalg_check_errors.default)
+    assert not effects.acts(aten.sym_size.int)
+    assert effects.acts(torch.ops.profiler._record_function_enter_new.default)  # another library's: unknown
+    assert effects.raises(aten.gather.default)
+    for plain in (aten.add.Tensor, aten.mm.default, aten.view.default):
+        assert not effects.stays(plain)
+        assert effects.noted(plain) == (0, 0)
+    assert effects.noted(aten.add_.Tensor) == (0, 1)
+    assert effects.noted(aten.native_batch_norm.default) == (1, 0)
