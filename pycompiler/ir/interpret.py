@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.loops import Buffer, Extern, Loop, Op, Program, Ref
+from pycompiler.ir.loops import INDEX_RULES, Buffer, Extern, Loop, Op, Program, Ref
 
 
 class InterpretError(Exception):
@@ -250,9 +250,10 @@ def _run_op(m: Memory, grid: Grid, op: Op, values: list[Tensor]) -> Tensor:
         case "bitcast":
             return args[0].contiguous().view(op.dtype)
         case "wrap_index":
-            size = int(grid.eval(op.attrs[0], values))
-            if 0 not in grid.shape and bool(((args[0] < -size) | (args[0] >= size)).any()):
-                raise IndexError(f"an index is out of range for a dimension of size {size}")
+            size, rule = int(grid.eval(op.attrs[0], values)), INDEX_RULES[op.attrs[1]]
+            wrong = (args[0] < (-size if rule.wraps else 0)) | (args[0] >= size)
+            if 0 not in grid.shape and bool(wrong.any()):
+                raise rule.error(rule.text.format(index=int(args[0][wrong][0]), dim=op.attrs[2], size=size))
             return torch.where(args[0] < 0, args[0] + size, args[0])
         case "rand" | "randn":
             raise InterpretError(f"{op.name} has no reference value: random numbers come from ATen kernels")

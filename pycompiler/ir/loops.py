@@ -48,9 +48,9 @@ class Op:
     pointer); const (number); index (Expr, an integer value); cast () to `dtype`; everything else is (), except the
     random ops: rand/randn (seed buffer name, offset Expr).  Masked loads: `masked_load` has attrs like load and
     args (predicate, other): no memory access where the predicate is false.
-    wrap_index has attrs (size Expr): the argument (int64) if 0 <= it < size, plus size if it is in -size..-1; else the
-    user's index is out of range: the interpreter raises; a kernel must not access memory with it (it clamps the value,
-    and reports the error where it can).
+    wrap_index has attrs (size Expr, name of a row of INDEX_RULES, dimension): the argument (int64) if 0 <= it < size,
+    plus size if it is in -size..-1 and the rule wraps; else the user's index is out of range: the interpreter raises; a
+    kernel must not access memory with it (it clamps the value, and reports the error where it can).
     Indirect indexing: a Symbol named `%3` in an index Expr stands for the integer value of op 3 of this body.
     """
 
@@ -153,6 +153,26 @@ REDUCTIONS: dict[str, tuple[int, int]] = {
     "sum": (1, 1), "prod": (1, 1), "max": (1, 1), "min": (1, 1), "any": (1, 1), "all": (1, 1),
     "argmax": (1, 1), "argmin": (1, 1), "welford": (1, 2),
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class IndexRule:
+    """What eager does with an index of a user: whether a negative one counts from the end, and what it raises."""
+
+    wraps: bool
+    error: type[Exception]
+    text: str  # {index}, {dim}, {size}
+
+
+_OUT_OF_BOUNDS = "index {index} is out of bounds for dimension {dim} with size {size}"
+# In the order of their numbers in kernels' error codes (`ir.plan.KERNEL_ERRORS`).
+INDEX_RULES: dict[str, IndexRule] = {
+    "index": IndexRule(True, IndexError, _OUT_OF_BOUNDS),  # x[i]
+    "element": IndexRule(False, RuntimeError, _OUT_OF_BOUNDS),  # gather, scatter and their like
+    "row": IndexRule(False, IndexError, "index out of range in self"),  # embedding, index_select (but of columns)
+    "column": IndexRule(False, RuntimeError, "INDICES element is out of DATA bounds, id={index} axis_dim={size}"),
+    "target": IndexRule(False, IndexError, "Target {index} is out of bounds."),  # losses
+}
 
 # Pointwise operations: name -> number of value arguments.  Meaning in interpret.py: torch's semantics on the args' dtype.
 # Arithmetic is done in the op's dtype; bf16/f16 values are computed in f32 (lowering casts on load and before store).

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.loops import INDEX_RULES
 
 Size = int | Expr
 
@@ -60,11 +61,27 @@ class Kernel:
     work: int = 0
 
 
-# What a kernel's non-zero return value means: exception type and message, as eager raises them.
-KERNEL_ERRORS: dict[int, tuple[type[Exception], str]] = {
+class KernelErrors(dict[int, tuple[type[Exception], str]]):
+    """What a kernel's non-zero return value means: exception type and message, as eager raises them.
+
+    The lowest 8 bits are a key.  Of a wrong index the code also has the dimension (4 bits), its size (20) and the index
+    (31, with 2**30 added); numbers that do not fit are left out, which another key says.
+    """
+
+    def __missing__(self, code: int) -> tuple[type[Exception], str]:
+        if code & 255 == code:
+            raise KeyError(code)
+        error, text = self[code & 255]
+        return error, text.format(dim=code >> 8 & 15, size=code >> 12 & 0xFFFFF, index=(code >> 32) - (1 << 30))
+
+
+WRONG_INDEX, UNTOLD = 16, 16  # key of the first of INDEX_RULES; what is added to it where numbers are left out
+KERNEL_ERRORS = KernelErrors({
     1: (IndexError, "index out of range in self"),
     2: (RuntimeError, "ZeroDivisionError"),
-}
+    **{WRONG_INDEX + k: (rule.error, rule.text) for k, rule in enumerate(INDEX_RULES.values())},
+    **{WRONG_INDEX + UNTOLD + k: (rule.error, "index out of range in self") for k, rule in enumerate(INDEX_RULES.values())},
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

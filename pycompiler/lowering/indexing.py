@@ -6,13 +6,14 @@ An index is checked and wrapped by a `wrap_index` op before it is used.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from pycompiler.ir.expr import ZERO, Expr
-from pycompiler.ir.loops import Loop
+from pycompiler.ir.loops import INDEX_RULES, Loop
 from pycompiler.lowering import values
 from pycompiler.lowering.body import Body, Val
 from pycompiler.lowering.elementwise import broadcast_load, broadcast_shape, stored
@@ -25,12 +26,16 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 _ADDED = (torch.float32, torch.float64, torch.int64, torch.int32)  # dtypes that a store can add in
 
 
-def position(body: Body, index: Val, size: Expr) -> Expr:
-    """An index value as an expression, checked against `size`."""
+def position(body: Body, index: Val, size: Expr, rule: str, dim: int = 0) -> Expr:
+    """An index value into dimension `dim` as an expression, checked against `size` by a row of INDEX_RULES."""
     known = index.constant
-    if known is not None and size.is_const and -size.as_int() <= known < size.as_int():
+    if (
+        known is not None
+        and size.is_const
+        and (-size.as_int() if INDEX_RULES[rule].wraps else 0) <= known < size.as_int()
+    ):
         return Expr.of(int(known) % size.as_int())
-    return body.emit("wrap_index", (index.to(torch.int64),), torch.int64, (size,)).expr
+    return body.emit("wrap_index", (index.to(torch.int64),), torch.int64, (size, rule, dim)).expr
 
 
 @lowering(aten.embedding.default)
@@ -48,10 +53,10 @@ def index_select(low: Lowering, x: Value, dim: int, index: Value) -> Any:
 
 def _selected(low: Lowering, x: Value, dim: int, indices: Value) -> Value:
     """x with dimension `dim` replaced by the dimensions of `indices`."""
-    end = dim + indices.rank
+    end, rule = dim + indices.rank, "column" if (dim, x.rank) == (1, 2) else "row"
 
     def emit(body: Body, i: list[Expr]) -> Val:
-        at = position(body, indices.load(body, i[dim:end]), x.shape[dim])
+        at = position(body, indices.load(body, i[dim:end]), x.shape[dim], rule)
         return x.load(body, [*i[:dim], at, *i[end:]])
 
     return low.pointwise(emit, low.buffer_for(low.fake))
@@ -64,7 +69,7 @@ def gather(low: Lowering, x: Value, dim: int, index: Value, *, sparse_grad: bool
     d = normal_dim(dim, x.rank)
 
     def emit(body: Body, i: list[Expr]) -> Val:
-        at = position(body, index.load(body, i), x.shape[d])
+        at = position(body, index.load(body, i), x.shape[d], "element", d)
         return x.load(body, [*i[:d], at, *i[d + 1 :]])
 
     return low.pointwise(emit, low.buffer_for(low.fake))
@@ -87,7 +92,9 @@ class Advanced:
         """The index into x of the result's element i."""
         end = self.start + len(self.joint)
         joint, rest = i[self.start : end], iter([*i[: self.start], *i[end:]])
-        return [next(rest) if v is None else position(body, broadcast_load(v, body, joint, self.joint), n)
+        ordinal = itertools.count()  # eager numbers the dimensions that are indexed
+        return [next(rest) if v is None else position(body, broadcast_load(v, body, joint, self.joint), n, "index",
+                                                      next(ordinal))
                 for v, n in zip(self.indices, self.x.shape, strict=True)]  # fmt: skip
 
 
@@ -132,7 +139,7 @@ def scatter_add(low: Lowering, x: Value, dim: int, index: Value, source: Value) 
     d = normal_dim(dim, x.rank)
 
     def emit(body: Body, i: list[Expr]) -> tuple[Sequence[Expr], Val]:
-        place = [*i[:d], position(body, index.load(body, i), x.shape[d]), *i[d + 1 :]]
+        place = [*i[:d], position(body, index.load(body, i), x.shape[d], "element", d), *i[d + 1 :]]
         return place, source.load(body, i)
 
     return added(low, x, index.shape, emit)
@@ -146,7 +153,9 @@ def index_add(low: Lowering, x: Value, dim: int, index: Value, source: Value, *,
     index = values.reshape(index, [-1])
 
     def emit(body: Body, i: list[Expr]) -> tuple[Sequence[Expr], Val]:
-        return [*i[:d], position(body, index.load(body, [i[d]]), x.shape[d]), *i[d + 1 :]], source.load(body, i)
+        return [*i[:d], position(body, index.load(body, [i[d]]), x.shape[d], "element", d), *i[d + 1 :]], source.load(
+            body, i
+        )
 
     return added(low, x, source.shape, emit)
 
@@ -173,7 +182,7 @@ def embedding_dense_backward(low: Lowering, grad: Value, indices: Value, num_wei
         value = grad.load(body, i)
         if padding_idx >= 0:
             value = row.eq(padding_idx).where(0, value)
-        return [position(body, row, zero.shape[0]), i[-1]], value
+        return [position(body, row, zero.shape[0], "row"), i[-1]], value
 
     return added(low, zero, grad.shape, emit)
 
@@ -193,7 +202,7 @@ def scatter(low: Lowering, x: Value, dim: int, index: Value, source: Any) -> Any
 
     def emit(body: Body, i: list[Expr]) -> Val:
         line = [*i[:d], ZERO, *i[d + 1 :]]
-        place = body.index(position(body, index.load(body, line), x.shape[d]))
+        place = body.index(position(body, index.load(body, line), x.shape[d], "element", d))
         value = source.load(body, line).to(x.dtype) if isinstance(source, Value) else body.const(source, x.dtype)
         return body.index(i[d]).eq(place).where(value, x.load(body, i))
 

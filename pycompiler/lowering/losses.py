@@ -33,7 +33,7 @@ class Classes:
     def at(self, body: Body, i: list[Expr]) -> tuple[Val, Expr]:
         label = self.target.load(body, i[: self.target.rank]).to(torch.int64)
         valid = label.ne(self.ignore)
-        return valid, position(body, valid.where(label, 0), self.classes)
+        return valid, position(body, valid.where(label, 0), self.classes, "target", 1)
 
     def weight_at(self, body: Body, i: list[Expr]) -> Val:
         valid, place = self.at(body, i)

@@ -87,7 +87,8 @@ def run(kernel, tensors, scalars):
     pointers = ffi.new("void*[]", [ffi.cast("void*", t.data_ptr()) for t in tensors])
     code = kernel(pointers, ffi.new("int64_t[]", scalars), torch.get_num_threads())
     if code:
-        raise ERRORS[code]
+        error, text = ERRORS[code & 255]
+        raise error(text.format(dim=code >> 8 & 15, size=code >> 12 & 0xFFFFF, index=(code >> 32) - (1 << 30)))
 '''
 
 TRITON = """
@@ -155,7 +156,7 @@ class _Printer:
                 source=plan.source if plan.launcher == "triton" else plan.source.replace('"""', '\\"\\"\\"'),
                 library=plan.library,
                 declarations="\n".join(KERNEL_SIGNATURE.format(symbol=s) for s in symbols),
-                errors=", ".join(f"{code}: {error.__name__}({text!r})" for code, (error, text) in ERRORS),
+                errors=", ".join(f"{code}: ({error.__name__}, {text!r})" for code, (error, text) in ERRORS),
             )
         if "view_as" in self.helpers:
             yield VIEW_AS

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from kernel_harness import compile_plan, lowered, run_plan
+
+import pycompiler
 
 N = 40_000
 
@@ -27,6 +31,39 @@ def test_both_errors_at_once_are_one_of_them(threads: int) -> None:
     ids[5], divisor[N - 5] = 100, 0
     with pytest.raises((IndexError, RuntimeError)):
         run_plan(plan, [table, ids, divisor], threads)
+
+
+T = torch.randn(12, 3)
+ONE = torch.tensor([0])
+INDEXED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "index": lambda i: T[:, None][i] * 2,
+    "second dimension": lambda i: T[:, i] * 2,
+    "index_put": lambda i: T.index_put((i,), T[:1], accumulate=True),
+    "gather": lambda i: T.gather(1, i[None]) * 2,
+    "scatter": lambda i: T.scatter(1, i.expand(12, 1), 1.0) * 2,
+    "scatter_add": lambda i: T.scatter_add(0, i[None], T) * 2,
+    "index_select": lambda i: T.index_select(1, i) * 2,
+    "index_add": lambda i: T.index_add(0, i, T[:1]) * 2,
+    "embedding": lambda i: torch.nn.functional.embedding(i, T) * 2,
+}
+
+
+@pytest.mark.parametrize("bad", [-1, 12, -13, 2**40])
+@pytest.mark.parametrize("name", INDEXED)
+def test_a_wrong_index_raises_what_eager_raises(name: str, bad: int) -> None:
+    def outcome(run: Callable[[torch.Tensor], torch.Tensor]) -> tuple[type, str, torch.Tensor]:
+        try:
+            return type(None), "", run(torch.tensor([bad]))
+        except (IndexError, RuntimeError) as error:
+            return type(error), str(error), T
+
+    compiled = pycompiler.compile(INDEXED[name], fullgraph=True)
+    assert torch.equal(compiled(ONE), INDEXED[name](ONE))
+    got, want = outcome(compiled), outcome(INDEXED[name])
+    assert got[0] is want[0]
+    assert torch.equal(got[2], want[2])
+    if bad < 2**30:  # a code has no room for more
+        assert got[1] == want[1]
 
 
 def test_results_do_not_depend_on_threads() -> None:

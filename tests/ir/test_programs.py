@@ -150,7 +150,7 @@ def test_masked_and_indirect_loads():
     index = buffer("in1", 3, dtype=I64)
     body = (
         Op("load", (), I64, ("in1", I)),
-        Op("wrap_index", (0,), I64, (E(8),)),
+        Op("wrap_index", (0,), I64, (E(8), "index", 0)),
         Op("load", (), F32, ("in0", Expr.sym("%1") * 4 + J)),
         Op("index", (), I64, (J,)),
         Op("const", (), I64, (2,)),

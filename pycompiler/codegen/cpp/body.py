@@ -16,7 +16,8 @@ from pycompiler.codegen.cpp.index import c_index
 from pycompiler.codegen.cpp.types import Unsupported, cast, constant, ctype, load, stored
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import LOADS, Stage
-from pycompiler.ir.loops import Buffer, Loop, Op
+from pycompiler.ir.loops import INDEX_RULES, Buffer, Loop, Op
+from pycompiler.ir.plan import UNTOLD, WRONG_INDEX
 
 
 @dataclass
@@ -179,7 +180,8 @@ class BodyWriter:
         """A checked index: its value is in range from here on."""
         size: Expr = op.attrs[0]
         value = self.value[op.args[0]]
-        text = f"pyc_wrap_index({value}, {self.c.index(size, self.local(size))}, &error)"
+        call = "pyc_wrap_index" if INDEX_RULES[op.attrs[1]].wraps else "pyc_index"
+        text = f"{call}({value}, {self.c.index(size, self.local(size))}, {error_site(op)}, &error)"
         scope = self.scope_for([value], [size])
         self.may_fail(scope)
         return self.define((text,), text, "int64_t", scope)
@@ -234,6 +236,13 @@ class BodyWriter:
         if guard is not None:
             at = f"{guard} ? {at} : 0"
         return self.define((name, at), at, "int64_t", scope)
+
+
+def error_site(op: Op) -> int:
+    """What a kernel reports of a checked index, as far as it is known here (`ir.plan.KernelErrors`)."""
+    _, rule, dim = op.attrs
+    key = WRONG_INDEX + list(INDEX_RULES).index(rule)
+    return key | dim << 8 if dim < 16 else key + UNTOLD
 
 
 # Functions with a cheaper form for values that are rounded to bf16 at once, up to factors.

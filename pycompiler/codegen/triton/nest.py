@@ -20,7 +20,7 @@ from pycompiler.codegen.triton.tiles import Tiles, count
 from pycompiler.codegen.triton.types import HALF, Unsupported, cast, compute, constant, storage
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim, Nest, Stage, space_of
-from pycompiler.ir.loops import Buffer, Loop, Op, Reduction
+from pycompiler.ir.loops import INDEX_RULES, Buffer, Loop, Op, Reduction
 
 SCATTER_ADD = (torch.float32, torch.float64, torch.int32, torch.int64)
 WIDE = 2**31  # from here positions are 64-bit numbers
@@ -340,17 +340,17 @@ class NestWriter:
         arguments = [values[a] for a in op.args]
         x, r = any(a.x for a in arguments), any(a.r for a in arguments)
         if op.name == "wrap_index":
-            return self.wrapped(arguments[0], self.index(op.attrs[0], values).text)
+            return self.wrapped(arguments[0], self.index(op.attrs[0], values).text, INDEX_RULES[op.attrs[1]].wraps)
         if not arguments or op.attrs:
             raise Unsupported(f"operation {op.name}")
         dtypes = [loop.body[a].dtype for a in op.args]
         return self.define(ops.pointwise(op.name, [a.text for a in arguments], dtypes, op.dtype), x, r)
 
-    def wrapped(self, value: Value, size: str) -> Value:
+    def wrapped(self, value: Value, size: str, wraps: bool) -> Value:
         """A user's index.  Out of range, the device stops the program, as eager does; memory is not touched with it."""
         self.checks = True
         v = value.text
-        inside = self.define(f"tl.where({v} < 0, {v} + {size}, {v})", value.x, value.r)
+        inside = self.define(f"tl.where({v} < 0, {v} + {size}, {v})", value.x, value.r) if wraps else value
         good, mask = f"(({inside.text} >= 0) & ({inside.text} < {size}))", self.mask(value.x, value.r)
         if mask:
             good = f"({good} | ~({mask}))"

@@ -128,10 +128,28 @@ PYC_INLINE int64_t pyc_checked(int64_t at, int64_t limit, int64_t* error) {
     return at;
 }
 
-// A user's index into a dimension of `size` elements, negative ones counting from the end.
-PYC_INLINE int64_t pyc_wrap_index(int64_t at, int64_t size, int64_t* error) {
-    at = at < 0 ? at + size : at;
-    if (__builtin_expect((uint64_t)at >= (uint64_t)size, 0)) { *error = 1; return 0; }
+// The error code of a user's index (see ir/plan.py: KernelErrors).  `site`: the rule's key, and the dimension above it.
+static __attribute__((noinline, cold)) int64_t pyc_wrong_index(int64_t at, int64_t size, int32_t site) {
+    const int64_t base = (int64_t)1 << 30;
+    if (at < -base || at >= base || size >> 20) return site + 16;
+    return site | size << 12 | (at + base) << 32;
+}
+
+// A user's index into a dimension of `size` elements, and one that may count from the end.  The first wrong one is told
+// (in a team of threads each starts from the least number, which is no error).
+PYC_INLINE int64_t pyc_index(int64_t at, int64_t size, int32_t site, int64_t* error) {
+    if (__builtin_expect((uint64_t)at >= (uint64_t)size, 0)) {
+        if (*error <= 0) *error = pyc_wrong_index(at, size, site);
+        return 0;
+    }
+    return at;
+}
+PYC_INLINE int64_t pyc_wrap_index(int64_t given, int64_t size, int32_t site, int64_t* error) {
+    const int64_t at = given < 0 ? given + size : given;
+    if (__builtin_expect((uint64_t)at >= (uint64_t)size, 0)) {
+        if (*error <= 0) *error = pyc_wrong_index(given, size, site);
+        return 0;
+    }
     return at;
 }
 
