@@ -15,16 +15,11 @@ from typing import Any
 import torch
 
 from pycompiler import _native, backends, config, pipeline, wrapping
+from pycompiler.backends import options as known
 from pycompiler.errors import ArgumentError, UnknownName
+from pycompiler.errors import describe as _describe
 from pycompiler.wrapping import compiled_of
 
-MODES = ("default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-# What our backends take in `options`; those that are knobs of `config` hold for compiles of this callable.
-OPTIONS = (
-    "guard_filter_fn", "epilogue_fusion", "max_autotune", "fallback_random", "shape_padding", "triton.cudagraphs",
-    "trace.enabled", "trace.graph_diagram", "size_asserts", "coordinate_descent_tuning", "threads", "partition",
-    "activation_memory_budget", "deterministic", "emulate_precision_casts",
-)  # fmt: skip
 POLICIES = ("compile", "run", "eager", "error")
 OURS = ("eager", "aot_eager", "native")
 
@@ -48,7 +43,7 @@ def compile(
     fullgraph: raise `Unsupported` at the first graph break (old name: nopython).  dynamic: None, True or False.
     backend: a name of `list_backends(None)`, or a callable `(gm, example_inputs) -> callable`, which also gets `mode=`
     and `options=` where they are given; default: `get_default_backend()`.
-    mode: one of `MODES`; options: keys of `OPTIONS`; not both.  disable: return `model` unchanged.
+    mode, options: see `backends/options.py`; not both.  disable: return `model` unchanged.
     name: the name in logs and messages.  recompile_limit: entries per code object; default: `config.recompile_limit` as
     it is when a call misses.  isolate_recompiles: accepted; each compiled callable has a cache of its own.
 
@@ -61,12 +56,21 @@ def compile(
     if not callable(model) and not isinstance(model, (staticmethod, classmethod)):
         raise ArgumentError(f"compile() takes a function or an nn.Module, got {_describe(model)}")
     chosen = backends.get_default_backend() if backend is None else backend
-    _check_arguments(chosen, dynamic, mode, options, recompile_limit, name)
+    _check_arguments(
+        chosen, dynamic, mode, options, recompile_limit, name, fullgraph=fullgraph, disable=disable,
+        isolate_recompiles=isolate_recompiles, nopython=bool(nopython) if nopython is None else nopython,
+    )  # fmt: skip
     function = backends.lookup(chosen)
     if disable or config.disable:
         return model
     ours = _is_ours(chosen)
     settings = dict(options or {})
+    if ours:
+        known.say_unread(mode, settings)
+    if dynamic is True:
+        config.say_once("dynamic=True has no effect: sizes are static, and each new size is a compile, until it does")
+    if not isolate_recompiles:
+        config.say_once("isolate_recompiles=False has no effect: each compiled callable has a cache of its own")
     guard_filter = settings.pop("guard_filter_fn", None)
     passed = {"mode": mode if mode != "default" else None, "options": settings}
     family = pipeline.Family(
@@ -78,7 +82,7 @@ def compile(
         ours=ours,
         dynamic=dynamic,
         backend_options={} if ours else {k: v for k, v in passed.items() if v},
-        knobs={k: v for k, v in settings.items() if k in config.BY_NAME} if ours else {},
+        knobs=known.knobs(settings) if ours else {},
     )
     return wrapping.compiled(model, family, name)
 
@@ -89,33 +93,28 @@ def _required(model: Any) -> Any:
     return model
 
 
-def _describe(value: object) -> str:
-    text = repr(value)
-    return f"{text if len(text) < 80 else text[:77] + '...'} of type {type(value).__name__}"
-
-
 def _is_ours(backend: object) -> bool:
     return isinstance(backend, str) and backends.ALIASES.get(backend, backend) in OURS
 
 
 def _check_arguments(
-    backend: Any, dynamic: object, mode: object, options: Any, recompile_limit: object, name: object
+    backend: Any, dynamic: object, mode: object, options: Any, recompile_limit: object, name: object, **flags: object
 ) -> None:
+    for flag, value in flags.items():
+        if type(value) is not bool:
+            raise ArgumentError(f"{flag} must be True or False, got {_describe(value)}")
     if dynamic is not None and not isinstance(dynamic, bool):
         raise ArgumentError(f"dynamic must be None, True or False, got {_describe(dynamic)}")
     if mode is not None and options is not None:
         raise ArgumentError("either mode or options can be given, not both: a mode is a set of options")
-    if mode is not None and mode not in MODES:
-        raise UnknownName.of("mode", mode, MODES)
+    if mode is not None:
+        known.check_mode(mode)
     if options is not None and not isinstance(options, Mapping):
         raise ArgumentError(f"options must be a mapping from option names to values, got {_describe(options)}")
-    for key, value in (options or {}).items():
-        if key not in OPTIONS and _is_ours(backend):
-            raise UnknownName.of("option", key, OPTIONS)
-        if key in config.BY_NAME and _is_ours(backend):
-            config.knob(key).check(value)
-        if key == "guard_filter_fn" and not callable(value):
-            raise ArgumentError(f"option guard_filter_fn must be callable, got {_describe(value)}")
+    if options and _is_ours(backend):
+        known.check(options)
+    elif options and "guard_filter_fn" in options:
+        known.check_filter(options["guard_filter_fn"])
     if recompile_limit is not None and (type(recompile_limit) is not int or recompile_limit < 1):
         raise ArgumentError(f"recompile_limit must be a positive integer or None, got {_describe(recompile_limit)}")
     if name is not None and not isinstance(name, str):
@@ -140,7 +139,10 @@ def run(fn: Any = None) -> Any:
         return run
     if not callable(fn):
         raise ArgumentError(f"run() takes a compiled callable, got {_describe(fn)}")
-    for part in _parts(fn):
+    parts = _parts(fn)
+    if not parts:
+        config.say_once(f"run() froze nothing: {_describe(fn)} was not compiled (it takes what compile returned)")
+    for part in parts:
         part._pycompiler_family.set_policy("run")
     return fn
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import logging
+import math
 import os
 import sys
 import tempfile
@@ -24,13 +26,17 @@ import platformdirs
 from pycompiler.errors import ConfigError
 
 ENV_PREFIX = "PYCOMPILER_"
+OTHER_VARIABLES = (ENV_PREFIX + "LOGS",)  # that are no knobs
+log = logging.getLogger("pycompiler")
 
 
 @dataclass(frozen=True)
 class Knob:
     """One knob.  `types` are the exact types that it takes (an int is also taken where float is listed).
 
-    `env`: older environment variables that set it; `aliases`: other names of the same knob; `choices`: legal values.
+    `env`: older environment variables that set it; `aliases`: other names of the same knob; `choices`: legal values;
+    `low`, `high`: the range of a number.  `kept` is None where the code reads the knob; else nothing reads it yet, and
+    `kept` are the values that hold all the same: setting another one is said to have no effect.
     """
 
     name: str
@@ -40,6 +46,9 @@ class Knob:
     env: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     choices: tuple[Any, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    kept: tuple[Any, ...] | None = None
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -56,6 +65,12 @@ class Knob:
         if self.choices and value not in self.choices:
             known = ", ".join(map(repr, self.choices))
             raise ConfigError(f"config.{self.name} takes one of {known}, got {value!r}")
+        low, high = self.low, math.inf if self.high is None else self.high
+        if type(value) in (int, float) and low is not None and not low <= value <= high:  # NaN is in no range
+            top = "" if self.high is None else f" to {high:g}"
+            raise ConfigError(f"config.{self.name} takes a number from {low:g}{top}, got {value!r}")
+        if type(value) is str and "\0" in value:
+            raise ConfigError(f"config.{self.name} takes text without null characters, got {value!r}")
         return value
 
     def parse(self, variable: str, text: str) -> Any:
@@ -110,6 +125,7 @@ KNOBS: tuple[Knob, ...] = (
         8,
         "entries that one code object of a compiled callable may have",
         aliases=("cache_size_limit",),
+        low=1,
     ),
     Knob(
         "accumulated_recompile_limit",
@@ -117,6 +133,7 @@ KNOBS: tuple[Knob, ...] = (
         256,
         "entries that a compiled callable may have over all code objects",
         aliases=("accumulated_cache_size_limit",),
+        low=1,
     ),
     Knob(
         "error_on_recompile", (_B,), False, "raise RecompileError where a second compile of a code object would start"
@@ -149,6 +166,7 @@ KNOBS: tuple[Knob, ...] = (
         False,
         "capture .item() and friends instead of breaking the graph",
         env=("TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS",),
+        kept=(False,),
     ),
     Knob(
         "capture_dynamic_output_shape_ops",
@@ -156,20 +174,36 @@ KNOBS: tuple[Knob, ...] = (
         False,
         "capture nonzero, masks and friends instead of breaking the graph",
         env=("TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",),
+        kept=(False,),
     ),
-    Knob("capture_func_transforms", (_B,), True, "capture torch.func transforms"),
-    Knob("trace_numpy", (_B,), True, "capture NumPy calls as tensor operations"),
-    Knob("rewrite_assert_with_torch_assert", (_B,), True, "capture assert on a tensor as an operator in the graph"),
+    Knob("capture_func_transforms", (_B,), True, "capture torch.func transforms", kept=(False,)),
+    Knob("trace_numpy", (_B,), True, "capture NumPy calls as tensor operations", kept=(False,)),
+    Knob(
+        "rewrite_assert_with_torch_assert",
+        (_B,),
+        True,
+        "capture assert on a tensor as an operator in the graph",
+        kept=(),
+    ),
     # shapes
-    Knob("dynamic_shapes", (_B,), True, "allow symbolic sizes at all", env=("TORCHDYNAMO_DYNAMIC_SHAPES",)),
-    Knob("assume_static_by_default", (_B,), True, "first compile with the sizes seen"),
-    Knob("automatic_dynamic_shapes", (_B,), True, "a size that changed becomes symbolic at the next compile"),
+    Knob(
+        "dynamic_shapes", (_B,), True, "allow symbolic sizes at all", env=("TORCHDYNAMO_DYNAMIC_SHAPES",), kept=(False,)
+    ),
+    Knob("assume_static_by_default", (_B,), True, "first compile with the sizes seen", kept=(True,)),
+    Knob(
+        "automatic_dynamic_shapes",
+        (_B,),
+        True,
+        "a size that changed becomes symbolic at the next compile",
+        kept=(False,),
+    ),
     Knob(
         "specialize_int",
         (_B,),
         False,
         "int arguments are constants of the graph, always",
         env=("TORCHDYNAMO_SPECIALIZE_INT",),
+        kept=(True,),
     ),
     Knob(
         "specialize_float",
@@ -177,12 +211,18 @@ KNOBS: tuple[Knob, ...] = (
         False,
         "float arguments are constants of the graph, always",
         env=("TORCHDYNAMO_SPECIALIZE_FLOAT",),
+        kept=(True,),
     ),
     # guards
-    Knob("guard_nn_modules", (_B,), True, "guard the modules that the frame reads"),
+    Knob("guard_nn_modules", (_B,), True, "guard the modules that the frame reads", kept=(True,)),
     # autograd and numerics
     Knob(
-        "activation_memory_budget", (_F,), 1.0, "0 to 1: share of the activations that backward may keep (1: min-cut)"
+        "activation_memory_budget",
+        (_F,),
+        1.0,
+        "0 to 1: share of the activations that backward may keep (1: min-cut)",
+        low=0.0,
+        high=1.0,
     ),
     Knob(
         "partition",
@@ -191,14 +231,26 @@ KNOBS: tuple[Knob, ...] = (
         "what backward keeps: min_cut (recompute cheap operators) or save_all",
         choices=("min_cut", "save_all"),
     ),
-    Knob("fallback_random", (_B,), False, "random operators through ATen: eager's random stream"),
-    Knob("emulate_precision_casts", (_B,), False, "round low-precision values between fused operators as eager does"),
-    Knob("deterministic", (_B,), False, "only kernels whose result repeats bit for bit"),
+    Knob("fallback_random", (_B,), False, "random operators through ATen: eager's random stream", kept=(True,)),
+    Knob(
+        "emulate_precision_casts",
+        (_B,),
+        False,
+        "round low-precision values between fused operators as eager does",
+        kept=(),
+    ),
+    Knob("deterministic", (_B,), False, "only kernels whose result repeats bit for bit", kept=()),
     # compiler
-    Knob("threads", (_I,), 0, "threads of CPU kernels; 0: as many as torch uses"),
-    Knob("max_fusion_size", (_I,), 64, "loops that one kernel may hold"),
+    Knob("threads", (_I,), 0, "threads of CPU kernels; 0: as many as torch uses", low=0, kept=(0,)),
+    Knob("max_fusion_size", (_I,), 64, "loops that one kernel may hold", low=1, kept=()),
     Knob("cxx", (_S, _N), None, "the C++ compiler; None: CXX, then c++, g++, clang++"),
-    Knob("cxx_timeout", (_F,), 300.0, "seconds after which the C++ compiler is killed; its graph runs through ATen"),
+    Knob(
+        "cxx_timeout",
+        (_F,),
+        300.0,
+        "seconds after which the C++ compiler is killed; its graph runs through ATen",
+        low=0.0,
+    ),
     Knob("cxx_flags", (_S,), "", "further flags for the C++ compiler"),
     Knob("cache_dir", (_S,), _default_cache_dir(), "directory of built kernels"),
     Knob("disk_cache", (_B,), True, "keep built kernels between processes"),
@@ -225,6 +277,7 @@ KNOBS: tuple[Knob, ...] = (
         False,
         "write a replayable record of the frame when a compile fails",
         env=("TORCH_COMPILE_REPLAY_RECORD",),
+        kept=(False,),
     ),
     Knob(
         "repro_after",
@@ -233,6 +286,7 @@ KNOBS: tuple[Knob, ...] = (
         "write a repro after this layer fails",
         env=("TORCHDYNAMO_REPRO_AFTER",),
         choices=(None, "dynamo", "aot"),
+        kept=(None,),
     ),
     Knob(
         "repro_level",
@@ -241,20 +295,31 @@ KNOBS: tuple[Knob, ...] = (
         "1 dump, 2 minify on failure, 3 always dump, 4 minify on wrong values",
         env=("TORCHDYNAMO_REPRO_LEVEL",),
         choices=(1, 2, 3, 4),
+        kept=(),
     ),
-    Knob("repro_tolerance", (_F,), 1e-3, "difference that repro_level 4 takes for a wrong value"),
-    Knob("repro_dir", (_S, _N), None, "directory of repro.py; None: debug_dir_root", env=("TORCHDYNAMO_REPRO_DIR",)),
+    Knob("repro_tolerance", (_F,), 1e-3, "difference that repro_level 4 takes for a wrong value", low=0.0, kept=()),
+    Knob(
+        "repro_dir",
+        (_S, _N),
+        None,
+        "directory of repro.py; None: debug_dir_root",
+        env=("TORCHDYNAMO_REPRO_DIR",),
+        kept=(),
+    ),
+    Knob("verify_correctness", (_B,), False, "compare each compiled graph with eager at its first call", kept=(False,)),
+    Knob(
+        "debug", (_B,), False, "write the debug directory of every compile", env=("TORCH_COMPILE_DEBUG",), kept=(False,)
+    ),
     Knob(
         "verify_ir", (_B,), False, "check what each stage of the compiler hands on (loops, schedule, plan) by its rules"
     ),
-    Knob("verify_correctness", (_B,), False, "compare each compiled graph with eager at its first call"),
-    Knob("debug", (_B,), False, "write the debug directory of every compile", env=("TORCH_COMPILE_DEBUG",)),
     Knob(
         "debug_dir_root",
         (_S,),
         _default_debug_dir(),
         "where debug directories go",
         env=("TORCH_COMPILE_DEBUG_DIR",),
+        kept=(),
     ),
     Knob(
         "report_guard_failures",
@@ -262,6 +327,7 @@ KNOBS: tuple[Knob, ...] = (
         True,
         "log the failed guard of every recompile",
         env=("TORCHDYNAMO_REPORT_GUARD_FAILURES",),
+        kept=(),
     ),
     Knob("progress", (_B,), True, "on a terminal, show what is being compiled when it takes more than a second"),
 )
@@ -339,13 +405,25 @@ def knob(name: str) -> Knob:
 
 
 def set_knob(name: str, value: Any) -> None:
-    """Sets a knob, and its aliases with it, after checking name and type."""
+    """Sets a knob, and its aliases with it, after checking name and type.  Says so when nothing reads it."""
     row = knob(name)
     checked = row.check(value)
+    if row.kept is not None and checked not in (*row.kept, row.default):
+        say_once(f"config.{row.name} = {checked!r} has no effect: nothing reads this knob yet")
     for each in (row.name, *row.aliases):
         globals()[each] = checked
     for listener in _listeners.get(row.name, ()):
         listener()
+
+
+_said: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """A warning in the log, the first time that this process has a reason for it."""
+    if text not in _said:
+        _said.add(text)
+        log.warning("%s", text)
 
 
 _listeners: dict[str, list[Callable[[], None]]] = {}
@@ -396,6 +474,18 @@ def load_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """One line for each variable of ours in `environ` that sets nothing: misspelt, most likely."""
+    ours = [*OTHER_VARIABLES, *(v for row in KNOBS for v in row.variables if v.startswith(ENV_PREFIX))]
+    known = [v.removeprefix(ENV_PREFIX) for v in ours]
+    for variable in environ:
+        name = variable.removeprefix(ENV_PREFIX)
+        if name != variable and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {ENV_PREFIX}{close[0]}?)" if close else ""
+            yield f"environment variable {variable} is unknown and has no effect{hint}"
+
+
 def describe() -> Iterator[str]:
     """One line a knob: name, value now, environment variables, meaning."""
     for row in KNOBS:
@@ -430,4 +520,6 @@ for _row in KNOBS:
     set_knob(_row.name, _row.default)
 for _name, _value in load_environment(os.environ).items():
     set_knob(_name, _value)
+for _line in unknown_variables(os.environ):
+    say_once(_line)
 sys.modules[__name__].__class__ = _ConfigModule

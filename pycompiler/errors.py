@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pycompiler.ir.guards import UserFrame
 
 
-class PyCompilerError(Exception):
-    """Base of every error that the compiler raises by itself."""
+class PyCompilerError(RuntimeError):
+    """Base of every error that the compiler raises by itself (a RuntimeError, as torch.compile's errors are)."""
 
 
 # ---------------------------------------------------------------- the user's
@@ -30,11 +30,20 @@ class UserError(PyCompilerError):
     """The user's program or settings ask for something that cannot be."""
 
 
+def describe(value: object) -> str:
+    """A value as messages show it: shortened text and type.  A `__repr__` that raises is not shown."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = "a value that cannot be shown"
+    return f"{text if len(text) < 80 else text[:77] + '...'} of type {type(value).__name__}"
+
+
 class ConfigError(UserError, AttributeError, TypeError):
     """Unknown knob, wrong type or illegal value of a knob."""
 
 
-class ArgumentError(UserError, TypeError, ValueError, RuntimeError):
+class ArgumentError(UserError, TypeError, ValueError):
     """An argument of a public function that cannot be used (torch raises one or the other of these builtins)."""
 
 
@@ -46,7 +55,7 @@ class UnknownName(ArgumentError):
         return UnknownName(f"unknown {kind} {seen!r}; known: {', '.join(sorted(known))}")
 
 
-class RecompileError(UserError, RuntimeError):
+class RecompileError(UserError):
     """A compile would start where `error_on_recompile`, a stance or a frozen run forbids it."""
 
 
@@ -58,7 +67,7 @@ class RecompileLimitWarning(RuntimeWarning):
     """A callable reached its recompile limit: calls that fit no entry run eagerly from now on."""
 
 
-class DoubleBackwardError(UserError, RuntimeError):
+class DoubleBackwardError(UserError):
     """A second derivative through a compiled graph whose inputs are gone or changed."""
 
 

@@ -62,6 +62,14 @@ ARTIFACTS: dict[str, tuple[str, str]] = {
     "cache": ("runtime", "disk cache hits, misses and repairs"),
 }
 
+# Artefacts that nothing writes yet: turning one on says so.
+UNWRITTEN: frozenset[str] = frozenset(
+    {
+        "cache", "fusion", "graph", "graph_sizes", "ir_post_fusion", "kernel_code", "recompiles_verbose", "schedule",
+        "side_effects", "trace_bytecode", "trace_call", "trace_source",
+    }
+)  # fmt: skip
+
 # Artefacts that are shown when nothing is set.
 ON_BY_DEFAULT: frozenset[str] = frozenset()
 
@@ -150,6 +158,9 @@ def set_logs(setting: str = "", /, **levels: bool | int) -> None:
             stage(name).setLevel(value)
         else:
             artifact(name).enabled = bool(value)
+    silent = sorted(name for name in UNWRITTEN if _artifacts[name].enabled)
+    if silent:
+        logging.getLogger(ROOT).warning("nothing writes these logs yet: %s", ", ".join(silent))
 
 
 def reset_logs() -> None:

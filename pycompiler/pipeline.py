@@ -16,7 +16,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
@@ -31,6 +31,7 @@ from pycompiler.capture.breaks import SkipFrame
 from pycompiler.capture.frame import BreakRecord, Captured, capture_frame
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.errors import (
+    ArgumentError,
     BackendError,
     BadBackendResult,
     InternalError,
@@ -42,7 +43,9 @@ from pycompiler.errors import (
     UserError,
 )
 from pycompiler.graphs import STATISTICS, compile_aten
+from pycompiler.ir import peer
 from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.guard_entries import entries
 from pycompiler.ir.guards import Guard, explain
 from pycompiler.ir.interrupts import allowed, deferred
 from pycompiler.ir.source import Scope
@@ -69,7 +72,7 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any)
 
     def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         drop_text_with(module)
-        return FrameCompiler.shielded(module.forward)
+        return shielded(module.forward)
 
     return _joint(gm, example_inputs, as_it_is)
 
@@ -166,8 +169,9 @@ class Family:
         return config.recompile_limit if self.recompile_limit is None else self.recompile_limit
 
     def set_limits(self, member: Any) -> None:
-        member.recompile_limit = NO_LIMIT if self.raises_at_limit else self.limit
-        member.accumulated_limit = NO_LIMIT if self.raises_at_limit else config.accumulated_recompile_limit
+        member.recompile_limit = NO_LIMIT if self.raises_at_limit else min(self.limit, NO_LIMIT)
+        total = config.accumulated_recompile_limit
+        member.accumulated_limit = NO_LIMIT if self.raises_at_limit else min(total, NO_LIMIT)
 
 
 NO_LIMIT = 2**31
@@ -272,12 +276,49 @@ class FrameLookup:
             return None
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             return None  # checkpointing runs the function again, outside of the hook, and must save as many tensors
-        if not isinstance(function, types.FunctionType) or skip.why_not_hooked(function) is not None:
+        if not isinstance(function, types.FunctionType):
             return None
         found = family.hooked.get(code)
         if found is None:
-            found = family.hooked[code] = new_compiled(function, family)
+            disabled = disabled_by_torch(function)
+            if disabled is not None:
+                found = _native.CompiledFunction(function, disabled, name=function.__qualname__)
+            elif skip.why_not_hooked(function) is None:
+                found = new_compiled(function, family)
+            else:
+                return None
+            family.hooked[code] = found
         return found
+
+
+def eagerly(target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Call with the frame hook off, so that no function below is compiled unless it is a compiled callable."""
+    _native.pause_hook()
+    try:
+        return target(*args, **kwargs)
+    finally:
+        _native.resume_hook()
+
+
+def disabled_by_torch(function: types.FunctionType) -> Callable[..., Any] | None:
+    """If `function` is what torch.compiler.disable returned: a compiler whose only entry runs the original eagerly."""
+    if not peer.is_disabled_call(function.__code__):
+        return None
+    recursive = peer.mark(function, peer.RECURSIVE) is not False
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any], fn: types.CellType, self: Any) -> Any:
+        if recursive:
+            return eagerly(fn.cell_contents, args, kwargs)
+        if isinstance(fn.cell_contents, types.FunctionType):
+            leave_eager(fn.cell_contents.__code__)
+        return fn.cell_contents(*args, **kwargs)
+
+    def without_self(args: tuple[Any, ...], kwargs: dict[str, Any], fn: types.CellType) -> Any:
+        return run(args, kwargs, fn, None)
+
+    target = run if "self" in function.__code__.co_freevars else without_self
+    peer.leave_alone(target.__code__)
+    return lambda *call: _native.Entry([], target, "function")
 
 
 class modes_as_before:
@@ -322,8 +363,8 @@ def own_knobs(knobs: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-class BackendRaised(BaseException):
-    """Carries an exception of a user's backend out of a capture unchanged."""
+class UsersError(BaseException):
+    """Carries an exception of the user's own code (a backend, a guard filter) out of a compile unchanged."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -355,13 +396,13 @@ class FrameCompiler:
             log.info("%s runs eagerly: %s", code.co_qualname, e)
             log_breaks("frame %s runs eagerly: %s", code.co_qualname, e)
             return None
-        except BackendRaised as e:
+        except UsersError as e:
             error = e.error
         except (Unsupported, UserError):
             raise
         except Exception as e:
             error = located(e, code)
-            if config.raise_internal_errors and not config.suppress_errors:
+            if (config.raise_internal_errors or self.family.fullgraph) and not config.suppress_errors:
                 raise error from (None if error is e else e)
         return self.failed(code, error)
 
@@ -377,7 +418,7 @@ class FrameCompiler:
             )
         step(1, "torchdynamo done tracing %s", code.co_name)
         self.record(code, captured, time.perf_counter() - start)
-        return self.entry(function, captured)
+        return self.entry(function, captured, Scope(values, function.__globals__))
 
     def failed(self, code: types.CodeType, error: Exception) -> None:
         """The frame runs eagerly after an error, with one warning; a user's own errors reach the user."""
@@ -386,24 +427,36 @@ class FrameCompiler:
             raise error
         log.warning("%s runs eagerly: %s", code.co_qualname, error, exc_info=error if config.verbose else None)
 
-    def entry(self, function: types.FunctionType, captured: Captured) -> Any:
-        guards = self.filtered(captured.guards)
+    def entry(self, function: types.FunctionType, captured: Captured, scope: Scope) -> Any:
+        guards = self.filtered(captured.guards, scope)
         if captured.template is not None:
             if captured.empty:
                 if function.__code__ in self.family.hooked:  # nothing to gain from compiling it
                     return None
                 return _native.Entry(guards, function, "eager")
             assert captured.compiled is not None
-            target = getattr(captured.compiled, "unchecked", captured.compiled)  # the engine checks its outputs
-            return _native.Entry(guards, target, "plan", captured.template, captured.inputs)
+            return _native.Entry(guards, captured.compiled, "plan", captured.template, captured.inputs)
         assert captured.function is not None
+        peer.leave_alone(captured.function.__code__)
         hook = self.family.frame_hook if captured.broke is not None else None
         return _native.Entry(guards, captured.function, "function", frame_hook=hook)
 
-    def filtered(self, guards: list[Guard]) -> list[Guard]:
-        if self.family.guard_filter is None:
+    def filtered(self, guards: list[Guard], scope: Scope) -> list[Guard]:
+        """The guards that the user's filter keeps; its exceptions are the user's."""
+        choose = self.family.guard_filter
+        if choose is None:
             return guards
-        keep = list(self.family.guard_filter(guards))
+        try:
+            answers = choose(entries(guards, scope))
+            keep = list(answers) if isinstance(answers, Iterable) else None
+        except Exception as e:
+            raise UsersError(e) from None
+        if keep is None or len(keep) != len(guards):
+            seen = repr(answers) if keep is None else f"{len(keep)} answers"
+            raise ArgumentError(
+                f"the guard filter {getattr(choose, '__name__', choose)!r} returned {seen} for {len(guards)} guards; "
+                "expected one bool a guard, in order"
+            )
         return [g for g, k in zip(guards, keep, strict=True) if k]
 
     # host of the capture --------------------------------------------------------------------------------------
@@ -418,7 +471,10 @@ class FrameCompiler:
                 made = family.backend(gm, self.example_inputs(gm, inputs), **family.backend_options)
         except Exception as e:
             if not family.ours:
-                raise BackendRaised(e) from None
+                note = f"raised by backend {family.backend_name!r}, which was called to compile a graph"
+                if note not in getattr(e, "__notes__", ()):
+                    e.add_note(note)
+                raise UsersError(e) from None
             if isinstance(e, PyCompilerError):
                 raise
             raise BackendError(f"backend {family.backend_name!r} raised {type(e).__name__}: {e}") from e
@@ -433,7 +489,7 @@ class FrameCompiler:
                 f"backend {family.backend_name!r} returned {made!r}; expected a callable that takes the graph's inputs "
                 f"and returns its outputs (gm.forward is one)"
             )
-        return checked_outputs(made, gm, family.backend_name) if not family.ours else made  # type: ignore[no-any-return]
+        return of_backend(made, gm, family.backend_name) if not family.ours else made  # type: ignore[no-any-return]
 
     def example_inputs(self, gm: fx.GraphModule, inputs: list[Tensor]) -> list[torch.Tensor]:
         """Fakes for our own backends; the caller's tensors for others."""
@@ -444,25 +500,13 @@ class FrameCompiler:
             return [fake_of(mode, t.real) for t in inputs if t.real is not None]
         return [t.fake for t in inputs]
 
-    @staticmethod
-    def shielded(compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """`compiled` for generated frame code, which the frame hook may watch: a graph is not part of the program."""
-        if isinstance(compiled, _native.Plan):  # type: ignore[attr-defined,unused-ignore]
-            return compiled
-
-        def run(*inputs: Any) -> Any:
-            _native.pause_hook()
-            try:
-                return compiled(*inputs)
-            finally:
-                _native.resume_hook()
-
-        return run
+    def shielded(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        return shielded(compiled) if self.family.ours else compiled
 
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:
         found = self.family.resumes.get(code)
         if found is None:
-            function = types.FunctionType(code, namespace, code.co_name)
+            function = types.FunctionType(peer.leave_alone(code), namespace, code.co_name)
             found = self.family.resumes[code] = new_compiled(function, self.family, positional=True)
         return found
 
@@ -507,23 +551,48 @@ class FrameCompiler:
             )
 
 
-def checked_outputs(made: Callable[..., Any], gm: fx.GraphModule, name: str) -> Callable[..., Sequence[Any]]:
-    """A user's compiled graph, with its number of outputs checked on each call."""
+def shielded(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled` where the frame hook may be on: neither a graph nor what it calls is a part of the program."""
+    if isinstance(compiled, _native.Plan):  # type: ignore[attr-defined,unused-ignore]
+        return compiled
+
+    def run(*inputs: Any) -> Any:
+        _native.pause_hook()
+        try:
+            return compiled(*inputs)
+        finally:
+            _native.resume_hook()
+
+    peer.leave_alone(run.__code__)
+    return run
+
+
+def of_backend(made: Callable[..., Any], gm: fx.GraphModule, name: str) -> Callable[..., Sequence[Any]]:
+    """What a user's backend made of a graph: shielded, and its outputs checked on each call."""
     expected = len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+    graph = shielded(made)
 
     def run(*inputs: Any) -> Sequence[Any]:
-        outputs = made(*inputs)
+        outputs = graph(*inputs)
         if isinstance(outputs, torch.Tensor) and expected == 1:
             return (outputs,)
-        if not isinstance(outputs, (tuple, list)) or len(outputs) != expected:
-            seen = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else repr(type(outputs).__name__)
+        if not isinstance(outputs, (tuple, list)) or len(outputs) != expected or any(o is None for o in outputs):
             raise BadBackendResult(
-                f"the callable of backend {name!r} returned {seen}; expected a tuple of the graph's {expected} outputs"
+                f"the callable of backend {name!r} returned {_outputs_seen(outputs)}; expected a tuple of the graph's "
+                f"{expected} outputs"
             )
         return outputs
 
-    run.unchecked = made  # type: ignore[attr-defined]
     return run
+
+
+def _outputs_seen(outputs: Any) -> str:
+    if isinstance(outputs, torch.Tensor):
+        return "a tensor, 1 outputs"
+    if not isinstance(outputs, (tuple, list)):
+        return f"{repr(outputs)[:80]} of type {type(outputs).__name__!r}"
+    absent = [i for i, o in enumerate(outputs) if o is None]
+    return f"{len(outputs)} outputs{f' (None at {absent})' if absent else ''}"
 
 
 def explain_reasons(
@@ -611,6 +680,8 @@ def _on_limit(fn: Any, reasons: list[tuple[int, int]]) -> None:
     log.warning(message)
 
 
+for _callback in (FrameCompiler.__call__, FrameLookup.__call__, _on_limit):  # whatever the engine calls
+    peer.leave_alone(_callback.__code__)
 _native.set_limit_callback(_on_limit)
 _native.set_exceptions(RecompileError=RecompileError, BadOutputs=BadBackendResult)
 

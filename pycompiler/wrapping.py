@@ -9,10 +9,12 @@ attributes, hooks, `state_dict` keys, `isinstance`, `.train()`, `.to()` are the 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
 import operator
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -20,14 +22,19 @@ from typing import Any, cast
 import torch
 
 from pycompiler import _native
-from pycompiler.pipeline import Family, leave_eager, new_compiled
+from pycompiler.config import say_once
+from pycompiler.errors import ArgumentError
+from pycompiler.ir import peer
+from pycompiler.pipeline import Family, eagerly, leave_eager, new_compiled
 
 
 def compiled(model: Any, family: Family, name: str | None) -> Any:
     """`model` with its calls compiled by `family`; a callable whose `compiled_of` is a `CompiledFunction`."""
-    if getattr(model, "_pycompiler_disabled", False):
+    if getattr(model, "_pycompiler_disabled", False) or peer.is_disabled(model):
         return model
     model = original_of(model)
+    if isinstance(model, torch.jit.ScriptModule):
+        return scripted(model, family)
     if isinstance(model, torch.nn.Module):
         return compiled_module(model, family, name)
     if isinstance(model, types.FunctionType):
@@ -49,7 +56,35 @@ def compiled_function(fn: types.FunctionType, original: Any, family: Family, nam
         setattr(made, attribute, getattr(fn, attribute))
     made._pycompiler_family = family
     made._orig_mod = original
+    peer.stands_for(made, original)
     return made
+
+
+def scripted(module: torch.jit.ScriptModule, family: Family) -> Any:
+    """A scripted or traced module runs as it is: it has no Python code left that could be captured."""
+    what = f"{type(module).__name__} {getattr(module, 'original_name', '')!r} is a TorchScript module"
+    if family.fullgraph:
+        raise ArgumentError(f"{what}: fullgraph=True cannot hold; compile the module that it was made of")
+    say_once(f"{what}: it runs as it is; compile the module that it was made of")
+    return module
+
+
+# A compiled function is copied and pickled as functions are: it is its own copy, and a pickle holds its name.
+def _reduce(self: Any) -> Any:
+    name, found = str(getattr(self, "__qualname__", "")), sys.modules.get(getattr(self, "__module__", None) or "")
+    with contextlib.suppress(AttributeError):
+        if operator.attrgetter(name)(found) is self:
+            return name
+    # Another name leads to it, or none: the original, as for modules (`WrappedModule.__reduce_ex__`).
+    return operator.getitem, ((original_of(self),), 0)
+
+
+for _name, _method in (
+    ("__copy__", lambda self: self),
+    ("__deepcopy__", lambda self, memo: self),
+    ("__reduce__", _reduce),
+):
+    setattr(_native.CompiledFunction, _name, _method)
 
 
 def compiled_class(cls: type, family: Family, name: str | None) -> type:
@@ -124,6 +159,8 @@ def wrap_module(module: torch.nn.Module, call: Any, again: Callable[[Any, torch.
     made_class = metaclass(cls.__name__, (WrappedModule, cls), namespace)
     made = object.__new__(made_class)
     object.__setattr__(made, "__dict__", module.__dict__)
+    peer.stands_for(made_class, module)
+    setattr(made_class, peer.WRAPPER, id(made))
     return made
 
 
@@ -132,6 +169,7 @@ def compiled_module(module: torch.nn.Module, family: Family, name: str | None) -
     entry = cls.__call__
     plain = isinstance(entry, types.FunctionType)
     made = new_compiled(entry if plain else forwarder(module), family, name=name or cls.__qualname__)
+    functools.update_wrapper(made, entry, updated=())
     made._pycompiler_family = family
     made._orig_mod = module
 
@@ -183,6 +221,9 @@ def original_of(target: Any) -> Any:
         return types.MethodType(original_of(target.__func__), target.__self__)
     if isinstance(target, _native.CompiledFunction):
         return getattr(target, "_orig_mod", target.fn)
+    if not peer.is_disabled(target):
+        by_torch = peer.original_of(target)
+        return target if by_torch is None else original_of(by_torch)
     return target
 
 
@@ -218,15 +259,6 @@ def disabled(target: Any, reason: str | None, recursive: bool = True) -> Any:
     call._pycompiler_disabled = True  # type: ignore[attr-defined]
     call._pycompiler_reason = reason  # type: ignore[attr-defined]
     return call
-
-
-def eagerly(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call with the frame hook off, so that no function below is compiled unless it is a compiled callable."""
-    _native.pause_hook()
-    try:
-        return target(*args, **kwargs)
-    finally:
-        _native.resume_hook()
 
 
 def disabled_module(module: torch.nn.Module, reason: str | None, recursive: bool) -> Any:

@@ -16,6 +16,7 @@ from torch._guards import tracing
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import backends, config
+from pycompiler.backends import options as known
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.logs import stage
 
@@ -31,8 +32,12 @@ def compile_fx(
 ) -> Callable[..., Sequence[Any]]:
     """Compile a graph that torch captured.  What cannot be compiled runs eagerly, with a line in the log.
 
-    `mode` is accepted; `options` are knobs of `pycompiler.config` that hold for this compile.
+    `mode` and `options` are those of `pycompiler.compile`; unknown ones raise.
     """
+    known.check(options or {})
+    if mode is not None:
+        known.check_mode(mode)
+    known.say_unread(mode, options or {})
     symbolic = [i for i, value in enumerate(example_inputs) if is_symbolic(value)]
     if symbolic:
         _log.warning("a graph runs eagerly: its inputs %s have symbolic sizes; use dynamic=False", symbolic)
@@ -45,7 +50,7 @@ def compile_fx(
     fakes = own_fakes(example_inputs)
     try:
         # Without torch's tracing context, whose fake mode and shape environment are not ours.
-        with tracing(None), config.patch({k: v for k, v in (options or {}).items() if k in config.BY_NAME}):
+        with tracing(None), config.patch(known.knobs(options or {})):
             return native(gm, fakes)
     except Exception as e:
         if config.raise_internal_errors:

@@ -20,7 +20,7 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
         "call of a builtin or C function that cannot be captured",
         "move the call out of the compiled region, or wrap it in a torch.library custom operator",
     ),
-    "disabled-call": ("call of a function marked with pycompiler.disable", "remove the mark to capture it"),
+    "disabled-call": ("call of a function marked to run eagerly", "remove the mark (disable) to capture it"),
     "skipped-call": (
         "call of a library function that is not captured",
         "move the call out of the compiled region, or accept the break",

@@ -28,8 +28,9 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
-from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.objects import Object, plain_module_forward
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method
+from pycompiler.ir import peer
 from pycompiler.ir.source import const as const_source
 
 Args = list[Value]
@@ -80,6 +81,9 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             return handler(cx, args, kwargs)
         if "_pycompiler_constant" in fn.real.__dict__:
             return Const(fn.real.__dict__["_pycompiler_constant"])
+        original = by_torch_compile(cx, fn, args)
+        if original is not None:
+            return cx.call(*original, kwargs)
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)
         if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):
@@ -87,8 +91,29 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             return Const(None)
         reason = skip.why_not_inlined(fn.real)
         if reason is not None:
-            raise Break(*reason)
+            kind, seen = reason
+            raise Break(kind, _message(args, kwargs) if kind == "explicit-break" else seen)
     return inline(cx, fn, args, kwargs)
+
+
+def _message(args: list[Value], kwargs: dict[str, Value]) -> str:
+    """The message that the program gave to `graph_break`, where it is known."""
+    given = [*args, *kwargs.values()]
+    return str(given[0].const()) if len(given) == 1 and given[0].is_const() else ""
+
+
+def by_torch_compile(cx: Capture, fn: Function, args: list[Value]) -> tuple[Value, list[Value]] | None:
+    """If `fn` is the wrapper that torch.compile put around a function or module: the original, and its arguments."""
+    real = fn.real
+    assert real is not None
+    if peer.is_module_call(real) and args and isinstance(args[0], Object):
+        forward = plain_module_forward(cx, args[0])
+        return None if forward is None else (forward, args[1:])
+    original = None if peer.is_disabled(real) else peer.original_of(real)
+    if original is None:
+        return None
+    assert fn.source is not None
+    return cx.wrap(original, fn.source.then("instance_dict").dict_item(peer.ORIGINAL)), args
 
 
 def inline(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:

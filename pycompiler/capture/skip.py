@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir import peer
+
 # Functions of these namespaces go into the graph as one node each.
 GRAPH_NAMESPACES = (
     torch, torch.nn.functional, torch._C._nn, torch._C._VariableFunctions, torch.functional, torch.linalg,
@@ -113,10 +115,11 @@ INLINE_ANYWAY = ("pycompiler.capture.polyfills", "torch.autograd.grad_mode", "to
 
 def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
     """None if `fn` may be inlined, else the break's kind and text."""
-    if getattr(fn, "_pycompiler_disabled", False):
-        return ("disabled-call", fn.__qualname__)
+    if getattr(fn, "_pycompiler_disabled", False) or peer.is_disabled(fn):
+        why = getattr(fn, "_pycompiler_reason", None) or peer.mark(fn, peer.REASON)
+        return ("disabled-call", f"{fn.__qualname__}{f' ({why})' if why else ''}")
     if getattr(fn, "_pycompiler_break", False):
-        return ("explicit-break", fn.__qualname__)
+        return ("explicit-break", "")
     module = fn.__module__ or ""
     if _has_prefix(module, SKIP_PREFIXES) and not _has_prefix(module, INLINE_ANYWAY):
         return ("skipped-call", f"{module}.{fn.__qualname__}")

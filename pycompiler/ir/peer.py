@@ -1,0 +1,81 @@
+"""What torch.compile has to know of us, and we of it, where one is used over the other.  Nothing of it is imported.
+
+Where torch.compile is on in a thread, it looks at each frame that the thread runs: without a mark it would compile this
+compiler.  What it made itself it marks with attributes, which are read here by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from typing import Any
+
+DISABLED = "_torchdynamo_disable"
+RECURSIVE = "_torchdynamo_disable_recursive"
+REASON = "_torchdynamo_disable_msg"
+ORIGINAL = "_torchdynamo_orig_callable"
+WRAPPER = "_torchdynamo_wrapper_id"
+
+
+def _strategy() -> Any:
+    """(setter, strategy) that makes torch.compile skip frames of a code object and all that they call; None without it."""
+    try:
+        switches = importlib.import_module("torch._C._dynamo.eval_frame")
+        skip = switches._FrameAction.SKIP
+        return switches.set_code_exec_strategy, switches._FrameExecStrategy(skip, skip)
+    except (ImportError, AttributeError):
+        return None
+
+
+_STRATEGY = _strategy()
+
+
+def leave_alone(code: types.CodeType) -> types.CodeType:
+    """torch.compile compiles neither frames of `code` nor what they call."""
+    if _STRATEGY is not None:
+        _STRATEGY[0](code, _STRATEGY[1])
+    return code
+
+
+def stands_for(made: Any, original: Any) -> None:
+    """torch.compile of `made` is torch.compile of `original`."""
+    setattr(made, ORIGINAL, original)
+    setattr(made, WRAPPER, id(made))
+
+
+def mark(target: Any, name: str) -> Any:
+    """A mark of torch's on exactly this object (and not on what it wraps or is bound to), or None."""
+    return inspect.getattr_static(target, name, None)
+
+
+def is_disabled(target: Any) -> bool:
+    """Whether torch.compiler.disable made, or marked, this function or module."""
+    if is_module(target):
+        target = target.__dict__.get("forward")
+    return mark(target, DISABLED) is True
+
+
+def is_module(target: Any) -> bool:
+    """Whether torch.compile or torch.compiler.disable made this module around another one."""
+    cls = type(target)
+    return cls.__name__ == "OptimizedModule" and cls.__module__ == "torch._dynamo.eval_frame"
+
+
+def is_module_call(function: types.FunctionType) -> bool:
+    """Whether `function` is `__call__` of such modules."""
+    return function.__qualname__ == "OptimizedModule.__call__" and function.__module__ == "torch._dynamo.eval_frame"
+
+
+def original_of(target: Any) -> Any:
+    """What torch.compile or torch.compiler.disable was given, if `target` is what it returned; else None."""
+    if is_module(target):
+        return target._orig_mod
+    original = mark(target, ORIGINAL)
+    return original if original is not None and mark(target, WRAPPER) in (None, id(target)) else None
+
+
+def is_disabled_call(code: types.CodeType) -> bool:
+    """Whether frames of `code` are calls of what torch.compiler.disable returned (`fn`, its first free variable)."""
+    known = code.co_name in ("_fn", "nonrecursive_disable_wrapper") and "_dynamo" in code.co_filename
+    return known and code.co_freevars in (("fn",), ("fn", "self"))

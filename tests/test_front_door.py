@@ -1,0 +1,391 @@
+"""What a user may do at the front door: odd arguments, knobs that nothing reads, copies, pickles, scripted modules."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import inspect
+import logging
+import math
+import operator
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pycompiler
+from pycompiler import backends, config, exc, logs
+from pycompiler.backends import options as known
+from pycompiler.backends.entry import compile_fx
+
+X = torch.arange(4.0)
+
+
+@pytest.fixture
+def said(caplog: Any) -> Iterator[Any]:
+    """The warnings of the log, as texts; nothing counts as said before."""
+    vars(config)["_said"].clear()
+    logging.getLogger("pycompiler").propagate = True
+    with caplog.at_level(logging.WARNING, "pycompiler"):
+        yield lambda: [r.getMessage() for r in caplog.records]
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    with config.patch(config.snapshot()):
+        yield
+
+
+def plain(x: Any) -> Any:
+    return x + 1
+
+
+@pycompiler.compile(backend="eager")
+def decorated(x: torch.Tensor, k: int = 2) -> torch.Tensor:
+    """Multiplies."""
+    return x * k
+
+
+# a backend's own code is no part of the program ----------------------------------------------------------------
+def inner_of_hook(x: Any) -> Any:
+    a = x.sin()
+    pycompiler.graph_break()
+    return a.cos() * 3
+
+
+def under_a_manager(x: Any) -> Any:
+    with open("/dev/null"):
+        y = inner_of_hook(x)
+        pycompiler.graph_break()
+    return y + 1
+
+
+def after(outputs: Any) -> Any:
+    return tuple(o * 1 for o in outputs)
+
+
+RETURNS: dict[str, Any] = {
+    "forward": lambda gm: gm.forward,
+    "gm": lambda gm: gm,
+    "lambda": lambda gm: lambda *a: gm(*a),
+    "partial": lambda gm: functools.partial(gm),
+    "bound method": lambda gm: torch.fx.Interpreter(gm).run,
+    "user's function": lambda gm: lambda *a: after(gm(*a)),
+    "compiled": lambda gm: pycompiler.compile(gm, backend="eager"),
+}
+
+
+@pytest.mark.parametrize("kind", RETURNS)
+def test_what_a_backend_returned_is_not_captured(kind: str) -> None:
+    graphs: list[Any] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        graphs.append(gm)
+        return RETURNS[kind](gm)
+
+    made = pycompiler.compile(under_a_manager, backend=backend)
+    for _ in range(3):
+        assert torch.equal(made(X), under_a_manager(X))
+    assert len(graphs) == 3
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize(
+    "outputs", [lambda o: [o[0], None], lambda o: (v for v in o), dict.fromkeys, lambda o: torch.stack(o), "ab".join],
+    ids=["None", "generator", "dict", "tensor", "raises"],
+)  # fmt: skip
+def test_dropped_outputs_raise(outputs: Any, breaks: bool) -> None:
+    def fn(x: Any) -> Any:
+        y, z = x + 1, x * 2
+        if breaks:
+            pycompiler.graph_break()
+        return y, z
+
+    made = pycompiler.compile(fn, backend=lambda gm, inputs: lambda *a: outputs(gm(*a)))
+    with pytest.raises(TypeError, match="expected a tuple of the graph's 2 outputs" if outputs != "ab".join else "str"):
+        made(X)
+
+
+def test_error_of_a_backend_has_a_note_that_names_it() -> None:
+    error = KeyError("mine")
+
+    def failing(gm: Any, inputs: Any) -> Any:
+        raise error
+
+    made = pycompiler.compile(plain, backend=failing)
+    for _ in range(2):
+        with pytest.raises(KeyError) as caught:
+            made(X)
+        assert caught.value is error
+    assert error.__notes__ == ["raised by backend 'failing', which was called to compile a graph"]
+
+
+# arguments -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["fullgraph", "disable", "isolate_recompiles", "nopython"])
+@pytest.mark.parametrize("value", ["False", 1, []], ids=repr)
+def test_flags_are_bools(name: str, value: Any) -> None:
+    with pytest.raises(exc.ArgumentError, match=f"{name} must be True or False, got"):
+        pycompiler.compile(plain, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epilogue_fusion": "yes"}, "epilogue_fusion takes bool, got 'yes'"),
+        ({"triton.cudagraphs": 1}, "triton.cudagraphs takes bool"),
+        ({"activation_memory_budget": 2.0}, "from 0 to 1, got 2.0"),
+        ({"activation_memory_budget": math.nan}, "from 0 to 1, got nan"),
+        ({"threads": -1}, "from 0, got -1"),
+        ({3: 1}, "unknown option 3"),
+        ({"recompile_limit": 3}, "unknown option 'recompile_limit'"),
+    ],
+)
+def test_options_of_wrong_types_and_values(options: Any, words: str) -> None:
+    with pytest.raises(exc.UserError, match=words):
+        pycompiler.compile(plain, options=options)
+
+
+def test_options_and_modes_are_checked_behind_torch_compile() -> None:
+    for arguments in ({"options": {"nope": 1}}, {"options": {"threads": "2"}}, {"mode": "fast"}):
+        with pytest.raises(RuntimeError, match="'nope'|takes int|'fast'"):
+            torch.compile(plain, backend=compile_fx, **arguments)(X)
+        torch._dynamo.reset()
+
+
+def test_arguments_whose_repr_raises() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise ValueError("no")
+
+    with pytest.raises(exc.ArgumentError, match="cannot be shown of type Silent"):
+        pycompiler.compile(plain, dynamic=Silent())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("recompile_limit", 0), ("recompile_limit", -1), ("cache_size_limit", -1), ("accumulated_recompile_limit", -1),
+        ("activation_memory_budget", 2.0), ("activation_memory_budget", -0.5), ("activation_memory_budget", math.nan),
+        ("threads", -2), ("max_fusion_size", 0), ("cxx_timeout", -1.0), ("cxx_timeout", math.nan), ("cache_dir", "a\0b"),
+        ("repro_tolerance", math.nan),
+    ],
+)  # fmt: skip
+def test_numbers_out_of_range(name: str, value: Any, restored: None) -> None:
+    before = getattr(config, name)
+    with pytest.raises(exc.ConfigError, match=f"config.{config.knob(name).name} takes"):
+        setattr(config, name, value)
+    with pytest.raises(exc.ConfigError):
+        config.patch({name: value})
+    assert getattr(config, name) == before
+
+
+def test_huge_limits(restored: None) -> None:
+    config.recompile_limit = config.accumulated_recompile_limit = 2**70
+    assert torch.equal(pycompiler.compile(plain, backend="eager")(X), X + 1)
+    assert torch.equal(pycompiler.compile(plain, backend="eager", recompile_limit=2**70)(X), X + 1)
+
+
+# no promise without a keeper -----------------------------------------------------------------------------------
+def read_names() -> tuple[set[str], set[str]]:
+    """Knobs that the code reads as `config.<name>`, and artefacts that it makes with `artifact("<name>")`."""
+    knobs, artifacts = set(), set()
+    package = Path(pycompiler.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.name == "config.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "config":
+                knobs.add(node.attr)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "artifact" and node.args:
+                artifacts.add(ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else "")
+    return knobs, artifacts
+
+
+def test_knobs_and_logs_that_nothing_reads_are_marked() -> None:
+    knobs, artifacts = read_names()
+    assert {row.name for row in config.KNOBS if row.kept is not None} == {r.name for r in config.KNOBS} - knobs
+    assert set(logs.UNWRITTEN) == set(logs.ARTIFACTS) - artifacts
+
+
+def test_knobs_that_nothing_reads_say_so_once(said: Any, restored: None) -> None:
+    config.max_fusion_size = 3
+    config.max_fusion_size = 64
+    config.max_fusion_size = 3
+    config.specialize_int = True  # which holds all the same
+    config.verbose = True
+    assert said() == ["config.max_fusion_size = 3 has no effect: nothing reads this knob yet"]
+
+
+def test_arguments_that_nothing_reads_say_so_once(said: Any) -> None:
+    for _ in range(2):
+        pycompiler.compile(plain, mode="max-autotune")
+        pycompiler.compile(plain, options={"max_autotune": True, "epilogue_fusion": True, "trace.enabled": False})
+        pycompiler.compile(plain, dynamic=True, isolate_recompiles=False)
+        pycompiler.compile(plain, mode="max-autotune", backend=lambda gm, inputs, mode: gm)
+    assert [text.split(" has no effect")[0] for text in said()] == [
+        "mode 'max-autotune'", "option max_autotune = True", "dynamic=True", "isolate_recompiles=False",
+    ]  # fmt: skip
+
+
+def test_every_option_is_a_row() -> None:
+    assert set(known.KNOBS) <= set(config.BY_NAME)
+    assert not set(known.KNOBS) & set(known.UNREAD)
+
+
+def test_logs_that_nothing_writes_say_so(said: Any) -> None:
+    try:
+        logs.set_logs("schedule,guards")
+        assert said() == ["nothing writes these logs yet: schedule"]
+    finally:
+        logs.reset_logs()
+
+
+def test_unknown_variables_are_named_with_the_nearest() -> None:
+    environ = {
+        "PYCOMPILER_VERBSE": "1",
+        "PYCOMPILER_LOGS": "",
+        "PYCOMPILER_CACHE_SIZE_LIMIT": "3",
+        "PATH": "",
+        "PYCOMPILER_12345": "",
+    }
+    assert list(config.unknown_variables(environ)) == [
+        "environment variable PYCOMPILER_VERBSE is unknown and has no effect (did you mean PYCOMPILER_VERBOSE?)",
+        "environment variable PYCOMPILER_12345 is unknown and has no effect",
+    ]
+
+
+def test_run_of_what_was_not_compiled_says_so(said: Any) -> None:
+    assert pycompiler.run(plain) is plain
+    [text] = said()
+    assert "run() froze nothing" in text
+    assert "plain" in text
+    assert pycompiler.run(pycompiler.compile(plain)) is not plain
+    assert len(said()) == 1
+
+
+# messages and errors -------------------------------------------------------------------------------------------
+def test_graph_break_keeps_its_message() -> None:
+    def fn(x: Any) -> Any:
+        pycompiler.graph_break("mine, all mine"[:4])
+        return x
+
+    with pytest.raises(exc.Unsupported) as caught:
+        pycompiler.compile(fn, fullgraph=True)(X)
+    assert caught.value.reason == "pycompiler.graph_break() was called: mine"
+    with pytest.raises(exc.Unsupported) as caught:
+        pycompiler.compile(lambda x: pycompiler.graph_break(msg="by name"), fullgraph=True)(X)
+    assert caught.value.reason.endswith(": by name")
+
+
+def test_errors_are_runtime_errors_as_torchs_are() -> None:
+    assert issubclass(exc.Unsupported, RuntimeError)
+    assert issubclass(exc.TorchDynamoException, RuntimeError)
+    with pytest.raises(RuntimeError):
+        pycompiler.compile(lambda x: x if x.sum() > 0 else -x, fullgraph=True)(X)
+
+
+def test_internal_errors_raise_under_fullgraph(monkeypatch: Any) -> None:
+    def failing(gm: Any, inputs: Any) -> Any:
+        raise KeyError("a bug of ours")
+
+    monkeypatch.setitem(backends.REGISTRY, "native", failing)
+    with config.patch(raise_internal_errors=False):
+        assert torch.equal(pycompiler.compile(plain)(X), X + 1)
+        made = pycompiler.compile(plain, fullgraph=True)
+        for _ in range(2):
+            with pytest.raises(exc.InternalError, match="a bug of ours"):
+                made(X)
+        with config.patch(suppress_errors=True):
+            assert torch.equal(made(X), X + 1)
+
+
+# copies and pickles --------------------------------------------------------------------------------------------
+class Holder(nn.Module):
+    """Holds compiled functions as attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.activation = pycompiler.compile(plain, backend="eager")
+        self.own = pycompiler.compile(self.step, backend="eager")
+        self.table = {"a": [decorated]}
+
+    def step(self, x: Any) -> Any:
+        return self.linear(x) + 1
+
+    def forward(self, x: Any) -> Any:
+        return self.activation(self.own(x)) + self.table["a"][0](x)
+
+
+def apart(one: Holder, other: Holder) -> None:
+    assert torch.equal(one(X), other(X))
+    assert other.own.__self__ is other
+    with torch.no_grad():
+        other.linear.weight.add_(1)
+    assert not torch.equal(one(X), other(X))
+
+
+def test_modules_that_hold_compiled_functions_are_copied() -> None:
+    module = Holder()
+    apart(module, copy.deepcopy(module))
+    assert copy.copy(module).table is module.table
+
+
+def test_modules_that_hold_compiled_functions_are_pickled() -> None:
+    module = Holder()
+    apart(module, pickle.loads(pickle.dumps(module)))
+
+
+def test_compiled_functions_are_copied_and_pickled_as_functions_are() -> None:
+    made = pycompiler.compile(plain, backend="eager")
+    assert copy.copy(made) is made
+    assert copy.deepcopy([made])[0] is made
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    assert pickle.loads(pickle.dumps(made)) is plain
+    assert pickle.loads(pickle.dumps(pycompiler.compile(operator.neg))) is operator.neg
+    assert pickle.loads(pickle.dumps(pycompiler.compile(Holder().linear)))(X).shape == X.shape
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(pycompiler.compile(lambda x: x))
+
+
+def test_compiled_functions_look_like_functions_to_inspect() -> None:
+    async def coroutine(x: Any) -> Any:
+        return x
+
+    assert inspect.isroutine(decorated)
+    assert inspect.iscoroutinefunction(pycompiler.compile(coroutine))
+    assert inspect.getsource(decorated).startswith("@pycompiler.compile")
+    assert inspect.getdoc(decorated) == "Multiplies."
+    assert inspect.getfullargspec(decorated).args == ["x", "k"]
+    assert pycompiler.compile(Holder().linear)._pycompiler_compiled.__name__ == "_wrapped_call_impl"
+
+
+def scriptable(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+# TorchScript ---------------------------------------------------------------------------------------------------
+SCRIPTED: dict[str, Any] = {
+    "scripted module": lambda: torch.jit.script(nn.Linear(4, 4)),
+    "traced module": lambda: torch.jit.trace(nn.Linear(4, 4), (X,)),
+    "scripted function": lambda: torch.jit.script(scriptable),
+    "traced function": lambda: torch.jit.trace(plain, (X,)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+@pytest.mark.parametrize("kind", SCRIPTED)
+def test_scripted_and_traced_code_runs_as_it_is(kind: str, said: Any) -> None:
+    target = SCRIPTED[kind]()
+    assert torch.equal(pycompiler.compile(target)(X), target(X))
+    assert torch.equal(pycompiler.compile(lambda x: target(x * 2) + 1)(X), target(X * 2) + 1)
+    if isinstance(target, nn.Module):
+        assert any("TorchScript module: it runs as it is" in text for text in said())
+        assert torch.equal(pycompiler.compile(nn.Sequential(target, nn.ReLU()))(X), target(X).relu())
+        with pytest.raises(exc.ArgumentError, match="fullgraph"):
+            pycompiler.compile(target, fullgraph=True)
