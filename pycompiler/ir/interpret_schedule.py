@@ -341,6 +341,8 @@ class _NestRun:
     def note(self, log: dict[str, list[_Access]], name: str, at: Tensor, mask: Tensor | None) -> None:
         """Remembers which points touch which elements.  Row values, and folds, belong to the row, not to a point of it."""
         assert self.reader is not None
+        if 0 in self.shape:
+            return
         shape = at.shape if self.now[1] in (DONE, END) else self.space(self.dims(self.reader))
         row, point = (t[tuple(slice(n) for n in shape)] for t in (self.row, self.point))
         at, row, point = (t.expand(shape) for t in (at, row, point))

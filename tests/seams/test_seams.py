@@ -48,6 +48,9 @@ PROGRAMS: dict[str, Case] = {
     # strides of dimensions with one element
     "stepped column": (lambda x, y: (x[:, 0::3] - 2 * y)[:, 0::3], [r(5, 2), r(5, 1)]),
     "view of one row": (lambda v: v[3::2].flatten().view(-1, 4), [r(11)]),
+    # autograd's zeros, which have no memory
+    "sign of a quantile": (lambda x: x.quantile(0.5, -1).sgn(), [r(6, 6)]),
+    "folds over nothing": (lambda x: (x[:0].sum(0), x[:0].cumsum(0), x[:, :0].prod(1)), [r(4, 3)]),
     # every role and place
     "softmax": (lambda x: x.softmax(-1), [r(33, 70)]),
     "softmax of columns": (lambda x: x.view(4, 50, 7).softmax(1), [r(200, 7)]),

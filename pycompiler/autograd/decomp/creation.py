@@ -44,6 +44,14 @@ def zeros(size: list[int], *, dtype: Any = None, layout: Any = None, device: Any
     return NotImplemented if layout not in (None, torch.strided) else filled(size, 0, dtype, device)
 
 
+@rule(aten._efficientzerotensor.default)
+def zero_tensor(
+    size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
+    """Autograd's zero without memory, whose address a kernel cannot read."""
+    return filled(size, 0, dtype, device)
+
+
 @rule(aten.ones.default)
 def ones(size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
     return NotImplemented if layout not in (None, torch.strided) else filled(size, 1, dtype, device)
