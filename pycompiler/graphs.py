@@ -6,7 +6,8 @@ Example: `compile_aten(gm, inputs)(*tensors)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
@@ -15,7 +16,8 @@ from pycompiler import _native, config, lowering, scheduling
 from pycompiler.codegen import cpp
 from pycompiler.errors import CompileError
 from pycompiler.ir.interrupts import allowed
-from pycompiler.ir.kernel import Schedule
+from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
+from pycompiler.ir.loops import Program
 from pycompiler.ir.plan import Plan
 from pycompiler.ir.verify import verify
 from pycompiler.logs import artifact, stage
@@ -44,18 +46,7 @@ def compile_aten(
     if log_aot.enabled:
         log_aot(f"{name}\n{gm.print_readable(print_output=False)}")
     try:
-        with timed("lowering"):
-            program = lowering.lower(gm, name=name)
-        if config.verify_ir:
-            verify(program)
-        with timed("scheduling"):
-            schedule = scheduling.schedule(program)
-        if config.verify_ir:
-            check_schedule(schedule)
-        note_kernels(len(schedule.kernels))
-        plan = TARGETS[device_of(schedule)](schedule, name)
-        if config.verify_ir:
-            check_plan(plan)
+        program, plan = planned(gm, name)
         if log_output.enabled:
             from pycompiler.runtime.output_code import output_code  # brings cffi, which only a reader needs
 
@@ -71,31 +62,85 @@ def compile_aten(
         return gm.forward  # type: ignore[no-any-return]
 
 
+def planned(gm: fx.GraphModule, name: str) -> tuple[Program, Plan]:
+    """(program, plan).  What a code generator refuses is tried again with nothing fused to it; refused again, it is left
+    to ATen's kernels, and the rest stays compiled."""
+    alone, external = frozenset[str](), frozenset[str]()
+    while True:
+        schedule = scheduled(gm, name, alone, external)
+        try:
+            plan = TARGETS[device_of(schedule)](schedule, name)
+        except Unsupported as refused:
+            new = refused.origin - external
+            if not new:
+                raise
+            alone, external = (frozenset(), external | new) if new <= alone else (alone | new, external)
+            log.info("graph %s, %s: %s", name, ", ".join(sorted(new)), refused)
+            continue
+        note_kernels(len(schedule.kernels))
+        if config.verify_ir:
+            check_plan(plan)
+        return schedule.program, plan
+
+
+def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]) -> Schedule:
+    with timed("lowering"):
+        program = lowering.lower(gm, name=name, external=external)
+    if config.verify_ir:
+        verify(program)
+    with timed("scheduling"):
+        schedule = scheduling.schedule(program, alone)
+    if config.verify_ir:
+        check_schedule(schedule)
+    return schedule
+
+
 def device_of(schedule: Schedule) -> str:
-    """The type of the one device that the kernels of a graph run on."""
+    """The type of the device that the graph is for: of its kernels the one that is not the host."""
+    for group in schedule.kernels:
+        for nest in group.nests:
+            places = {str(schedule.buffers[name].device) for s in nest.stages for name in touched(s)}
+            if len(places) > 1:
+                raise Unsupported(f"a kernel on {', '.join(sorted(places))}", nest.origin)
     devices = {schedule.buffers[b].device.type for k in schedule.kernels for b in k.pointers} or {"cpu"}
-    if len(devices) > 1 or not devices <= TARGETS.keys():
+    if len(devices - {"cpu"}) > 1 or not devices <= TARGETS.keys():
         raise CompileError(f"kernels on {', '.join(sorted(devices))}; expected one of {', '.join(sorted(TARGETS))}")
-    return devices.pop()
+    return max(devices, key=lambda d: d != "cpu")
+
+
+def touched(stage: Stage) -> list[str]:
+    return [*stage.outputs, *(name for name, _ in loads(stage.loop))]
+
+
+def host_library(schedule: Schedule, name: str) -> build.BuiltLibrary | None:
+    with timed("codegen"):
+        source = cpp.generate(schedule)
+    with timed("build"), allowed():
+        return build.build(source.text, source.symbols, name) if source.symbols else None
 
 
 def plan_for_cpu(schedule: Schedule, name: str) -> Plan:
     """C++ kernels in a shared library."""
-    with timed("codegen"):
-        source = cpp.generate(schedule)
-    with timed("build"), allowed():
-        library = build.build(source.text, source.symbols, name) if source.symbols else None
-    return make_plan(schedule, library)
+    return make_plan(schedule, host_library(schedule, name))
 
 
 def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
-    """Triton kernels in a Python module."""
+    """Triton kernels in a Python module; it calls those of the host in a shared library."""
     from pycompiler.codegen import triton  # only where there is a GPU: importing Triton takes a second
 
+    on_host = [k for k in schedule.kernels if all(schedule.buffers[b].device.type == "cpu" for b in k.pointers)]
+    for group in on_host:
+        if group.scalars:
+            raise Unsupported("symbolic sizes", (o for nest in group.nests for o in nest.origin))
+    host = host_library(replace(schedule, steps=list(on_host), frees=[]), name) if on_host else None
     with timed("codegen"):
-        source = triton.generate(schedule)
+        source = triton.generate(replace(schedule, steps=[s for s in schedule.steps if s not in on_host], frees=[]))
+    text = source.text + "".join(triton_build.host_kernel(g.name, host.path, g.symbol) for g in on_host if host)
+    for group in on_host:
+        group.symbol = group.name
     with timed("build"):
-        library = triton_build.build(source.text, source.symbols) if source.symbols else None
+        symbols = (*source.symbols, *(g.name for g in on_host))
+        library = triton_build.build(text, symbols) if symbols else None
     plan = make_plan(schedule, library)
     plan.launcher = "triton"
     return plan

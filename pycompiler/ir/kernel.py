@@ -20,7 +20,7 @@ In a pass the stages that do not depend on inner variables come first; without i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,6 +28,16 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program
 
 LOADS = ("load", "masked_load")
+
+
+class Unsupported(NotImplementedError):
+    """Something that a code generator cannot express.  `origin`: ATen nodes of the loops that it stands in; they are tried
+    again with nothing fused to them, then called as ATen's kernels."""
+
+    def __init__(self, why: str, origin: Iterable[str] = ()) -> None:
+        super().__init__(why)
+        self.origin = frozenset(origin)
+
 
 Role = Literal["point", "reduce", "row", "accumulate", "column"]
 # Where a stage's result lives: a variable of the row or of the pass; an array of one row; memory (a plan's buffer).
@@ -81,6 +91,11 @@ class Nest:
     dims: list[Dim]
     split: int | None
     stages: list[Stage]
+
+    @property
+    def origin(self) -> list[str]:
+        """The ATen nodes that it computes."""
+        return list(dict.fromkeys(name for s in self.stages for name in s.loop.origin))
 
     @property
     def outer(self) -> list[Dim]:

@@ -12,7 +12,7 @@ of its ATen kernel.  Buffers have the strides of the fake tensors, so an Extern'
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +57,7 @@ class Lowering:
         self.program = Program([], [], [], name=name)
         self.env: dict[fx.Node, Any] = {}
         self.node: fx.Node
+        self.external: Set[str] = frozenset()
         self._placed: dict[fx.Node, Value] = {}  # what Externs were given for a node
 
     @property
@@ -320,9 +321,11 @@ _SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def lower(gm: fx.GraphModule, *, name: str = "graph") -> Program:
-    """The program of a functional ATen graph.  Operators without a lowering become Externs, with a perf hint."""
+def lower(gm: fx.GraphModule, *, name: str = "graph", external: Set[str] = frozenset()) -> Program:
+    """The program of a functional ATen graph.  Operators without a lowering, and the nodes named in `external`, become
+    Externs, with a perf hint."""
     low = Lowering(gm, name)
+    low.external = external
     for node in gm.graph.nodes:
         low.node = node
         if node.op == "placeholder":
@@ -383,7 +386,9 @@ def _call(low: Lowering, node: fx.Node) -> Any:
     handler = LOWERINGS.get(node.target)
     if not node.users and raises(node.target):  # wanted for the error only, which ATen's kernel raises
         return low.extern()
-    if handler is not None and (node.target in ANY_DTYPE or not _foreign_dtypes(node)):
+    if node.name in low.external:
+        _hint(node, "no kernel")
+    elif handler is not None and (node.target in ANY_DTYPE or not _foreign_dtypes(node)):
         result = handler(low, *args, **kwargs)
         if result is not NotImplemented:
             return result

@@ -8,6 +8,7 @@ a kernel: the first time through Triton, then directly.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import linecache
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir.plan import KERNEL_ERRORS
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.build import BuiltLibrary
 
@@ -56,6 +58,26 @@ class Launch:
             kernel = self.function[self.grid](*tensors, **self.constants)
         if aligned and device is not None and kernel is not None:
             self.compiled[device] = kernel
+
+
+class HostKernel:
+    """Starts a C++ kernel of a graph whose other kernels run on a device: `kernel(tensor, ...)`, all on the CPU."""
+
+    def __init__(self, path: str, symbol: str) -> None:
+        self.function = getattr(ctypes.CDLL(path), symbol)
+        self.function.restype = ctypes.c_int64
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        pointers = (ctypes.c_void_p * max(1, len(tensors)))(*[t.data_ptr() for t in tensors])
+        code = self.function(pointers, (ctypes.c_int64 * 1)(), ctypes.c_int32(torch.get_num_threads()))
+        if code:
+            error, text = KERNEL_ERRORS[code]
+            raise error(text)
+
+
+def host_kernel(name: str, path: str, symbol: str) -> str:
+    """The line of a module that defines a `HostKernel`."""
+    return f"\n{name} = HostKernel({path!r}, {symbol!r})\n"
 
 
 def build(text: str, symbols: Sequence[str]) -> BuiltLibrary:

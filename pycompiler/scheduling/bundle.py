@@ -7,6 +7,8 @@ the parts of one buffer (cat).
 
 from __future__ import annotations
 
+import torch
+
 from pycompiler.ir.kernel import Nest, numel
 from pycompiler.ir.loops import Extern
 
@@ -30,7 +32,13 @@ def points(nest: Nest) -> int:
     return numel(nest.dims) or 0 if all(n.is_const for _, n in nest.dims) else POINTS
 
 
+def device_of(nest: Nest) -> torch.device:
+    return nest.stages[0].loop.out[0].device
+
+
 def _joins(nests: list[Nest], new: Nest, touched: dict[int, tuple[set[str], set[str]]]) -> bool:
+    if device_of(nests[0]) != device_of(new):
+        return False
     if points(new) <= SMALL or sum(map(points, nests)) <= SMALL:
         return True
     reads, writes = touched[id(new)]

@@ -261,6 +261,7 @@ class _Fusion:
             or loop.store_mode != "set"
             or any(len(self.graph.writers[n]) > 1 for n in names)
             or any(is_indirect(e) for e in loop.store_index)
+            or self.graph.is_alone(loop)
         )
 
     def grow(self, group: Group) -> None:

@@ -5,6 +5,8 @@ print(schedule(lower(gm)))
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, loads, numel, space_of
 from pycompiler.ir.loops import Extern, Program, Ref
 from pycompiler.scheduling.bundle import bundle
@@ -16,10 +18,11 @@ from pycompiler.scheduling.space import restart_names
 from pycompiler.scheduling.stores import in_place
 
 
-def schedule(program: Program) -> Schedule:
-    """Fused kernels and ATen calls in order, with a memory plan.  Does not change `program`."""
+def schedule(program: Program, alone: Set[str] = frozenset()) -> Schedule:
+    """Fused kernels and ATen calls in order, with a memory plan.  Does not change `program`.  With the loops of the nodes
+    named in `alone` nothing is fused."""
     restart_names()
-    graph = prepare(program)
+    graph = prepare(program, alone)
     groups = fuse(graph)
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)} | set(program.constants)
     kept |= {b.name for b in program.inputs if b is not None} | graph.copies.keys()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -30,7 +30,7 @@ FEW = 8  # a consumer of less than 1/FEW of the values is better off computing t
 @dataclass
 class Graph:
     """Nodes and who writes and reads what.  `kept`: buffers that outlive the program's nodes (outputs, inputs, and what
-    `copies` write into inputs when the nodes are done)."""
+    `copies` write into inputs when the nodes are done); `alone`: names of ATen nodes (see `schedule`)."""
 
     nodes: list[Node]
     kept: set[str]
@@ -38,6 +38,11 @@ class Graph:
     writers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
     readers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
     copies: dict[str, Extern] = field(default_factory=dict)
+    alone: Set[str] = frozenset()
+
+    def is_alone(self, node: Node) -> bool:
+        """Whether nothing may be fused with a node."""
+        return not self.alone.isdisjoint(node.origin)
 
     def index(self) -> Graph:
         self.writers, self.readers = defaultdict(list), defaultdict(list)
@@ -54,7 +59,7 @@ def writes_of(node: Node) -> list[str]:
     return names + [n for n in node.mutates if n not in names] if isinstance(node, Extern) else names
 
 
-def prepare(program: Program) -> Graph:
+def prepare(program: Program, alone: Set[str] = frozenset()) -> Graph:
     """The program's nodes after all rewrites."""
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)}
     copies = candidates(program)
@@ -69,7 +74,7 @@ def prepare(program: Program) -> Graph:
                 buffers[b.name] = b
     last = {id(copy) for copy in copies.values()}
     nodes = [_own_vars(n) if isinstance(n, Loop) else n for n in program.nodes if id(n) not in last]
-    graph = Graph(nodes, kept, buffers, copies=copies)
+    graph = Graph(nodes, kept, buffers, copies=copies, alone=alone)
     for step in (drop_dead, split_reductions, inline_all, drop_dead):
         graph = step(graph.index())
     if copies:
@@ -227,7 +232,7 @@ def inline_all(graph: Graph) -> Graph:
     for k in reversed(nodes):  # last first: what a consumer then reads is offered to it in turn
         producer = nodes[k]
         if isinstance(producer, Loop) and _repeatable(graph, producer):
-            _repeat_for_few(nodes, readers, producer, producer.out[0].name)
+            _repeat_for_few(graph, nodes, readers, producer)
     for k in range(len(graph.nodes)):
         producer = nodes[k]
         if not isinstance(producer, Loop) or not _repeatable(graph, producer):
@@ -253,7 +258,7 @@ def inline_all(graph: Graph) -> Graph:
 
 def _repeatable(graph: Graph, loop: Loop) -> bool:
     """Pointwise, one result with one writer; what it reads is never overwritten later."""
-    if loop.reduction or loop.init or loop.store_mode != "set" or len(loop.out) != 1:
+    if loop.reduction or loop.init or loop.store_mode != "set" or len(loop.out) != 1 or graph.is_alone(loop):
         return False
     name = loop.out[0].name
     if len(graph.writers[name]) != 1 or not graph.readers[name]:
@@ -261,8 +266,9 @@ def _repeatable(graph: Graph, loop: Loop) -> bool:
     return not any(_overwritten(graph, b) for b, _ in loads(loop))
 
 
-def _repeat_for_few(nodes: dict[int, Node], readers: dict[str, set[int]], producer: Loop, name: str) -> None:
+def _repeat_for_few(graph: Graph, nodes: dict[int, Node], readers: dict[str, set[int]], producer: Loop) -> None:
     """A consumer that wants few of the producer's values computes them itself (a gather from log_softmax)."""
+    name = producer.out[0].name
     points = numel(space_of(producer))
     if cost(producer) > CHEAP or points is None:
         return
@@ -270,6 +276,8 @@ def _repeat_for_few(nodes: dict[int, Node], readers: dict[str, set[int]], produc
         user = nodes[u]
         wanted = numel(space_of(user)) if isinstance(user, Loop) else None
         if not isinstance(user, Loop) or user.init == name or wanted is None or wanted * FEW > points:
+            continue
+        if graph.is_alone(user):
             continue
         loop = inline(user, producer, name)
         if loop is not None and len(loop.body) <= BODY_LIMIT:
@@ -293,7 +301,7 @@ def _is_input(graph: Graph, name: str) -> bool:
 
 def _inlined(graph: Graph, producer: Loop, name: str, users: list[Node]) -> list[Loop] | None:
     loops = [u for u in users if isinstance(u, Loop)]
-    if len(loops) != len(users) or any(u.init == name for u in loops):
+    if len(loops) != len(users) or any(u.init == name or graph.is_alone(u) for u in loops):
         return None
     work, sources = cost(producer), len({b for b, _ in loads(producer)})
     points = numel(space_of(producer))

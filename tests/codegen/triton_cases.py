@@ -106,6 +106,11 @@ CASES: dict[str, Case] = {
     "gather": (lambda x, i: x.gather(1, i), [r(5, 16), integers(16, 5, 3)]),
     "negative_indices": (lambda x, i: x[i - 5] + 1, [r(5, 16), integers(5, 4)]),
     "cat": (lambda x, y: torch.cat([x, y], 1) * 2, [r(5, 3), r(5, 4)]),
+    "masked_of_the_same_kernel": (
+        lambda x: torch.cat([x.softmax(-1)[:, :1], x.softmax(-1)[:, 1:]], 1) * x.softmax(-1),
+        [r(5, 4)],
+    ),
+    "repeated_slices": (lambda y: torch.cat([y[:1] * 2, y[1:] * 2]) * (y * 2), [r(5)]),
     "pad": (lambda x: F.pad(x, (1, 2, 3, 0)) * 2, [r(5, 3)]),
     "functions": (
         lambda x: (x.tanh(), x.sigmoid(), x.erf(), x.abs().sqrt(), x.sin(), x.floor(), x.round(), x.sign(), x.exp()),

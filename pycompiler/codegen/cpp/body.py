@@ -13,9 +13,9 @@ import torch
 
 from pycompiler.codegen.cpp import ops
 from pycompiler.codegen.cpp.index import c_index
-from pycompiler.codegen.cpp.types import Unsupported, cast, constant, ctype, load, stored
+from pycompiler.codegen.cpp.types import cast, constant, ctype, load, stored
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.kernel import LOADS, Stage
+from pycompiler.ir.kernel import LOADS, Stage, Unsupported
 from pycompiler.ir.loops import INDEX_RULES, Buffer, Loop, Op
 from pycompiler.ir.plan import UNTOLD, WRONG_INDEX
 

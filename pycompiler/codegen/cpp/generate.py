@@ -17,8 +17,8 @@ from itertools import groupby
 from pycompiler.codegen.cpp.body import Function
 from pycompiler.codegen.cpp.nest import NestCode, NestWriter, is_serial, nest_work
 from pycompiler.codegen.cpp.parts import join_parts
-from pycompiler.codegen.cpp.types import Unsupported, ctype
-from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, loads
+from pycompiler.codegen.cpp.types import ctype
+from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, Unsupported, loads
 from pycompiler.ir.loops import Buffer
 
 __all__ = ["CppSource", "Unsupported", "generate"]

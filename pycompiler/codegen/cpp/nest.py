@@ -26,7 +26,7 @@ from pycompiler.codegen.cpp.folds import Fold
 from pycompiler.codegen.cpp.lines import InnerLoop, closed, indent, nested, opened
 from pycompiler.codegen.cpp.types import ctype, identity
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.kernel import Dim, Nest, Stage, loads, numel, space_of
+from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, loads, numel, space_of
 from pycompiler.ir.loops import Buffer, Op
 
 CHUNK = 4096  # points of an inner loop that accumulate in float before the sum goes on in double
@@ -103,6 +103,12 @@ class NestWriter:
     comments: list[str] = field(default_factory=list)
 
     def write(self) -> NestCode:
+        try:
+            return self.code()
+        except Unsupported as refused:
+            raise Unsupported(str(refused), self.nest.origin) from None
+
+    def code(self) -> NestCode:
         nest = self.nest
         for s in nest.stages:
             self.comments += [f"// {s.outputs[0]}: {' '.join(s.loop.origin)}"] if s.loop.origin else []

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from pycompiler.codegen.cpp.types import HALF, Unsupported, bitcast, cast, ctype
+from pycompiler.codegen.cpp.types import HALF, bitcast, cast, ctype
+from pycompiler.ir.kernel import Unsupported
 
 _WRAP = "({T})((uint64_t){0} %s (uint64_t){1})"  # signed overflow wraps, as torch's
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from pycompiler.ir.kernel import Unsupported
+
 
 @dataclass(frozen=True)
 class CType:
@@ -34,10 +36,6 @@ CTYPES: dict[torch.dtype, CType] = {
 }
 HALF = (torch.bfloat16, torch.float16)
 _NARROW = ("int8_t", "int16_t", "uint8_t", "uint16_t", "uint32_t")
-
-
-class Unsupported(NotImplementedError):
-    """Something that this code generator cannot express; the graph runs through ATen."""
 
 
 def ctype(dtype: torch.dtype) -> CType:

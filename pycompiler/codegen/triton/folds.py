@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pycompiler.codegen.triton.types import Unsupported, compute, identity
+from pycompiler.codegen.triton.types import compute, identity
+from pycompiler.ir.kernel import Unsupported
 
 ARG = ("argmax", "argmin")
 PARTIAL = {"argmax": "argmax_partial", "argmin": "argmin_partial", "welford": "welford_partial"}

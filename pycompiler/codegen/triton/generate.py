@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from pycompiler.codegen.triton.nest import KernelText, NestWriter
 from pycompiler.codegen.triton.tiles import tiles_of
-from pycompiler.codegen.triton.types import Unsupported
-from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, loads
+from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, Unsupported, loads
 from pycompiler.ir.loops import Buffer
 
 HEADER = """import torch
@@ -22,7 +21,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from pycompiler.codegen.triton.helpers import *
-from pycompiler.runtime.triton_build import Launch
+from pycompiler.runtime.triton_build import HostKernel, Launch
 """
 
 
@@ -64,7 +63,10 @@ class _Module:
         lines = [f"def {group.name}({', '.join(names.values())}):"]
         names |= {b: names[target] for b, target in group.shared.items()}
         for i, nest in enumerate(group.nests):
-            lines += self.nest(f"{group.name}_nest{i}", nest, names, {})
+            try:
+                lines += self.nest(f"{group.name}_nest{i}", nest, names, {})
+            except Unsupported as refused:
+                raise Unsupported(str(refused), nest.origin) from None
         self.parts.append("\n".join([*lines, ""]))
 
     def nest(

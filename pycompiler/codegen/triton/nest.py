@@ -17,9 +17,9 @@ import torch
 from pycompiler.codegen.triton import ops
 from pycompiler.codegen.triton.folds import PARTIAL, Fold
 from pycompiler.codegen.triton.tiles import Tiles, count
-from pycompiler.codegen.triton.types import HALF, Unsupported, cast, compute, constant, storage
+from pycompiler.codegen.triton.types import HALF, cast, compute, constant, storage
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.kernel import Dim, Nest, Stage, space_of
+from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, space_of
 from pycompiler.ir.loops import INDEX_RULES, Buffer, Loop, Op, Reduction
 
 SCATTER_ADD = (torch.float32, torch.float64, torch.int32, torch.int64)

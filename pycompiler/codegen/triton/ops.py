@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from pycompiler.codegen.triton.types import HALF, Unsupported, cast, compute
+from pycompiler.codegen.triton.types import HALF, cast, compute
+from pycompiler.ir.kernel import Unsupported
 
 
 def _calls(prefix: str, *names: str) -> dict[str, str]:

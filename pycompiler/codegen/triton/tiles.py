@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pycompiler.codegen.triton.types import Unsupported
-from pycompiler.ir.kernel import Dim, Nest, Stage, numel, space_of
+from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, numel, space_of
 
 HELD = 16384  # elements of an inner space that a program holds at once
 TILE = 2048  # elements of a tile, about

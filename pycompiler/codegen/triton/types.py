@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from pycompiler.ir.kernel import Unsupported
+
 HALF = (torch.bfloat16, torch.float16)
 
 # dtype -> (type of an array element, type of a value in a register)
@@ -21,10 +23,6 @@ TYPES: dict[torch.dtype, tuple[str, str]] = {
     torch.uint8: ("tl.uint8", "tl.uint8"),
     torch.bool: ("tl.int1", "tl.int1"),
 }
-
-
-class Unsupported(NotImplementedError):
-    """Something that this code generator cannot express; the graph runs through ATen."""
 
 
 def storage(dtype: torch.dtype) -> str:
