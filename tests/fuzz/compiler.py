@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--backend", default="native", help="native, aot_eager or eager")
     parser.add_argument("--seconds", type=float, default=1e9, help="no new processes after this time")
-    parser.add_argument("--reduce", type=int, default=12, help="how many groups of findings are cut down")
+    parser.add_argument("--reduce", type=int, default=24, help="how many findings are cut down, of each group some")
     parser.add_argument("--out", type=Path, help="folder for the scripts of findings")
     chosen = parser.parse_args()
     if any((ROOT / "pycompiler").glob("_native*.so")):  # else the installed one

@@ -6,6 +6,8 @@ names the seed it was at; the next one goes on behind it.
 
 from __future__ import annotations
 
+import concurrent.futures
+import itertools
 import json
 import os
 import re
@@ -34,6 +36,7 @@ class Findings:
     dropped: Counter[str] = field(default_factory=Counter)
     said: Counter[str] = field(default_factory=Counter)
     failing: list[dict[str, Any]] = field(default_factory=list)
+    cells: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     statements: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,6 +46,7 @@ class Findings:
             self.dropped.update(line.get("dropped", {}))
             self.said.update(line.get("said", {}))
             self.statements += line.get("size", 0)
+            self.cells.update({(table, row, column): n for table, row, column, n in line.get("cells", ())})
             if line["kind"] == "differs":
                 self.failing.append(line)
                 print(f"seed {line['seed']}: {line['what']}: {line['detail'][:240]}", flush=True)
@@ -155,8 +159,7 @@ def run(
     for t in threads:
         t.join()
     report(findings, time.monotonic() - begin)
-    for name, lines in list(findings.groups().items())[:reduced]:
-        show(name, lines, device, backend, out)
+    show(findings, reduced, jobs, device, backend, out)
     return int(bool(findings.failing))
 
 
@@ -171,20 +174,49 @@ def report(findings: Findings, seconds: float) -> None:
         print(f"{title}:")
         for text, n in counts.most_common(25):
             print(f"  {n:>8} {text}")
+    if findings.cells:
+        from .coverage import table_text  # the compiler: not needed by who only starts processes
+
+        print("scheduling decisions in pairs, schedules that reached them:")
+        print(table_text(findings.cells))
     if findings.failing:
         print("groups of findings:")
     for name, lines in findings.groups().items():
-        print(f"  {len(lines):>5} {name}   seeds {', '.join(str(line['seed']) for line in lines[:6])}")
+        print(f"  {len(lines):>5} {name.strip()}   seeds {', '.join(str(line['seed']) for line in lines[:6])}")
 
 
-def show(name: str, lines: list[dict[str, Any]], device: str, backend: str, out: Path | None) -> None:
-    """The first finding of a group, reduced, as a script."""
-    seed = lines[0]["seed"]
-    found: dict[str, Any] = {}
-    for line in lines_of(command("reduce", seed, 90, device, backend)):
-        found |= line
-    text = found.get("script", f"# seed {seed} ends the process: {found.get('errors', '')}")
-    print(f"\n#### seed {seed}, {found.get('detail', '')}\n{found.get('body', text)}", flush=True)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / f"seed-{seed}.py").write_text(f"# {name}: {found.get('detail', '')}\n{text}")
+def chosen(findings: Findings, count: int) -> list[dict[str, Any]]:
+    """Findings of all groups in turn."""
+    groups = [list(lines) for lines in findings.groups().values()]
+    rounds = itertools.chain.from_iterable(itertools.zip_longest(*groups))
+    return [line for line in rounds if line is not None][:count]
+
+
+def show(findings: Findings, count: int, jobs: int, device: str, backend: str, out: Path | None) -> None:
+    """The smallest form of some findings; of those that use the same operators, the shortest."""
+    smallest: dict[str, tuple[str, dict[str, Any]]] = {}
+    times: Counter[str] = Counter()
+
+    def cut(line: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        found: dict[str, Any] = {}
+        for said in lines_of(command("reduce", line["seed"], 90, device, backend)):
+            found |= said
+        return line, found
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for line, found in pool.map(cut, chosen(findings, count)):
+            body = found.get("body", f"# seed {line['seed']} ends the process: {found.get('errors', '')}")
+            cause = f"{line['what']} of {', '.join(sorted(set(re.findall(r'[.]([a-z_]+)[(]', body))))}"
+            times[cause] += 1
+            if cause not in smallest or len(body) < len(smallest[cause][1].get("body", "")):
+                smallest[cause] = (
+                    f"seed {line['seed']}, {found.get('detail', line['detail'])}",
+                    found | {"body": body},
+                )
+    for cause, (head, found) in smallest.items():
+        print(f"\n#### {times[cause]} of {count}: {head}\n{found['body']}", flush=True)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / f"{head.split(',')[0].replace(' ', '-')}.py").write_text(
+                f"# {head}\n{found.get('script', found['body'])}"
+            )

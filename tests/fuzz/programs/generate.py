@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .overlaps import Overlaps
 from .program import Program, bound, defined, names, prelude
 
 Operator = Callable[["Scene"], str]
@@ -54,13 +54,21 @@ def operator(weight: float = 1.0) -> Callable[[Operator], Operator]:
     return register
 
 
+@dataclass(frozen=True)
+class Aim:
+    """Operators that are drawn more often, and by how much; sizes of dimensions."""
+
+    operators: dict[str, float] = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
+
+
 @dataclass
 class Scene:
     """A program while it is made; `live`: the tensors by name, as eager computes them."""
 
     seed: int
     device: str = "cpu"
-    weights: dict[str, float] = field(default_factory=dict)
+    aim: Aim = field(default_factory=Aim)
     leaves: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
     statements: list[str] = field(default_factory=list)
@@ -80,7 +88,7 @@ class Scene:
             sizes[r.randrange(3)] = r.choice(LARGE)
         if r.random() < 0.03:
             sizes[r.randrange(3)] = 0
-        self.sizes = sizes
+        self.sizes = list(self.aim.sizes) or sizes
 
     # ---- choosing -------------------------------------------------------------------------------------------------
     def shape(self, most: int = 4) -> tuple[int, ...]:
@@ -298,51 +306,6 @@ class Scene:
         return "" if top < limit else "values explode"
 
 
-class Overlaps(TorchDispatchMode):
-    """Sees writes whose result depends on the order of the elements: to memory that is read elsewhere, or written twice."""
-
-    POINTWISE = frozenset(
-        ["add_", "sub_", "mul_", "copy_", "clamp_", "masked_fill_", "addcmul_", "addcdiv_", "lerp_", "div_"]
-    )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        named = [(a, args[k] if k < len(args) else kwargs.get(a.name)) for k, a in enumerate(func._schema.arguments)]
-        targets = [
-            t for a, t in named if a.alias_info is not None and a.alias_info.is_write and isinstance(t, torch.Tensor)
-        ]
-        others = [t for a, t in named if isinstance(t, torch.Tensor) and not any(t is w for w in targets)]
-        for target in targets:
-            places = touched(target)
-            if len(places) != target.numel() and func.overloadpacket.__name__ != "resize_":
-                self.found = True
-            for t in others:
-                if t.untyped_storage().data_ptr() != target.untyped_storage().data_ptr() or not t.numel() or not places:
-                    continue
-                same = (t.shape, t.stride(), t.storage_offset()) == (
-                    target.shape,
-                    target.stride(),
-                    target.storage_offset(),
-                )
-                if not (same and func.overloadpacket.__name__ in self.POINTWISE) and places & touched(t):
-                    self.found = True
-        return func(*args, **kwargs)
-
-
-def touched(t: torch.Tensor) -> set[int]:
-    """The elements of its memory that a tensor covers."""
-    if not t.numel():
-        return set()
-    at = torch.zeros((), dtype=torch.int64)
-    for n, s in zip(t.shape, t.stride(), strict=True):
-        at = at[..., None] + torch.arange(n) * s
-    return set((at.flatten() + t.storage_offset()).tolist())
-
-
 class Ended(Exception):
     """The last statement raises in eager."""
 
@@ -407,13 +370,13 @@ def inputs(scene: Scene) -> None:
         )
 
 
-def generate(seed: int, device: str = "cpu", weights: dict[str, float] | None = None) -> tuple[Program, Counter[str]]:
+def generate(seed: int, device: str = "cpu", aim: Aim | None = None) -> tuple[Program, Counter[str]]:
     """The program of `seed`, and what was dropped on the way, by reason."""
-    scene = Scene(seed, device, weights or {})
+    scene = Scene(seed, device, aim or Aim())
     r = scene.rng
     inputs(scene)
     rows = list(OPERATORS.items())
-    chances = [w * scene.weights.get(n, 1.0) for n, (_, w) in rows]
+    chances = [w * scene.aim.operators.get(n, 1.0) for n, (_, w) in rows]
     wanted = r.choices((r.randint(3, 8), r.randint(8, 16), r.randint(16, 40)), (5, 3, 1))[0]
     ended = False
     for _ in range(wanted * 6):

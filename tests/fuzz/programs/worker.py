@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import warnings
 from collections import Counter
@@ -15,7 +16,9 @@ import pycompiler
 
 from . import operators  # noqa: F401
 from .compare import Verdict, compare
+from .coverage import aim, watching
 from .generate import generate
+from .overlaps import ordered
 from .program import Program
 from .reduce import reduce
 
@@ -68,12 +71,13 @@ def walk(seeds: range, device: str, backend: str) -> None:
     said = prepare()
     for seed in seeds:
         say(start=seed)
-        program, dropped = generate(seed, device)
+        program, dropped = generate(seed, device, aim(seed))
         if not program.results:
             say(seed=seed, kind="dropped", what="returns nothing", dropped=dropped)
             continue
         said.counts.clear()
-        v = judge(program, device, backend)
+        with watching() as cells:
+            v = judge(program, device, backend)
         say(
             seed=seed,
             kind=v.kind,
@@ -89,10 +93,31 @@ def walk(seeds: range, device: str, backend: str) -> None:
 def shrink(seed: int, device: str, backend: str, seconds: float) -> None:
     """Cuts the program of `seed` down and prints its script."""
     prepare()
-    program, _ = generate(seed, device)
-    first = judge(program, device, backend)
-    program = reduce(program, lambda p: alike(judge(p, device, backend), first), seconds)
-    say(script=program.script(device, backend), body=program.body(), detail=str(judge(program, device, backend)))
+    program, _ = generate(seed, device, aim(seed))
+    ask = judge_in_child if judge_in_child(program, device, backend).what == "crash" else judge
+    first = ask(program, device, backend)
+    if first.kind == "differs":
+        program = reduce(program, lambda p: not ordered(p, device) and alike(ask(p, device, backend), first), seconds)
+    say(script=program.script(device, backend), body=program.body(), detail=str(ask(program, device, backend)))
+
+
+def judge_in_child(program: Program, device: str, backend: str) -> Verdict:
+    """`judge`, in a forked process, which may die."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        v = judge(program, device, backend)
+        os.write(write, json.dumps([v.kind, v.what, v.detail[:1000]]).encode())
+        os._exit(0)
+    os.close(write)
+    status = os.waitpid(child, 0)[1]
+    with os.fdopen(read) as file:
+        text = file.read()
+    return (
+        Verdict(*json.loads(text))
+        if text
+        else Verdict("differs", "crash", f"signal {os.waitstatus_to_exitcode(status)}")
+    )
 
 
 def alike(v: Verdict, first: Verdict) -> bool:

@@ -113,6 +113,19 @@ def step(g: Scene) -> str:
     )
 
 
+@operator(0.8)
+def row_step(g: Scene) -> str:
+    """An argument whose new value comes of folds: statistics of rows or columns."""
+    v = g.real(2)
+    t = g.of(v)
+    d = g.rng.randrange(t.dim())
+    shape = [n for k, n in enumerate(t.shape) if k != d]
+    p = g.plain(shape, t.dtype)
+    return g.some(f"!{p}.copy_({v}.detach().mean({d}))", f"!{p}.mul_(0.9).add_({v}.detach().mean({d}) * 0.1)", f"!{p}.copy_({v}.detach().amax({d}))",
+                  f"!{p}.copy_(({v}.detach() * {p}.unsqueeze({d})).sum({d}))", f"!{p}.copy_({v}.detach().sum({d}) * {p}.sin())",
+                  f"!{p}.copy_(({v}.detach() - {p}.unsqueeze({d})).abs().amax({d}) + {p}.mean())")  # fmt: skip
+
+
 @operator(0.5)
 def out(g: Scene) -> str:
     v = g.tensor(lambda t: t.is_floating_point() and not t.requires_grad)

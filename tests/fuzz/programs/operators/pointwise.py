@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..generate import Scene, operator
+from ..generate import Scene, Unfit, operator
 
 BOUNDED = ("sin", "cos", "tanh", "sigmoid", "erf", "atan", "relu", "abs", "neg", "square", "sgn", "floor", "round",
            "frac", "sign", "asinh", "trunc", "ceil", "logical_not", "isnan", "sinc")  # fmt: skip
@@ -131,6 +131,19 @@ def created(g: Scene) -> str:
                   f"torch.arange({max(1, shape[-1] if shape else 1)}, device=DEVICE) * {v}",
                   f"{v}.new_zeros({shape})", f"torch.linspace(0, 1, {max(1, shape[-1] if shape else 1)}, device=DEVICE)",
                   f"torch.eye({g.rng.choice(g.sizes)}, dtype={g.dtype()}, device=DEVICE)")  # fmt: skip
+
+
+@operator(0.8)
+def constants(g: Scene) -> str:
+    """Tensors that are baked into the graph."""
+    v = g.real(1)
+    n = g.of(v).shape[-1]
+    if not 1 < n < 50:
+        raise Unfit
+    values = [round(g.rng.uniform(-2, 2), 2) for _ in range(n)]
+    c = f"torch.tensor({values}, dtype={g.of(v).dtype}, device=DEVICE)"
+    return g.some(f"{v} * {c}", f"torch.cat([{c}, {c}[1:]])", f"F.pad({c}, (1, -1))", f"{c}[{g.index(n, (3,))}]", f"F.pad({c}[{g.index(n, (3,))}], (1, 1))",
+                  f"{v} @ {c}", f"torch.cat([{v}.flatten(), {c}])", f"torch.cat([{v}.cos().sum(-1).flatten()[:2], {c}])", f"torch.cumsum({c}, 0)")  # fmt: skip
 
 
 @operator(0.5)

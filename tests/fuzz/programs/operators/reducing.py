@@ -55,6 +55,7 @@ def truth(g: Scene) -> str:
     return g.some(
         f"({v} != 0).any({one(g, t)})",
         f"({v} == 0).all()",
+        f"({v} != 0).{g.some('amin', 'amax')}({over(g, t)})",
         f"{v}.count_nonzero({g.dim(t)})",
         f"({v} != 0).sum({over(g, t)})",
     )
@@ -93,9 +94,11 @@ def normalize(g: Scene) -> str:
         return plain
     if g.rng.random() < 0.6 and t.dim() > 1:
         c = t.shape[1]
-        w = g.fit((c,), t.dtype, exact=True)
+        w = g.fit((c,), t.dtype, exact=True)  # eager's batch_norm is wrong about gradients where a weight is strided
         return g.some(
-            f"F.batch_norm({v}, None, None, {w}, None, True)", f"F.group_norm({v}, 1, {w})", f"F.instance_norm({v})"
+            f"F.batch_norm({v}, None, None, {w}.contiguous(), None, True)",
+            f"F.group_norm({v}, 1, {w})",
+            f"F.instance_norm({v})",
         )
     w, b = g.fit(last, t.dtype, exact=True), g.fit(last, t.dtype, exact=True)
     return f"F.layer_norm({v}, {tuple(last)}, {w}, {b})"
