@@ -64,6 +64,7 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.slice_backward.default, (x(4, 3), [4, 6], 1, 2, 5, 1), {}),
     (aten.slice_backward.default, (x(4, 3), [4, 6], 1, -3, 9999, 1), {}),
     (aten.slice_backward.default, (x(4, 2), [4, 6], 1, 1, 5, 2), {}),
+    (aten._efficientzerotensor.default, ([2, 3],), {}),
     (aten.zeros.default, ([2, 3],), {}),
     (aten.ones.default, ([2, 3],), {"dtype": torch.int32}),
     (aten.new_zeros.default, (x(), [3]), {}),
@@ -141,6 +142,45 @@ def test_rule_equals_kernel(op: Any, args: tuple[Any, ...], kwargs: dict[str, An
         torch.testing.assert_close(
             a, b, rtol=1e-4 if b.dtype == torch.float32 else 2e-2, atol=1e-5, check_stride=i == 0
         )
+
+
+LAYOUTS = {
+    "transposed": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
+    "spread": lambda t: torch.stack([t, t], -1)[..., 0],
+    "expanded": lambda t: t[:1].expand(t.shape),
+    "one row": lambda t: t[:1].as_strided((1, *t.shape[1:]), (7, *t.stride()[1:])),
+}
+LAID_OUT = [
+    (aten._softmax.default, (1, False)),
+    (aten._log_softmax.default, (0, False)),
+    (aten.masked_fill.Scalar, (torch.tensor(True), 2.0)),
+    (aten.masked_fill.Tensor, (torch.tensor(True), torch.tensor(2.0))),
+    (aten.native_layer_norm.default, ([7], None, None, 1e-5)),
+    (aten._native_batch_norm_legit.no_stats, (None, None, True, 0.1, 1e-5)),
+    (aten.clone.default, ()),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("op", "rest"), LAID_OUT, ids=lambda v: str(v) if hasattr(v, "overloadpacket") else "")
+def test_results_have_the_strides_of_the_kernel(op: Any, rest: tuple[Any, ...], layout: str) -> None:
+    """Kernels that make contiguous results do so of any layout."""
+    t = LAYOUTS[layout](x(3, 5, 7))
+    options = {"memory_format": torch.contiguous_format} if op is aten.clone.default else {}
+    got, expected = RULES[op](t, *rest, **options), op(t, *rest, **options)
+    if got is NotImplemented:
+        return  # the kernel itself
+    pairs = [(got, expected)] if isinstance(expected, torch.Tensor) else [(got[0], expected[0])]
+    assert [a.stride() for a, _ in pairs] == [b.stride() for _, b in pairs]
+
+
+def test_batch_norm_keeps_channels_last() -> None:
+    t = x(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    args = (t, None, None, True, 0.1, 1e-5)
+    rule_, kernel = (
+        f(*args)[0] for f in (RULES[aten._native_batch_norm_legit.no_stats], aten._native_batch_norm_legit.no_stats)
+    )
+    assert rule_.stride() == kernel.stride()
 
 
 # Rules that only say "the value itself", or that stand in for what cannot be called by hand.

@@ -67,3 +67,12 @@ def test_only_what_is_asked_for_is_compiled() -> None:
     names = {str(n.target) for n in compiled.backward.graph.nodes if n.op == "call_function"}
     assert "aten.exp.default" not in names
     assert "aten.cos.default" in names
+
+
+def test_gradients_that_are_zero_have_memory() -> None:
+    """sgn's gradient is a zero tensor without memory, which no kernel could read (a segmentation fault, on native)."""
+    for backend in ("aot_eager", "native"):
+        x = torch.randn(3, requires_grad=True)
+        pycompiler.compile(lambda x: (x - 1).sgn() * (x - 1).sgn(), backend=backend)(x).sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [0.0, 0.0, 0.0]

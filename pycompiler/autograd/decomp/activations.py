@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.autograd.decomp.registry import like, rule, where, wide
+from pycompiler.autograd.decomp.registry import contiguous, like, rule, where, wide
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -140,11 +140,11 @@ def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
 def masked_fill_scalar(x: Tensor, mask: Tensor, value: Any) -> Any:
     if isinstance(value, complex) or (isinstance(value, float) and not (x.is_floating_point() or x.is_complex())):
         return NotImplemented
-    return where(mask, value, x)
+    return contiguous(where(mask, value, x))
 
 
 @rule(aten.masked_fill.Tensor)
 def masked_fill_tensor(x: Tensor, mask: Tensor, value: Tensor) -> Any:
     if value.device != x.device:
         return NotImplemented
-    return aten.where.self(mask, like(value, x.dtype), x)
+    return contiguous(aten.where.self(mask, like(value, x.dtype), x))

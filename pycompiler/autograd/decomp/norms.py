@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.autograd.decomp.registry import like, rule, wide
+from pycompiler.autograd.decomp.registry import contiguous, like, rule, wide
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -31,7 +31,7 @@ def layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor 
     out = (w - mean) * rstd
     out = out if weight is None else out * wide(weight)
     out = out if bias is None else out + wide(bias)
-    return like(out, x.dtype), mean, rstd
+    return contiguous(like(out, x.dtype)), mean, rstd
 
 
 @rule(aten.native_layer_norm_backward.default)
@@ -87,7 +87,7 @@ def _train(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) ->
     dims, shape, _ = _channels(x)
     w = wide(x)
     mean, var, rstd = _moments(w, dims, eps)
-    out = like(_affine((w - mean) * rstd, weight, bias, shape), x.dtype)
+    out = _laid(like(_affine((w - mean) * rstd, weight, bias, shape), x.dtype), x)
     flat = [x.shape[1]]
     return out, aten.view.default(mean, flat), aten.view.default(var, flat), aten.view.default(rstd, flat)
 
@@ -96,7 +96,13 @@ def _infer(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, 
     _, shape, _ = _channels(x)
     rstd = torch.rsqrt(wide(var) + eps)
     normal = (wide(x) - aten.view.default(wide(mean), shape)) * aten.view.default(rstd, shape)
-    return like(_affine(normal, weight, bias, shape), x.dtype)
+    return _laid(like(_affine(normal, weight, bias, shape), x.dtype), x)
+
+
+def _laid(out: Tensor, x: Tensor) -> Any:
+    """The kernels know two layouts: channels last, where `x` has it, and contiguous."""
+    last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    return out if last else contiguous(out)
 
 
 def _empty(x: Tensor) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.autograd.decomp.registry import like, rule, wide
+from pycompiler.autograd.decomp.registry import contiguous, like, rule, wide
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -21,7 +21,7 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
         return NotImplemented
     w = wide(x)
     e = torch.exp(w - aten.amax.default(w, [dim], True))
-    out = e / aten.sum.dim_IntList(e, [dim], True)
+    out = contiguous(e / aten.sum.dim_IntList(e, [dim], True))
     return out if half_to_float else like(out, x.dtype)
 
 
@@ -31,7 +31,7 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
         return NotImplemented
     w = wide(x)
     shifted = w - aten.amax.default(w, [dim], True)
-    out = shifted - torch.log(aten.sum.dim_IntList(torch.exp(shifted), [dim], True))
+    out = contiguous(shifted - torch.log(aten.sum.dim_IntList(torch.exp(shifted), [dim], True)))
     return out if half_to_float else like(out, x.dtype)
 
 

@@ -55,3 +55,18 @@ def where(condition: torch.Tensor, a: Any, b: Any) -> Any:
     if not isinstance(b, torch.Tensor):
         b = scalar(b, a)
     return torch.ops.aten.where.self(condition, a, b)
+
+
+def is_canonical(x: torch.Tensor) -> bool:
+    """Whether `x` has the strides of a fresh contiguous tensor, in dimensions of one element too."""
+    expected = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if stride != expected:
+            return False
+        expected *= max(1, size)
+    return True
+
+
+def contiguous(x: torch.Tensor) -> Any:
+    """`x` as a fresh contiguous tensor: what kernels return that ignore the layout of their arguments."""
+    return x if is_canonical(x) else torch.ops.aten.clone.default(x, memory_format=torch.contiguous_format)

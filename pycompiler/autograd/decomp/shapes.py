@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.autograd.decomp.registry import rule
+from pycompiler.autograd.decomp.registry import is_canonical, rule
 from pycompiler.autograd.recorder import is_dense
 
 aten = torch.ops.aten
@@ -53,7 +53,7 @@ def expand(x: Tensor, size: list[int], implicit: bool = False) -> Any:
 def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Any:
     """A copy with the same strides is the value itself: nothing in a functional graph can tell."""
     if memory_format is torch.contiguous_format:
-        return x if x.is_contiguous() else NotImplemented
+        return x if is_canonical(x) else NotImplemented
     return x if memory_format in (None, torch.preserve_format) and is_dense(x) else NotImplemented
 
 
