@@ -39,8 +39,7 @@ def filled_like(x: Tensor, value: Any, dtype: Any, layout: Any, device: Any, mem
     return aten.permute.default(filled([x.shape[d] for d in order], value, dtype, device), inverse)
 
 
-# The second makes a tensor without memory, which only operators behind autograd's dispatch know: kernels and plans do not.
-@rule(aten.zeros.default, aten._efficientzerotensor.default)
+@rule(aten.zeros.default)
 def zeros(size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
     return NotImplemented if layout not in (None, torch.strided) else filled(size, 0, dtype, device)
 
