@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from fuzz.programs import campaign, operators  # noqa: F401
 from fuzz.programs.compare import compare
+from fuzz.programs.coverage import AIMS, TABLES, aim, cells, table_text, watching
 from fuzz.programs.generate import OPERATORS, generate
 from fuzz.programs.program import Program, bound, names
 from fuzz.programs.reduce import reduce
@@ -139,3 +141,20 @@ def test_programs_as_captured() -> None:
     for seed in range(100):
         verdict = compare(generate(seed)[0], backend="eager")
         assert verdict.kind in ("same", "raises", "unsteady"), f"seed {seed}: {verdict}"
+
+
+def test_decisions_are_counted() -> None:
+    """On the backend that schedules; cells lie in the tables, and those that cannot be are not reached."""
+    total: Counter[Any] = Counter()
+    for seed in (3, 7, 11, 12, 13):
+        program = generate(seed, "cpu", aim(seed))[0]
+        with watching() as found:
+            verdict = compare(program, calls=1)
+        assert verdict.what != "error", verdict
+        total += found
+    assert len(total) > 15
+    assert set(total) <= set(cells()), set(total) - set(cells())
+    text = table_text(total)
+    assert all(table in text for table in TABLES)
+    assert f"{len(total)} of {len(cells())} cells reached" in text
+    assert {row for _, row, _ in cells()} & AIMS.keys()

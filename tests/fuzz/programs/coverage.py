@@ -14,6 +14,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from pycompiler import scheduling
 from pycompiler.ir.expr import Expr
@@ -136,8 +137,8 @@ def watching() -> Iterator[Counter[Cell]]:
     found: Counter[Cell] = Counter()
     original = scheduling.schedule
 
-    def schedule(program: Program) -> Schedule:
-        made = original(program)
+    def schedule(program: Program, *rest: Any) -> Schedule:
+        made = original(program, *rest)
         found.update(reached(made))
         return made
 
