@@ -6,17 +6,20 @@ In: a key (hex digest) and a function that fills a fresh folder.  Out: the folde
 Invariants.  The root belongs to this user and nobody else may write to it or move it, or it is not used.  An entry appears by
 renaming a finished folder.  Nothing is loaded before owner, mode and sha256 were checked; what fails the check (after a
 crash of the machine, say: nothing waits for the disk) is replaced.  Locks are the kernel's (flock): a killed
-process leaves none behind.  Nothing in it is unpickled.
+process leaves none behind.  So does its work folder say whether somebody still works in it: whoever builds next removes
+those whose lock is free.  Nothing in it is unpickled.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -36,7 +39,9 @@ FORMAT = 1
 LIBRARY, SOURCE, MANIFEST = "kernels.so", "kernels.cpp", "manifest.json"
 LOCK_TIMEOUT_S = 60.0  # after that another process is taken to hang, and this one builds on its own
 LOCK_NOTICE_S = 5.0  # a wait that is longer is logged
-LEFTOVER_AGE_S = 3600.0
+LEFTOVER_AGE_S = 3600.0  # of a work folder without a lock file: its owner was killed before it could make one
+ALIVE = "alive"  # in a work folder: locked as long as its owner lives
+TEMPORARY = "pycompiler-tmp-"
 
 
 class Unsafe(OSError):
@@ -88,12 +93,16 @@ def warn_once(message: str) -> None:
 @functools.cache
 def temporary_root() -> Path:
     """A folder of this process alone, removed at its end."""
-    path = Path(tempfile.mkdtemp(prefix="pycompiler-"))
+    clean_leftovers(Path(tempfile.gettempdir()), TEMPORARY, math.inf)
+    path = Path(tempfile.mkdtemp(prefix=TEMPORARY))
     owner = os.getpid()
+    lock = say_alive(path)
 
     def remove() -> None:
         if os.getpid() == owner:
             shutil.rmtree(path, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
 
     atexit.register(remove)
     return path
@@ -179,6 +188,8 @@ def _publish(work: Path, entry: Path, key: str) -> None:
     for _ in range(8):
         try:
             os.rename(work, entry)
+            with contextlib.suppress(OSError):
+                os.unlink(entry / ALIVE)
             return
         except OSError:
             if not os.path.lexists(entry):
@@ -192,13 +203,44 @@ def _publish(work: Path, entry: Path, key: str) -> None:
     raise OSError(f"cannot replace the damaged entry {entry}")
 
 
-def clean_leftovers(root: Path) -> None:
+def say_alive(folder: Path) -> int | None:
+    """Locks ALIVE in a new work folder; the lock lasts until the descriptor is closed or the process dies."""
+    handle = None
+    try:
+        handle = os.open(folder / "new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(folder / "new", folder / ALIVE)  # it appears locked
+    except OSError as error:  # a file system without locks: the folder's age must do
+        log.info("no lock in %s: %s", folder, error)
+        if handle is not None:
+            os.close(handle)
+        return None
+    return handle
+
+
+def is_left(folder: Path, age: float) -> bool:
+    """Whether the owner of a work folder is dead: its lock is free, or there is none and the folder is older than `age`."""
+    try:
+        handle = os.open(folder / ALIVE, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return os.lstat(folder).st_mtime < time.time() - age
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def clean_leftovers(root: Path, prefix: str = "tmp-", age: float = LEFTOVER_AGE_S) -> None:
     """Removes the work folders of processes that were killed."""
-    old = time.time() - LEFTOVER_AGE_S
-    for path in root.glob("tmp-*"):
+    for path in root.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
-            if os.lstat(path).st_mtime < old:
-                shutil.rmtree(path, ignore_errors=True)
+            if os.lstat(path).st_uid == os.geteuid() and is_left(path, age):
+                dead = path.with_name(f"{path.name}-dead")  # the killed process's compiler may still write to `path`
+                os.rename(path, dead)
+                shutil.rmtree(dead, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -230,12 +272,15 @@ def fetch(root: Path, key: str, fill: Callable[[Path], None]) -> tuple[Path, boo
             return entry, False
         clean_leftovers(root)
         work = Path(tempfile.mkdtemp(prefix="tmp-", dir=root))
+        lock = say_alive(work)
         try:
             fill(work)
             _publish(work, entry, key)
         finally:
             if work.exists():
                 shutil.rmtree(work, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
     if not verified(entry, key):
         raise OSError(f"the new entry {entry} does not read back as written")
     return entry, True

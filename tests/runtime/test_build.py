@@ -187,10 +187,69 @@ def test_killed_in_the_middle(cache: Path) -> None:
     library = build(source)
     assert answer(library.path) == 42
     assert time.perf_counter() - begin < 60
-    for path in cache.glob("tmp-*"):
-        os.utime(path, (0, 0))
-    disk_cache.clean_leftovers(cache)
     assert not list(cache.glob("tmp-*"))
+
+
+WORKS = """
+import os, sys, tempfile, time
+from pathlib import Path
+from pycompiler.runtime import disk_cache
+folder = Path(tempfile.mkdtemp(prefix="tmp-", dir=sys.argv[1]))
+lock = disk_cache.say_alive(folder)
+print(folder, flush=True)
+time.sleep(60)
+"""
+
+
+def test_work_folders_of_the_dead_are_removed_and_of_the_living_are_not(cache: Path) -> None:
+    cache.mkdir(parents=True, mode=0o700)
+    children = [
+        subprocess.Popen([sys.executable, "-c", WORKS, str(cache)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        for _ in range(2)
+    ]
+    try:
+        dead, alive = (Path(c.stdout.readline().strip()) for c in children)  # type: ignore[union-attr]
+        for folder in (dead, alive):
+            os.utime(folder, (0, 0))  # age does not matter where there is a lock
+        disk_cache.clean_leftovers(cache)
+        assert dead.is_dir()
+        children[0].kill()
+        children[0].wait()
+        young, old = cache / "tmp-young", cache / "tmp-old"
+        for folder in (young, old):
+            folder.mkdir()
+        os.utime(old, (0, 0))
+        assert build(SOURCE).built  # whoever builds next cleans
+        assert sorted(cache.glob("tmp-*")) == sorted([alive, young])
+        assert not (entry_of_key(cache) / disk_cache.ALIVE).exists()
+    finally:
+        for c in children:
+            c.kill()
+            c.communicate()
+
+
+def entry_of_key(cache: Path) -> Path:
+    (entry,) = [p for p in cache.iterdir() if p.is_dir() and not p.name.startswith("tmp-")]
+    return entry
+
+
+def test_temporary_caches_of_the_dead_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead = tmp_path / f"{disk_cache.TEMPORARY}dead"
+    other = tmp_path / f"{disk_cache.TEMPORARY}without a lock"
+    for folder in (dead, other):
+        folder.mkdir()
+    lock = disk_cache.say_alive(dead)
+    assert lock is not None
+    os.close(lock)
+    disk_cache.temporary_root.cache_clear()
+    try:
+        root = disk_cache.temporary_root()
+        assert {p.name for p in tmp_path.iterdir()} == {root.name, other.name}
+        disk_cache.clean_leftovers(tmp_path, disk_cache.TEMPORARY)
+        assert root.is_dir()
+    finally:
+        disk_cache.temporary_root.cache_clear()
 
 
 def test_manifest_is_json(cache: Path) -> None:

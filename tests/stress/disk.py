@@ -158,6 +158,7 @@ def kills(count: int, seed: int = 0) -> dict[str, Any]:
             assert answer["right"], answer
             slowest, rebuilt = max(slowest, answer["seconds"]), rebuilt + (answer["builds"] > 0)
             lines.update(answer["lines"])
+            assert not list(folder.glob("tmp-*")), "a killed process's work folder is still there"
         return {"kills": count, "while the C++ compiler ran": int(with_compiler), "compile_s": round(duration, 3),
                 "slowest_next_s": round(slowest, 3), "had to build": int(rebuilt), "lines": sorted(lines)}  # fmt: skip
     finally:
