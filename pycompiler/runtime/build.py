@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pycompiler import config
+from pycompiler.ir.interrupts import deferred
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.toolchain import (
     FLAGS,
@@ -93,14 +94,17 @@ def run_compiler(command: list[str], folder: Path, toolchain: Toolchain) -> tupl
     if toolchain in _hung:
         raise BuildFailed(f"the compiler hung before, so it is not started again in this process: {command[0]}")
     environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
+    process = None
     try:
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)  # fmt: skip
-    except OSError as error:
-        raise BuildFailed(f"the compiler cannot be started: {command[0]}: {error.strerror}; see CXX") from error
-    try:
+        with deferred():  # an interrupt between the start and the assignment would leave the compiler behind
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)  # fmt: skip
         said = process.communicate(timeout=config.cxx_timeout)[1]
     except BaseException as error:
+        if process is None:
+            if isinstance(error, OSError):
+                raise BuildFailed(f"the compiler cannot be started: {command[0]}: {error.strerror}; see CXX") from error
+            raise
         kill_group(process)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise

@@ -233,6 +233,26 @@ def entry_of_key(cache: Path) -> Path:
     return entry
 
 
+def test_an_interrupt_while_the_compiler_starts_ends_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Popen has started the process when the signal comes, and has not returned yet."""
+    started: list[subprocess.Popen[str]] = []
+    original = subprocess.Popen
+
+    class Interrupted(original):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(["sleep", "60"], **kwargs)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    build_module.find_toolchain()
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build(SOURCE)
+    [process] = started
+    assert process.poll() == -signal.SIGKILL
+    assert not list(cache.glob("tmp-*"))
+
+
 def test_temporary_caches_of_the_dead_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     dead = tmp_path / f"{disk_cache.TEMPORARY}dead"
