@@ -26,9 +26,9 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler.autograd import attention
-from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
+from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain, same_places, tensors_in
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.autograd.views import Step, strided_step, view_root, view_steps
+from pycompiler.autograd.views import Step, as_one_of_several, strided_step, under_no_grad, view_root, view_steps
 from pycompiler.ir.effects import stays
 
 aten = torch.ops.aten
@@ -65,6 +65,7 @@ class Output:
 class Joint:
     """See the module docstring. `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs.
 
+    touched: inputs that were written, with the values that they had: only their versions tell.
     origins: for each fresh output which tensor of the captured graph it is: ("input", i) after the run, ("result", k) of
     its outputs, or ("base", k), the base of that output.
     """
@@ -80,6 +81,7 @@ class Joint:
     outputs: list[Output] = field(default_factory=list)
     grads: list[fx.Node | None] = field(default_factory=list)
     stores: list[tuple[int, fx.Node]] = field(default_factory=list)
+    touched: list[int] = field(default_factory=list)
 
     def store_in_graph(self) -> list[int]:
         """Let the forward graph itself write new values of inputs where autograd need not see it.
@@ -168,6 +170,18 @@ def _storage(t: torch.Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 
+class _Arrived(torch.autograd.Function):
+    """Identity: a result of other work, with the strides that it has."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, twin: torch.Tensor) -> torch.Tensor:
+        return torch._to_functional_tensor(twin)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad, None
+
+
 class _Input:
     """A traced input: `leaf` is what gradients are taken of, `seen` the object that the graph gets and may mutate."""
 
@@ -182,8 +196,11 @@ class _Input:
             self.leaf.requires_grad_()
         self.seen = self.leaf
         if self.requires_grad and not example.is_leaf:
-            # A result of other work may be mutated in place, a leaf may not; the recorder merges the clone away.
-            self.seen = self.leaf.clone()
+            # A result of other work may be mutated in place, a leaf may not.
+            with plain(recorder.fake_mode):
+                twin = _fresh_fake(example)
+            recorder.alias(twin, self.node)
+            self.seen = _Arrived.apply(self.leaf, twin)  # type: ignore[no-untyped-call]
         self.layout = _layout(self.seen)
         self.offset = self.seen.storage_offset()
         self.grad_fn = self.seen.grad_fn
@@ -230,6 +247,9 @@ class _Trace:
         self.inputs: list[_Input | None] = []
         self.input_of_storage: dict[int, int] = {}
         self.fresh_tensors: list[torch.Tensor] = []
+        outputs: Any = gm.graph.output_node().args[0]  # one node may stand for several results
+        nodes = enumerate(outputs if isinstance(outputs, (tuple, list)) else ())
+        self.expected = {k: n.meta.get("example_value") for k, n in nodes if isinstance(n, fx.Node)}
 
     def run(self) -> None:
         grad_mode = torch.is_grad_enabled()
@@ -260,8 +280,6 @@ class _Trace:
                 self.joint.inputs.append(self.recorder.placeholder(name, example))
                 continue
             item = _Input(example, fake, self.recorder, name)
-            if item.seen is not item.leaf:
-                self.recorder.alias(_inner(item.seen), item.node)
             self.inputs.append(item)
             self.joint.inputs.append(item.node)
             self.input_of_storage[_storage(item.seen)] = i
@@ -298,10 +316,8 @@ class _Trace:
     def _run_target(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
-        if _writes(node) and any(_overlaps_itself(t) for t in (*args[:1], kwargs.get("out"))):
-            raise AutogradUnsupported(
-                "a write to elements that share memory", node.format_node() or "", "clone it first"
-            )
+        if _writes(node):
+            self._refuse_overlap(node, args, kwargs)
         if node.op == "call_function":
             assert callable(node.target)
             if node.target is attention.TARGET:
@@ -314,6 +330,24 @@ class _Trace:
             assert isinstance(node.target, str)
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         raise AutogradUnsupported(f"{node.op} in the graph", str(node.target), "lift modules and attributes to inputs")
+
+    @staticmethod
+    def _refuse_overlap(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Eager's kernels refuse some writes to memory that they also read; which ones only they know."""
+        targets = [*args[:1], kwargs.get("out")]
+        if node.target is operator.setitem:
+            basic = next(tensors_in(args[1]), None) is None
+            targets, args = [args[0][args[1]] if basic else args[0]], args[1:]
+        for t in targets:
+            if not isinstance(t, torch.Tensor) or t.layout is not torch.strided:
+                continue
+            others = [o for o in tensors_in((args, kwargs)) if o.layout is torch.strided]
+            if any(o is t for o in others):
+                del others[next(k for k, o in enumerate(others) if o is t)]
+            if _overlaps_itself(t) or any(_meet(t, o, node) for o in others):
+                raise AutogradUnsupported(
+                    "a write to elements that share memory", node.format_node() or "", "clone it first"
+                )
 
     # -- what happened ----------------------------------------------------------------------------------------------
 
@@ -334,8 +368,12 @@ class _Trace:
                 )
             value = item.value()
             if self.recorder.node(value) is item.node:
-                if item.seen.requires_grad != item.seen_requires_grad:
-                    raise AutogradUnsupported("requires_grad of an input changes", item.node.name, "change it outside")
+                if item.seen.requires_grad != item.seen_requires_grad or item.seen.grad_fn is not item.grad_fn:
+                    raise AutogradUnsupported(
+                        "requires_grad or the history of an input changes", item.node.name, "change it outside"
+                    )
+                if item.seen._version != item.version:
+                    self.joint.touched.append(i)
                 continue
             self._refuse_shared_storage(i)
             how = _mutation_kind(item)
@@ -366,10 +404,34 @@ class _Trace:
     def _fresh(self, t: torch.Tensor, origin: tuple[str, int], differentiable: bool = True) -> int:
         """Index of the graph output that holds `t`; gradients flow into it when `t` requires them."""
         self.joint.origins.append(origin)
-        self.joint.fresh.append(self.recorder.node(_inner(t)))
+        node = self.recorder.node(_inner(t))
+        self.joint.fresh.append(self._laid_out(node, self.expected.get(origin[1])) if origin[0] == "result" else node)
         self.joint.differentiable.append(differentiable and t.requires_grad)
         self.fresh_tensors.append(t)
         return len(self.joint.fresh) - 1
+
+    def _laid_out(self, node: fx.Node, expected: Any) -> fx.Node:
+        """`node` with the strides that capture saw: a result has eager's, whatever its operator was made of."""
+        value = node.meta["val"]
+        if not isinstance(expected, torch.Tensor) or value.stride() == expected.stride() or not is_dense(expected):
+            return node
+        if value.shape != expected.shape:
+            return node
+        shape, stride = list(expected.shape), list(expected.stride())
+        if not same_places(value, expected):
+            order = sorted(range(len(shape)), key=lambda d: -stride[d])
+            node = self._made(aten.permute.default, node, order)
+            node = self._made(aten.clone.default, node, memory_format=torch.contiguous_format)
+            node = self._made(aten.permute.default, node, [order.index(d) for d in range(len(shape))])
+        if node.meta["val"].stride() != expected.stride():
+            node = self._made(aten.as_strided.default, node, shape, stride)
+        return node
+
+    def _made(self, op: OpOverload, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+        made = self.recorder.graph.call_function(op, (node, *args), kwargs)
+        with plain(self.recorder.fake_mode):
+            made.meta.update(node.meta, val=op(node.meta["val"], *args, **kwargs))
+        return made
 
     def _find_outputs(self, results: tuple[Any, ...]) -> None:
         objects: dict[int, int] = {}
@@ -431,11 +493,7 @@ class _Trace:
             if step is None:
                 raise AutogradUnsupported("an output aliases another value in another dtype", str(t.dtype), "clone it")
             steps = [step]
-        if base.requires_grad and not t.requires_grad:
-            steps = [*steps, Step(aten.detach.default, (), {})]
-        elif not steps:
-            steps = [Step(aten.alias.default, (), {})]
-        return Output("view", index, of_input=of_input, steps=tuple(steps))
+        return Output("view", index, of_input=of_input, steps=tuple(_with_history(steps, t, base)))
 
     def _own_storage(self) -> None:
         """Fresh outputs own their memory: one that is (a view of) an input, a constant or another output is cloned."""
@@ -472,6 +530,7 @@ class _Trace:
         if not wanted or not outputs:
             self.joint.differentiable = [False] * len(self.joint.fresh)
             return
+        self.recorder.differentiates = True
         tangents = [self._tangent(k) for k, d in enumerate(self.joint.differentiable) if d]
         try:
             with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
@@ -493,6 +552,26 @@ class _Trace:
                 fake = torch.empty(value.shape, dtype=value.dtype, device=value.device)
         self.joint.tangents.append(self.recorder.placeholder(f"tangent_{k}", fake))
         return torch._to_functional_tensor(fake)
+
+
+_DETACH, _ALIAS = Step(aten.detach.default, (), {}), Step(aten.alias.default, (), {})
+
+
+def _with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> list[Step]:
+    """`steps`, which make `t` of `base`, so that autograd takes the result for a view, or not, of what it takes `t` for."""
+    if not t._is_view():
+        return [*steps, _DETACH]
+    if t._base is not (base if base._base is None else base._base):
+        return [_DETACH, *(steps or [_ALIAS])]
+    if base.requires_grad and not t.requires_grad:
+        return [Step(under_no_grad, (s,), {}) for s in steps or [_ALIAS]]
+    if t.requires_grad and _creation(t) == _MULTI_OUTPUT:
+        return [*steps, Step(as_one_of_several, (), {})]
+    return steps or [_ALIAS]
+
+
+_creation = torch._C._autograd._get_creation_meta
+_MULTI_OUTPUT = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
 
 
 def _mutation_kind(item: _Input) -> str:
@@ -527,6 +606,38 @@ def _overlaps_itself(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     return any(step == 0 and n > 1 for n, step in zip(value.shape, value.stride(), strict=True))
+
+
+def _meet(written: torch.Tensor, read: torch.Tensor, node: fx.Node) -> bool:
+    """Whether a read tensor may have elements of a written one, other than each at its own place."""
+    if _storage(written) != _storage(read) or not (written.numel() and read.numel()):
+        return False
+    (a, b), (c, d) = _extent(written), _extent(read)
+    if b < c or d < a:
+        return False
+    same = (a, written.shape, written.stride()) == (c, read.shape, read.stride()) and written.dtype == read.dtype
+    return not (same and _by_element(node))
+
+
+def _extent(t: torch.Tensor) -> tuple[int, int]:
+    """The first and the last byte that `t` covers, counted from the start of its storage."""
+    first = int(t.storage_offset())
+    last = first + sum((n - 1) * int(s) for n, s in zip(t.shape, t.stride(), strict=True))
+    return first * t.element_size(), (last + 1) * t.element_size() - 1
+
+
+def _by_element(node: fx.Node) -> bool:
+    """Whether each element of the result is made of the elements at its place."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    packet = getattr(aten, _OPERATORS.get(name, name).rstrip("_"), None)
+    return packet is not None and (
+        packet is aten.copy or torch.Tag.pointwise in getattr(packet, packet.overloads()[0]).tags
+    )
+
+
+_OPERATORS = {
+    "iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div", "ipow": "pow", "setitem": "copy"
+}  # fmt: skip
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

@@ -23,7 +23,7 @@ from pycompiler.autograd import undefined
 from pycompiler.autograd.joint import Joint, drop_dead
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.recompute import is_cheap, recompute_cost, size_bytes
-from pycompiler.autograd.views import view_root
+from pycompiler.autograd.views import view_parent, view_root
 from pycompiler.ir.effects import ordered, stays
 
 aten = torch.ops.aten
@@ -175,7 +175,7 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
     output_index = {n: i for i, n in enumerate(joint.fresh)}
     owner_of = {view_root(n): n for n in joint.fresh}
     fw, bw = _forward(joint, region.backward, cut), _Builder(joint)
-    outputs = [fw.env[n] for n in joint.fresh]
+    outputs = [fw.no_view(n) for n in joint.fresh]
     saved: dict[fx.Node, tuple[str, int]] = {}
     rebuilt: list[tuple[fx.Node, fx.Node]] = []
     for n in sorted(cut, key=lambda n: input_index.get(n, len(input_index))):
@@ -297,6 +297,14 @@ class _Builder:
 
     def clone(self, n: fx.Node) -> fx.Node:
         copy = self.graph.call_function(aten.clone.default, (self.env[n],), {})
+        copy.meta["val"] = n.meta["val"]
+        return copy
+
+    def no_view(self, n: fx.Node) -> fx.Node:
+        """`n`, and where ATen makes it as a view its alias: what an autograd Function returns as a view nobody may write."""
+        if view_parent(n) is None:
+            return self.env[n]
+        copy = self.graph.call_function(aten.detach.default, (self.env[n],), {})
         copy.meta["val"] = n.meta["val"]
         return copy
 

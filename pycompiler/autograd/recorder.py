@@ -63,6 +63,11 @@ def is_dense(t: torch.Tensor) -> bool:
     return True
 
 
+def same_places(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether elements of two tensors of one shape lie alike: strides of dimensions with one element do not matter."""
+    return a.numel() == 0 or all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
+
+
 @contextlib.contextmanager
 def functional() -> Iterator[None]:
     """C++ functionalisation on: what is made inside is a functional wrapper, views stay views."""
@@ -98,6 +103,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.source: fx.Node | None = None
+        self.differentiates = False  # the forward is recorded, the gradients follow
         self._node_of: dict[int, fx.Node] = {}
         self._constant_of: dict[int, FakeTensor] = {}
         self._seen: dict[Any, Any] = {}
@@ -211,6 +217,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
         if out is NotImplemented:
             out = self._record(func, types, args, kwargs)
+        elif self._depth == 0 and not all(t.is_contiguous() for t in tensors_in((args, kwargs))):
+            out = self._laid_out(out, func, types, args, kwargs)
         if pure:
             self._seen[key] = out
         return out
@@ -247,11 +255,41 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._open.pop()
             self._depth -= 1
 
+    def _laid_out(
+        self, out: Any, func: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """`out`, made of `func`'s parts, with the strides that `func` itself gives its results."""
+        try:
+            with _disable_current_modes():
+                wanted = list(tensors_in(propagate(self.fake_mode, func, types, args, kwargs)))
+        except Exception:  # no shape function: the parts say what there is to say
+            return out
+        found = list(tensors_in(out))
+        if len(found) != len(wanted) or is_view_op(func):
+            return out
+        laid = {id(a): self._restrided(a, b) for a, b in zip(found, wanted, strict=True)}
+        return fx.node.map_aggregate(out, lambda t: laid.get(id(t), t))
+
+    def _restrided(self, value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        if value.shape != like.shape or same_places(value, like) or not is_dense(like):
+            return value
+        order = sorted(range(like.dim()), key=lambda d: -like.stride()[d])
+        back = [order.index(d) for d in range(like.dim())]
+        self._depth += 1
+        try:
+            with self:
+                return value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+        finally:
+            self._depth -= 1
+
     def _record(self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func._schema.is_mutable:
             if self._depth:
                 raise _NotFunctional(str(func))
             raise AutogradUnsupported("an operator mutates its arguments unseen", str(func), "the graph runs eagerly")
+        if func is aten.unfold_backward.default and not self.differentiates:
+            # functionalisation's inverse of `unfold`; it forgets the elements that no window covers
+            raise AutogradUnsupported("a write through windows", "unfold", "the graph runs eagerly")
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             return self._lift(func, types, args[0])
         real = [t for t in tensors_in((args, kwargs)) if not isinstance(t, FakeTensor)]

@@ -309,11 +309,12 @@ def unless_shared(run: Compiled, written: Sequence[int], eager: Compiled, *, nam
 def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
     """`inner` (inputs → fresh outputs) with mutations applied and the caller's outputs rebuilt."""
     plain = [Output("fresh", i) for i in range(len(joint.fresh))]
-    if not joint.mutations and joint.outputs == plain:
+    if not joint.mutations and not joint.touched and joint.outputs == plain:
         return inner
     scope: dict[str, Any] = {"inner": inner, "set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled}
-    scope["foreach_copy"] = torch._foreach_copy_
+    scope |= {"foreach_copy": torch._foreach_copy_, "touch": torch._C._autograd._unsafe_set_version_counter}
     lines = ["def run(*args):", "    outs = inner(*args)"]
+    lines += [f"    touch((args[{i}],), (args[{i}]._version + 1,))" for i in joint.touched]
     lines += _mutation_lines(joint)
     for k, output in enumerate(joint.outputs):
         lines += _output_lines(k, output, scope)

@@ -7,6 +7,7 @@ Example: for ``y = x.t()[0]`` the root of ``y`` is ``x`` and the steps are ``per
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -32,7 +33,7 @@ def is_view_op(target: object) -> bool:
 class Step:
     """One view operator: ``target(base, *args, **kwargs)``, then element `item` when it returns several."""
 
-    target: OpOverload
+    target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     item: int | None = None
@@ -40,6 +41,19 @@ class Step:
     def __call__(self, base: torch.Tensor) -> torch.Tensor:
         out = self.target(base, *self.args, **self.kwargs)
         return out if self.item is None else out[self.item]  # type: ignore[no-any-return]
+
+
+def under_no_grad(base: torch.Tensor, step: Step) -> torch.Tensor:
+    """A view that was made where gradients were off."""
+    with torch.no_grad():
+        return step(base)
+
+
+def as_one_of_several(view: torch.Tensor) -> torch.Tensor:
+    """A view that autograd takes for one of several results (`split`, `unbind`), which it does not let one write."""
+    if view.requires_grad:
+        torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+    return view
 
 
 def view_parent(node: fx.Node) -> tuple[fx.Node, Step] | None:

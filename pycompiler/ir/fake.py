@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from pycompiler.ir.effects import noted
-from pycompiler.ir.propagate import short_path
+from pycompiler.ir.propagate import laid_out, short_path
 
 PEER = "torch._dynamo"
 
@@ -92,7 +92,9 @@ def _dispatch(
     mode.effects += effects  # type: ignore[attr-defined]
     mode.writes += writes  # type: ignore[attr-defined]
     out = short_path(mode, func, args, kwargs)
-    return FakeTensorMode.dispatch(mode, func, types, args, kwargs) if out is None else out
+    if out is not None:
+        return out
+    return laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
 
 
 _EMPTY = types.CellType()

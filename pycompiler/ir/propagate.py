@@ -83,6 +83,25 @@ def propagate(
     return mode.dispatch(op, types, args, kwargs) if out is None else out
 
 
+_BATCH_NORMS = frozenset(
+    name
+    for name in ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+                 "_native_batch_norm_legit_functional", "_batch_norm_with_update", "_batch_norm_no_update")
+)  # fmt: skip
+
+
+def laid_out(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], out: Any) -> Any:
+    """`out`, a shape function's answer, with the strides that the kernel gives: torch's own keeps an input's for batch norms."""
+    if not isinstance(op, OpOverload) or op.overloadpacket.__name__ not in _BATCH_NORMS:
+        return out
+    x = args[0]
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if x.is_contiguous() or (last is not None and x.is_contiguous(memory_format=last)):
+        return out
+    first = FakeTensor(mode, torch.empty(x.shape, dtype=out[0].dtype, device="meta"), x.device)
+    return (first, *out[1:])
+
+
 def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What `op` returns, or None where only the mode knows."""
     if not is_ordinary(op) or mode.shape_env is not None or (device := _one_device(args)) is None:

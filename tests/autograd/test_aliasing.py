@@ -454,3 +454,137 @@ def test_writes_to_elements_in_one_place_raise_as_in_eager(write: Any) -> None:
         with pytest.raises(RuntimeError) as ours:
             pycompiler.compile(program, backend=backend)(torch.ones(4))
         assert str(ours.value).split(".")[0] == str(eager.value).split(".")[0]
+
+
+BACKENDS = ("aot_eager", "native")
+
+
+def _versions(fn: Any, *args: torch.Tensor) -> list[int]:
+    fn(*args)
+    return [a._version for a in args]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_write_through_windows_leaves_the_gaps_alone(backend: str) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> None:
+        x.unfold(0, 1, 2).add_(y)
+
+    x = torch.arange(4.0)
+    pycompiler.compile(fn, backend=backend)(x, torch.ones(()))
+    torch.testing.assert_close(x, torch.tensor([1.0, 1, 3, 3]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_reshape_of_an_expanded_result(backend: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 1) * 2
+
+    leaf = torch.randn(2, requires_grad=True)
+    out = pycompiler.compile(fn, backend=backend)(leaf[None].expand(3, 2))
+    torch.testing.assert_close(out, fn(leaf[None].expand(3, 2)))
+    out.sum().backward()
+    torch.testing.assert_close(leaf.grad, torch.full((2,), 6.0))
+
+
+VIEWS = [
+    lambda x: x.detach().t(),
+    lambda x: x.t().detach(),
+    lambda x: x.detach(),
+    lambda x: x.t(),
+    lambda x: (x * 2).t()[1:],
+    lambda x: torch.no_grad()(lambda: x.t())(),
+]
+
+
+@pytest.mark.parametrize("number", range(len(VIEWS)))
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_what_autograd_takes_for_a_view(number: int, requires_grad: bool) -> None:
+    fn = VIEWS[number]
+    x = torch.randn(2, 2, requires_grad=requires_grad)
+    got, expected = pycompiler.compile(fn, backend="aot_eager")(x), fn(x)
+    assert got.requires_grad == expected.requires_grad
+    if number != 4:
+        assert got._is_view() == expected._is_view()
+        assert (got._base is x) == (expected._base is x)
+        assert got.data_ptr() == expected.data_ptr()
+    got.detach().zero_()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_writes_of_the_same_value_count_versions(backend: str) -> None:
+    def copied(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.copy_(x)
+        return y
+
+    def assigned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x[:] = x
+        return y + 1
+
+    for fn in (copied, assigned):
+        args = torch.randn(3), torch.randn(3)
+        expected = _versions(fn, *clones(args))
+        assert _versions(pycompiler.compile(fn, backend=backend), *clones(args)) == expected == [1, 0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_writes_to_what_is_read_raise_as_in_eager(backend: str) -> None:
+    def into_itself(x: torch.Tensor, i: torch.Tensor) -> None:
+        x.index_add_(0, i, x)
+
+    def shifted(x: torch.Tensor, i: torch.Tensor) -> None:
+        x[1:].add_(x[:-1])
+
+    def apart(x: torch.Tensor, i: torch.Tensor) -> None:
+        x[:1] = x[1:] * 2
+        x[:1] = x[1:]
+        x.mul_(x)
+
+    for fn in (into_itself, shifted):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            pycompiler.compile(fn, backend=backend)(torch.randn(3), torch.tensor([0, 1, 2]))
+    x = torch.tensor([1.0, 3])
+    pycompiler.compile(apart, backend=backend, fullgraph=True)(x, torch.tensor([0, 1]))
+    torch.testing.assert_close(x, torch.tensor([9.0, 9]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_output_view_of_an_intermediate_is_written(backend: str) -> None:
+    def run(fn: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_()
+        out = fn(x)
+        out.mul_(3)
+        (out * out).sum().backward()
+        assert x.grad is not None
+        return out, x.grad
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2)[1:]
+
+    torch.testing.assert_close(run(pycompiler.compile(fn, backend=backend)), run(fn))
+
+
+def test_one_of_several_views_is_not_written() -> None:
+    x = torch.randn(3, 3, requires_grad=True)
+    for fn in (lambda t: (t * 2).chunk(3), lambda t: (t * 2).unbind(0)):
+        part = pycompiler.compile(fn, backend="aot_eager")(x)[0]
+        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+            part.mul_(2)
+
+
+STRIDED = [
+    lambda x: torch.softmax(x, 0),
+    lambda x: torch.log_softmax(x, 1),
+    lambda x: nn.functional.layer_norm(x, (2,)),
+    lambda x: nn.functional.batch_norm(x, torch.zeros(2), torch.ones(2)),
+    lambda x: nn.functional.group_norm(x, 1),
+]
+
+
+@pytest.mark.parametrize("number", range(len(STRIDED)))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_strides_are_those_of_the_whole_operator(number: int, backend: str) -> None:
+    fn = STRIDED[number]
+    x = torch.randn(2, 3).t().requires_grad_()
+    got, expected = pycompiler.compile(fn, backend=backend)(x), fn(x)
+    torch.testing.assert_close(got, expected)
+    assert got.stride() == expected.stride()
