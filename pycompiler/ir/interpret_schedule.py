@@ -53,11 +53,13 @@ def interpret_schedule(schedule: Schedule, inputs: Sequence[Any], *, share: bool
 
 @dataclass
 class _Block:
-    """Memory: `flat` as the buffer `holder` sees it; `written`: which of its elements something has written."""
+    """Memory: `flat` as the buffer `holder` sees it; `written`: which of its elements something has written; `size` in
+    bytes."""
 
     holder: str
     flat: Tensor
     written: Tensor
+    size: int
 
 
 @dataclass
@@ -86,7 +88,7 @@ class _Machine:
     def own(self, name: str, t: Tensor) -> None:
         extent = storage_extent(t.shape, t.stride())
         flat = t.detach().as_strided((extent,), (1,), t.storage_offset())
-        self.blocks[name] = _Block(name, flat, torch.ones(extent, dtype=torch.bool))
+        self.blocks[name] = _Block(name, flat, torch.ones(extent, dtype=torch.bool), extent * t.element_size())
 
     def home(self, name: str) -> str:
         """Whose memory a buffer lives in: another's only where the plan is followed, or an input's new value is stored."""
@@ -100,16 +102,14 @@ class _Machine:
         if home == self.schedule.stores.get(buffer.name):
             return self.blocks[home]
         extent = storage_extent(self.ints(buffer.shape), self.ints(buffer.stride))
-        before = self.blocks.get(home)
+        need, before = extent * buffer.dtype.itemsize, self.blocks.get(home)
         if home in self.freed:
             raise ScheduleFault(f"{buffer.name} is stored in {home}, which was freed")
-        if before is not None and before.flat.numel() * before.flat.element_size() < extent * buffer.dtype.itemsize:
+        if before is not None and before.size < need:
             raise ScheduleFault(f"{buffer.name} does not fit into the memory of {home}")
         flat = torch.full((extent,), _filler(buffer.dtype), dtype=buffer.dtype)
-        if before is not None:  # the new holder's bytes are the old one's
-            bytes_ = before.flat.view(torch.uint8)[: extent * buffer.dtype.itemsize]
-            flat.view(torch.uint8).copy_(bytes_)
-        self.blocks[home] = _Block(buffer.name, flat, torch.zeros(extent, dtype=torch.bool))
+        size = need if before is None else before.size
+        self.blocks[home] = _Block(buffer.name, flat, torch.zeros(extent, dtype=torch.bool), size)
         return self.blocks[home]
 
     def block(self, name: str) -> _Block:

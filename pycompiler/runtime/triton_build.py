@@ -39,7 +39,7 @@ class Launch:
         self.compiled: dict[int, Any] = {}
 
     def __call__(self, *tensors: torch.Tensor) -> None:
-        if not self.grid[0]:
+        if 0 in self.grid:
             return
         device = tensors[0].device.index
         addresses = [t.data_ptr() for t in tensors]

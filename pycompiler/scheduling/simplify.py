@@ -75,7 +75,7 @@ def prepare(program: Program, alone: Set[str] = frozenset()) -> Graph:
     last = {id(copy) for copy in copies.values()}
     nodes = [_own_vars(n) if isinstance(n, Loop) else n for n in program.nodes if id(n) not in last]
     graph = Graph(nodes, kept, buffers, copies=copies, alone=alone)
-    for step in (drop_dead, split_reductions, inline_all, drop_dead):
+    for step in (drop_dead, split_reductions, fill_empty_folds, inline_all, drop_dead):
         graph = step(graph.index())
     if copies:
         graph.nodes = readers_first(graph.nodes, copies)
@@ -217,6 +217,24 @@ def _argument(graph: Graph, node: Loop) -> list[Loop]:
 TWO_PASSES: dict[str, Callable[[Graph, Loop], list[Loop]]] = {
     "welford": _welford, "argmax": _argument, "argmin": _argument,
 }  # fmt: skip
+
+
+# What a fold over nothing gives.
+IDENTITY: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1}
+
+
+def fill_empty_folds(graph: Graph) -> Graph:
+    """A fold over nothing is a fill: kernels have points, or there is nothing to do."""
+    return replace(graph, nodes=[_filled(node) if isinstance(node, Loop) else node for node in graph.nodes])
+
+
+def _filled(loop: Loop) -> Loop:
+    fold = loop.reduction
+    if fold is None or fold.kind not in IDENTITY or not any(n == 0 for n in fold.ranges):
+        return loop
+    dtype = loop.out[0].dtype
+    number = (bool if dtype == torch.bool else float if dtype.is_floating_point else int)(IDENTITY[fold.kind])
+    return replace(loop, body=(Op("const", (), dtype, (number,)),), results=(0,), reduction=None)
 
 
 # ---- inlining -----------------------------------------------------------------------------------------------------

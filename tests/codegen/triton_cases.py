@@ -124,6 +124,18 @@ CASES: dict[str, Case] = {
     "booleans": (lambda x: (x & True, x.float() * 2, torch.ones_like(x), x.int() + 1), [r(9, 33) > 0]),
     "scalar": (lambda x, s: x * s + 1, [r(9), torch.tensor(3.0)]),
     "empty": (lambda x: x + 1, [r(0, 5)]),
+    "folds_of_nothing": (
+        lambda x: (
+            x[:0].sum(),
+            x[:0].sum(0),
+            x[:, :0].prod(1),
+            x[:0].any(),
+            x[:, :0].sum(0),
+            x[:0].mean(),
+            x[:0, :0].sum(1),
+        ),
+        [r(5, 3)],
+    ),
     "one_element": (lambda x: x + 1, [r(1)]),
 }
 

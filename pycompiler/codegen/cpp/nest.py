@@ -113,7 +113,7 @@ class NestWriter:
         for s in nest.stages:
             self.comments += [f"// {s.outputs[0]}: {' '.join(s.loop.origin)}"] if s.loop.origin else []
         if any(n == 0 for _, n in nest.dims):
-            return NestCode(self.comments, [], self.write_empty(), [])
+            return NestCode(self.comments, [], [], [])
         self.ranges = dict(nest.dims)
         self.outer, self.inner_dims = self.division()
         self.names = {v: f"i{k}" for k, (v, _) in enumerate(self.outer)}
@@ -125,24 +125,6 @@ class NestWriter:
         body, finish = self.assemble(loops, rows)
         alone = not self.accumulated and not shared_stores(nest)
         return NestCode(self.comments, self.around.shared, body, finish, loops if alone else [], rows)
-
-    def write_empty(self) -> list[str]:
-        """A nest over no points: folds give their identities."""
-        lines: list[str] = []
-        for s in self.nest.stages:
-            if s.loop.reduction is None or any(n == 0 for n in s.loop.ranges):
-                continue
-            dims = [(v, n) for v, n in zip(s.loop.vars, s.loop.ranges, strict=True)]
-            kind, dtype = s.loop.reduction.kind, s.loop.body[s.loop.results[0]].dtype
-            names = {v: f"i{k}" for k, (v, _) in enumerate(dims)}
-            context = Context(self.function, names | {x: x for x in self.free_symbols()}, dict(dims), set(), Scope())
-            value = f"({ctype(dtype).compute})" + identity(kind, dtype)
-            place = f"{self.function.pointers[s.loop.out[0].name]}[{context.index(s.loop.store_index[0])}]"
-            loops = [InnerLoop(names[v], "0", context.index(n)) for v, n in dims]
-            lines += nested(loops, [store(s.loop.out[0], place, value, dtype)])
-        if self.parallel and lines:
-            lines = ["#pragma omp single nowait", "{", *indent(lines), "}"]
-        return lines
 
     # ---- the shape -------------------------------------------------------------------------------------------------
 

@@ -67,12 +67,16 @@ class _Module:
                 lines += self.nest(f"{group.name}_nest{i}", nest, names, {})
             except Unsupported as refused:
                 raise Unsupported(str(refused), nest.origin) from None
+        if len(lines) == 1:
+            lines.append("    pass  # there are no points")
         self.parts.append("\n".join([*lines, ""]))
 
     def nest(
         self, name: str, nest: Nest, names: dict[str, str], spaces: dict[str, Buffer]
     ) -> Iterator[str] | list[str]:
         """The kernels of a nest; returns the lines that launch them."""
+        if any(n == 0 for _, n in nest.dims):
+            return []
         used = _used(nest)
         pointers = {b: p for b, p in names.items() if b in used} | {w: w for w in spaces if w in used}
         buffers = {**self.schedule.buffers, **spaces}
