@@ -223,7 +223,9 @@ def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Value:
 
 
 @lowering(aten.rsub)
-def rsub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Value:
+def rsub(low: Lowering, x: Value, y: Any, alpha: Any = 1) -> Any:
+    if x.dtype is torch.bool:
+        return NotImplemented  # ATen's kernel refuses it, its shape function does not
     return elementwise(low, lambda x, y: y - x * alpha, (x, y))
 
 

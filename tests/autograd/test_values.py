@@ -12,6 +12,7 @@ from ad_helpers import Compiled, check, fakes, lifted, loss_of
 from ad_models import GPT, ConvNet
 from torch import fx, nn
 
+import pycompiler
 from pycompiler.autograd import aot_eager, compile_joint
 
 
@@ -262,3 +263,13 @@ def test_inference_without_epilogue_is_the_compilers_callable() -> None:
     gm, _ = lifted(lambda x: x * 2, [torch.randn(3)])
     fn = compile_joint(gm, fakes(gm), fw_compiler=lambda g, i: kernel, bw_compiler=lambda g, i: kernel)
     assert fn is kernel
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_number_minus_integers(backend: str) -> None:
+    """Not their negative plus the number: unsigned ones have none, and bools are refused."""
+    numbers = torch.tensor([0, 1, 200], dtype=torch.uint8)
+    for fn in (lambda t: 0.1 - t, lambda t: 3 - t, lambda t: torch.rsub(t, 2, alpha=3)):
+        torch.testing.assert_close(pycompiler.compile(fn, backend=backend)(numbers), fn(numbers))
+    with pytest.raises((NotImplementedError, RuntimeError), match="Subtraction, the `-` operator, with a bool tensor"):
+        pycompiler.compile(lambda t: 0.1 - (t > 0), backend=backend)(numbers)

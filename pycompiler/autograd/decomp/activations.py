@@ -116,6 +116,8 @@ def sub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
 
 @rule(aten.rsub.Scalar)
 def rsub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
+    if not (x.is_floating_point() or x.is_complex()):
+        return NotImplemented  # the negative of an unsigned number is none; the kernel refuses bools
     return torch.neg(x) + other if alpha == 1 else torch.neg(x * alpha) + other
 
 

@@ -231,10 +231,17 @@ def apart(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> torch.
 
 
 # ---- is the program itself steady? ------------------------------------------------------------------------------------
-QUIET = frozenset(["clone", "_to_copy", "copy_", "cat", "stack", "index", "gather", "where", "zeros_like", "ones_like", "full", "zero_", "fill_", "empty",
+CASTS = frozenset(["_to_copy", "copy_"])
+QUIET = CASTS | frozenset(["clone", "cat", "stack", "index", "gather", "where", "zeros_like", "ones_like", "full", "zero_", "fill_", "empty",
                    "constant_pad_nd", "flip", "roll", "slice_backward", "select_backward", "index_select", "masked_fill", "detach", "repeat", "relu",
                    "threshold_backward", "new_zeros", "zeros", "ones", "full_like", "arange", "eye", "scatter", "tril", "triu", "embedding",
                    "lift_fresh", "_local_scalar_dense", "uniform_", "normal_", "select_scatter", "slice_scatter", "empty_like", "new_empty"])  # fmt: skip
+
+
+def narrows(result: Any, args: Any) -> bool:
+    """Whether a copy rounds."""
+    source = next((a for a in reversed(args) if isinstance(a, torch.Tensor)), result)
+    return isinstance(result, torch.Tensor) and UNIT.get(result.dtype, 0.0) > UNIT.get(source.dtype, 1.0)
 
 
 class Noise(TorchDispatchMode):
@@ -249,9 +256,8 @@ class Noise(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         packet = func.overloadpacket.__name__
-        if packet in QUIET or any(
-            a.alias_info is not None and not a.alias_info.is_write for a in func._schema.arguments
-        ):
+        views = any(a.alias_info is not None and not a.alias_info.is_write for a in func._schema.arguments)
+        if views or (packet in QUIET and not (packet in CASTS and narrows(result, args))):
             return result
         operands = max(
             (

@@ -24,10 +24,9 @@ class Overlaps(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         named = [(a, args[k] if k < len(args) else kwargs.get(a.name)) for k, a in enumerate(func._schema.arguments)]
-        targets = [
-            t for a, t in named if a.alias_info is not None and a.alias_info.is_write and isinstance(t, torch.Tensor)
-        ]
-        others = [t for a, t in named if isinstance(t, torch.Tensor) and not any(t is w for w in targets)]
+        written = [a.alias_info is not None and a.alias_info.is_write for a, _ in named]
+        targets = [t for (_, t), w in zip(named, written, strict=True) if w and isinstance(t, torch.Tensor)]
+        others = [t for (_, t), w in zip(named, written, strict=True) if not w and isinstance(t, torch.Tensor)]
         for target in targets:
             places = touched(target)
             if len(places) != target.numel() and func.overloadpacket.__name__ != "resize_":
