@@ -284,7 +284,7 @@ class FrameLookup:
             if disabled is not None:
                 found = _native.CompiledFunction(function, disabled, name=function.__qualname__)
             elif skip.why_not_hooked(function) is None:
-                found = new_compiled(function, family)
+                found = new_compiled(without_state(function), family)
             else:
                 return None
             family.hooked[code] = found
@@ -319,6 +319,15 @@ def disabled_by_torch(function: types.FunctionType) -> Callable[..., Any] | None
     target = run if "self" in function.__code__.co_freevars else without_self
     peer.leave_alone(target.__code__)
     return lambda *call: _native.Entry([], target, "function")
+
+
+def without_state(function: types.FunctionType) -> types.FunctionType:
+    """The function with empty cells and no defaults: for the hook's calls the engine takes those of the frame's own
+    function, and the first one's would stay alive with its code."""
+    cells = tuple(types.CellType() for _ in function.__code__.co_freevars)
+    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, None, cells or None)
+    made.__qualname__ = function.__qualname__
+    return made
 
 
 class modes_as_before:

@@ -58,16 +58,19 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
 
 
 class Break(Exception):
-    """The current instruction cannot be captured.  `kind` is a row of BREAK_KINDS."""
+    """The current instruction cannot be captured.  `kind` is a row of BREAK_KINDS.
 
-    def __init__(self, kind: str, seen: str = "") -> None:
+    `step`: that of the root frame before which to stop, when it is not the current one.
+    """
+
+    def __init__(self, kind: str, seen: str = "", step: int | None = None) -> None:
         if kind not in BREAK_KINDS:
             raise KeyError(f"unknown break kind {kind!r}")
         self.kind = kind
         self.seen = seen
         self.stack: tuple[UserFrame, ...] = ()
         self.frames: tuple[Any, ...] = ()  # the interpreter's frames at the break, outermost first
-        self.step: int | None = None  # step of the root frame before which to stop, when it is not the current one
+        self.step = step
         super().__init__(self.reason)
 
     @property

@@ -21,6 +21,7 @@ from pycompiler.capture.builtins.numbers import Getter
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
+from pycompiler.capture.effects import Place
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import Const
@@ -214,9 +215,7 @@ def _additions(value: Set) -> list[Value]:
     if order is None:
         if value.made_at is None:
             raise SkipFrame(f"a {value.cls.__name__} of which the order is not known is alive where the graph ends")
-        alive = Break("unsupported-operation", UNORDERED)
-        alive.step = value.made_at
-        raise alive
+        raise Break("unsupported-operation", UNORDERED, value.made_at)
     return order
 
 
@@ -237,11 +236,18 @@ def _object(head: Head, value: Object, name: str) -> None:
     elif isinstance(storage, Set):
         items = [head.load(v) for v in _additions(storage)]
         head.prepare += [*head.call(rebuild.fill_set, me, *items), *build.pop_top()]
+    if id(value) in head.cx.effects.tracebacks:
+        head.prepare += _grown_traceback(head, me, head.cx.effects.tracebacks[id(value)][1])
     stored = {k: v for k, v in value.overlay.items() if v is not DELETED}
     if stored:
         values = [head.load_item(v) for v in stored.values()]
         code = head.call(rebuild.set_attributes, build.load_fast(name), build.load_const(tuple(stored)), *values)
         head.prepare += [*code, *build.pop_top()]
+
+
+def _grown_traceback(head: Head, exception: Code, places: list[Place]) -> Code:
+    added = head.call(rebuild.add_traceback, exception, *[build.load_const(place) for place in places])
+    return [*added, *build.pop_top()]
 
 
 def _function(head: Head, value: Function, name: str) -> None:
@@ -277,10 +283,8 @@ def _iter(head: Head, value: Iter, name: str) -> None:
         return
     if value.recipe is None:
         kind = "generator" if isinstance(value, Generator) else value.cls.__name__
-        alive = Break("generator-state", f"a {kind} made inside of the frame")
-        alive.step = value.made_at
-        raise alive
-    make, args = value.recipe()
+        raise Break("generator-state", f"a {kind} made inside of the frame", value.made_at)
+    make, args = value.recipe(value.taken)
     head.store(head.call(make, *[head.load_item(a) for a in args]), name)
 
 
@@ -362,6 +366,8 @@ def replay_effects(head: Head) -> Code:
     for cell in effects.cells.values():
         contents = [] if cell.contents is None else [head.load_item(cell.contents)]
         code += [*head.call(rebuild.set_cell, head.load_source(_source(cell)), *contents), *build.pop_top()]
+    for exception, places in effects.raised_again():
+        code += _grown_traceback(head, head.load(exception), places)
     for fn, args in effects.calls:
         code += [*build.call_function(head.load(fn), *[head.load_item(a) for a in args]), *build.pop_top()]
     return code

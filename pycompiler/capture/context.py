@@ -63,6 +63,11 @@ class Capture:
         self.module_hooks_checked: bool | None = None
         self.guard("global_state", const_source(torch), global_state())
 
+    def release(self) -> None:
+        """Forget everything: values, frames and the capture refer to each other in circles, and to what was passed."""
+        self.graph.__dict__.clear()
+        self.__dict__.clear()
+
     # guards and objects ---------------------------------------------------------------------------------------
     def guard(self, kind: str, source: Source, arg: Any = None, others: tuple[Source, ...] = ()) -> None:
         tag = arg if isinstance(arg, (str, int, bool, type(None))) else id(arg)
@@ -314,6 +319,12 @@ class Capture:
                 exception.raised_at = self.frames[0].begin
         return Raised(exception)
 
+    def passing(self, exception: Value) -> None:
+        """An exception is raised in the innermost frame, or comes out of a call there: its traceback grows."""
+        if self.frames:
+            code, line = self.frames[-1].code, self.frames[-1].user_frame().lineno
+            self.effects.passed(exception, (code.co_filename, code.co_name, code.co_qualname, line))
+
     def throw_from(self, cls: type[BaseException], text: str, cause: Value) -> NoReturn:
         """`raise cls(text) from cause`."""
         made = Object(cls, args=[Const(text)])
@@ -391,7 +402,7 @@ class Capture:
         """iter(container) or reversed(container), which generated code makes again and advances."""
         elements = iter(list(value.iterate(self))[::-1]) if backwards else value.iterate(self)
         make = rebuild.reversed_at if backwards else rebuild.iterator_at
-        made = Iter(elements, kind, lambda: (make, [value, Const(made.taken)]))
+        made = Iter(elements, kind, lambda taken: (make, [value, Const(taken)]))
         return made
 
     def next_of(self, iterator: Value) -> Value | None:

@@ -26,7 +26,6 @@ from pycompiler.capture.breaks import Break, Raised, SkipFrame
 from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.analysis import live_locals
-from pycompiler.capture.bytecode.assemble import UnitOf
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.frames import (
     FrameLayout,
@@ -38,6 +37,7 @@ from pycompiler.capture.bytecode.frames import (
     tail_call,
     whole,
 )
+from pycompiler.capture.bytecode.instruction import UnitOf
 from pycompiler.capture.bytecode.shapes import stack_kinds
 from pycompiler.capture.codegen import Head, replay_effects, return_template
 from pycompiler.capture.context import Capture
@@ -187,6 +187,8 @@ class _Session:
                 broke = Break("uncaught-exception", r.value.describe())
                 record = BreakRecord(broke.kind, broke.reason, broke.hint, (frame.user_frame(),))
                 stop = r.value.raised_at if isinstance(r.value, Object) and r.value.raised_at else frame.begin
+            finally:
+                cx.release()
             if on_break is not None:
                 on_break(record)
             if record.kind == "trace-budget":  # resuming would spend the budget again and again
@@ -253,7 +255,7 @@ class _Session:
             cells = self.frame_cells(head, root)
             stores = self.store_locals(head, root, names)
             pushes = self.push_stack(head, root, instruction)
-            deletes = self.delete_locals(root, names)
+            deletes = self.delete_locals(root)
             tail = [*replay_effects(head), *self.restore_state(head), *cells, *stores, *pushes, *deletes]
             captured = self.captured(cx, head, tail=tail, at=instruction.offset, frame=root)
         captured.broke = record
@@ -276,7 +278,10 @@ class _Session:
                 cells = self.frame_cells(head, frame)
                 final = build.call_function(build.load_const(self.host.tail_call), build.load_const(fn), *loads)
                 effects = [*replay_effects(head), *self.restore_state(head)]
-                return [*effects, *cells, *final, *build.return_value()]
+                tail = distinct([*effects, *cells, *final, *build.return_value()])
+                for i in tail:  # to a traceback the callee's resume function is the call
+                    i.positions, i.lineno = instruction.positions, instruction.lineno
+                return tail
             result = build.call_function(build.load_const(fn), *loads)
         raise AssertionError
 
@@ -329,9 +334,12 @@ class _Session:
             stores = [*build.store_raw(name), *stores]
         return [*loads, *stores]
 
-    def delete_locals(self, frame: Frame, names: list[str]) -> Code:
-        """Deletions of parameters that are unbound now: the last step, since others may be loaded from them."""
-        unbound = [n for n in names if n in self.values and n not in frame.locals and n not in frame.free]
+    def delete_locals(self, frame: Frame) -> Code:
+        """Deletions of parameters that are unbound now: the last step, since others may be loaded from them.
+
+        Those that nothing reads any more too: an exception that a parameter holds would hold this frame by its traceback.
+        """
+        unbound = [n for n in self.values if n not in frame.locals and n not in frame.free]
         return [i for n in unbound for i in build.delete_fast(n)]
 
     def push_stack(self, head: Head, frame: Frame, instruction: Any) -> Code:
@@ -396,7 +404,9 @@ class _Session:
             return result
         assert tail is not None
         start = self.call_graph(head, self.host.shielded(compiled), inputs) if compiled is not None else []
-        code = distinct([*start, *head.prepare, *tail])
+        made_here = dict.fromkeys(i.argval for i in (*start, *head.prepare) if i.opname == "STORE_FAST")
+        left = [i for name in made_here for i in build.delete_fast(name)] if at is not None else []
+        code = distinct([*start, *head.prepare, *tail, *left])
         if at is None:
             made = whole(self.code, code)
         else:

@@ -20,6 +20,8 @@ from pycompiler.ir.guards import UserFrame
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+RERAISES = ("RERAISE", "CLEANUP_THROW", "RAISE_VARARGS")
+"""Opcodes that raise again what has passed their frame before; RAISE_VARARGS without argument is `raise`."""
 _DECODED: dict[types.CodeType, tuple[list[Instruction], dict[Instruction, int]]] = {}
 
 
@@ -133,9 +135,14 @@ class Frame:
 
     def unwind(self, raised: Raised) -> None:
         """Continue at the handler of the current instruction, or leave the frame."""
+        if not self.current.opname.startswith(RERAISES) or self.current.opname == "RAISE_VARARGS" and self.current.arg:
+            self.cx.passing(raised.value)
         entry = self.current.handler
         if entry is None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                del raised  # which holds this frame of ours by its traceback
         del self.stack[entry.depth :]
         if entry.lasti:
             self.push(self.cx.make(self.current.offset or 0))

@@ -8,6 +8,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from pycompiler import _native
+
 
 def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     """An instance without running Python-level `__new__` and `__init__`; `args` are an exception's."""
@@ -84,6 +86,27 @@ def make_function(
     if attributes:
         made.__dict__.update(attributes)
     return made
+
+
+def _place() -> Iterator[None]:
+    yield
+
+
+def add_traceback(exception: BaseException, *places: tuple[str, str, str, int]) -> None:
+    """Let the exception have passed these places (file, name, qualified name, line), the innermost first.
+
+    CPython takes for granted that what is being handled has a traceback: `with` passes it to `__exit__` unchecked.
+    The frames are those of generators that never run: they hold no variables and lead to no caller.
+    """
+    traceback = exception.__traceback__
+    _native.pause_hook()  # the code bears the user's names
+    try:
+        for filename, name, qualname, line in places:
+            code = _place.__code__.replace(co_filename=filename, co_name=name, co_qualname=qualname)
+            traceback = types.TracebackType(traceback, types.FunctionType(code, {})().gi_frame, -1, line)
+    finally:
+        _native.resume_hook()
+    exception.__traceback__ = traceback
 
 
 def make_tuple_subclass(cls: type, *items: Any) -> Any:

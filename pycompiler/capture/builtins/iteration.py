@@ -33,7 +33,7 @@ def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         value: Value = cx.call(fn, [], {})
         return None if cx.same(value, sentinel) or cx.equal(value, sentinel) else value
 
-    return Iter(step, type(iter(int, 1)), lambda: (iter, [fn, sentinel]))
+    return Iter(step, type(iter(int, 1)), lambda taken: (iter, [fn, sentinel]))
 
 
 @builtin(next)
@@ -63,12 +63,13 @@ def enumerate_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     start = cx.index(args[1] if len(args) > 1 else kwargs.get("start", Const(0)))
     source = cx.iterator(args[0])
 
+    numbers = itertools.count(start)
+
     def step() -> Value | None:
         value = cx.next_of(source)
-        return None if value is None else Tuple([Const(start + made.taken), cx.realize(value)])
+        return None if value is None else Tuple([Const(next(numbers)), cx.realize(value)])
 
-    made = Iter(step, enumerate, lambda: (enumerate, [source, Const(start + made.taken)]))
-    return made
+    return Iter(step, enumerate, lambda taken: (enumerate, [source, Const(start + taken)]))
 
 
 @constructor(zip)
@@ -87,7 +88,7 @@ def zip_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             row.append(cx.realize(value))
         return Tuple(row) if row else None
 
-    return Iter(step, zip, lambda: (rebuild.zip_strict if strict else zip, iterators))
+    return Iter(step, zip, lambda taken: (rebuild.zip_strict if strict else zip, iterators))
 
 
 def _check_strict(cx: Capture, iterators: list[Value], ended: int) -> None:
@@ -116,7 +117,7 @@ def map_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             row.append(value)
         return cx.call(fn, row, {})
 
-    return Iter(step, map, lambda: (map, [fn, *iterators]))
+    return Iter(step, map, lambda taken: (map, [fn, *iterators]))
 
 
 def _filtering(cls: Any, keep: bool) -> Callable[[Capture, Args, Kwargs], Value]:
@@ -129,7 +130,7 @@ def _filtering(cls: Any, keep: bool) -> Callable[[Capture, Args, Kwargs], Value]
                     return value
             return None
 
-        return Iter(step, cls, lambda: (cls, [fn, source]))
+        return Iter(step, cls, lambda taken: (cls, [fn, source]))
 
     return make
 
@@ -172,7 +173,7 @@ def _chained(cx: Capture, iterables: Value) -> Value:
                 return None
             state.append(cx.iterator(cx.realize(inner)))
 
-    return Iter(step, itertools.chain, lambda: (rebuild.chain_from, [state[0] if state else Tuple([]), outer]))
+    return Iter(step, itertools.chain, lambda taken: (rebuild.chain_from, [state[0] if state else Tuple([]), outer]))
 
 
 @constructor(itertools.chain)
@@ -189,14 +190,10 @@ def chain_from_iterable(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def repeat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     times = args[1] if len(args) > 1 else kwargs.get("times")
     if times is None:
-        return Iter(lambda: args[0], itertools.repeat, lambda: (itertools.repeat, [args[0]]))
+        return Iter(lambda: args[0], itertools.repeat, lambda taken: (itertools.repeat, [args[0]]))
     n = max(0, cx.index(times))
-    made = Iter(
-        lambda: args[0] if made.taken < n else None,
-        itertools.repeat,
-        lambda: (itertools.repeat, [args[0], Const(n - made.taken)]),
-    )
-    return made
+    values = itertools.repeat(args[0], n)
+    return Iter(values, itertools.repeat, lambda taken: (itertools.repeat, [args[0], Const(n - taken)]))
 
 
 @constructor(itertools.count)
@@ -210,7 +207,7 @@ def count(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         state[0] = operators.binary(cx, "+", value, by)
         return value
 
-    return Iter(step, itertools.count, lambda: (itertools.count, [state[0], by]))
+    return Iter(step, itertools.count, lambda taken: (itertools.count, [state[0], by]))
 
 
 @constructor(itertools.cycle)
@@ -249,7 +246,7 @@ def _combinatoric(fn: Any) -> Callable[[Capture, Args, Kwargs], Value]:
 def _of_rows(rows: Iterator[Value], cls: Any) -> Iter:
     """An iterator over values that are known: it can be made again from those that are left."""
     left = list(rows)
-    made = Iter(iter(left), cls, lambda: (rebuild.iterator_at, [Tuple(left), Const(made.taken)]))
+    made = Iter(iter(left), cls, lambda taken: (rebuild.iterator_at, [Tuple(left), Const(taken)]))
     return made
 
 
@@ -281,7 +278,7 @@ def starmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         row = cx.next_of(source)
         return None if row is None else cx.call(fn, list(cx.elements(row)), {})
 
-    return Iter(step, itertools.starmap, lambda: (itertools.starmap, [fn, source]))
+    return Iter(step, itertools.starmap, lambda taken: (itertools.starmap, [fn, source]))
 
 
 @constructor(itertools.takewhile)

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 
-from pycompiler.capture.bytecode.analysis import stack_depth, variables_used
-from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX, cell_names, opcode_number, slot_names
-from pycompiler.capture.bytecode.instruction import Handler, Instruction, Positions
+from pycompiler.capture.bytecode.analysis import variables_used
+from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX, cell_names, opcode_number, parameters, slot_names
+from pycompiler.capture.bytecode.instruction import Handler, Instruction, Positions, UnitOf
 from pycompiler.capture.bytecode.locations import ExceptionRow, encode_exception_table, encode_locations
 from pycompiler.capture.bytecode.tables import (
     BINARY_OPERATORS,
@@ -35,15 +35,9 @@ from pycompiler.capture.bytecode.tables import (
     VERSION,
     encode_compare,
 )
+from pycompiler.capture.bytecode.verify import prove
 
 _HAS_DOCSTRING = 0x4000000 if VERSION >= (3, 13) else 0
-
-
-@dataclass(frozen=True)
-class UnitOf:
-    """A constant known only after assembly: the code unit (as in `lasti`) of `target`, or of a copy with its offset."""
-
-    target: Instruction
 
 
 @dataclass
@@ -128,11 +122,13 @@ def assemble(
     qualname: str | None = None,
     flags: int | None = None,
     keep: Iterable[object] = (),
+    cell_arguments: Iterable[str] = (),
 ) -> CodeType:
     """The code object of `instructions`; what is not given is as in `code`.
 
     `argnames` makes all parameters positional (no defaults kinds, no `*args`). Locals that the instructions use and
     `varnames` lacks are appended. `keep` are objects to hold in `co_consts` although no instruction loads them.
+    `cell_arguments` are the parameters that are given cell objects. Code that `verify.prove` rejects raises `Unsound`.
     """
     return assemble_with_offsets(
         instructions,
@@ -145,6 +141,7 @@ def assemble(
         qualname=qualname,
         flags=flags,
         keep=keep,
+        cell_arguments=cell_arguments,
     ).code
 
 
@@ -160,6 +157,7 @@ def assemble_with_offsets(
     qualname: str | None = None,
     flags: int | None = None,
     keep: Iterable[object] = (),
+    cell_arguments: Iterable[str] = (),
 ) -> Assembly:
     """`assemble`, which also says where each instruction went."""
     variables = _variables(instructions, code, argnames, varnames, cellvars, freevars)
@@ -169,7 +167,14 @@ def assemble_with_offsets(
         pools.const(code.co_consts[0] if argnames is None else None)
     emissions = _emit(instructions, variables.slots(), pools)
     _place(emissions)
-    depth = max(stack_depth(instructions).values(), default=0)
+    depth = prove(
+        instructions,
+        variables.slots(),
+        bound=parameters(code) if argnames is None else argnames,
+        cells=cell_arguments,
+        own=variables.cell,
+        free=variables.free,
+    )
     flags = code.co_flags if flags is None else flags
     if argnames is not None:
         flags &= ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | _HAS_DOCSTRING)

@@ -7,6 +7,7 @@ Example: ``[i.opname for i in decode(f.__code__)]``.
 
 from __future__ import annotations
 
+import inspect
 from itertools import pairwise
 from types import CodeType
 
@@ -41,6 +42,13 @@ def slot_names(code: CodeType) -> list[str]:
     own = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames)]
     free = set(code.co_freevars)
     return [name + LOCAL_SUFFIX if name in free else name for name in own] + list(code.co_freevars)
+
+
+def parameters(code: CodeType) -> tuple[str, ...]:
+    """The names of the slots that hold arguments: positional, keyword-only, `*args`, `**kwargs`."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += sum(bool(code.co_flags & flag) for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
+    return tuple(slot_names(code)[:count])
 
 
 def cell_names(code: CodeType) -> tuple[str, ...]:

@@ -21,10 +21,11 @@ from types import CodeType
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.analysis import reachable
 from pycompiler.capture.bytecode.assemble import assemble
-from pycompiler.capture.bytecode.decode import decode, preamble_cells, slot_names
+from pycompiler.capture.bytecode.decode import decode, parameters, preamble_cells, slot_names
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.resume import (
     ResumeInfo,
+    cell_parameters,
     origin_of,
     original_offset,
     restore_cells,
@@ -43,8 +44,6 @@ from pycompiler.capture.bytecode.shapes import (
 )
 
 Tail = Sequence[Instruction] | Callable[[], Sequence[Instruction]]
-_COUNTED = 0x04, 0x08
-"""CO_VARARGS, CO_VARKEYWORDS: each adds one parameter."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,7 @@ class FrameLayout:
     @staticmethod
     def of(code: CodeType) -> FrameLayout:
         """The layout of a code object."""
-        count = code.co_argcount + code.co_kwonlyargcount + sum(bool(code.co_flags & flag) for flag in _COUNTED)
-        return FrameLayout(tuple(slot_names(code)[:count]), code.co_freevars, preamble_cells(code, decode(code)))
+        return FrameLayout(parameters(code), code.co_freevars, preamble_cells(code, decode(code)))
 
 
 def preamble(code: CodeType, body: Sequence[Instruction]) -> list[Instruction]:
@@ -147,7 +145,10 @@ def whole(code: CodeType, head: Sequence[Instruction], *, name: str | None = Non
 def _assemble(instructions: list[Instruction], code: CodeType, name: str | None) -> CodeType:
     layout = FrameLayout.of(code)
     locals_ = tuple(slot_names(code)[: code.co_nlocals])
-    return assemble(shielded(instructions), code, argnames=layout.params, varnames=locals_, name=name)
+    cells = cell_parameters(resume_info(code))
+    return assemble(
+        shielded(instructions), code, argnames=layout.params, varnames=locals_, name=name, cell_arguments=cells
+    )
 
 
 def _tail(tail: Tail) -> list[Instruction]:

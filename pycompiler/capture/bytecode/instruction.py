@@ -1,6 +1,6 @@
 """The instruction record that every file of this room exchanges.
 
-In: nothing. Out: `Instruction`, `Handler`.
+In: nothing. Out: `Instruction`, `Handler`, `UnitOf`.
 
 What `argval` holds, by family of opcode:
 
@@ -68,3 +68,10 @@ class Instruction:
         shown = f" {self.argval!r}" if self.argval is not None else f" {self.arg}" if self.arg is not None else ""
         where = f" -> {self.target.opname}@{self.target.offset}" if self.target is not None else ""
         return f"<{self.offset} {self.opname}{shown}{where}>"
+
+
+@dataclass(frozen=True)
+class UnitOf:
+    """A constant known only after assembly: the code unit (as in `lasti`) of `target`, or of a copy with its offset."""
+
+    target: Instruction

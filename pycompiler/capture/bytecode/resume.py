@@ -20,9 +20,9 @@ from types import CodeType
 
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.analysis import reachable, variables_used
-from pycompiler.capture.bytecode.assemble import UnitOf, assemble_with_offsets
+from pycompiler.capture.bytecode.assemble import assemble_with_offsets
 from pycompiler.capture.bytecode.decode import cell_names, decode, preamble_cells, slot_names
-from pycompiler.capture.bytecode.instruction import Instruction
+from pycompiler.capture.bytecode.instruction import Instruction, UnitOf
 from pycompiler.capture.bytecode.shapes import check_function, find, group, shielded, stack_kinds
 
 
@@ -56,6 +56,14 @@ def resume_info(code: CodeType) -> ResumeInfo | None:
     """The `ResumeInfo` of a resume function's code object, None for any other."""
     last = code.co_consts[-1] if code.co_consts else None
     return last if isinstance(last, ResumeInfo) else None
+
+
+def cell_parameters(info: ResumeInfo | None) -> tuple[str, ...]:
+    """The parameters of a resume function that are given cell objects; none of an ordinary function's are."""
+    if info is None:
+        return ()
+    cells = cell_names(info.original)
+    return tuple(name for name in info.locals if name in cells)
 
 
 def origin_of(code: CodeType) -> tuple[CodeType, dict[int, int] | None]:
@@ -143,6 +151,7 @@ def _build(
         name=f"resume_in_{plain}_at_{line}",
         qualname=f"{code.co_qualname.rpartition('.')[0]}.resume_in_{plain}_at_{line}".lstrip("."),
         keep=(info,),
+        cell_arguments=cell_parameters(info),
     )
     places = assembly.offsets
     info.offsets = {places[i]: i.offset for i in body if i.offset is not None}

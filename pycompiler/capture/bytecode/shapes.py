@@ -16,7 +16,7 @@ from types import CodeType
 from pycompiler.capture.bytecode.analysis import stack_depth, stack_effect
 from pycompiler.capture.bytecode.decode import decode
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.tables import FOR_ITER_LANDING, STOPS, VERSION
+from pycompiler.capture.bytecode.tables import FOR_ITER_LANDING, QUIET, STOPS, VERSION
 
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 _CALL_PARTS = ("KW_NAMES", "PRECALL", "CALL")
@@ -111,7 +111,7 @@ def stack_kinds(instructions: Sequence[Instruction]) -> dict[Instruction, tuple[
             pending.append((following, _kinds_after(instruction, before, reached[following])))
         if instruction.target is not None:
             pending.append((instruction.target, _resized(before, reached[instruction.target])))
-        if (handler := instruction.handler) is not None:
+        if (handler := instruction.handler) is not None and instruction.opname not in QUIET:
             pushed = ("lasti", "value") if handler.lasti else ("value",)
             pending.append((handler.target, before[: handler.depth] + pushed))
     return kinds

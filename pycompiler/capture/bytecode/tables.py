@@ -61,6 +61,9 @@ JUMP: Final = _names(opcode.hasjrel) | JUMP_UNCONDITIONAL | {f"POP_JUMP_{kind}" 
 """Every jump, the version-independent spellings JUMP, JUMP_NO_INTERRUPT and POP_JUMP_IF_* included."""
 STOPS: Final = JUMP_UNCONDITIONAL | {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 """Opcodes after which the next instruction does not run."""
+QUIET: Final = frozenset(["NOP", "PUSH_NULL", "COPY", "SWAP", "PUSH_EXC_INFO", "POP_EXCEPT", "LOAD_CONST", "MAKE_CELL",
+                          "LOAD_FAST_AND_CLEAR", "STORE_FAST", "PRECALL", "KW_NAMES"])  # fmt: skip
+"""Opcodes that never raise: their handler, if any, learns nothing from them. Jumps forward do not raise either."""
 
 NAME_SHIFT: Final[dict[str, int]] = {
     "LOAD_GLOBAL": 1,

@@ -20,14 +20,15 @@ class Iter(Value):
     """An iterator made during capture.  `cls` is the type Python gives it (list_iterator, zip, ...).
 
     `step` gives the next element or None at the end.  `recipe` says how generated code makes an iterator in the same
-    state: a function and its arguments; without one, the iterator cannot be alive where the graph ends.
+    state: a function and its arguments, from the number of elements taken; without one, the iterator cannot be alive
+    where the graph ends.
     """
 
     def __init__(
         self,
         step: Callable[[], Value | None] | Iterator[Value],
         cls: type = type(iter([])),
-        recipe: Callable[[], Recipe] | None = None,
+        recipe: Callable[[int], Recipe] | None = None,
     ) -> None:
         self.step: Callable[[], Value | None] = step if callable(step) else (lambda: next(step, None))
         self.cls = cls

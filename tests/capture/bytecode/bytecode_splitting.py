@@ -15,7 +15,6 @@ from pycompiler.capture.bytecode import (
     tail_call,
 )
 from pycompiler.capture.bytecode.analysis import reachable
-from pycompiler.capture.bytecode.assemble import UnitOf
 from pycompiler.capture.bytecode.build import (
     call_function,
     enter_handler,
@@ -31,7 +30,8 @@ from pycompiler.capture.bytecode.build import (
     store_raw,
 )
 from pycompiler.capture.bytecode.decode import slot_names
-from pycompiler.capture.bytecode.instruction import Handler, Instruction
+from pycompiler.capture.bytecode.instruction import Handler, Instruction, UnitOf
+from pycompiler.capture.bytecode.resume import cell_parameters
 from pycompiler.capture.bytecode.shapes import find, group, shielded, stack_kinds
 from pycompiler.capture.bytecode.tables import FOR_ITER_LANDING, OPMAP
 
@@ -127,7 +127,9 @@ def intercept(code, at, callback, from_head=False):
             i.handler = Handler(gate, i.handler.depth, i.handler.lasti)
     keep = () if info is None else (info,)
     names = tuple(slot_names(code)[: code.co_nlocals])
-    return assemble(shielded([*body[:position], gate, *body[position:], *tail]), code, varnames=names, keep=keep)
+    cells = cell_parameters(resume_info(code))
+    instructions = shielded([*body[:position], gate, *body[position:], *tail])
+    return assemble(instructions, code, varnames=names, keep=keep, cell_arguments=cells)
 
 
 class Splitter:

@@ -1,0 +1,180 @@
+"""Exceptions and lifetimes around graph breaks: what handlers see, what tracebacks say, what dies with the call."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import traceback
+import weakref
+
+import pytest
+import torch
+
+import pycompiler
+
+
+@contextlib.contextmanager
+def manager(log):
+    try:
+        yield 1
+    finally:
+        log.append("out")
+
+
+def brk(value):
+    pycompiler.graph_break()
+    return value
+
+
+def names_and_lines(error):
+    frames = traceback.extract_tb(error.__traceback__)
+    return [(f.name, f.lineno) for f in frames if f.filename == __file__]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_an_exception_leaves_try_finally_in_a_generator_manager_after_a_break(backend):
+    def program(x, log):
+        with manager(log):
+            try:
+                y = brk(x + 1)
+                raise brk(ValueError("t"))
+            finally:
+                log.append(float(y.sum()))
+
+    log = []
+    with pytest.raises(ValueError, match="t"):
+        pycompiler.compile(program, backend=backend)(torch.ones(2), log)
+    assert log == [4.0, "out"]
+
+
+def test_an_exit_method_gets_the_traceback_of_an_exception_that_was_captured():
+    class Keeper:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, cls, value, tb):
+            pycompiler.graph_break()
+            self.seen = [(f.name, f.lineno) for f in traceback.extract_tb(tb)]
+            return True
+
+    def inner(x):
+        raise KeyError(x.shape[0])
+
+    def program(x, keeper):
+        with keeper:
+            inner(x)
+        return x + 1
+
+    wanted, found = Keeper(), Keeper()
+    program(torch.ones(2), wanted)
+    assert torch.equal(pycompiler.compile(program, backend="eager")(torch.ones(2), found), torch.full((2,), 2.0))
+    assert found.seen == wanted.seen
+    assert [name for name, _ in found.seen] == ["program", "inner"]
+
+
+def test_an_existing_exception_raised_again_grows_its_traceback():
+    known = ValueError("known")
+
+    def program(x):
+        try:
+            raise known
+        except ValueError:
+            pycompiler.graph_break()
+        return x + 1
+
+    program(torch.ones(2))
+    wanted = names_and_lines(known)
+    known.__traceback__ = None
+    pycompiler.compile(program, backend="eager")(torch.ones(2))
+    assert names_and_lines(known) == wanted
+
+
+def test_the_caller_of_a_broken_callee_is_at_its_call():
+    def callee(x):
+        pycompiler.graph_break()
+        raise ValueError(x.shape[0])
+
+    def program(x):
+        y = x + 1
+        return callee(y)
+
+    seen = []
+    for fn in (program, pycompiler.compile(program, backend="eager")):
+        with pytest.raises(ValueError) as caught:
+            fn(torch.ones(2))
+        seen.append([line for _, line in names_and_lines(caught.value)[1:]])
+    assert seen[0] == seen[1]
+
+
+def broken(x, box):
+    box.append(1)
+    y = x + 1
+    pycompiler.graph_break()
+    for value in (v * 2 for v in box):
+        y = y * value
+    return y
+
+
+def whole(x, box):
+    for i, value in enumerate(box):
+        x = x + i * value
+    return x
+
+
+def catching(x, box):
+    try:
+        raise KeyError(len(box))
+    except KeyError as error:
+        pycompiler.graph_break()
+        box.append(str(error))
+    return x + 1
+
+
+def raising(x, box):
+    y = x + 1
+    raise brk(ValueError(y.shape[0]))
+
+
+def closing(x, box):
+    def inner(a, scale=x):
+        pycompiler.graph_break()
+        return a * scale
+
+    return inner(x + 1)
+
+
+class Box(list):
+    pass
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", [broken, whole, catching, raising, closing])
+def test_what_is_passed_dies_with_the_call(program, backend):
+    compiled = pycompiler.compile(program, backend=backend)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            x, box = torch.ones(3), Box([3])
+            refs = weakref.ref(x), weakref.ref(box)
+            with contextlib.suppress(ValueError):
+                compiled(x, box)
+            del x, box
+            assert [r() for r in refs] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_a_module_dies_with_its_compiled_call():
+    module = torch.nn.Linear(2, 2)
+    call = pycompiler.compile(lambda m, x: m(x).relu(), backend="native")
+    gc.collect()
+    gc.disable()
+    try:
+        call(module, torch.ones(2))
+        ref, weight = weakref.ref(module), weakref.ref(module.weight)
+        del module
+        assert ref() is None
+        assert weight() is None
+    finally:
+        gc.enable()
