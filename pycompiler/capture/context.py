@@ -311,8 +311,10 @@ class Capture:
 
     def raised(self, exception: Value) -> Raised:
         """`raise exception`: the exception being handled becomes its context, and the place is remembered."""
+        handled = next((f.handled[-1] for f in reversed(self.frames) if f.handled), None)
+        if not isinstance(exception, Object) and handled is not None and handled is not exception:
+            raise Break("unsupported-operation", "raise of an existing exception while another one is handled")
         if isinstance(exception, Object):
-            handled = next((f.handled[-1] for f in reversed(self.frames) if f.handled), None)
             if handled is not None and handled is not exception:
                 self.effects.set_attr(exception, "__context__", handled)
             if exception.raised_at is None and self.frames:

@@ -89,6 +89,20 @@ def test_an_existing_exception_raised_again_grows_its_traceback():
     assert names_and_lines(known) == wanted
 
 
+def test_an_existing_exception_raised_in_a_handler_gets_its_context():
+    def program(x, error):
+        try:
+            raise KeyError("first")
+        except KeyError:
+            pycompiler.graph_break()
+            raise error
+
+    error = ValueError("second")
+    with pytest.raises(ValueError, match="second"):
+        pycompiler.compile(program, backend="eager")(torch.ones(2), error)
+    assert repr(error.__context__) == "KeyError('first')"
+
+
 def test_the_caller_of_a_broken_callee_is_at_its_call():
     def callee(x):
         pycompiler.graph_break()

@@ -111,7 +111,8 @@ class _Proof:
         slots, stack = self.states[position]
         opname = instruction.opname
         handler = instruction.handler
-        forward = opname in JUMP_UNCONDITIONAL and self.index.get(instruction.target, 0) > position
+        target = instruction.target
+        forward = opname in JUMP_UNCONDITIONAL and target is not None and self.index.get(target, 0) > position
         if handler is not None and opname not in QUIET and not forward:
             if len(stack) < handler.depth:
                 raise Unsound(f"the handler of {instruction!r} wants {handler.depth} items, the stack has {len(stack)}")
