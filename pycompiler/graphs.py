@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import fx
 
 from pycompiler import _native, config, lowering, scheduling
@@ -43,10 +44,15 @@ def compile_aten(
     Under `config.verify_ir` the rules of each stage's result are checked before the next stage sees it.
     Without a C++ compiler, or when a stage fails, the graph runs through ATen, with a warning.
     """
+    if any(_negated(n) for n in gm.graph.find_nodes(op="placeholder")):
+        log.info("graph %s runs through ATen: an input is negated where it is read, not in its memory", name)
+        return gm.forward  # type: ignore[no-any-return]
     if log_aot.enabled:
         log_aot(f"{name}\n{gm.print_readable(print_output=False)}")
     try:
-        program, plan = planned(gm, name)
+        # The program's default device is in the graph already; the compiler's own numbers are to be numbers.
+        with torch._C.DisableTorchFunction():
+            program, plan = planned(gm, name)
         if log_output.enabled:
             from pycompiler.runtime.output_code import output_code  # brings cffi, which only a reader needs
 
@@ -93,6 +99,11 @@ def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]
     if config.verify_ir:
         check_schedule(schedule)
     return schedule
+
+
+def _negated(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj())
 
 
 def device_of(schedule: Schedule) -> str:

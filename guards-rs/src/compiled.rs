@@ -215,6 +215,9 @@ impl Inner {
     fn miss(&self, frame: &Frame<'_>, locals: &mut Locals, walk: &mut Walk, mut reasons: Reasons) -> Res<Outcome> {
         self.counters.misses.add();
         locals.hold_all();
+        if runs_eagerly()? {
+            return Ok(Outcome::Eager);
+        }
         match self.mode.get() {
             Mode::Run | Mode::Eager => return Ok(Outcome::Eager),
             Mode::Error => return Err(self.refuse(frame, locals, &reasons)),
@@ -313,6 +316,11 @@ impl Inner {
             &format!("{}: {what}, and mode 'error' forbids to compile{text}", self.name.as_str().unwrap_or("?")),
         )
     }
+}
+
+/// Whether something is active that has to see, or changes, every operator one by one (`ir.guards.foreign_state`).
+fn runs_eagerly() -> Res<bool> {
+    hook::paused(|| Ok(!crate::guard::fallback::oracle(c"foreign_state")?.call(&[], None)?.is_none()))
 }
 
 #[inline]

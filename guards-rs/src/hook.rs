@@ -110,6 +110,14 @@ pub fn resume() {
     PAUSED.with(|p| p.set(p.get().saturating_sub(1)));
 }
 
+/// Runs the engine's own Python code, whose frames are none of the program's.
+pub fn paused<T>(f: impl FnOnce() -> T) -> T {
+    pause();
+    let result = f();
+    resume();
+    result
+}
+
 /// A callback with answers of its own.
 pub struct Source {
     callback: Owned,

@@ -4,8 +4,9 @@
 //! several tensors agree), `CAbi` (torch's stable C functions), `Slow` (Python attribute access).  `force` picks one.
 
 use crate::ffi::object::{clear_error, import};
+use crate::ffi::state::StateSymbols;
 use crate::ffi::sync::GilCell;
-use crate::ffi::torch::{probe_bytes, Autograd, CAbi, Layout, RawTensor, RequiresGrad, StateSymbols};
+use crate::ffi::torch::{probe_bytes, Autograd, CAbi, Layout, RawTensor, RequiresGrad};
 use crate::ffi::{Obj, Owned, Raised, Res};
 use std::collections::HashMap;
 
@@ -48,8 +49,8 @@ pub fn force(level: Level) -> Res<Level> {
     TORCH.with(|t| *t = None);
     let mut found = torch()?;
     found.level = found.level.min(level);
-    if level == Level::Slow {
-        found.state = None;
+    if level != Level::Offsets {
+        found.state = (level == Level::CAbi).then(|| StateSymbols::find(false)).flatten();
     }
     TORCH.with(|t| *t = Some(found));
     Ok(found.level)
@@ -209,7 +210,7 @@ fn probe() -> Res<Torch> {
         layout,
         abi,
         requires_grad,
-        state: StateSymbols::find(),
+        state: StateSymbols::find(true),
         python_keys: python_keys().unwrap_or(u64::MAX),
     })
 }

@@ -21,6 +21,7 @@ from torch import fx
 from torch._functorch import pyfunctorch
 from torch.autograd import forward_ad
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint
@@ -36,9 +37,11 @@ _VMAP = "VmapMode"  # set by the vmap of `is_grads_batched`, which is not functo
 def transformed(
     functorch: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack,
     included: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_included,
+    watched: Callable[[], int] = torch._C._len_torch_dispatch_stack,
 ) -> bool:
-    """Whether tensors may be more than their memory: batched by a vmap, or with a tangent of forward-mode AD."""
-    return functorch() is not None or included(_VMAP) or forward_ad._current_level >= 0
+    """Whether tensors may be more than their memory, batched by a vmap, or with a tangent of forward-mode AD; or a
+    dispatch mode is to see each operator."""
+    return functorch() is not None or included(_VMAP) or forward_ad._current_level >= 0 or watched() > 0
 
 
 class Replay:
@@ -78,12 +81,14 @@ class Replay:
     def __call__(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the graph's inputs; `ctx` is the autograd node, `tangents` has one for each fresh output."""
         create_graph = torch.is_grad_enabled()
-        inputs = self._inputs(ctx)
+        with _disable_current_modes():
+            inputs = self._inputs(ctx)
         found: list[torch.Tensor | None] = [None] * self.count
         _native.pause_hook()
         try:
             with torch.enable_grad(), self._ambient():
-                mine = [self._own(i, x) for i, x in enumerate(inputs)]
+                with _disable_current_modes():
+                    mine = [self._own(i, x) for i, x in enumerate(inputs)]
                 results = self._run(ctx, mine)
                 pairs = self._differentiated(mine, results, tangents)
                 wanted = [i for i in self.wanted if mine[i].requires_grad]
@@ -185,7 +190,8 @@ class _Like:
 
 @contextlib.contextmanager
 def _untransformed() -> Iterator[None]:
-    """Outside of every vmap: its modes refuse random numbers, and a batch is in the gradients, not in the inputs."""
+    """Outside of every vmap, whose modes refuse random numbers, while a batch is in the gradients, not in the inputs; and
+    unseen by dispatch modes, which are to see a backward."""
     levels = 0
     while torch._C._dispatch_tls_is_dispatch_key_included(_VMAP):
         torch._C._vmapmode_decrement_nesting()
@@ -193,7 +199,8 @@ def _untransformed() -> Iterator[None]:
     inside = torch._C._functorch.peek_interpreter_stack() is not None
     try:
         with pyfunctorch.temporarily_clear_interpreter_stack() if inside else contextlib.nullcontext():
-            yield
+            with _disable_current_modes():
+                yield
     finally:
         for _ in range(levels):
             torch._C._vmapmode_increment_nesting()

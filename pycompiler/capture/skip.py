@@ -48,12 +48,17 @@ NOT_OPERATORS = frozenset(
 )  # fmt: skip
 
 
+def _is_state(name: str) -> bool:
+    """Whether a function by this name reads or changes torch's state: it is no operator, and a constant would be stale."""
+    return name.startswith(("get_", "set_", "is_", "are_")) and not hasattr(torch.ops.aten, name)
+
+
 @functools.cache
 def _graph_functions() -> dict[int, Any]:
     found: dict[int, Any] = {}
     for space in GRAPH_NAMESPACES:
         for name in dir(space):
-            if name in NOT_OPERATORS or name.startswith("__"):
+            if name in NOT_OPERATORS or name.startswith("__") or _is_state(name):
                 continue
             value = getattr(space, name, None)
             if isinstance(value, types.BuiltinFunctionType) or (

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 
 from pycompiler.ir.source import Scope, Source, read
 
@@ -159,10 +161,64 @@ def _class_lacks(cls: Any, name: str) -> bool:
     return all(name not in base.__dict__ for base in cls.__mro__)
 
 
+def foreign_state() -> str | None:
+    """What is active that has to see, or changes, every operator one by one: under it a call runs as eager would."""
+    return next((name for name, active in _FOREIGN if active()), None)
+
+
+def _function_mode() -> bool:
+    """A default device is a mode as well, and part of the state that is compared."""
+    modes = range(torch._C._len_torch_function_stack())
+    return any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in modes)
+
+
+_OWN_HOOKS = ("torch.utils.checkpoint", "torch.autograd.graph")  # give back what they were given
+
+
+def _saved_tensor_hooks() -> bool:
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
+    return hooks is not None and any(getattr(hook, "__module__", None) not in _OWN_HOOKS for hook in hooks)
+
+
+def _below_autograd() -> bool:
+    """In the kernel of an operator: operators record nothing although gradients are on."""
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+    return excluded and not torch.is_inference_mode_enabled()
+
+
+_TRANSFORMS = ("VmapMode", "Functionalize", "PythonDispatcher", "Tracer")  # included while they are on
+
+
+def _transform() -> bool:
+    included = torch._C._dispatch_tls_is_dispatch_key_included
+    return torch._C._functorch.peek_interpreter_stack() is not None or any(map(included, _TRANSFORMS))
+
+
+_FOREIGN: tuple[tuple[str, Callable[[], bool]], ...] = (
+    ("a dispatch mode", lambda: torch._C._len_torch_dispatch_stack() > 0),
+    ("a function mode", _function_mode),
+    ("a transform", _transform),
+    ("forward-mode AD", lambda: forward_ad._current_level >= 0),
+    ("anomaly detection", torch.is_anomaly_enabled),
+    ("saved-tensor hooks", _saved_tensor_hooks),
+    ("the kernel of an operator", _below_autograd),
+)
+
+
+_ATTENTION = (
+    torch._C._get_flash_sdp_enabled,
+    torch._C._get_mem_efficient_sdp_enabled,
+    torch._C._get_math_sdp_enabled,
+    torch._C._get_cudnn_sdp_enabled,
+    torch._C._get_overrideable_sdp_enabled,  # type: ignore[attr-defined]
+)
+
+
 def global_state() -> tuple[Any, ...]:
     """The torch state that captured code depends on, in the order of GLOBAL_STATE_FIELDS."""
     dev = torch.get_default_device() if hasattr(torch, "get_default_device") else torch.device("cpu")
     return (
+        foreign_state(),
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled("cpu"),
@@ -174,17 +230,20 @@ def global_state() -> tuple[Any, ...]:
         str(dev),
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch._C._len_torch_function_stack(),
-        torch._C._len_torch_dispatch_stack(),
+        torch._C._get_deterministic_fill_uninitialized_memory(),
+        tuple(enabled() for enabled in _ATTENTION),
         torch._C._is_torch_function_enabled(),
         torch._C._is_torch_function_all_disabled(),
+        torch._C._dispatch_tls_local_include_set().raw_repr(),
+        torch._C._dispatch_tls_local_exclude_set().raw_repr(),
     )
 
 
 GLOBAL_STATE_FIELDS = (
-    "grad mode", "inference mode", "cpu autocast", "cuda autocast", "cpu autocast dtype", "cuda autocast dtype",
-    "autocast cache", "default dtype", "default device", "deterministic algorithms", "deterministic warn only",
-    "torch function modes", "torch dispatch modes", "torch function", "torch function all disabled",
+    "active", "grad mode", "inference mode", "cpu autocast", "cuda autocast", "cpu autocast dtype",
+    "cuda autocast dtype", "autocast cache", "default dtype", "default device", "deterministic algorithms",
+    "deterministic warn only", "deterministic fill", "attention kernels", "torch function", "torch function all disabled",
+    "dispatch keys", "excluded dispatch keys",
 )  # fmt: skip
 
 

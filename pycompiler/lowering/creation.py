@@ -5,6 +5,7 @@ In: sizes and dtype, from the fake result.  Out: a value whose elements are emit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,10 +61,23 @@ def _constant_row(number: Number) -> Any:
     return lambda low, *args, **options: filled(low, number)
 
 
+def uninitialized(low: Lowering, *args: Any, **options: Any) -> Any:
+    """Zeros; NaN or the largest integer where torch fills what nobody initialised (its state is guarded)."""
+    dtype = low.fake.dtype
+    if not (torch.are_deterministic_algorithms_enabled() and torch._C._get_deterministic_fill_uninitialized_memory()):
+        return filled(low, 0)
+    if dtype.is_floating_point or dtype.is_complex:
+        return filled(low, math.nan)
+    return filled(low, True if dtype is torch.bool else torch.iinfo(dtype).max)
+
+
+lowering(
+    *(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default),
+    *(aten.new_empty_strided.default, aten.empty_permuted.default),
+)(uninitialized)
+
 for _number, _ops in {
-    0: [aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.empty.memory_format,
-        aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default, aten.new_empty_strided.default,
-        aten.empty_permuted.default, aten.zero.default],
+    0: [aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default],
     1: [aten.ones.default, aten.ones_like.default, aten.new_ones.default],
 }.items():  # fmt: skip
     lowering(*_ops)(_constant_row(_number))

@@ -15,13 +15,16 @@ from pycompiler.ir.guards import Guard
 from pycompiler.ir.source import local
 
 
-class Nothing(TorchFunctionMode):
-    pass
+class Function(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result + 1 if func is torch.ones else result
 
 
 class Dispatch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.ops.aten.mm.default else result
 
 
 def context(make: Any, cell: Any = None) -> Knob:
@@ -38,8 +41,8 @@ def context(make: Any, cell: Any = None) -> Knob:
     return Knob(turn, 2, cell=cell)
 
 
-# Deterministic algorithms, function and dispatch modes change nothing that these programs can see, but may in others: the
-# guards compare them.  They are part of the state for which an entry is made.
+# Deterministic algorithms change nothing that these programs can see, but may in others: the guards compare them.  Under a
+# function or dispatch mode the call runs as eager would.
 @family("global_state")
 def modes(rng: random.Random) -> Scene:
     w = torch.ones(4, 4, requires_grad=True)
@@ -69,7 +72,8 @@ def modes(rng: random.Random) -> Scene:
         "deterministic": places(lambda v: torch.use_deterministic_algorithms(v, warn_only=v), False, True),
         "threads": places(torch.set_num_threads, 1, 2, matters=False),
         "matmul precision": places(torch.set_float32_matmul_precision, "highest", "high", matters=False),
-        "anomaly": places(lambda v: torch.set_anomaly_enabled(v), False, False, matters=False),
+        "function mode": context(Function, cell=("modes",)),
+        "dispatch mode": context(Dispatch, cell=("modes",)),
         "printing": places(lambda v: torch.set_printoptions(precision=v), 4, 5, matters=False),
         "seed": places(torch.manual_seed, 0, 1, matters=False),
     })  # fmt: skip

@@ -21,6 +21,7 @@ pub mod object;
 pub mod plan_call;
 mod python;
 pub mod stack;
+pub mod state;
 pub mod sync;
 pub mod tailcall;
 pub mod tensor_words;

@@ -218,9 +218,21 @@ pub fn value_error(text: &str) -> Raised {
     raise(unsafe { Obj::borrow(PyExc_ValueError) }, text)
 }
 
+extern "C" {
+    fn PyImport_GetModule(name: *mut PyObject) -> *mut PyObject;
+}
+
+/// A module; one that is loaded comes from `sys.modules`, not from the `__import__` that a program may have put in place.
 pub fn import(name: &CStr) -> Res<Owned> {
-    // SAFETY: *gil*; a NUL-terminated name.
-    unsafe { Owned::steal(PyImport_ImportModule(name.as_ptr())) }
+    // SAFETY: *gil*; a NUL-terminated name; a new reference, or null with or without an exception.
+    unsafe {
+        let text = Owned::steal(PyUnicode_FromString(name.as_ptr()))?;
+        match Owned::steal(PyImport_GetModule(text.ptr())) {
+            Ok(module) => Ok(module),
+            Err(Raised) if !PyErr_Occurred().is_null() => Err(Raised),
+            Err(Raised) => Owned::steal(PyImport_ImportModule(name.as_ptr())),
+        }
+    }
 }
 
 impl From<pyo3::PyErr> for Raised {
@@ -282,6 +294,13 @@ impl Obj {
     pub fn none() -> Obj {
         // SAFETY: None is never freed.
         unsafe { Obj::borrow(Py_None()) }
+    }
+
+    /// Borrowed from a reference that is never given back.
+    pub fn forever(value: Owned) -> Obj {
+        let borrowed = value.get();
+        std::mem::forget(value);
+        borrowed
     }
 
     #[inline]

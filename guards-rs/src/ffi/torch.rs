@@ -1,7 +1,7 @@
 //! torch's exported symbols, found with dlsym in the libraries that `import torch` has loaded, and raw reads of tensors.
 
 use super::object::Obj;
-use std::ffi::{c_char, c_void, CStr};
+use std::ffi::{c_void, CStr};
 
 /// Address of an exported symbol of the loaded torch, or None.
 pub fn symbol(name: &CStr) -> Option<usize> {
@@ -124,6 +124,7 @@ impl RawTensor {
     }
 }
 
+/// An exported function of torch by its mangled name, as a type of function; leaves the function around it with None.
 macro_rules! resolve {
     ($name:literal as $ty:ty) => {
         // SAFETY: a mangled name fixes the signature, and torch keeps those of its C functions stable
@@ -200,78 +201,4 @@ impl CAbi {
     }
 }
 
-/// torch's thread-local and global state, by exported C++ symbols.
-#[derive(Clone, Copy)]
-pub struct StateSymbols {
-    grad_mode: unsafe extern "C" fn() -> bool,
-    inference_mode: unsafe extern "C" fn() -> bool,
-    autocast_enabled: unsafe extern "C" fn(i8) -> bool,
-    autocast_dtype: unsafe extern "C" fn(i8) -> c_char,
-    autocast_cache: unsafe extern "C" fn() -> bool,
-    default_dtype: unsafe extern "C" fn() -> c_char,
-    context: usize,
-    deterministic: unsafe extern "C" fn(usize) -> bool,
-    warn_only: unsafe extern "C" fn(usize) -> bool,
-    function_modes: unsafe extern "C" fn() -> i64,
-    dispatch_modes: unsafe extern "C" fn() -> i64,
-    function_disabled: unsafe extern "C" fn() -> c_char,
-}
-
-impl StateSymbols {
-    pub fn find() -> Option<Self> {
-        type Flag = unsafe extern "C" fn() -> bool;
-        type Byte = unsafe extern "C" fn() -> c_char;
-        type Count = unsafe extern "C" fn() -> i64;
-        type OfContext = unsafe extern "C" fn(usize) -> bool;
-        let context = resolve!(c"_ZN2at13globalContextEv" as unsafe extern "C" fn() -> usize);
-        Some(StateSymbols {
-            grad_mode: resolve!(c"_ZN3c108GradMode10is_enabledEv" as Flag),
-            inference_mode: resolve!(c"_ZN3c1013InferenceMode10is_enabledEv" as Flag),
-            autocast_enabled: resolve!(
-                c"_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE" as unsafe extern "C" fn(i8) -> bool
-            ),
-            autocast_dtype: resolve!(
-                c"_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE" as unsafe extern "C" fn(i8) -> c_char
-            ),
-            autocast_cache: resolve!(c"_ZN2at8autocast25is_autocast_cache_enabledEv" as Flag),
-            default_dtype: resolve!(c"_ZN3c1031get_default_dtype_as_scalartypeEv" as Byte),
-            // SAFETY: `at::Context& globalContext()` has no preconditions; the context is a static.
-            context: unsafe { context() },
-            deterministic: resolve!(c"_ZNK2at7Context23deterministicAlgorithmsEv" as OfContext),
-            warn_only: resolve!(c"_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv" as OfContext),
-            function_modes: resolve!(c"_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv" as Count),
-            dispatch_modes: resolve!(c"_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv" as Count),
-            function_disabled: resolve!(c"_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv" as Byte),
-        })
-    }
-
-    /// The state packed into three words: flags, dtypes, and lengths of the mode stacks.
-    #[inline]
-    pub fn read(&self) -> [u64; 3] {
-        const CPU: i8 = 0;
-        const CUDA: i8 = 1;
-        // SAFETY: getters of thread-local or static state without preconditions; mangled names fix the signatures.
-        unsafe {
-            let flags = [
-                (self.grad_mode)(),
-                (self.inference_mode)(),
-                (self.autocast_enabled)(CPU),
-                (self.autocast_enabled)(CUDA),
-                (self.autocast_cache)(),
-                (self.deterministic)(self.context),
-                (self.warn_only)(self.context),
-            ];
-            let bytes = [
-                (self.autocast_dtype)(CPU),
-                (self.autocast_dtype)(CUDA),
-                (self.default_dtype)(),
-                (self.function_disabled)(),
-            ];
-            [
-                flags.iter().fold(0, |w, f| w << 1 | u64::from(*f)),
-                bytes.iter().fold(0, |w, b| w << 8 | u64::from(*b as u8)),
-                ((self.function_modes)() as u64) << 32 | (self.dispatch_modes)() as u64,
-            ]
-        }
-    }
-}
+pub(super) use resolve;

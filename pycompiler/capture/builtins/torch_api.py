@@ -77,7 +77,8 @@ _query(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast
        torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.are_deterministic_algorithms_enabled,
        torch._C._is_torch_function_enabled, torch.amp.is_autocast_available, torch.cuda.is_available,
        torch._C._get_default_device, torch.get_default_device, torch.is_autocast_cpu_enabled,
-       torch._C._get_privateuse1_backend_name, torch._C._is_torch_function_mode_enabled)  # fmt: skip
+       torch._C._get_privateuse1_backend_name, torch._C._is_torch_function_mode_enabled, torch.is_anomaly_enabled,
+       torch.is_deterministic_algorithms_warn_only_enabled, torch.get_deterministic_debug_mode)  # fmt: skip
 
 
 def _setter(*fns: Any) -> None:
