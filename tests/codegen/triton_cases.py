@@ -26,7 +26,7 @@ from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.plan_python import PythonPlan
 from pycompiler.scheduling import schedule
 
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-12, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 TYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16", "int64": "i64", "int32": "i32",
          "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "i1"}  # fmt: skip
 
@@ -115,6 +115,10 @@ CASES: dict[str, Case] = {
     "functions": (
         lambda x: (x.tanh(), x.sigmoid(), x.erf(), x.abs().sqrt(), x.sin(), x.floor(), x.round(), x.sign(), x.exp()),
         [r(9, 33)],
+    ),
+    "double": (
+        lambda x, y: (x.tanh(), x.sigmoid(), x / 3 + 0.1, F.gelu(x), x // y),
+        [r(9, 33).double(), r(9, 33).double()],
     ),
     "division": (lambda x, y: (torch.remainder(x, y), x / y, torch.floor_divide(x, y)), [r(9, 33), r(9, 33)]),
     "integers": (

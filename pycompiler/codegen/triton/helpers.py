@@ -12,7 +12,24 @@ if triton.knobs.runtime.interpret:  # the interpreter has no device library
     def pyc_quotient(a, b):  # type: ignore[no-untyped-def]
         return a / b
 
+    @triton.jit
+    def pyc_fmod(a, b):  # type: ignore[no-untyped-def]
+        return a - b * pyc_trunc(a / b)
+
+    @triton.jit
+    def pyc_tanh64(x):  # type: ignore[no-untyped-def]
+        small = tl.exp(-2.0 * tl.abs(x))
+        return tl.where(x < 0, -1.0, 1.0) * (1.0 - small) / (1.0 + small)
+
 else:
+
+    @triton.jit
+    def pyc_fmod(a, b):  # type: ignore[no-untyped-def]
+        return libdevice.fmod(a, b)
+
+    @triton.jit
+    def pyc_tanh64(x):  # type: ignore[no-untyped-def]
+        return libdevice.tanh(x)
 
     @triton.jit
     def pyc_quotient(a, b):  # type: ignore[no-untyped-def]
@@ -47,7 +64,7 @@ def pyc_sign_int(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def pyc_tanh(x):  # type: ignore[no-untyped-def]
-    # odd polynomial near zero, where 2 * sigmoid(2x) - 1 cancels
+    # for float32: odd polynomial near zero, where 2 * sigmoid(2x) - 1 cancels
     small = x * (1.0 + x * x * (-0.333333333 + x * x * (0.133333333 - 0.053968254 * x * x)))
     return tl.where(tl.abs(x) < 0.15, small, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
 
@@ -66,13 +83,19 @@ def pyc_mod_int(a, b):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def pyc_mod_float(a, b):  # type: ignore[no-untyped-def]
-    r = a - b * pyc_trunc(a / b)
+    r = pyc_fmod(a, b)
     return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
 
 
 @triton.jit
 def pyc_floordiv_float(a, b):  # type: ignore[no-untyped-def]
-    return tl.floor(a / b)
+    # as ATen: the quotient of what the remainder leaves, which is nearly whole, rounded to the whole number
+    r = pyc_fmod(a, b)
+    q = (a - r) / b
+    q = tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1.0, q)
+    low = tl.floor(q)
+    low = tl.where(q - low > 0.5, low + 1.0, low)
+    return tl.where(b == 0, a / b, tl.where(q == 0, a / b * 0.0, low))
 
 
 @triton.jit

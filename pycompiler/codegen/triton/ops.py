@@ -21,7 +21,7 @@ def _calls(prefix: str, *names: str) -> dict[str, str]:
 FLOAT: dict[str, str] = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "truediv": "{0} / {1}",
     "floordiv": "pyc_floordiv_float({0}, {1})", "truncdiv": "pyc_trunc({0} / {1})", "mod": "pyc_mod_float({0}, {1})",
-    "fmod": "libdevice.fmod({0}, {1})", "neg": "-{0}", "abs": "tl.abs({0})", "sign": "pyc_sign({0})",
+    "fmod": "pyc_fmod({0}, {1})", "neg": "-{0}", "abs": "tl.abs({0})", "sign": "pyc_sign({0})",
     "maximum": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     "fma": "{0} * {1} + {2}", "reciprocal": "1.0 / {0}", "square": "{0} * {0}", "pow": "libdevice.pow({0}, {1})",
@@ -53,7 +53,11 @@ BOOL: dict[str, str] = {
     "mul": "{0} & {1}", "maximum": "{0} | {1}", "minimum": "{0} & {1}", "abs": "{0}", "sign": "{0}", "square": "{0}",
 }  # fmt: skip
 
-FLOAT64: dict[str, str] = {"sqrt": "tl.sqrt({0})", "erf": "tl.erf({0})"}  # what differs from FLOAT
+FLOAT64: dict[str, str] = {
+    "sqrt": "tl.sqrt({0})",
+    "erf": "tl.erf({0})",
+    "tanh": "pyc_tanh64({0})",
+}  # what differs from FLOAT
 
 ANY: dict[str, str] = {
     "eq": "({0} == {1})", "ne": "({0} != {1})", "lt": "({0} < {1})", "le": "({0} <= {1})", "gt": "({0} > {1})",
