@@ -166,16 +166,20 @@ def count_nonzero(low: Lowering, x: Value, dim: Any = None) -> Value:
 # -- moments ---------------------------------------------------------------------------------------------------------
 
 
-def moments(low: Lowering, x: Value, dims: Sequence[int], keepdim: bool, fake: torch.Tensor) -> tuple[Value, Value]:
+def moments(
+    low: Lowering, x: Value, dims: Sequence[int], keepdim: bool, fake: torch.Tensor, compute: torch.dtype
+) -> tuple[Value, Value]:
     """(mean, sum of squared distances to it), in the computation dtype."""
-    compute = compute_dtype(x.dtype)
     outs: list[Buffer] = [low.buffer_for(fake, compute), low.buffer_for(fake, compute)]
     mean, m2 = low.reduce("welford", x, dims, lambda v: v.to(compute), outs, keepdim)
     return mean, m2
 
 
-def spread(low: Lowering, x: Value, dim: Any, correction: Any, keepdim: bool, root: bool, fakes: Any) -> Any:
-    """Variance (or its root), and the mean when there are two fakes."""
+def spread(
+    low: Lowering, x: Value, dim: Any, correction: Any, keepdim: bool, root: bool, fakes: Any, *, exact: bool = True
+) -> Any:
+    """Variance (or its root), and the mean when there are two fakes.  `exact`: in double, as ATen's CPU kernels do; norms,
+    for which ATen adds up floats, need not."""
     dims = dims_of(x, dim)
     count = product([x.shape[d] for d in dims])
     if not x.dtype.is_floating_point or count.const is None or count.const == 0:
@@ -183,7 +187,8 @@ def spread(low: Lowering, x: Value, dim: Any, correction: Any, keepdim: bool, ro
     correction = 1 if correction is None else correction
     if isinstance(correction, bool):
         correction = int(correction)
-    mean, m2 = moments(low, x, dims, keepdim, fakes[0])
+    compute = torch.float64 if exact and x.dtype == torch.float32 and x.device.type == "cpu" else compute_dtype(x.dtype)
+    mean, m2 = moments(low, x, dims, keepdim, fakes[0], compute)
     degrees: float = max(count.as_int() - correction, 0)
 
     def finish(v: Val) -> Val:
@@ -207,7 +212,7 @@ def std(low: Lowering, x: Value, dim: Any = None, *, correction: Any = None, kee
 
 @lowering(aten.var_mean.correction)
 def var_mean(low: Lowering, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    return spread(low, x, dim, correction, keepdim, False, list(low.fake))
+    return spread(low, x, dim, correction, keepdim, False, list(low.fake), exact=False)  # what norms are made of
 
 
 @lowering(aten.std_mean.correction)
