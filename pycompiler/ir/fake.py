@@ -17,11 +17,13 @@ from typing import Any
 import torch
 import torch._refs.nn.functional
 from torch import _decomp
+from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from pycompiler.ir.effects import noted
+from pycompiler.ir.kernels import check_types
 from pycompiler.ir.propagate import laid_out, short_path
 
 PEER = "torch._dynamo"
@@ -70,7 +72,7 @@ def _mode_class() -> type[FakeTensorMode]:
         "torch": _VIEW,
         "__builtins__": {**vars(builtins), "__import__": _import},
     }
-    methods: dict[str, Any] = {"dispatch": _dispatch, "effects": 0, "writes": 0}
+    methods: dict[str, Any] = {"dispatch": _dispatch, "effects": 0, "writes": 0, "nested": 0}
     for name in ("__init__", "_dispatch_impl"):
         method: Any = FakeTensorMode.__dict__.get(name)
         if isinstance(method, types.FunctionType):
@@ -82,7 +84,9 @@ def _mode_class() -> type[FakeTensorMode]:
 
 @functools.cache
 def _counting_class() -> type[FakeTensorMode]:
-    return type("CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, "effects": 0, "writes": 0})
+    return type(
+        "CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, "effects": 0, "writes": 0, "nested": 0}
+    )
 
 
 def _dispatch(
@@ -91,10 +95,16 @@ def _dispatch(
     effects, writes = noted(func)
     mode.effects += effects  # type: ignore[attr-defined]
     mode.writes += writes  # type: ignore[attr-defined]
+    if mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
+        check_types(func, args, kwargs)
     out = short_path(mode, func, args, kwargs)
     if out is not None:
         return out
-    return laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
+    mode.nested += 1  # type: ignore[attr-defined]
+    try:
+        return laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
+    finally:
+        mode.nested -= 1  # type: ignore[attr-defined]
 
 
 _EMPTY = types.CellType()

@@ -1,0 +1,80 @@
+"""Kernels are asked which element types they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import pycompiler
+from pycompiler.ir import kernels
+from pycompiler.ir.fake import fake_of, new_fake_mode
+
+aten = torch.ops.aten
+
+
+def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype)
+
+
+WIDE, INT, BOOL, COMPLEX = torch.float64, torch.int64, torch.bool, torch.complex64
+REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+    (torch.matmul, (ones(3, 3), ones(3, 3, dtype=WIDE))),
+    (torch.matmul, (ones(300, 30), ones(30, 3, dtype=WIDE))),
+    (F.linear, (ones(3, 3), ones(3, 3), ones(3, dtype=WIDE))),
+    (torch.addmm, (ones(3, 3, dtype=WIDE), ones(3, 3), ones(3, 3))),
+    (torch.bmm, (ones(2, 3, 3), ones(2, 3, 3, dtype=WIDE))),
+    (torch.mv, (ones(3, 3), ones(3, dtype=INT))),
+    (F.softmax, (ones(3, dtype=INT), 0)),
+    (lambda x: 0.1 - (x > 0), (ones(3),)),
+    (lambda x: x - x, (ones(3, dtype=BOOL),)),
+    (torch.relu, (ones(3, dtype=BOOL),)),
+    (torch.clamp_min, (ones(3, dtype=COMPLEX), 0)),
+    (torch.bitwise_and, (ones(3), ones(3))),
+    (torch.sign, (ones(3, dtype=COMPLEX),)),
+    (lambda x, i, y: x.index_add(0, i, y), (ones(3), torch.arange(3), ones(3, dtype=WIDE))),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+@pytest.mark.parametrize("dead", [False, True])
+def test_what_eager_refuses(number: int, dead: bool) -> None:
+    fn, args = REFUSED[number]
+
+    def program(*args: Any) -> Any:
+        value = fn(*args)
+        return args[0] if dead else value
+
+    with pytest.raises(Exception) as theirs:  # noqa: PT011
+        program(*args)
+    with pytest.raises(type(theirs.value)) as ours:
+        pycompiler.compile(program)(*args)
+    assert str(ours.value).splitlines()[0] == str(theirs.value).splitlines()[0]
+
+
+def test_what_eager_takes() -> None:
+    def fn(x: torch.Tensor, i: torch.Tensor, m: torch.Tensor) -> Any:
+        y = x[i] * i[:, None] + m
+        return torch.where(m, y, 0).softmax(1), (x > 0).sum(), i.cumsum(0) % 3, y.to(torch.float64) @ x.double().t()
+
+    args = ones(4, 3), torch.tensor([3, 0]), torch.ones(2, 3, dtype=torch.bool)
+    got, expected = pycompiler.compile(fn, fullgraph=True)(*args), fn(*args)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_each_combination_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(kernels, "_answers", {})
+    monkeypatch.setattr(kernels, "_ask", lambda op, *rest: asked.append(op))
+    mode = new_fake_mode()
+    x, i = fake_of(mode, ones(3)), fake_of(mode, ones(3, dtype=INT))
+    for _ in range(2):
+        kernels.check_types(aten.add.Tensor, (x, i), {})
+        kernels.check_types(aten.add.Tensor, (x, x), {})
+        kernels.check_types(aten.view.default, (x, [3]), {})
+        kernels.check_types(aten.bernoulli.p, (x, 0.5), {})
+    assert asked == [aten.add.Tensor, aten.add.Tensor]
