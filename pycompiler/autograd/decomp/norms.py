@@ -99,7 +99,7 @@ def _infer(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, 
     return _laid(like(_affine(normal, weight, bias, shape), x.dtype), x)
 
 
-def _laid(out: Tensor, x: Tensor) -> Any:
+def _laid(out: Tensor, x: Tensor) -> Tensor:
     """The kernels know two layouts: channels last, where `x` has it, and contiguous."""
     last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
     return out if last else contiguous(out)
