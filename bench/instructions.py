@@ -27,7 +27,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 BENCHES = ("bench_guards.py", "bench_calls.py")
-INSIDE = "PYCOMPILER_BENCH_MARKS"  # the library of marks, for the process that valgrind runs
+INSIDE = "BENCH_MARKS"  # the library of marks, for the process that valgrind runs
 
 # Valgrind's client requests are macros: a library makes functions of them.
 MARKS = """

@@ -389,3 +389,44 @@ def test_scripted_and_traced_code_runs_as_it_is(kind: str, said: Any) -> None:
         assert torch.equal(pycompiler.compile(nn.Sequential(target, nn.ReLU()))(X), target(X).relu())
         with pytest.raises(exc.ArgumentError, match="fullgraph"):
             pycompiler.compile(target, fullgraph=True)
+
+
+# torch itself is replaced --------------------------------------------------------------------------------------
+def replaced_uses(x: Any) -> Any:
+    return torch.sin(x) + nn.functional.relu(x).cos() - (-x) * x[1:2] + (2 > x)
+
+
+REPLACED = [
+    (torch, "sin"), (nn.functional, "relu"), (torch.Tensor, "cos"), (torch.Tensor, "__add__"), (torch.Tensor, "__sub__"),
+    (torch.Tensor, "__neg__"), (torch.Tensor, "__getitem__"), (torch.Tensor, "__lt__"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("owner", "name"), REPLACED, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_replaced_functions_and_methods_of_torch_are_called(
+    owner: Any, name: str, backend: str, monkeypatch: Any
+) -> None:
+    made = pycompiler.compile(replaced_uses, backend=backend)
+    torch.testing.assert_close(made(X), replaced_uses(X))
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, lambda x, *others: torch.mul(x, 7))
+        changed = replaced_uses(X)
+        torch.testing.assert_close(made(X), changed)
+    torch.testing.assert_close(made(X), replaced_uses(X))
+    assert not torch.equal(changed, replaced_uses(X))
+
+
+def test_a_subclass_sees_no_operator_of_the_compiler() -> None:
+    log: list[str] = []
+
+    class Noting(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            log.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    made = pycompiler.compile(lambda x: (x + 1).sin())
+    for _ in range(2):
+        assert type(made(X.as_subclass(Noting))) is Noting
+    assert log == ["add", "sin"] * 2

@@ -85,6 +85,10 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             if found is not None:
                 return found
             cx.throw(TypeError, f"unsupported operand type(s) for {op}: {_type(left)!r} and {_type(right)!r}")
+        if isinstance(left, Tensor):
+            left.assume(cx, INPLACE[op][1] if inplace else special)
+        elif isinstance(right, Tensor):
+            right.assume(cx, reflected)
         if inplace and isinstance(left, Tensor):
             return cx.graph.call_function(INPLACE[op][0], [left, right], {}, always=True)
         return cx.graph.call_function(fn, [left, right], {})
@@ -329,6 +333,10 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
                 if op in ("==", "!=") and not isinstance(v, Object):
                     return Const(op == "!=")
                 raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+        if isinstance(left, Tensor):
+            left.assume(cx, COMPARE[op][1])
+        elif isinstance(right, Tensor):
+            right.assume(cx, COMPARE[op][2])
         return cx.graph.call_function(fn, [left, right], {})
     if isinstance(left, Const) and isinstance(right, Const):
         return cx.evaluate(fn, left.value, right.value)
@@ -421,6 +429,7 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
     if isinstance(value, Const):
         return cx.evaluate(fn, value.value)
     if isinstance(value, Tensor):
+        value.assume(cx, special)
         return cx.graph.call_function(fn, [value], {})
     method = value.special(cx, special) if isinstance(value, Object) else None
     if method is None:

@@ -99,7 +99,9 @@ def is_pure(fn: Any) -> bool:
         owner = getattr(fn, "__self__", None)
         if isinstance(owner, types.ModuleType) or owner is None:
             return fn.__module__ in PURE_MODULES
-        return isinstance(owner, PURE_TYPES) or owner in PURE_TYPES  # "".join, int.from_bytes
+        if isinstance(owner, type):
+            return owner in PURE_TYPES  # int.from_bytes
+        return issubclass(type(owner), PURE_TYPES)  # "".join
     owner = getattr(fn, "__objclass__", None)
     return owner in PURE_TYPES
 

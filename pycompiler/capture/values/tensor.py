@@ -15,6 +15,7 @@ from torch import fx
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.polyfills import OF_TENSORS
+from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 
@@ -52,6 +53,10 @@ class Tensor(Value):
 
     def identity(self) -> object:
         return ("tensor", id(self.fake))
+
+    def assume(self, cx: Capture, name: str) -> None:
+        """That its class still has this method: it may be replaced (`torch.Tensor.cos = mine`)."""
+        lookup(cx, self.cls, name)
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in UNGUARDED:
@@ -100,9 +105,11 @@ class Tensor(Value):
         raise Break("tensor-attribute-store", f"Tensor.{name} = {value.describe()}")
 
     def getitem(self, cx: Capture, key: Value) -> Value:
+        self.assume(cx, "__getitem__")
         return cx.graph.call_function(operator.getitem, [self, key], {})
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        self.assume(cx, "__setitem__")
         cx.graph.call_function(operator.setitem, [self, key, value], {}, always=True)
 
     def truth(self, cx: Capture) -> bool:
@@ -145,6 +152,8 @@ class TensorMethod(Value):
 
 def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`args[0].name(*args[1:])` in the graph."""
+    if isinstance(args[0], Tensor):
+        args[0].assume(cx, name)
     if name in DATA_ATTRIBUTES:
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name in AUTOGRAD_ATTRIBUTES:
