@@ -136,14 +136,30 @@ def wrap_module(module: torch.nn.Module, call: Any, again: Callable[[Any, torch.
 
     `call` is a function of the wrapper and the arguments, or an object without `__get__` of the arguments alone.
     """
-    cls = type(module)
+    made = object.__new__(_wrapper_class(type(module), module, call, again, extra))
+    object.__setattr__(made, "__dict__", module.__dict__)
+    setattr(type(made), peer.WRAPPER, id(made))
+    return made
+
+
+def _wrapper_class(
+    cls: Any, module: torch.nn.Module, call: Any, again: Callable[[Any, torch.nn.Module], Any], extra: dict[str, Any]
+) -> Any:
+    """The class of a wrapper of `module` as an instance of `cls`."""
 
     @functools.wraps(cls.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self(*args, **kwargs)
 
+    def set_class(self: Any, new: Any) -> None:
+        """`wrapper.__class__ = new` (as parametrizations do) is for the original; the wrapper follows."""
+        module.__class__ = new
+        REAL_CLASS.__set__(self, made := _wrapper_class(new, module, call, again, extra))
+        setattr(made, peer.WRAPPER, id(self))
+
     namespace = {
         "__call__": call,
+        "__class__": property(lambda self: type(module), set_class),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
@@ -156,12 +172,12 @@ def wrap_module(module: torch.nn.Module, call: Any, again: Callable[[Any, torch.
     if isinstance(cls.forward, types.FunctionType):
         namespace["forward"] = forward
     metaclass: Any = type(cls)
-    made_class = metaclass(cls.__name__, (WrappedModule, cls), namespace)
-    made = object.__new__(made_class)
-    object.__setattr__(made, "__dict__", module.__dict__)
-    peer.stands_for(made_class, module)
-    setattr(made_class, peer.WRAPPER, id(made))
+    made = metaclass(cls.__name__, (WrappedModule, cls), namespace)
+    peer.stands_for(made, module)
     return made
+
+
+REAL_CLASS: Any = object.__dict__["__class__"]
 
 
 def compiled_module(module: torch.nn.Module, family: Family, name: str | None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import gc
 import inspect
 import logging
 import math
@@ -430,3 +431,47 @@ def test_a_subclass_sees_no_operator_of_the_compiler() -> None:
     for _ in range(2):
         assert type(made(X.as_subclass(Noting))) is Noting
     assert log == ["add", "sin"] * 2
+
+
+# modules that change after they were compiled ------------------------------------------------------------------
+class Doubled(nn.Module):
+    def forward(self, weight: Any) -> Any:
+        return weight * 2
+
+
+@pytest.mark.parametrize("whose", ["wrapper", "original"])
+def test_parametrizations_of_a_compiled_module(whose: str) -> None:
+    original = nn.Linear(4, 4)
+    made = pycompiler.compile(original, backend="eager")
+    target = made if whose == "wrapper" else original
+    plain_value = made(X).detach()
+    bias = original.bias.detach()
+    nn.utils.parametrize.register_parametrization(target, "weight", Doubled())
+    torch.testing.assert_close(made(X), (plain_value - bias) * 2 + bias)
+    torch.testing.assert_close(target.weight, original.weight)
+    assert isinstance(made, nn.Linear)
+    nn.utils.parametrize.remove_parametrizations(target, "weight")
+    assert type(original) is nn.Linear
+    assert made.__class__ is nn.Linear
+    torch.testing.assert_close(made(X), (plain_value - bias) * 2 + bias)
+    torch.testing.assert_close(copy.deepcopy(made)(X), made(X))
+
+
+def test_finalizers_of_objects_made_in_compiled_code_run() -> None:
+    log: list[int] = []
+
+    class Finalized:
+        def __del__(self) -> None:
+            log.append(1)
+
+    def fn(x: Any) -> Any:
+        held = Finalized()
+        y = x + 1
+        del held
+        return y
+
+    made = pycompiler.compile(fn, backend="eager")
+    for _ in range(3):
+        assert torch.equal(made(X), X + 1)
+    gc.collect()
+    assert len(log) == 3
