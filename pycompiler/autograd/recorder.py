@@ -21,6 +21,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from pycompiler.autograd.kernels import recorded
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op
 from pycompiler.ir.effects import acts, ordered
@@ -302,7 +303,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(out, torch.Tensor) and id(out) in self._node_of:
             return out
         node = self.graph.create_node(
-            "call_function", func, self._arg(args), self._arg(kwargs), name=func.overloadpacket.__name__
+            "call_function", recorded(func), self._arg(args), self._arg(kwargs), name=func.overloadpacket.__name__
         )
         self._attach(node, out)
         return out

@@ -41,7 +41,7 @@ class GraphBuilder:
 
     def __init__(self, cx: Capture, fake_mode: FakeTensorMode) -> None:
         self.cx = cx
-        self.fake_mode = fake_mode
+        self.fake_mode: Any = fake_mode
         self.graph = fx.Graph()
         self.inputs: list[Tensor] = []
         self.attributes: dict[str, Any] = {}
@@ -102,6 +102,7 @@ class GraphBuilder:
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
         before, (effects, writes) = [_version(n) for n in operands], self._counts()
+        self.fake_mode.asks = True
         try:
             with self.fake_mode:
                 if op == "call_method":
@@ -123,6 +124,8 @@ class GraphBuilder:
             if isinstance(cause, DataDependentOutputException):
                 raise Break("data-dependent-value", f"{_name(target)}") from e
             raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
+        finally:
+            self.fake_mode.asks = False
         mutates = before != [_version(n) for n in operands] or (None in before and self._counts()[1] != writes)
         acts = self._counts()[0] != effects
         if not (always or mutates or acts or _has_tensor(result)):
@@ -138,8 +141,7 @@ class GraphBuilder:
 
     def _counts(self) -> tuple[int, int]:
         """How many operators have been dispatched that do more than compute their results, and that write."""
-        mode: Any = self.fake_mode
-        return mode.effects, mode.writes
+        return self.fake_mode.effects, self.fake_mode.writes
 
     def set_state(self, setter: Callable[..., Any], *args: Any) -> Any:
         """Apply a change of global torch state now, and record it as a node."""

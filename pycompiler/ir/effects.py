@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 
 aten = torch.ops.aten
 
-_OURS = frozenset(("aten", "prim", "prims"))
+_OURS = frozenset(("aten", "prim", "prims", "pycompiler"))
 
 # Kernels that raise for some values of their arguments.
 _RAISING = frozenset(

@@ -65,14 +65,15 @@ _VIEW = _TorchView()
 def _mode_class() -> type[FakeTensorMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
-    `effects` counts the operators dispatched that do more than compute their results, `writes` those that write.
+    `effects` counts the operators dispatched that do more than compute their results, `writes` those that write;
+    while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
     """
     namespace = {
         **vars(fake_tensor),
         "torch": _VIEW,
         "__builtins__": {**vars(builtins), "__import__": _import},
     }
-    methods: dict[str, Any] = {"dispatch": _dispatch, "effects": 0, "writes": 0, "nested": 0}
+    methods: dict[str, Any] = {"dispatch": _dispatch, "effects": 0, "writes": 0, "nested": 0, "asks": False}
     for name in ("__init__", "_dispatch_impl"):
         method: Any = FakeTensorMode.__dict__.get(name)
         if isinstance(method, types.FunctionType):
@@ -85,7 +86,9 @@ def _mode_class() -> type[FakeTensorMode]:
 @functools.cache
 def _counting_class() -> type[FakeTensorMode]:
     return type(
-        "CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, "effects": 0, "writes": 0, "nested": 0}
+        "CountingFakeTensorMode",
+        (FakeTensorMode,),
+        {"dispatch": _dispatch, "effects": 0, "writes": 0, "nested": 0, "asks": False},
     )
 
 
@@ -95,7 +98,7 @@ def _dispatch(
     effects, writes = noted(func)
     mode.effects += effects  # type: ignore[attr-defined]
     mode.writes += writes  # type: ignore[attr-defined]
-    if mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
+    if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
         check_types(func, args, kwargs)
     out = short_path(mode, func, args, kwargs)
     if out is not None:

@@ -1,0 +1,42 @@
+"""ATen kernels that do something else below autograd than in eager, and what graphs call instead.
+
+In: an operator. Out: the operator to record.
+Example: a graph calls ``pycompiler::mkldnn_rnn_layer``, which switches gradients on around ATen's: without them that kernel
+keeps no workspace, which its backward needs, though its argument says that it trains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+_LIBRARY = torch.library.Library("pycompiler", "FRAGMENT")
+
+
+def _with_gradients_on(op: OpOverload) -> OpOverload:
+    """`op` under another name, whose kernel sees that gradients are on."""
+    name = op.overloadpacket.__name__
+    arguments = str(op._schema).partition("(")[2]
+    _LIBRARY.define(f"{name}({arguments}")
+
+    def kernel(*args: Any) -> Any:
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+            return op(*args)
+
+    for key in ("CPU", "Meta"):
+        _LIBRARY.impl(name, kernel, key)
+    return getattr(torch.ops.pycompiler, name).default  # type: ignore[no-any-return]
+
+
+_INSTEAD: dict[OpOverload, OpOverload] = {}
+if hasattr(aten, "mkldnn_rnn_layer"):
+    _INSTEAD[aten.mkldnn_rnn_layer.default] = _with_gradients_on(aten.mkldnn_rnn_layer.default)
+
+
+def recorded(op: OpOverload) -> OpOverload:
+    """What a graph calls where a program calls `op`."""
+    return _INSTEAD.get(op, op)
