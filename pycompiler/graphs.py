@@ -20,6 +20,7 @@ from pycompiler.ir.interrupts import allowed
 from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
 from pycompiler.ir.loops import Program
 from pycompiler.ir.plan import Plan
+from pycompiler.ir.texts import forward_of
 from pycompiler.ir.verify import verify
 from pycompiler.logs import artifact, stage
 from pycompiler.progress import note_kernels, timed
@@ -46,7 +47,7 @@ def compile_aten(
     """
     if any(_negated(n) for n in gm.graph.find_nodes(op="placeholder")):
         log.info("graph %s runs through ATen: an input is negated where it is read, not in its memory", name)
-        return gm.forward  # type: ignore[no-any-return]
+        return forward_of(gm)
     if log_aot.enabled:
         log_aot(f"{name}\n{gm.print_readable(print_output=False)}")
     try:
@@ -59,13 +60,13 @@ def compile_aten(
             log_output(output_code(plan, program.inputs))
         return _native.Plan(plan)
     except NoCompiler:
-        return gm.forward  # type: ignore[no-any-return]
+        return forward_of(gm)
     except Exception as e:
         if config.raise_internal_errors:
             raise
         log.warning("graph %s runs through ATen: %s: %s", name, type(e).__name__, e, exc_info=config.verbose)
         STATISTICS["aten_fallbacks"] += 1
-        return gm.forward  # type: ignore[no-any-return]
+        return forward_of(gm)
 
 
 def planned(gm: fx.GraphModule, name: str) -> tuple[Program, Plan]:

@@ -49,7 +49,7 @@ from pycompiler.ir.guard_entries import entries
 from pycompiler.ir.guards import Guard, explain
 from pycompiler.ir.interrupts import allowed, deferred
 from pycompiler.ir.source import Scope
-from pycompiler.ir.texts import drop_text, drop_text_with
+from pycompiler.ir.texts import drop_text, drop_text_with, forward_of
 from pycompiler.logs import artifact, stage, step
 from pycompiler.progress import compiling, current_name, timed
 
@@ -72,7 +72,7 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any)
 
     def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         drop_text_with(module)
-        return shielded(module.forward)
+        return shielded(forward_of(module))
 
     return _joint(gm, example_inputs, as_it_is)
 
@@ -102,7 +102,7 @@ def _joint(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -> 
     except autograd.AutogradUnsupported as e:
         log.warning("a graph runs eagerly: %s", e)
         STATISTICS["aten_fallbacks"] += 1
-        return gm.forward  # type: ignore[no-any-return]
+        return forward_of(gm)
 
 
 # frames -------------------------------------------------------------------------------------------------------

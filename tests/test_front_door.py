@@ -475,3 +475,25 @@ def test_finalizers_of_objects_made_in_compiled_code_run() -> None:
         assert torch.equal(made(X), X + 1)
     gc.collect()
     assert len(log) == 3
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_global_module_hooks_see_the_users_modules_only(backend: str, grad: bool) -> None:
+    seen: list[str] = []
+
+    def hook(module: Any, args: Any, output: Any) -> Any:
+        seen.append(type(module).__name__)
+        return output + 1
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    x = X.clone().requires_grad_(grad)
+    handle = nn.modules.module.register_module_forward_hook(hook)
+    try:
+        want = model(x)
+        made = pycompiler.compile(model, backend=backend)
+        for _ in range(2):
+            torch.testing.assert_close(made(x), want)
+    finally:
+        handle.remove()
+    assert set(seen) == {"Linear", "ReLU", "Sequential"}

@@ -25,6 +25,7 @@ from pycompiler.autograd.partition import partition as cut_joint
 from pycompiler.autograd.recorder import Decomposition
 from pycompiler.autograd.replay import Replay
 from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.texts import forward_of
 from pycompiler.logs import artifact
 
 _log_joint = artifact("aot_joint_graph")
@@ -84,7 +85,7 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[...
     """`compile_joint` with compilers that run the ATen graphs as they are."""
 
     def run_graph(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Sequence[Any]]:
-        return module.forward
+        return forward_of(module)
 
     return compile_joint(gm, example_inputs, fw_compiler=run_graph, bw_compiler=run_graph)
 

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from pycompiler.errors import UnknownName, UserError
+from pycompiler.ir.texts import forward_of
 
 Backend = Callable[..., Callable[..., Sequence[Any]]]
 
@@ -77,4 +78,4 @@ def get_default_backend() -> str | Backend:
 @register_backend
 def eager(gm: fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Sequence[Any]]:
     """Runs the captured graph as it is."""
-    return gm.forward  # type: ignore[no-any-return]
+    return forward_of(gm)

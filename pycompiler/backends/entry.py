@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from pycompiler import backends, config
 from pycompiler.backends import options as known
 from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.texts import forward_of
 from pycompiler.logs import stage
 
 _log = stage("dynamo")
@@ -41,11 +42,11 @@ def compile_fx(
     symbolic = [i for i, value in enumerate(example_inputs) if is_symbolic(value)]
     if symbolic:
         _log.warning("a graph runs eagerly: its inputs %s have symbolic sizes; use dynamic=False", symbolic)
-        return gm.forward  # type: ignore[no-any-return]
+        return forward_of(gm)
     higher = [str(n.target) for n in gm.graph.nodes if isinstance(n.target, torch._ops.HigherOrderOperator)]
     if higher:
         _log.warning("a graph runs eagerly: higher-order operators %s", ", ".join(higher))
-        return gm.forward  # type: ignore[no-any-return]
+        return forward_of(gm)
     native = backends.lookup("native")
     fakes = own_fakes(example_inputs)
     try:
@@ -56,7 +57,7 @@ def compile_fx(
         if config.raise_internal_errors:
             raise
         _log.warning("a graph runs eagerly: %s: %s", type(e).__name__, e, exc_info=config.verbose)
-        return gm.forward  # type: ignore[no-any-return]
+        return forward_of(gm)
 
 
 def is_symbolic(value: Any) -> bool:

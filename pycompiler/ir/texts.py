@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import linecache
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
@@ -30,3 +31,14 @@ def drop_text(graph_class: type) -> None:
 def drop_text_with(gm: fx.GraphModule) -> None:
     """As `drop_text`, when `gm` is freed: each GraphModule has a class of its own."""
     weakref.finalize(gm, drop_text, type(gm)).atexit = False
+
+
+def forward_of(gm: fx.GraphModule) -> Callable[..., Any]:
+    """The function that torch generates for a graph.
+
+    `forward` of a lazy GraphModule would call the module each time: slowly, and through global module hooks.
+    """
+    generate = getattr(gm, "real_recompile", None)
+    if generate is not None:
+        generate()
+    return gm.forward  # type: ignore[no-any-return]
