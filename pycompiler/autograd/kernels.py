@@ -14,21 +14,21 @@ from torch._ops import OpOverload
 
 aten = torch.ops.aten
 
-_LIBRARY = torch.library.Library("pycompiler", "FRAGMENT")
+_LIBRARY = torch.library.Library("pycompiler", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def _with_gradients_on(op: OpOverload) -> OpOverload:
     """`op` under another name, whose kernel sees that gradients are on."""
     name = op.overloadpacket.__name__
     arguments = str(op._schema).partition("(")[2]
-    _LIBRARY.define(f"{name}({arguments}")
+    _LIBRARY.define(f"{name}({arguments}")  # type: ignore[no-untyped-call]
 
     def kernel(*args: Any) -> Any:
         with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
             return op(*args)
 
     for key in ("CPU", "Meta"):
-        _LIBRARY.impl(name, kernel, key)
+        _LIBRARY.impl(name, kernel, key)  # type: ignore[no-untyped-call]
     return getattr(torch.ops.pycompiler, name).default  # type: ignore[no-any-return]
 
 
