@@ -34,7 +34,7 @@ WHOLE = frozenset(
         *(aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.max_pool2d_with_indices, aten.max_unpool2d),
         *(aten.var_mean, aten.empty_like, aten.new_empty, aten.new_empty_strided, aten.transpose, aten.squeeze),
         *(aten.roll, aten.lerp, aten.frac, aten.where, aten.clamp_min, aten.clamp_max, aten.isin, aten.logaddexp),
-        *(aten.floor_divide, aten.special_erfcx, aten.lift_fresh, aten.index_add, aten.index_copy),
+        *(aten.floor_divide, aten.special_erfcx, aten.lift_fresh, aten.index_add, aten.index_copy, aten.eye),
         *(aten.index_fill,),
         *(aten._linalg_det, aten.linalg_lu_factor, aten.lu_unpack, aten.renorm, aten.unfold, aten.unfold_backward),
     )

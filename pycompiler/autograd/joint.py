@@ -316,8 +316,38 @@ class _Trace:
     def _run_target(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
-        if _writes(node):
-            self._refuse_overlap(node, args, kwargs)
+        if not _writes(node):
+            return self._called(node, args, kwargs)
+        self._refuse_overlap(node, args, kwargs)
+        written = [t for t in (*args[:1], kwargs.get("out")) if isinstance(t, torch.Tensor)]
+        before = [(t, t.shape, t.stride()) for t in written if t.layout is torch.strided]
+        out = self._called(node, args, kwargs)
+        if not _is_metadata(node):
+            for t, shape, strides in before:
+                if t.shape == shape:
+                    self._keep_layout(t, strides)
+        return out
+
+    def _keep_layout(self, written: torch.Tensor, strides: tuple[int, ...]) -> None:
+        """A write leaves a tensor where it lies; functionalisation gives it, and what it views, the layout of the new
+        value, which views by strides, reshapes and results would show."""
+        if not torch._is_functional_tensor(written):
+            return
+        value = _inner(written)
+        if value.stride() == strides or not value.numel():
+            return
+        torch._disable_functionalization()  # type: ignore[no-untyped-call]
+        try:
+            laid = self.recorder.laid_out(value, strides)
+        finally:
+            torch._enable_functionalization(reapply_views=True)
+        if laid is not value:
+            torch._functionalize_replace(written, laid)
+            torch._functionalize_commit_update(written)
+            torch._functionalize_sync(written)
+
+    @staticmethod
+    def _called(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if node.op == "call_function":
             assert callable(node.target)
             if node.target is attention.TARGET:
@@ -376,6 +406,10 @@ class _Trace:
                     self.joint.touched.append(i)
                 continue
             self._refuse_shared_storage(i)
+            if _overlaps_itself(item.seen):
+                raise AutogradUnsupported(
+                    "an input is written whose elements share memory", item.node.name, "clone it first"
+                )
             how = _mutation_kind(item)
             self.joint.mutations.append(Mutation(i, self._fresh(item.seen, ("input", i), how == "grad"), how))
 
@@ -601,11 +635,24 @@ def _writes(node: fx.Node) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_METHODS
 
 
+def _is_metadata(node: fx.Node) -> bool:
+    """True for `t_`, `squeeze_` and their kind, which change how a tensor lies, and no element."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    packet = getattr(aten, name, None)
+    return packet is not None and any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads())
+
+
 def _overlaps_itself(value: Any) -> bool:
-    """True for a tensor with elements in one place of memory, which eager does not let most operators write."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    """True for a tensor that may have two elements in one place of memory (expanded, windows): eager refuses most writes to
+    it, or makes them in the order of its elements."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
         return False
-    return any(step == 0 and n > 1 for n, step in zip(value.shape, value.stride(), strict=True))
+    reach = 0
+    for step, n in sorted((int(s), int(n)) for n, s in zip(value.shape, value.stride(), strict=True) if n > 1):
+        if step <= reach:
+            return True
+        reach += (n - 1) * step
+    return False
 
 
 def _meet(written: torch.Tensor, read: torch.Tensor, node: fx.Node) -> bool:

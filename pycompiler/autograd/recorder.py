@@ -69,6 +69,13 @@ def same_places(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.numel() == 0 or all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
 
 
+def _relaid(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A copy of `value` that lies as the dense `like` does."""
+    order = sorted(range(like.dim()), key=lambda d: -like.stride()[d])
+    back = [order.index(d) for d in range(like.dim())]
+    return value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+
+
 @contextlib.contextmanager
 def functional() -> Iterator[None]:
     """C++ functionalisation on: what is made inside is a functional wrapper, views stay views."""
@@ -271,15 +278,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         laid = {id(a): self._restrided(a, b) for a, b in zip(found, wanted, strict=True)}
         return fx.node.map_aggregate(out, lambda t: laid.get(id(t), t))
 
+    def laid_out(self, value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+        """`value` with `strides`, where they are those of a dense tensor; the mode is on."""
+        with _disable_current_modes():
+            like = torch.empty_strided(value.shape, strides, device="meta")
+        return value if same_places(value, like) or not is_dense(like) else _relaid(value, like)
+
     def _restrided(self, value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         if value.shape != like.shape or same_places(value, like) or not is_dense(like):
             return value
-        order = sorted(range(like.dim()), key=lambda d: -like.stride()[d])
-        back = [order.index(d) for d in range(like.dim())]
         self._depth += 1
         try:
             with self:
-                return value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+                return _relaid(value, like)
         finally:
             self._depth -= 1
 

@@ -588,3 +588,59 @@ def test_strides_are_those_of_the_whole_operator(number: int, backend: str) -> N
     got, expected = pycompiler.compile(fn, backend=backend)(x), fn(x)
     torch.testing.assert_close(got, expected)
     assert got.stride() == expected.stride()
+
+
+def _transposed_scatter(x: Any) -> Any:
+    t = x * 1
+    v = t.as_strided((2, 2), (1, 0), 0)
+    u = t.t()
+    u.scatter_add_(-2, torch.tensor([[0, 1]]), torch.full((2, 2), 0.7))
+    return v, t, u
+
+
+def _masked_then_viewed(x: Any) -> Any:
+    t = (x * 1).t()
+    t.masked_fill_(t > 1, 9.0)
+    r, w = t.reshape(-1), t.t().reshape(-1)
+    w.add_(1)
+    return t, r, w
+
+
+def _scatter_into_a_view(x: Any) -> Any:
+    y = x * 1
+    y.t().scatter_add_(-2, torch.tensor([[0, 1]]), torch.full((2, 2), 0.7))
+    return y.view(-1), y
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("fn", [_transposed_scatter, _masked_then_viewed, _scatter_into_a_view])
+def test_a_write_leaves_its_target_where_it_lies(fn: Any, grad: bool, backend: str) -> None:
+    """Operators whose results are contiguous, written into transposed views: what views them by strides sees old ones."""
+    inputs = [torch.arange(4.0).view(2, 2).requires_grad_(grad) for _ in range(2)]
+    for got, expected in zip(pycompiler.compile(fn, backend=backend)(inputs[0]), fn(inputs[1]), strict=True):
+        assert torch.equal(got, expected)
+        assert got.stride() == expected.stride()
+        if grad:
+            (got * got).sum().backward(retain_graph=True)
+            (expected * expected).sum().backward(retain_graph=True)
+            torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_an_argument_of_windows_is_written(backend: str) -> None:
+    """Its elements share memory: the new value of all of it would write old elements over new ones."""
+
+    def fn(x: Any, y: Any) -> None:
+        x[:1] = y
+
+    memory = [torch.arange(5.0) for _ in range(2)]
+    fn(memory[0].unfold(0, 3, 1), torch.tensor(9.0))
+    pycompiler.compile(fn, backend=backend)(memory[1].unfold(0, 3, 1), torch.tensor(9.0))
+    assert memory[0].tolist() == memory[1].tolist() == [9.0, 9.0, 9.0, 3.0, 4.0]
+
+
+def test_a_large_identity() -> None:
+    """torch's decomposition counts its rows in a type that no kernel knows."""
+    for backend in ("aot_eager", "native"):
+        assert float(pycompiler.compile(lambda x: (torch.eye(300) * x).sum(), backend=backend)(torch.ones(()))) == 300.0
