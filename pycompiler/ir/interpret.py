@@ -85,7 +85,7 @@ class _Machine:
         source = self.storage[op.attrs[0]]
         if mask is None:
             check_range(f"load {op.attrs[0]}", at, source)
-            return source[at]
+            return source[at.reshape(-1)].reshape(at.shape)  # of one element, an index alone gives a view
         check_range(f"masked_load {op.attrs[0]}", at[mask], source)
         result = source.new_zeros(at.shape)
         result[mask] = source[at[mask]]

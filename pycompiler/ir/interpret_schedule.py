@@ -333,7 +333,7 @@ class _NestRun:
             raise ScheduleFault(f"{self.reader.outputs[0]} reads elements of {name} that nothing has written")
         self.note(self.reads, name, at, mask)
         if mask is None:
-            return block.flat[at]
+            return block.flat[at.reshape(-1)].reshape(at.shape)  # of one element, an index alone gives a view
         result = block.flat.new_zeros(at.shape)
         result[mask] = block.flat[touched]
         return result

@@ -19,6 +19,8 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from pycompiler.ir.iterator import as_the_kernel
+
 aten = torch.ops.aten
 
 _VIEWS = frozenset(
@@ -90,8 +92,16 @@ _BATCH_NORMS = frozenset(
 )  # fmt: skip
 
 
+_COPIES = frozenset((aten.flip.default, aten.index_put.default))
+
+
 def laid_out(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], out: Any) -> Any:
-    """`out`, a shape function's answer, with the strides that the kernel gives: torch's own keeps an input's for batch norms."""
+    """`out`, a shape function's answer, with the strides that the kernel gives: torch's own keeps an input's for batch norms,
+    and not where a copy of the input is what the kernel begins with."""
+    if op in _COPIES and torch.ops.aten.is_non_overlapping_and_dense.default(args[0]):
+        x = args[0]
+        copy = torch.empty_strided(x.shape, x.stride(), dtype=out.dtype, device="meta")
+        return out if out.stride() == x.stride() else FakeTensor(mode, copy, x.device)
     if not isinstance(op, OpOverload) or op.overloadpacket.__name__ not in _BATCH_NORMS:
         return out
     x = args[0]
@@ -115,7 +125,7 @@ def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
     twin = _view_twin if op in _VIEWS else _twin
     out = op(*[_replaced(a, twin) for a in args], **kwargs)
     if isinstance(out, torch.Tensor):
-        return FakeTensor(mode, out, device)
+        return FakeTensor(mode, as_the_kernel(op, args, out), device)
     return type(out)([FakeTensor(mode, o, device) for o in out])
 
 

@@ -1,0 +1,77 @@
+"""Strides of pointwise results, as predicted, beside those of ATen's kernels: all layouts, dimensions of one element and none."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from pycompiler.ir.iterator import as_the_kernel, fresh_strides, iterated, operands
+
+aten = torch.ops.aten
+
+
+def layout(draw: random.Random, shape: list[int]) -> Tensor:
+    """Permuted, with gaps, with any stride where there is one element, sometimes overlapping."""
+    if draw.random() < 0.3:
+        return torch.empty_strided(shape, [draw.choice([0, 1, 2, 3, 7, 28]) for _ in shape])
+    order, step, strides = list(range(len(shape))), 1, [0] * len(shape)
+    if draw.random() < 0.6:
+        draw.shuffle(order)
+    for d in reversed(order):
+        strides[d] = draw.choice([1, 3, 7, step]) if shape[d] == 1 else step
+        step *= max(1, shape[d]) * draw.choice([1, 1, 1, 1, 2])
+    return torch.empty_strided(shape, strides)
+
+
+def narrower(draw: random.Random, shape: list[int]) -> list[int]:
+    """A shape that broadcasts to `shape`."""
+    kept = [1 if draw.random() < 0.2 else n for n in shape]
+    return kept[draw.randrange(len(shape) + 1) :] if draw.random() < 0.2 else kept
+
+
+# What else operators take: numbers by the names of their parameters.
+NUMBERS = {"other": 2, "min": 0, "max": 1, "min_val": 0, "max_val": 1, "exponent": 3, "value": 0, "threshold": 0,
+           "weight": 0.5, "alpha": 1, "scale": 1, "input_scale": 1, "is_result": False}  # fmt: skip
+
+
+def arguments(op: OpOverload, tensors: list[Tensor]) -> list[Any]:
+    """Tensors for tensors; numbers where the schema has no default."""
+    integers = op._schema.name.split("::")[1].startswith("bitwise")
+    given: list[Any] = []
+    for argument in op._schema.arguments:
+        if str(argument.type) == "Tensor":
+            t = tensors.pop(0)
+            dtype = torch.bool if argument.name == "condition" else torch.int64 if integers else t.dtype
+            given.append(torch.empty_strided(t.shape, t.stride(), dtype=dtype))
+        elif argument.name in NUMBERS and not argument.kwarg_only:
+            given.append(NUMBERS[argument.name])
+        elif argument.has_default_value() or argument.kwarg_only:
+            break
+        else:
+            raise AssertionError(f"no argument for {argument.name}")
+    return given
+
+
+@pytest.mark.parametrize("op", sorted(iterated(), key=str), ids=str)
+def test_strides_are_the_kernels(op: OpOverload) -> None:
+    draw = random.Random(str(op))
+    for _ in range(60):
+        shape = [draw.choice([0, 1, 1, 2, 3, 7]) for _ in range(draw.randrange(5))]
+        x, y, z = layout(draw, shape), *(layout(draw, narrower(draw, shape)) for _ in range(2))
+        args = arguments(op, [x, y, z])
+        real = op(*args)
+        assert fresh_strides(operands(op, args)) == real.stride(), operands(op, args)
+        meta = torch.empty(real.shape, dtype=real.dtype, device="meta")
+        if real.dim() and (real.numel() == 0 or 1 in real.shape):
+            assert as_the_kernel(op, args, meta).stride() == real.stride()
+
+
+def test_what_is_not_known_keeps_what_the_meta_kernel_says() -> None:
+    x = torch.empty_strided((1, 7), (1, 1))
+    meta = torch.empty(1, 7, device="meta")
+    assert as_the_kernel(aten.hardtanh.default, (x, 0.0, 1.0), meta) is meta
