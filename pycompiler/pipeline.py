@@ -155,8 +155,16 @@ class Family:
     def set_policy(self, policy: _native.Mode) -> None:
         """What a miss does, in all members, resume functions included: see `_native.CompiledFunction.set_mode`."""
         self.policy = policy
+        self.apply_policy()
+
+    @property
+    def mode(self) -> _native.Mode:
+        """The policy, unless `config.disable` is set."""
+        return "eager" if config.disable else self.policy
+
+    def apply_policy(self) -> None:
         for member in self.members:
-            member.set_mode(policy)
+            member.set_mode(self.mode)
 
     # limits ---------------------------------------------------------------------------------------------------
     @property
@@ -207,6 +215,12 @@ def _limits_changed() -> None:
             family.set_limits(member)
 
 
+def _disable_changed() -> None:
+    for family in _families:
+        family.apply_policy()
+
+
+config.on_change("disable", _disable_changed)
 for _name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
     config.on_change(_name, _limits_changed)
 
@@ -665,7 +679,7 @@ def new_compiled(
         name=name or getattr(function, "__qualname__", None),
     )
     family.set_limits(made)
-    made.set_mode(family.policy)
+    made.set_mode(family.mode)
     family.members.add(made)
     return made
 

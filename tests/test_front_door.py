@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
+import dataclasses
+import dis
 import functools
 import gc
 import inspect
@@ -23,6 +25,7 @@ import pycompiler
 from pycompiler import backends, config, exc, logs
 from pycompiler.backends import options as known
 from pycompiler.backends.entry import compile_fx
+from pycompiler.capture import skip
 
 X = torch.arange(4.0)
 
@@ -269,6 +272,20 @@ def test_run_of_what_was_not_compiled_says_so(said: Any) -> None:
     assert len(said()) == 1
 
 
+def test_the_knob_disable_holds_for_what_is_compiled_already() -> None:
+    made = pycompiler.compile(plain, backend="eager")
+    with config.patch(disable=True):
+        assert torch.equal(made(X), X + 1)
+        assert pycompiler.counters(made)["compiles"] == 0
+        pycompiler.set_policy(made, "error")
+        assert torch.equal(made(X), X + 1)
+    with pytest.raises(exc.RecompileError):
+        made(X)
+    pycompiler.set_policy(made, "compile")
+    made(X)
+    assert pycompiler.counters(made)["compiles"] == 1
+
+
 # messages and errors -------------------------------------------------------------------------------------------
 def test_graph_break_keeps_its_message() -> None:
     def fn(x: Any) -> Any:
@@ -497,3 +514,34 @@ def test_global_module_hooks_see_the_users_modules_only(backend: str, grad: bool
     finally:
         handle.remove()
     assert set(seen) == {"Linear", "ReLU", "Sequential"}
+
+
+# what the frame hook leaves alone ------------------------------------------------------------------------------
+def test_generated_methods_belong_to_the_library_that_made_them() -> None:
+    @dataclasses.dataclass
+    class Mine:
+        x: int
+
+    assert skip.is_library(inspect.ClosureVars.__new__)
+    assert skip.is_library(dis.Positions.__new__)
+    assert skip.is_library(inspect.signature)
+    assert not skip.is_library(Mine.__init__)
+    assert not skip.is_library(plain)
+
+
+def test_functions_with_odd_attributes() -> None:
+    def inner(x: Any) -> Any:
+        pycompiler.graph_break()
+        return x * 2
+
+    def outer(x: Any) -> Any:
+        with open("/dev/null"):
+            return inner(x) + 1
+
+    for fn in (inner, outer):
+        fn.__module__ = 3  # type: ignore[assignment]
+        fn.__annotations__ = {"x": object()}
+        fn.__wrapped__ = None  # type: ignore[attr-defined]
+        fn.__signature__ = "none"  # type: ignore[attr-defined]
+    assert torch.equal(pycompiler.compile(outer, backend="eager")(X), X * 2 + 1)
+    assert torch.equal(pycompiler.compile(lambda x: inner(x) + 1, backend="eager")(X), X * 2 + 1)

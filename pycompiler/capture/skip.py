@@ -120,6 +120,11 @@ SKIP_PREFIXES = (
 INLINE_ANYWAY = ("pycompiler.capture.polyfills", "torch.autograd.grad_mode", "torch.nn", "torch.distributions")
 
 
+def module_of(fn: types.FunctionType) -> str:
+    """The name of its module, which a program may set to anything."""
+    return fn.__module__ if isinstance(fn.__module__, str) else ""
+
+
 def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
     """None if `fn` may be inlined, else the break's kind and text."""
     if getattr(fn, "_pycompiler_disabled", False) or peer.is_disabled(fn):
@@ -127,7 +132,7 @@ def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
         return ("disabled-call", f"{fn.__qualname__}{f' ({why})' if why else ''}")
     if getattr(fn, "_pycompiler_break", False):
         return ("explicit-break", "")
-    module = fn.__module__ or ""
+    module = module_of(fn)
     if _has_prefix(module, SKIP_PREFIXES) and not _has_prefix(module, INLINE_ANYWAY):
         return ("skipped-call", f"{module}.{fn.__qualname__}")
     return None
@@ -160,7 +165,7 @@ def why_not_hooked(fn: types.FunctionType) -> str | None:
     reason = why_not_inlined(fn)
     if reason is not None or fn.__code__ in EAGER_CODES:
         return reason[1] if reason else "marked with pycompiler.disable(recursive=False)"
-    module = fn.__module__ or ""
+    module = module_of(fn)
     if fn.__code__.co_filename.startswith(("<eval_with_key>", "<pycompiler.")):
         return "a graph, or code around one"
     if module.startswith("torch.optim.") and fn.__name__.startswith(OPTIMIZER_CORES):
@@ -169,14 +174,22 @@ def why_not_hooked(fn: types.FunctionType) -> str | None:
         return "part of torch"
     if module.startswith("pycompiler"):
         return "part of pycompiler"
-    if fn.__code__.co_filename.startswith(_LIBRARY) and not _has_prefix(module, HOOKED_LIBRARIES):
+    if is_library(fn) and not _has_prefix(module, HOOKED_LIBRARIES):
         return "library code" if not module.startswith("torch.nn.modules.") else None
     return why_frame_skipped(fn.__code__)
 
 
 def is_library(fn: types.FunctionType) -> bool:
-    """Whether a function is a part of the standard library or of an installed package."""
-    return fn.__code__.co_filename.startswith(_LIBRARY)
+    """Whether a function is a part of the standard library or of an installed package.
+
+    What these made of text (methods of named tuples and dataclasses) belongs to the module that it has for globals.
+    """
+    filename = fn.__code__.co_filename
+    if filename == "<string>":
+        if str(fn.__globals__.get("__name__")).startswith("namedtuple_"):
+            return True
+        filename = str(fn.__globals__.get("__file__"))
+    return filename.startswith(_LIBRARY)
 
 
 def why_frame_skipped(code: types.CodeType) -> str | None:
