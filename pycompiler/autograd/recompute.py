@@ -59,7 +59,16 @@ def _cheap_target(target: object) -> bool:
 
 def is_cheap(node: fx.Node) -> bool:
     """Pointwise work, views, casts and fills: recomputing reads no more than loading the result would."""
-    return _cheap_target(node.target)
+    return _cheap_target(node.target) and not _compares_floats(node)
+
+
+def _compares_floats(node: fx.Node) -> bool:
+    """Whether two computed floats are asked for being the same (an extreme and what it was found in): computed again, by
+    another kernel, one of them may differ in its last bit."""
+    if getattr(node.target, "overloadpacket", None) not in (aten.eq, aten.ne):
+        return False
+    values = [n.meta.get("val") for n in node.all_input_nodes]
+    return len(values) == 2 and all(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in values)
 
 
 def size_bytes(node: fx.Node) -> int:

@@ -105,6 +105,7 @@ CASES: dict[str, Case] = {
     ),
     "gather": (lambda x, i: x.gather(1, i), [r(5, 16), integers(16, 5, 3)]),
     "negative_indices": (lambda x, i: x[i - 5] + 1, [r(5, 16), integers(5, 4)]),
+    "rotated": (lambda x: (torch.rot90(x.repeat(3, 3), 1, (0, 1)), x.roll(4, 1).flip(1).repeat(2, 1)), [r(3, 9)]),
     "cat": (lambda x, y: torch.cat([x, y], 1) * 2, [r(5, 3), r(5, 4)]),
     "masked_of_the_same_kernel": (
         lambda x: torch.cat([x.softmax(-1)[:, :1], x.softmax(-1)[:, 1:]], 1) * x.softmax(-1),

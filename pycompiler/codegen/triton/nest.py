@@ -16,6 +16,7 @@ import torch
 
 from pycompiler.codegen.triton import ops
 from pycompiler.codegen.triton.folds import PARTIAL, Fold
+from pycompiler.codegen.triton.index import index_text
 from pycompiler.codegen.triton.tiles import Tiles, count
 from pycompiler.codegen.triton.types import HALF, cast, compute, constant, storage
 from pycompiler.ir.expr import Expr
@@ -239,7 +240,7 @@ class NestWriter:
         once = [f"({name} == 0)" for v, name in tile.items() if v not in space]  # the values do not differ there
         mask = " & ".join([m for m in [self.mask(True, wide), *once] if m])
         out = []
-        prepared = fold.prepared([v.text for v in inputs], f"({position.to_py(self.names)})", ones)
+        prepared = fold.prepared([v.text for v in inputs], f"({index_text(position, self.names, {})})", ones)
         for text, default, kind in zip(prepared, fold.identities, fold.lanes, strict=True):
             lanes = f"tl.broadcast_to({text}, {shape}).to({kind})"
             out.append(self.define(f"tl.where({mask}, {lanes}, {default})" if mask else lanes, True, wide).text)
@@ -414,7 +415,7 @@ class NestWriter:
                 x, r = x or s in self.xvars, r or s in self.rvars
             else:
                 raise Unsupported(f"the symbol {s} in an index")
-        text = e.to_py(names).replace("min(", "tl.minimum(").replace("max(", "tl.maximum(")
+        text = index_text(e, names, dict(self.nest.dims))
         if not e.symbols:
             text = f"tl.full((1, 1), {text}, {'tl.int64' if self.wide else 'tl.int32'})"
         return Value(f"({text})", x, r)
