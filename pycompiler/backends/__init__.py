@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.errors import UnknownName, UserError
+from pycompiler.errors import UnknownName, UserError, describe
 from pycompiler.ir.texts import forward_of
 
 Backend = Callable[..., Callable[..., Sequence[Any]]]
@@ -36,6 +36,8 @@ def register_backend(compiler_fn: Backend | None = None, name: str | None = None
     key = name or getattr(compiler_fn, "__name__", "")
     if not key:
         raise UserError("the backend has no __name__; pass register_backend(fn, name='...')")
+    if not isinstance(key, str):
+        raise UserError(f"a backend's name is a string, got {describe(key)}")
     known = REGISTRY.get(key)
     if known is not None and known is not compiler_fn:
         raise UserError(f"a backend named {key!r} is registered already; choose another name")

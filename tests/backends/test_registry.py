@@ -74,6 +74,8 @@ def test_registry_errors() -> None:
         pycompiler.register_backend(lambda gm, i: gm, name="native")
     with pytest.raises(exc.UserError, match="takes a callable"):
         pycompiler.register_backend(3, name="three")  # type: ignore[call-overload]
+    with pytest.raises(exc.UserError, match="name is a string, got 3 of type int"):
+        pycompiler.register_backend(lambda gm, i: gm, name=3)  # type: ignore[arg-type]
 
 
 # what a backend gets -------------------------------------------------------------------------------------------
