@@ -65,6 +65,7 @@ class Output:
 class Joint:
     """See the module docstring. `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs.
 
+    reached: for each tangent, where there are several, the inputs that its gradient reaches, be it zero.
     touched: inputs that were written, with the values that they had: only their versions tell.
     origins: for each fresh output which tensor of the captured graph it is: ("input", i) after the run, ("result", k) of
     its outputs, or ("base", k), the base of that output.
@@ -82,6 +83,7 @@ class Joint:
     grads: list[fx.Node | None] = field(default_factory=list)
     stores: list[tuple[int, fx.Node]] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)
+    reached: list[frozenset[int]] = field(default_factory=list)
 
     def store_in_graph(self) -> list[int]:
         """Let the forward graph itself write new values of inputs where autograd need not see it.
@@ -565,6 +567,8 @@ class _Trace:
             self.joint.differentiable = [False] * len(self.joint.fresh)
             return
         self.recorder.differentiates = True
+        if len(outputs) > 1:
+            self.joint.reached = self._reached(outputs)
         tangents = [self._tangent(k) for k, d in enumerate(self.joint.differentiable) if d]
         try:
             with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
@@ -576,6 +580,27 @@ class _Trace:
             ) from error
         nodes = iter([None if g is None else self.recorder.node(_inner(g)) for g in found])
         self.joint.grads = [next(nodes) if item is not None and item.requires_grad else None for item in self.inputs]
+
+    def _reached(self, outputs: Sequence[torch.Tensor]) -> list[frozenset[int]]:
+        """For each of `outputs` the inputs that its gradient reaches, be it zero."""
+        leaves = {id(item.leaf): i for i, item in enumerate(self.inputs) if item is not None and item.requires_grad}
+        order: list[Any] = []  # each node after those that its gradients flow to
+        seen: set[Any] = set()
+        stack: list[tuple[Any, bool]] = [(t.grad_fn, False) for t in outputs]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                order.append(node)
+            elif node is not None and node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((n, False) for n, _ in node.next_functions)
+        found: dict[Any, set[int]] = {}
+        for node in order:
+            variable = getattr(node, "variable", None)
+            own = {leaves[id(variable)]} if id(variable) in leaves else set()
+            found[node] = own.union(*(found[n] for n, _ in node.next_functions if n is not None))
+        return [frozenset(found.get(t.grad_fn, ())) for t in outputs]
 
     def _tangent(self, k: int) -> torch.Tensor:
         value = self.joint.fresh[k].meta["val"]

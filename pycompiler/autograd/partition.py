@@ -213,11 +213,20 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
 def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> Partition:
     """`part` with the backward for calls in which the tangents `missing` are undefined; it takes the others only."""
     graph, results = undefined.without(part.backward, len(joint.tangents), missing)
-    kept = [i for i, r in enumerate(results) if r is not None]
-    place = {("result", i): ("result", new) for new, i in enumerate(kept)}
-    gone = {("tangent", k) for k in missing} | {("result", i) for i, r in enumerate(results) if r is None}
-    grads = [None if g is None or g in gone else place.get(g, g) for g in part.grads]
-    graph.output(tuple(results[i] for i in kept))
+    reached = frozenset().union(*(r for k, r in enumerate(joint.reached) if k not in missing))
+    kept: dict[fx.Node, int] = {}
+    grads: list[tuple[str, int] | None] = []
+    for i, g in enumerate(part.grads):
+        joint_node = joint.grads[i]
+        if g is None or joint_node is None or i not in reached:
+            grads.append(None)
+        elif g[0] == "result" or (g[0] == "tangent" and g[1] in missing):
+            node = results[g[1]] if g[0] == "result" else None
+            node = undefined.zeros(graph, joint_node.meta["val"]) if node is None else node
+            grads.append(("result", kept.setdefault(node, len(kept))))
+        else:
+            grads.append(g)
+    graph.output(tuple(kept))
     drop_dead(graph)
     return replace(part, backward=graph_module(graph, joint.constants), grads=grads)
 

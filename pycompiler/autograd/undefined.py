@@ -71,16 +71,20 @@ class _Cut:
     def _read(self, node: fx.Node) -> fx.Node:
         if node not in self.undefined:
             return self.env[node]
-        value = node.meta["val"]
-        order = (
-            sorted(range(value.dim()), key=lambda d: (-value.stride(d), d)) if is_dense(value) else range(value.dim())
-        )
-        shape = [value.shape[d] for d in order]
-        options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
-        zeros = self.graph.call_function(aten.full.default, (shape, 0), options)
-        zeros.meta["val"] = torch.empty_like(value).permute(list(order)).contiguous()
-        if shape != list(value.shape) or list(order) != list(range(value.dim())):
-            back = [list(order).index(d) for d in range(value.dim())]
-            zeros = self.graph.call_function(aten.permute.default, (zeros, back), {})
-            zeros.meta["val"] = value
-        return zeros
+        return zeros(self.graph, node.meta["val"])
+
+
+def zeros(graph: fx.Graph, value: torch.Tensor) -> fx.Node:
+    """Zeros like `value`."""
+    order = list(range(value.dim()))
+    if is_dense(value):
+        order.sort(key=lambda d: (-value.stride()[d], d))
+    shape = [value.shape[d] for d in order]
+    options: dict[str, Any] = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
+    made = graph.call_function(aten.full.default, (shape, 0), options)
+    made.meta["val"] = torch.empty_like(value).permute(order).contiguous()
+    if order == list(range(value.dim())):
+        return made
+    made = graph.call_function(aten.permute.default, (made, [order.index(d) for d in range(value.dim())]), {})
+    made.meta["val"] = value
+    return made

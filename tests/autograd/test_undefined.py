@@ -76,3 +76,21 @@ def test_gradients_that_are_zero_have_memory() -> None:
         pycompiler.compile(lambda x: (x - 1).sgn() * (x - 1).sgn(), backend=backend)(x).sum().backward()
         assert x.grad is not None
         assert x.grad.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_gradient_that_is_zero_is_no_missing_one(backend: str) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return x.round() + w, torch.nn.functional.pad(x, (1, 1)), w * 2, torch.cat([x[1:1], w])
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for chosen in range(4):
+        found = []
+        for f in (compiled, fn):
+            x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+            f(x, w)[chosen].sum().backward()
+            found.append([x.grad, w.grad])
+        for a, b in zip(*found, strict=True):
+            assert (a is None) == (b is None), chosen
+            if b is not None:
+                torch.testing.assert_close(a, b)
