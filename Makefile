@@ -19,7 +19,8 @@ BIN := $(VENV)/bin
 RUST := $(wildcard Cargo.toml guards-rs/Cargo.toml guards-rs/src/*.rs guards-rs/src/*/*.rs)
 export PYO3_PYTHON := $(abspath $(BIN)/python)
 
-.PHONY: demo test check format lint types rust pytest fix wheels test-oldest bench clean
+TOOLS := asan checked memcheck kernels miri debug
+.PHONY: demo test check format lint types rust pytest fix wheels test-oldest bench clean $(TOOLS)
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/train.py $(DEMO_ARGS)
@@ -76,6 +77,10 @@ test-oldest: wheels
 	@# Programs that tests start from this folder see these sources: give them the wheel's extension as well.
 	cp "$$($(OLDEST_VENV)/bin/python -P -c 'import pycompiler._native as n; print(n.__file__)')" pycompiler/
 	OMP_NUM_THREADS=1 $(OLDEST_VENV)/bin/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+
+# The engine under sanitizers, valgrind, Miri, and a debug build of CPython; .ci/tools says what each is.
+$(TOOLS): $(VENV)/.installed-dev
+	PYTHON=$(abspath $(BIN)/python) .ci/tools $@ $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'

@@ -2,17 +2,101 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from native import ownership
+from pycompiler import _native
+from pycompiler.ir.guards import Guard
+from pycompiler.ir.plan import Aten, Plan, SlotRef
+from pycompiler.ir.source import local
 
 
 def test_the_users_code_may_drop_everything() -> None:
     program = Path(ownership.__file__)
     env = {**os.environ, "PYTHONMALLOC": "debug", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, program], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, program], env=env, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines() == list(ownership.SCENES)
+
+
+def test_a_plan_may_be_dropped_by_its_own_step() -> None:
+    calls: list[_native.CompiledFunction] = []
+
+    def drop(x: torch.Tensor) -> torch.Tensor:
+        calls[0].reset()
+        calls[0].fn.__defaults__ = None
+        gc.collect()
+        return x + 1
+
+    with torch.library._scoped_library("pycompiler_ownership", "DEF") as library:
+        library.define("drop(Tensor x) -> Tensor")
+        library.impl("drop", drop, "CompositeExplicitAutograd")
+        op = torch.ops.pycompiler_ownership.drop.default
+        steps = [Aten(op, (SlotRef(0),), {}, (1,)), Aten(torch.ops.aten.add.Tensor, (SlotRef(0), SlotRef(1)), {}, (2,))]
+
+        def compile(*_: Any) -> _native.Entry:
+            plan = _native.Plan(Plan(1, 3, [*steps], [2, 0], name="dropped"))
+            outputs = ("tuple", [("graph", 0), ("graph", 1), ("source", local("x"))])
+            return _native.Entry([], plan, "plan", outputs, [local("x")])
+
+        def fn(x: Any) -> Any: ...
+
+        for warm in range(3):
+            fn.__defaults__ = (torch.ones(3),)
+            calls[:] = [_native.CompiledFunction(fn, compile)]
+            for _ in range(warm):
+                calls[0](torch.ones(3))
+            fn.__defaults__ = (torch.ones(3),)
+            total, given, again = calls[0]()
+            assert total.tolist() == [3, 3, 3] and given is again and given.tolist() == [1, 1, 1]
+            assert calls[0].entries == []
+
+
+def test_another_thread_may_drop_everything_meanwhile() -> None:
+    asked, dropped = threading.Event(), threading.Event()
+
+    class Slow:
+        def __hash__(self) -> int:
+            return hash("a")
+
+        def __eq__(self, other: object) -> bool:
+            if thread.is_alive():
+                asked.set()
+                dropped.wait(10)
+            return False
+
+    def drop() -> None:
+        asked.wait(10)
+        call.reset()
+        fn.__defaults__ = (None,)
+        del box.d
+        gc.collect()
+        dropped.set()
+
+    thread = threading.Thread(target=drop)
+    box = type("Box", (), {})()
+    box.d = {Slow(): 0, "a": [1, 2, 3]}
+
+    def fn(x: Any = box) -> Any: ...
+
+    item = local("x").then("instance_dict").dict_item("d").dict_item("a")
+    entry = _native.Entry(
+        [Guard("length", item, 3), Guard("type_is", item, list)],
+        lambda *given: given,
+        "plan",
+        ("tuple", [("graph", 0)]),
+        [item],
+    )
+    call = _native.CompiledFunction(fn, lambda *_: entry)
+    thread.start()
+    found = call()
+    thread.join()
+    assert found == ([1, 2, 3],)

@@ -263,7 +263,7 @@ def guard_tree() -> Call:
 def made_and_dropped() -> Call:
     def run() -> None:
         call = _native.CompiledFunction(function, lambda *_: None, name="n")
-        call.me = call
+        vars(call)["me"] = call
         compiled(Guard("id_is", local("x"), TOKEN))
 
     return run

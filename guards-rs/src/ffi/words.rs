@@ -205,3 +205,23 @@ pub fn dict_versions_work() -> bool {
         false
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_words_that_changed() {
+        for n in 0..11 {
+            let mut memory: Vec<usize> = (0..n).collect();
+            let at = memory.as_mut_ptr();
+            let words: Vec<Word> = (0..n).map(|i| word(at as usize + i * size_of::<usize>())).collect();
+            assert_eq!(first_changed(&words), None);
+            for i in (0..n).rev() {
+                // SAFETY: `i` is below the length, and nothing else refers to the memory.
+                unsafe { at.add(i).write(99) };
+                assert_eq!(first_changed(&words), Some(i));
+            }
+        }
+    }
+}
