@@ -45,8 +45,14 @@ def base_of(cls: type, *bases: type) -> type:
 def fill_dict(target: Any, *items: Any) -> Any:
     """Replace the contents of a dict (or subclass) by key, value, key, value, ... without running overrides."""
     base: Any = base_of(type(target), dict)
-    base.clear(target)
-    for key, value in zip(items[::2], items[1::2], strict=True):
+    wanted = dict(zip(items[::2], items[1::2], strict=True))
+    kept = [key for key in base.keys(target) if key in wanted]
+    if any(a is not b and a != b for a, b in zip(kept, wanted, strict=False)):
+        base.clear(target)  # another order
+    else:  # in place, since a live iterator knows its position in the table
+        for key in [key for key in base.keys(target) if key not in wanted]:
+            base.__delitem__(target, key)
+    for key, value in wanted.items():
         base.__setitem__(target, key, value)
     return target
 

@@ -304,7 +304,8 @@ def match_class(frame: Any, ins: Any) -> None:
     if not is_subclass(cx, subject.python_type(), (cls.cls,), instance=subject):
         frame.push(Const(None))
         return
-    positional: tuple[str, ...] = getattr(cls.cls, "__match_args__", ())[: ins.arg]
+    named = lookup(cx, cls.cls, "__match_args__")
+    positional: tuple[str, ...] = named[: ins.arg] if type(named) is tuple else ()
     found: list[Value] = []
     if ins.arg and not positional and cls.cls.__flags__ & MATCH_SELF:
         found, positional = [subject], ()

@@ -301,9 +301,18 @@ class DictView(Value):
     def iterate(self, cx: Capture) -> Iterator[Value]:
         if self.what == "keys":
             return self.mapping.iterate(cx)
-        pairs = self.mapping.pairs(cx)
-        values = [v for _, v in pairs] if self.what == "values" else [Tuple([k, v]) for k, v in pairs]
-        return stable(cx, self.mapping, values)  # type: ignore[arg-type]
+        mapping = self.mapping
+        mapping.pairs(cx)
+        keys = list(mapping.entries)
+        elements = stable(cx, mapping, [k.value for k in keys])
+        return (self.element(cx, key) for _, key in zip(elements, keys, strict=False))
+
+    def element(self, cx: Capture, key: Key) -> Value:
+        """What a live iterator gives at a key: the value of now."""
+        if key not in self.mapping.entries:
+            raise Break("unsupported-operation", "a dict whose keys change while it is iterated")
+        value = self.mapping.at(cx, key)
+        return value if self.what == "values" else Tuple([key.value, value])
 
     def length(self, cx: Capture) -> int:
         return self.mapping.length(cx)

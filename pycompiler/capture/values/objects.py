@@ -7,7 +7,9 @@ could come out differently: absence in the instance dict, absence or identity in
 
 from __future__ import annotations
 
+import threading
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,6 +87,8 @@ class Object(Value):
         hook = lookup(cx, self.cls, "__getattribute__")
         if isinstance(hook, types.FunctionType):
             return cx.call(cx.wrap(hook, self.class_source("__getattribute__")), [self, Const(name)], {})
+        if hook is threading.local.__getattribute__:
+            raise Break("unsupported-attribute", f"{name} of a threading.local")
         found = self.plain_getattr(cx, name)
         if found is not None:
             return found
@@ -529,6 +533,13 @@ class Opaque(Value):
 
     def identity(self) -> object:
         return ("object", id(self.real))
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        """A method of its class.  What the object itself may have, only the object can say."""
+        cls: Any = type(self.real)
+        if cls.__dictoffset__ or cls in weakref.ProxyTypes or mro_lookup(cls, name) is MISSING:
+            raise Break("unsupported-attribute", f"{self.describe()}.{name}")
+        return super().getattr(cx, name)
 
 
 class WeakReference(Opaque):

@@ -1,0 +1,148 @@
+"""State that a program sees change while it runs: iterators over dicts, attributes of C objects, patterns of classes."""
+
+from __future__ import annotations
+
+import threading
+import types
+import weakref
+
+import pytest
+import torch
+
+import pycompiler
+
+
+def both(program, make, **options):
+    """Result (or error) and argument afterwards, eager and compiled, twice."""
+    compiled = pycompiler.compile(program, backend="eager", **options)
+    for fn in (compiled, compiled):
+        wanted, found = make(), make()
+        outcomes = []
+        for call, given in ((program, wanted), (fn, found)):
+            try:
+                outcomes.append(call(torch.zeros(1), given))
+            except RuntimeError as error:
+                outcomes.append(str(error))
+        assert repr(outcomes[0]) == repr(outcomes[1])
+        assert repr(wanted) == repr(found)
+    return compiled
+
+
+def with_a_hole():
+    table = {"z": 0, "a": 1, "b": 2, "c": 3}
+    del table["z"]
+    return table
+
+
+def keys_over_a_write(x, table):
+    it = iter(table)
+    next(it)
+    pycompiler.graph_break()
+    table["b"] = 5
+    y = x + 1
+    pycompiler.graph_break()
+    return y, list(it)
+
+
+def items_over_a_deletion_of_the_last(x, table):
+    it = iter(table.items())
+    next(it)
+    pycompiler.graph_break()
+    del table["c"]
+    table["c"] = 4
+    table["a"] = 7
+    y = x + 1
+    pycompiler.graph_break()
+    return y, list(it)
+
+
+def values_of_now(x, table):
+    values, items, keys = iter(table.values()), iter(table.items()), iter(table)
+    table["a"], table["b"] = 7, 8
+    return x + next(values) + next(items)[1], next(keys)
+
+
+def values_that_the_loop_writes(x, table):
+    for key, value in table.items():
+        table["c"] = value + 10
+        x = x + value
+        table[key] = 0
+    return x
+
+
+def grown(x, table):
+    for value in table.values():
+        table["new"] = value
+    return x
+
+
+def grown_at_its_end(x, table):
+    for key in table.keys():
+        if key == "c":
+            table["new"] = 1
+    return x
+
+
+@pytest.mark.parametrize(
+    "program",
+    [keys_over_a_write, items_over_a_deletion_of_the_last, values_of_now, values_that_the_loop_writes, grown,
+     grown_at_its_end],
+)  # fmt: skip
+def test_iterators_over_dicts_are_live(program):
+    both(program, with_a_hole)
+
+
+class Plain:
+    a = 1
+
+
+PLAIN = Plain()
+
+
+def local_with_a():
+    made = threading.local()
+    made.a = 1
+    return made
+
+
+@pytest.mark.parametrize("make", [lambda: types.SimpleNamespace(a=1), local_with_a, lambda: weakref.proxy(PLAIN)])
+def test_attributes_of_c_objects(make):
+    def program(x, o):
+        return x + getattr(o, "a", 7), hasattr(o, "a"), hasattr(o, "zz"), getattr(o, "zz", 5)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    given = make()
+    wanted = program(torch.zeros(1), given)
+    assert repr(compiled(torch.zeros(1), given)) == repr(wanted) == "(tensor([1.]), True, False, 5)"
+
+
+def test_an_attribute_that_appears_on_a_namespace():
+    def program(x, o):
+        return x + getattr(o, "a", 7)
+
+    compiled, given = pycompiler.compile(program, backend="eager"), types.SimpleNamespace()
+    assert compiled(torch.zeros(1), given).item() == 7
+    given.a = 2
+    assert compiled(torch.zeros(1), given).item() == 2
+
+
+def test_match_args_that_change():
+    class Pair:
+        __match_args__: tuple[str, ...] = ("left", "right")
+
+        def __init__(self):
+            self.left, self.right = 1, 2
+
+    def program(x, pair):
+        match pair:
+            case Pair(a, b):
+                return x + 10 * a + b
+        return x
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    assert compiled(torch.zeros(1), Pair()).item() == 12
+    Pair.__match_args__ = ("right", "left")
+    assert compiled(torch.zeros(1), Pair()).item() == 21
+    del Pair.__match_args__
+    with pytest.raises(TypeError, match="accepts 0 positional"):
+        pycompiler.compile(program, backend="eager")(torch.zeros(1), Pair())
