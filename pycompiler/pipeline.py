@@ -12,6 +12,7 @@ import contextlib
 import gc
 import logging
 import os
+import sys
 import threading
 import time
 import types
@@ -291,7 +292,7 @@ class FrameLookup:
             return None
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             return None  # checkpointing runs the function again, outside of the hook, and must save as many tensors
-        if not isinstance(function, types.FunctionType):
+        if not isinstance(function, types.FunctionType) or traced_by_python():
             return None
         found = family.hooked.get(code)
         if found is None:
@@ -343,6 +344,43 @@ def without_state(function: types.FunctionType) -> types.FunctionType:
     made = types.FunctionType(function.__code__, function.__globals__, function.__name__, None, cells or None)
     made.__qualname__ = function.__qualname__
     return made
+
+
+@contextlib.contextmanager
+def users_backend() -> Iterator[None]:
+    """A user's backend may be interrupted, and may draw random numbers to try its code: they count as not drawn.
+
+    There is one generator for all threads: where another one may draw, its numbers must not come twice.
+    """
+    state = torch.random.get_rng_state()
+    alone = threading.active_count() == 1
+    try:
+        with allowed():
+            yield
+    finally:
+        if alone and not torch.equal(state, torch.random.get_rng_state()):
+            torch.random.set_rng_state(state)
+
+
+def traced_by_python() -> bool:
+    """Whether a trace or profile function written in Python is set: it, and what it calls, is no part of the program."""
+    return any(isinstance(f, (types.FunctionType, types.MethodType)) for f in (sys.gettrace(), sys.getprofile()))
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """A debugger's or profiler's functions do not see, and do not slow down, the compiler at work."""
+    if not traced_by_python():
+        yield
+        return
+    trace, profile = sys.gettrace(), sys.getprofile()
+    sys.settrace(None)
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
+        sys.setprofile(profile)
 
 
 class modes_as_before:
@@ -412,6 +450,12 @@ class FrameCompiler:
             self.report_recompile(fn, values, namespace, reasons)
         if config.debug_function and code.co_name != config.debug_function:
             return None
+        with untraced(), deferred():
+            return self.compile_or_explain(function, values)
+
+    def compile_or_explain(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
+        """The entry; None with a log line, or an exception, where there is none."""
+        code = function.__code__
         try:
             return self.compile_frame(function, values)
         except SkipFrame as e:
@@ -435,7 +479,7 @@ class FrameCompiler:
         start = time.perf_counter()
         step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
         place = f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
-        with deferred(), timed("capture and backend"), compiling(place), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
+        with timed("capture and backend"), compiling(place), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
              modes_as_before():  # fmt: skip
             captured = capture_frame(
                 code, function.__globals__, values, self, fullgraph=self.family.fullgraph, on_break=self.on_break
@@ -491,7 +535,7 @@ class FrameCompiler:
         family = self.family
         step(2, "calling compiler function %s", family.backend_name)
         try:
-            with own_knobs(family.knobs), contextlib.nullcontext() if family.ours else allowed():
+            with own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
                 made = family.backend(gm, self.example_inputs(gm, inputs), **family.backend_options)
         except Exception as e:
             if not family.ours:

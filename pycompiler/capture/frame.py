@@ -111,14 +111,11 @@ def capture_frame(
         raise SkipFrame(reason)
     session = _Session(code, namespace, values, host)
     state = torch_api.read_state()
-    rng = torch.random.get_rng_state()
     try:
         with deep_stack():
             return session.run(fullgraph, on_break)
     finally:
         torch_api.write_state(state)
-        if not torch.equal(rng, torch.random.get_rng_state()):
-            torch.random.set_rng_state(rng)
 
 
 _captures_lock = threading.Lock()

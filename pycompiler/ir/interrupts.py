@@ -17,8 +17,18 @@ from typing import Any
 
 SIGNALS = (signal.SIGALRM, signal.SIGTERM, signal.SIGINT)
 
+
+class HandlerRaised(BaseException):
+    """Carries an exception of a user's handler through a compile, which takes an Exception for an error of its own."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 pending: list[tuple[int, FrameType | None]] = []
 _handlers: dict[int, Any] = {}  # the user's, while they are deferred
+_blocks = 0  # of `deferred` that are open, and whose handlers are deferred or carried; only in the main thread
 _waiting = False  # whether handlers are deferred; only the main thread reads and writes it
 
 
@@ -39,39 +49,66 @@ def _install() -> None:
     for number in SIGNALS:
         handler = signal.getsignal(number)
         if callable(handler) and handler is not _note:
-            _handlers[number] = handler
+            if handler is not _call:
+                _handlers[number] = handler
             signal.signal(number, _note)
 
 
-def _put_back() -> None:
+def _put_back(inside: bool = False) -> None:
+    """Handlers run at once; `inside` of a `deferred` block what they raise is carried to its end."""
     global _waiting
     _waiting = False
     for number in SIGNALS:
-        if number in _handlers and signal.getsignal(number) is _note:
-            signal.signal(number, _handlers[number])
+        if number in _handlers and signal.getsignal(number) in (_note, _call):
+            signal.signal(number, _call if inside else _handlers[number])
+
+
+def _call(number: int, frame: FrameType | None) -> None:
+    """The user's handler."""
+    handler = _handlers.get(number)
+    if handler is not None:
+        try:
+            handler(number, frame)
+        except Exception as error:
+            raise HandlerRaised(error) from None
 
 
 def check() -> None:
     """A safe point.  Only the main thread runs handlers, as everywhere in Python."""
     while pending and _is_main():
-        number, frame = pending.pop(0)
-        handler = _handlers.get(number)
-        if handler is not None:
-            handler(number, frame)
+        _call(*pending.pop(0))
 
 
 class deferred:
     """Handlers wait while this block runs in the main thread; what waits runs at its end."""
 
     def __enter__(self) -> None:
+        global _blocks
         self.outermost = _is_main() and not _waiting
         if self.outermost:
+            _blocks += 1
             _install()
 
-    def __exit__(self, *exc: object) -> None:
-        if self.outermost:
-            _put_back()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        global _blocks
+        if not self.outermost:
+            return
+        _blocks -= 1
+        _put_back(inside=_blocks > 0)
+        try:
             check()
+        except HandlerRaised as raised:
+            if _blocks:
+                raise
+            error = raised
+        if isinstance(error, HandlerRaised) and not _blocks:
+            own = error.error
+            context = own.__context__
+            try:
+                raise own
+            finally:
+                own.__context__ = context
+                del own, error
 
 
 class allowed:
@@ -80,7 +117,7 @@ class allowed:
     def __enter__(self) -> None:
         self.inside = _is_main() and _waiting
         if self.inside:
-            _put_back()
+            _put_back(inside=True)
             check()
 
     def __exit__(self, *exc: object) -> None:

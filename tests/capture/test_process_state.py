@@ -1,0 +1,124 @@
+"""What belongs to the process while a compile runs: signal handlers, trace functions, the random generator."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import threading
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler import pipeline
+from pycompiler.capture import frame
+
+
+def slow(x):
+    for _ in range(400):
+        x = x + 1
+    return x
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_an_exception_of_a_signal_handler_leaves_the_compile(backend):
+    def handler(number, frame):
+        raise Stopped("by a signal")
+
+    def program(x):
+        return slow(x)
+
+    def calls_the_signal(gm, inputs):
+        signal.raise_signal(signal.SIGALRM)
+        return gm.forward
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(Stopped, match="by a signal") as caught:
+            pycompiler.compile(program, backend=calls_the_signal)(torch.ones(2))
+        assert caught.value.__context__ is None
+        compiled = pycompiler.compile(program, backend=backend)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with pytest.raises(Stopped):
+            while True:
+                compiled(torch.ones(2))
+                pycompiler.reset()
+        assert signal.getsignal(signal.SIGALRM) is handler
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 401.0))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("setter", [sys.settrace, sys.setprofile])
+def test_trace_functions_are_not_compiled_and_see_no_compiler(setter, monkeypatch):
+    seen, made = [], []
+    new_compiled = pipeline.new_compiled
+    monkeypatch.setattr(
+        pipeline, "new_compiled", lambda f, *a, **k: made.append(f.__name__) or new_compiled(f, *a, **k)
+    )
+
+    def helper(name):
+        seen.append(name)
+
+    def trace(frame, event, arg):
+        helper((frame.f_code.co_filename, frame.f_code.co_name, event))
+        return trace
+
+    def callee(x):
+        pycompiler.graph_break()
+        return x * 2
+
+    def program(x):
+        y = x + 1
+        pycompiler.graph_break()
+        return callee(y).sin()
+
+    compiled = pycompiler.compile(program, backend="eager")
+    before = sys.gettrace(), sys.getprofile()
+    setter(trace)
+    try:
+        result = compiled(torch.zeros(1))
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+    assert torch.equal(result, program(torch.zeros(1)))
+    assert not [name for file, name, _ in seen if "/pycompiler/capture/" in file and "rebuild" not in file]
+    assert len(seen) < 1500  # the way into a compile and out of it; a compile itself makes a hundred times as many
+    assert not {"trace", "helper"} & set(made)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_compile_neither_draws_random_numbers_nor_rewinds_the_generator(backend, monkeypatch):
+    def program(x):
+        y = torch.dropout(x * torch.rand(()), 0.5, True)
+        return y + torch.empty(3).normal_(), torch.randperm(4)
+
+    torch.manual_seed(0)
+    program(torch.ones(3))
+    wanted = torch.get_rng_state()
+    torch.manual_seed(0)
+    state = random.getstate()
+    pycompiler.compile(program, backend=backend)(torch.ones(3))
+    assert torch.equal(torch.get_rng_state(), wanted)
+    assert random.getstate() == state
+
+    drawn = []
+
+    def meanwhile(*args):
+        if not drawn:
+            thread = threading.Thread(target=lambda: drawn.append(torch.rand(()).item()))
+            thread.start()
+            thread.join()
+        return capture_frame(*args)
+
+    capture_frame = frame._Session.run
+    monkeypatch.setattr(frame._Session, "run", meanwhile)
+    pycompiler.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
+    assert len(drawn) == 1
+    assert torch.rand(()).item() != drawn[0]
