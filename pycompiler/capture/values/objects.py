@@ -537,8 +537,11 @@ class Opaque(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         """A method of its class.  What the object itself may have, only the object can say."""
         cls: Any = type(self.real)
-        if cls.__dictoffset__ or cls in weakref.ProxyTypes or mro_lookup(cls, name) is MISSING:
+        own = getattr(self.real, "__dict__", {}) if cls.__dictoffset__ and cls not in weakref.ProxyTypes else {}
+        if cls in weakref.ProxyTypes or name in own or mro_lookup(cls, name) is MISSING:
             raise Break("unsupported-attribute", f"{self.describe()}.{name}")
+        if cls.__dictoffset__ and self.source is not None:
+            cx.guard("dict_absent", self.source.attr("__dict__"), name)
         return super().getattr(cx, name)
 
 
