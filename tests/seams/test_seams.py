@@ -51,6 +51,12 @@ PROGRAMS: dict[str, Case] = {
     # autograd's zeros, which have no memory
     "sign of a quantile": (lambda x: x.quantile(0.5, -1).sgn(), [r(6, 6)]),
     "folds over nothing": (lambda x: (x[:0].sum(0), x[:0].cumsum(0), x[:, :0].prod(1)), [r(4, 3)]),
+    "sixths": (lambda x: (F.hardsigmoid(x), F.hardswish(x)), [torch.linspace(-4, 4, 50).double().requires_grad_()]),
+    # the last bit of a softmax computed again is not the one whose maximum was taken
+    "rounding of a maximum": (
+        lambda x: F.softmin(x, -1).aminmax(dim=1)[1],
+        [torch.linspace(-2, 2, 384).sin().reshape(8, 6, 8).requires_grad_()],
+    ),
     # every role and place
     "softmax": (lambda x: x.softmax(-1), [r(33, 70)]),
     "softmax of columns": (lambda x: x.view(4, 50, 7).softmax(1), [r(200, 7)]),

@@ -109,6 +109,32 @@ def add_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     return aten.add.Tensor(x, other, alpha=alpha) if alpha != 1 else aten.add.Tensor(x, other)
 
 
+_SIXTH = 0.1666666716337204  # ATen's constant is a float, in kernels of doubles too
+
+
+def _sixth(x: Tensor, part: Tensor) -> Tensor:
+    """A sixth of `part`: CPU kernels divide, those of CUDA multiply."""
+    return part * _SIXTH if x.device.type == "cuda" else part / 6
+
+
+@rule(aten.hardsigmoid.default)
+def hardsigmoid(x: Tensor) -> Tensor:
+    w = wide(x)
+    return like(_sixth(x, torch.clamp(w + 3, 0, 6)), x.dtype)
+
+
+@rule(aten.hardswish.default)
+def hardswish(x: Tensor) -> Tensor:
+    w = wide(x)
+    return like(_sixth(x, w * torch.clamp(w + 3, 0, 6)), x.dtype)
+
+
+@rule(aten.hardsigmoid_backward.default)
+def hardsigmoid_backward(grad: Tensor, x: Tensor) -> Any:
+    g, w = wide(grad), wide(x)
+    return like(where((w > -3) & (w < 3), g * _SIXTH, 0.0), grad.dtype)
+
+
 @rule(aten.sub.Scalar)
 def sub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     return aten.sub.Tensor(x, other, alpha=alpha) if alpha != 1 else aten.sub.Tensor(x, other)
