@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import sys
 import threading
@@ -748,12 +747,6 @@ def _on_limit(fn: Any, reasons: list[tuple[int, int]]) -> None:
     log.warning(message)
 
 
-def _is_for_the_user(record: logging.LogRecord) -> bool:
-    """torch logs an error where an operator raises on fake tensors; in a compile the program runs it again, and raises."""
-    return not (str(record.msg).startswith("failed while attempting to run meta") and current_name())
-
-
-logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_for_the_user)
 for _callback in (FrameCompiler.__call__, FrameLookup.__call__, _on_limit):  # whatever the engine calls
     peer.leave_alone(_callback.__code__)
 _native.set_limit_callback(_on_limit)
