@@ -18,6 +18,7 @@ from fuzz.programs.coverage import AIMS, TABLES, aim, cells, table_text, watchin
 from fuzz.programs.generate import OPERATORS, generate
 from fuzz.programs.program import Program, bound, names
 from fuzz.programs.reduce import reduce
+from pycompiler.runtime import build
 
 SMALL = Program(
     7,
@@ -158,3 +159,25 @@ def test_decisions_are_counted() -> None:
     assert all(table in text for table in TABLES)
     assert f"{len(total)} of {len(cells())} cells reached" in text
     assert {row for _, row, _ in cells()} & AIMS.keys()
+
+
+BLOCK = 50
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_programs(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 programs, forward and backward, on the default backend.  The C++ compiler does less (loops that must become
+    vectors do so at -O1 too): the long run has the real flags."""
+    monkeypatch.setattr(build, "FLAGS", tuple("-O1" if flag == "-O3" else flag for flag in build.FLAGS))
+    kinds: Counter[str] = Counter()
+    for seed in range(block * BLOCK, block * BLOCK + BLOCK):
+        verdict = compare(generate(seed, "cpu", aim(seed))[0])
+        assert verdict.kind != "differs", f"seed {seed}: {verdict}"
+        kinds[verdict.kind] += 1
+    assert kinds["same"] >= 0.8 * BLOCK, kinds
+
+
+def test_strides_that_reach_no_element_are_told_apart() -> None:
+    p = Program(1, ("a0 = data(1, 1, 4, dtype=torch.float64)",), ("x0 = a0",), ("t0 = x0 + 1",), ("t0",))
+    verdict = compare(p, compiler=altered(lambda r, a: (r[0].as_strided((1, 4), (9, 1)),)))
+    assert (verdict.kind, verdict.what) == ("same", "but for strides that reach no element")
