@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +19,8 @@ from pycompiler import lowering, scheduling
 from pycompiler.ir.interpret_schedule import ScheduleFault, interpret_schedule
 from pycompiler.ir.kernel import Schedule
 from seams import first_difference
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def r(*shape: int, grad: bool = True) -> Tensor:
@@ -190,3 +196,14 @@ def test_parts_that_nothing_writes_are_not_read() -> None:
     schedule = scheduled(lambda x: torch.cat([x, x + 1]), X)
     schedule.kernels[0].nests.pop()
     assert "nothing has written" in faults(schedule, X)
+
+
+def test_by_command_with_triton(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    (tmp_path / "program.py").write_text(
+        "import torch\nfn = lambda x: torch.cat([x[:1], x[1:]]) * x.sum()\nargs = [torch.ones(5, requires_grad=True)]\n"
+    )
+    command = [sys.executable, "-m", "tests.seams", str(tmp_path / "program.py"), "--triton"]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.strip()) == (0, "no difference"), done.stdout + done.stderr[-2000:]
