@@ -30,7 +30,7 @@ def test_random_programs_do_as_eager_does(first: int) -> None:
 
 
 def test_the_comparison_sees_a_difference_and_the_reducer_cuts_it_out() -> None:
-    told = "def program(x, n, flag, items, table, box, log):\n    return pycompiler.is_compiling()\n"
+    told = "def program(x, n, flag, items, table, box, log):\n    return x + pycompiler.is_compiling()\n"
     found = difference(told)
     assert found is not None
     assert "result" in found
