@@ -143,6 +143,13 @@ def trace_joint(
             trace.run()
     except _DATA_DEPENDENT as error:
         raise AutogradUnsupported("an operator depends on data", str(error), "the graph runs eagerly") from error
+    except AutogradUnsupported:
+        raise
+    except RuntimeError as error:
+        if "modified inplace" not in str(error):
+            raise
+        # A view whose history autograd refuses to tell: eager refuses where somebody asks for it, or not at all.
+        raise AutogradUnsupported("a view of a written tensor", str(error), "the graph runs eagerly") from error
     finally:
         torch.set_autocast_cache_enabled(cached)
     return trace.joint
@@ -353,7 +360,7 @@ class _Trace:
         if node.op == "call_function":
             assert callable(node.target)
             if node.target is attention.TARGET:
-                args, kwargs = attention.prepared(args, kwargs)
+                args, kwargs = attention.prepared(tuple(args), dict(kwargs))
             if node.target in _NEEDS_PYTHON_DISPATCHER:
                 with torch._C._EnablePythonDispatcher():
                     return node.target(*args, **kwargs)
@@ -408,7 +415,7 @@ class _Trace:
                     self.joint.touched.append(i)
                 continue
             self._refuse_shared_storage(i)
-            if _overlaps_itself(item.seen):
+            if _overlaps_itself(item.example):
                 raise AutogradUnsupported(
                     "an input is written whose elements share memory", item.node.name, "clone it first"
                 )

@@ -644,3 +644,14 @@ def test_a_large_identity() -> None:
     """torch's decomposition counts its rows in a type that no kernel knows."""
     for backend in ("aot_eager", "native"):
         assert float(pycompiler.compile(lambda x: (torch.eye(300) * x).sum(), backend=backend)(torch.ones(()))) == 300.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_row_of_an_expanded_input_is_written(backend: str) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x[1].add_(y)
+        return y * 2
+
+    base = torch.zeros(1, 3)
+    pycompiler.compile(fn, backend=backend)(base.expand(2, 3), torch.ones(()))
+    torch.testing.assert_close(base, torch.ones(1, 3))
