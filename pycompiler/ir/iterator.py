@@ -8,6 +8,7 @@ Out: the result's strides.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -20,12 +21,16 @@ aten = torch.ops.aten
 _ONE = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh digamma erf erfc erfinv exp exp2 expm1 floor frac isnan isposinf lgamma "
     "log log10 log1p log2 logical_not neg reciprocal relu round rsqrt sgn sigmoid sign signbit silu sin sinh sqrt square tan "
-    "tanh trunc gelu mish hardsigmoid hardswish softplus celu elu leaky_relu clamp clamp_min clamp_max bitwise_not"
+    "tanh trunc gelu mish hardsigmoid hardswish softplus celu elu leaky_relu clamp clamp_min clamp_max bitwise_not "
+    "angle hardshrink softshrink i0 isneginf selu special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr "
+    "special_ndtri"
 )
 _TWO = (
     "add sub mul div eq ne lt le gt ge fmod remainder maximum minimum fmax fmin atan2 hypot copysign nextafter logaddexp "
     "heaviside xlogy floor_divide logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor "
-    "sigmoid_backward tanh_backward silu_backward hardsigmoid_backward hardswish_backward"
+    "sigmoid_backward tanh_backward silu_backward hardsigmoid_backward hardswish_backward "
+    "gelu_backward softplus_backward leaky_relu_backward logaddexp2 igamma igammac gcd lcm "
+    "bitwise_left_shift bitwise_right_shift"
 )
 _OVERLOADS = ("default", "Tensor", "Scalar", "Scalar_Other")
 
@@ -50,33 +55,61 @@ def iterated() -> frozenset[OpOverload]:
     return frozenset(found - {aten.clamp.Tensor, aten.clamp_min.Tensor, aten.clamp_max.Tensor})
 
 
-REVERSED = frozenset((aten.threshold_backward.default,))  # whose kernels see their operands in another order
+# Whose kernels see their operands in another order.
+REVERSED = frozenset((aten.threshold_backward.default, aten.leaky_relu_backward.default))
+# That begin with `empty_like` of their first argument, or with contiguous memory.
+LIKE = frozenset(
+    (aten.hardtanh.default, aten.relu6.default, aten.nan_to_num.default, aten.deg2rad.default, aten.rad2deg.default)
+)
+CONTIGUOUS = frozenset((aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.pow.Scalar, aten.mvlgamma.default))
 
 Ints = tuple[int, ...]
 Layout = tuple[Ints, Ints]
 
 
-def as_the_kernel(op: OpOverload, args: Sequence[Any], out: torch.Tensor) -> torch.Tensor:
+def as_the_kernel(op: OpOverload, args: Sequence[Any], out: torch.Tensor, *, copies: bool = True) -> torch.Tensor:
     """`out`, what the operator gives for meta tensors, with the strides that its real kernel gives: they differ in dimensions
-    of one element, or none, for torch's meta kernels in Python have rules of their own."""
+    of one element, or none, for torch's meta kernels in Python have rules of their own.  `copies`: operands of another
+    dtype than the operator computes in are copied first, which closes their gaps (on the CPU)."""
     if out.numel() and 1 not in out.shape:
         return out
-    if out.dim() == 0 or op not in iterated():
+    if out.dim() == 0 or (strides := _strides(op, args, out, copies)) is None:
         return out
-    strides = fresh_strides(operands(op, args))
     return out if strides == out.stride() else torch.empty_strided(out.shape, strides, dtype=out.dtype, device="meta")
 
 
-def operands(op: OpOverload, args: Sequence[Any]) -> list[Layout]:
-    """(shape, stride) of what the operator's kernel iterates over, in its order."""
-    found = list(_layouts(op, args))
+def _strides(op: OpOverload, args: Sequence[Any], out: torch.Tensor, copies: bool) -> Ints | None:
+    if op in LIKE:
+        return dense_strides(tuple(args[0].shape), args[0].stride())
+    if op in CONTIGUOUS:
+        return contiguous(tuple(out.shape))
+    if op not in iterated():
+        return None
+    return fresh_strides(operands(op, args, _computes_in(args, out) if copies else None))
+
+
+def _computes_in(args: Sequence[Any], out: torch.Tensor) -> torch.dtype:
+    if out.dtype.is_floating_point or out.dtype.is_complex:
+        return out.dtype
+    dtypes = [a.dtype for a in args if isinstance(a, torch.Tensor)]
+    return functools.reduce(torch.promote_types, dtypes)
+
+
+def operands(op: OpOverload, args: Sequence[Any], casts: torch.dtype | None = None) -> list[Layout]:
+    """(shape, stride) of what the operator's kernel iterates over, in its order; copies where the dtype is not `casts`."""
+    found = list(_layouts(op, args, None if op.overloadpacket in _ANY_DTYPES else casts))
     return found[::-1] if op in REVERSED else found
 
 
-def _layouts(op: OpOverload, args: Sequence[Any]) -> Iterator[Layout]:
+_ANY_DTYPES = frozenset((aten.logical_and, aten.logical_or, aten.logical_xor, aten.logical_not))
+
+
+def _layouts(op: OpOverload, args: Sequence[Any], casts: torch.dtype | None) -> Iterator[Layout]:
     for given, argument in zip(args, op._schema.arguments, strict=False):
         if isinstance(given, torch.Tensor):
-            yield tuple(given.shape), tuple(given.stride())
+            shape, stride = tuple(given.shape), tuple(given.stride())
+            kept = casts in (None, given.dtype) or argument.name == "condition"
+            yield shape, stride if kept else dense_strides(shape, stride)
         elif isinstance(given, int | float | complex) and (argument.name == "other" or str(argument.type) == "Tensor"):
             yield (), ()
 
@@ -86,12 +119,22 @@ def fresh_strides(layouts: Sequence[Layout]) -> Ints:
     fast = _same_layout(layouts) if all(s == shape for s, _ in layouts) else None
     if fast is not None:
         return fast
-    spread = [_broadcast(shape, *layout) for layout in layouts]
-    order = _order(shape, spread)
+    return _in_order(shape, _order(shape, [_broadcast(shape, *layout) for layout in layouts]))
+
+
+def dense_strides(shape: Ints, stride: Sequence[int]) -> Ints:
+    """Those of a copy that keeps the format, as `empty_like` makes it."""
+    if torch.ops.aten.is_non_overlapping_and_dense.default(torch.empty_strided(shape, stride, device="meta")):
+        return tuple(stride)
+    return _in_order(shape, _order(shape, [tuple(stride)]))
+
+
+def _in_order(shape: Ints, order: Sequence[int]) -> Ints:
+    """Without gaps, the innermost of `order` first."""
     if order == list(reversed(range(len(shape)))):
         return contiguous(shape)
     strides, step = [0] * len(shape), 1
-    for dim in order:  # innermost first
+    for dim in order:
         strides[dim], step = step, step * shape[dim]
     return tuple(strides)
 

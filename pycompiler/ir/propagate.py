@@ -125,7 +125,7 @@ def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
     twin = _view_twin if op in _VIEWS else _twin
     out = op(*[_replaced(a, twin) for a in args], **kwargs)
     if isinstance(out, torch.Tensor):
-        return FakeTensor(mode, as_the_kernel(op, args, out), device)
+        return FakeTensor(mode, as_the_kernel(op, args, out, copies=device.type == "cpu"), device)
     return type(out)([FakeTensor(mode, o, device) for o in out])
 
 
