@@ -1,55 +1,55 @@
 """The break fuzzer: `python -m tests.fuzz.breaks --count 1000 --seed 0 --jobs 1 --seconds 600` (from the root).
 
-Programs run in child processes, which write each seed before they run it: a crash or a hang names its seed. Failing
-programs are cut down; each is printed with the command that repeats it. Exit status 1 if there were any.
+Programs run in forks of one process that has imported and warmed up everything; each names its seed before it runs it,
+so that a crash or a hang has a seed too. Failures are printed as they come, progress every ten seconds, and a summary
+at the end, at `--seconds`, or when the process is told to end; then failing programs are cut down, each printed with
+its seed. Exit status 1 if there were any.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import logging
 import os
+import selectors
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from pathlib import Path
+from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-PATIENCE = 120.0
-"""Seconds without a new seed after which a child counts as hanging."""
-
-
-def work(arguments: argparse.Namespace) -> int:
-    """A child: its seeds, one after the other; prints `seed text` before, `ok` or `FAIL what` after."""
-    from fuzz.break_check import difference
-    from fuzz.break_programs import generate, source
-
-    prepare()
-    begin = time.monotonic()
-    for seed in range(arguments.seed, arguments.seed + arguments.count, arguments.jobs):
-        if time.monotonic() - begin > arguments.seconds:
-            return 0
-        print(f"seed {seed}", flush=True)
-        found = difference(source(generate(seed)), backend_of(seed, arguments.backend))
-        print("ok" if found is None else f"FAIL {found!r}", flush=True)
-    return 0
+PATIENCE = 60.0
+"""Seconds without a new seed after which a process counts as hanging."""
+WORDY = 600
+"""Characters printed of what differs."""
 
 
 def prepare() -> None:
-    """One thread, no warnings; errors inside of the compiler are raised."""
+    """One thread, no warnings; errors inside of the compiler are raised; what one program imports is imported."""
     import torch
 
+    from fuzz.break_check import difference
+    from fuzz.break_programs import generate, source
     from pycompiler import config
 
     torch.set_num_threads(1)
     config.raise_internal_errors = True
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    difference(source(generate(3)))
+    settle()
+
+
+def settle() -> None:
+    """From here on the collector looks only at what comes: all of torch would take it longer than most programs take."""
+    gc.collect()
+    gc.freeze()
 
 
 def backend_of(seed: int, chosen: str) -> str:
@@ -94,92 +94,163 @@ def cut_down(seed: int, backend: str) -> str:
     return source(reduced(program, lambda text: outcome(text, backend) == kind, 300))
 
 
-class Child:
-    """One worker process; restarted behind the seed that ended it."""
+class Worker:
+    """A fork that runs every `step`-th seed and writes `seed N` before, `ok` or `FAIL what` after each."""
 
-    def __init__(self, arguments: argparse.Namespace, first: int, until: float) -> None:
-        self.arguments, self.next, self.until = arguments, first, until
-        self.failures: list[tuple[int, str]] = []
-        self.done = 0
-        self.start()
-
-    def start(self) -> None:
-        a = self.arguments
-        count = a.seed + a.count - self.next
-        self.output = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        command = [sys.executable, "-m", "tests.fuzz.breaks", "--work", "--seed", str(self.next), "--count", str(count),
-                   "--jobs", str(a.jobs), "--backend", a.backend, "--seconds", str(max(0.0, self.until - time.monotonic()))]  # fmt: skip
-        self.process = subprocess.Popen(command, stdout=self.output, stderr=subprocess.DEVNULL, text=True)
-        self.offset, self.seen = 0, time.monotonic()
+    def __init__(self, seeds: range, backend: str) -> None:
+        self.seeds, self.backend = seeds, backend
         self.running: int | None = None
+        self.seen = time.monotonic()
+        self.rest = b""
+        self.output, writes = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            self._work(writes)
+        os.close(writes)
 
-    def poll(self) -> bool:
-        """Read what the child wrote; whether it is still at work."""
-        code = self.process.poll()
-        self.output.seek(self.offset)
-        for text in self.output:
-            if not text.endswith("\n"):
-                break
-            self.offset += len(text.encode())
-            self.seen = time.monotonic()
-            word, _, rest = text.rstrip("\n").partition(" ")
+    def _work(self, writes: int) -> NoReturn:
+        from fuzz.break_check import difference
+        from fuzz.break_programs import generate, source
+
+        code = 1
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for position, seed in enumerate(self.seeds):
+                os.write(writes, b"seed %d\n" % seed)
+                found = difference(source(generate(seed)), backend_of(seed, self.backend))
+                os.write(writes, b"ok\n" if found is None else f"FAIL {found[:4000]!r}\n".encode())
+                if position % 50 == 49:
+                    settle()
+            code = 0
+        finally:
+            os._exit(code)
+
+    def read(self) -> tuple[list[tuple[int, str | None]], bool]:
+        """(seed, what differs or None) of the programs that have ended since, and whether the process has."""
+        data = os.read(self.output, 1 << 16)
+        self.seen = time.monotonic()
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        ended: list[tuple[int, str | None]] = []
+        for text in lines:
+            word, _, what = text.decode().partition(" ")
             if word == "seed":
-                self.running = int(rest)
+                self.running = int(what)
             elif self.running is not None:
-                self.done += 1
-                if word == "FAIL":
-                    self.failures.append((self.running, rest))
-                self.next, self.running = self.running + self.arguments.jobs, None
-        hangs = code is None and time.monotonic() - self.seen > PATIENCE
-        if hangs:
-            self.process.kill()
-            self.process.wait()
-        if (code is not None and code != 0 or hangs) and self.running is not None:
-            self.failures.append((self.running, "hangs" if hangs else f"the process ended with {code}"))
-            self.done += 1
-            self.next, self.running = self.running + self.arguments.jobs, None
-            if time.monotonic() < self.until and self.next < self.arguments.seed + self.arguments.count:
-                self.start()
-                return True
-        return code is None and not hangs
+                ended.append((self.running, what if word == "FAIL" else None))
+                self.running = None
+        return ended, not data
+
+    def end(self) -> int:
+        """Kill it if it still runs; its exit status."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGKILL)
+        os.close(self.output)
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+
+    def after(self) -> range:
+        """The seeds behind the one that runs."""
+        return self.seeds if self.running is None else self.seeds[self.seeds.index(self.running) + 1 :]
+
+
+class Campaign:
+    """All workers of one run and what they found."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.begin = time.monotonic()
+        self.done = 0
+        self.failures: list[tuple[int, str]] = []
+        self.selector = selectors.DefaultSelector()
+
+    def start(self, seeds: range) -> None:
+        if seeds:
+            worker = Worker(seeds, self.arguments.backend)
+            self.selector.register(worker.output, selectors.EVENT_READ, worker)
+
+    def workers(self) -> list[Worker]:
+        return [key.data for key in self.selector.get_map().values()]
+
+    def note(self, seed: int, what: str | None) -> None:
+        self.done += 1
+        if what is not None:
+            self.failures.append((seed, what))
+            print(f"# seed {seed}, backend {backend_of(seed, self.arguments.backend)}: {what[:WORDY]}", flush=True)
+
+    def lose(self, worker: Worker, what: str | None) -> None:
+        """A worker has ended, or hangs: its program failed, and another goes on behind it."""
+        self.selector.unregister(worker.output)
+        status = worker.end()
+        if worker.running is not None:
+            self.note(worker.running, what or f"the process ended with {status}")
+            self.start(worker.after())
+
+    def run(self) -> None:
+        a = self.arguments
+        until, told = self.begin + a.seconds, self.begin
+        jobs = min(a.jobs, a.count)
+        for job in range(jobs):
+            self.start(range(a.seed + job, a.seed + a.count, jobs))
+        while self.selector.get_map() and time.monotonic() < until:
+            for key, _ in self.selector.select(min(1.0, max(0.0, until - time.monotonic()))):
+                ended, gone = key.data.read()
+                for seed, what in ended:
+                    self.note(seed, what)
+                if gone:
+                    self.lose(key.data, None)
+            for worker in self.workers():
+                if time.monotonic() - worker.seen > PATIENCE:
+                    self.lose(worker, "hangs")
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                print(self.summary(), flush=True)
+
+    def stop(self) -> None:
+        for worker in self.workers():
+            self.selector.unregister(worker.output)
+            worker.end()
+
+    def summary(self) -> str:
+        spent = time.monotonic() - self.begin
+        version = ".".join(map(str, sys.version_info[:3]))
+        return f"Python {version}: {self.done} programs, {len(self.failures)} failures, {spent:.0f} s"
 
 
 def run(arguments: argparse.Namespace) -> int:
     """The parent."""
-    begin = time.monotonic()
-    until = begin + arguments.seconds
-    jobs = min(arguments.jobs, arguments.count)
-    children = [Child(arguments, arguments.seed + job, until) for job in range(jobs)]
-    while any([child.poll() for child in children]):
-        time.sleep(0.2)
-    failures = sorted(f for child in children for f in child.failures)
-    done = sum(child.done for child in children)
-    prepare()
-    for seed, what in failures:
+    campaign = Campaign(arguments)
+    print(f"{arguments.count} programs from seed {arguments.seed} on, {arguments.jobs} processes", flush=True)
+
+    def told_to_end(*_: object) -> None:
+        arguments.reduce = False
+        raise SystemExit
+
+    signal.signal(signal.SIGTERM, told_to_end)
+    try:
+        prepare()
+        campaign.run()
+    except (KeyboardInterrupt, SystemExit):
+        arguments.reduce = False
+    finally:
+        campaign.stop()
+        campaign.failures.sort()
+        print(f"{campaign.summary()}; failing seeds {[f[0] for f in campaign.failures]}", flush=True)
+    for seed, what in campaign.failures if arguments.reduce else ():
         backend = backend_of(seed, arguments.backend)
-        print(f"\n# seed {seed}, backend {backend}: {what}")
-        if arguments.reduce:
-            print(cut_down(seed, backend), flush=True)
-    version = ".".join(map(str, sys.version_info[:3]))
-    print(
-        f"Python {version}: {done} programs, {len(failures)} failures, {time.monotonic() - begin:.0f} s; failing seeds {[f[0] for f in failures]}"
-    )
-    return int(bool(failures))
+        print(f"\n# seed {seed}, backend {backend}: {what[:WORDY]}\n{cut_down(seed, backend)}", flush=True)
+    return int(bool(campaign.failures))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.breaks", description=__doc__)
     parser.add_argument("--count", type=int, default=1000, help="programs")
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
-    parser.add_argument("--jobs", type=int, default=1, help="child processes")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=3600.0, help="stop after so long")
     parser.add_argument("--backend", default="mixed", help="eager, aot_eager, native; mixed: every twentieth is native")
     parser.add_argument("--no-reduce", dest="reduce", action="store_false", help="do not cut failing programs down")
     parser.add_argument("--show", action="store_true", help="print the program of --seed")
     parser.add_argument("--file", help="run the program of this file")
-    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if arguments.show:
         from fuzz.break_programs import generate, source
 
@@ -192,7 +263,7 @@ def main() -> int:
         found = difference(Path(arguments.file).read_text(), arguments.backend)
         print(found or "")
         return int(found is not None)
-    return work(arguments) if arguments.work else run(arguments)
+    return run(arguments)
 
 
 if __name__ == "__main__":
