@@ -26,7 +26,16 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler.autograd import attention
-from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain, same_places, tensors_in
+from pycompiler.autograd.recorder import (
+    Decomposition,
+    Recorder,
+    functional,
+    is_dense,
+    overlaps_itself,
+    plain,
+    same_places,
+    tensors_in,
+)
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import Step, as_one_of_several, strided_step, under_no_grad, view_root, view_steps
 from pycompiler.ir.effects import stays
@@ -677,14 +686,7 @@ def _is_metadata(node: fx.Node) -> bool:
 def _overlaps_itself(value: Any) -> bool:
     """True for a tensor that may have two elements in one place of memory (expanded, windows): eager refuses most writes to
     it, or makes them in the order of its elements."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
-        return False
-    reach = 0
-    for step, n in sorted((int(s), int(n)) for n, s in zip(value.shape, value.stride(), strict=True) if n > 1):
-        if step <= reach:
-            return True
-        reach += (n - 1) * step
-    return False
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and overlaps_itself(value)
 
 
 def _meet(written: torch.Tensor, read: torch.Tensor, node: fx.Node) -> bool:

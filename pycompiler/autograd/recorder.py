@@ -64,6 +64,19 @@ def is_dense(t: torch.Tensor) -> bool:
     return True
 
 
+def overlaps_itself(t: torch.Tensor, shape: Sequence[int] | None = None, stride: Sequence[int] | None = None) -> bool:
+    """True for a tensor (or its view by `shape` and `stride`) that may have two elements in one place of memory."""
+    shape, stride = (t.shape if shape is None else shape), (t.stride() if stride is None else stride)
+    if 0 in shape:
+        return False
+    reach = 0
+    for step, n in sorted((int(s), int(n)) for n, s in zip(shape, stride, strict=True) if n > 1):
+        if step <= reach:
+            return True
+        reach += (n - 1) * step
+    return False
+
+
 def same_places(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether elements of two tensors of one shape lie alike: strides of dimensions with one element do not matter."""
     return a.numel() == 0 or all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
@@ -302,6 +315,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.unfold_backward.default and not self.differentiates:
             # functionalisation's inverse of `unfold`; it forgets the elements that no window covers
             raise AutogradUnsupported("a write through windows", "unfold", "the graph runs eagerly")
+        if func is aten.as_strided_scatter.default and not self.differentiates and overlaps_itself(args[0], *args[2:4]):
+            # functionalisation's inverse of `as_strided`: old elements would be written over new ones in their place
+            raise AutogradUnsupported("a write through a view", "as_strided that overlaps", "the graph runs eagerly")
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             return self._lift(func, types, args[0])
         real = [t for t in tensors_in((args, kwargs)) if not isinstance(t, FakeTensor)]

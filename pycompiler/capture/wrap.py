@@ -176,8 +176,18 @@ def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
         raise Break("tensor-subclass", type(real).__qualname__)
     if real.layout is not torch.strided or real.is_quantized or real.is_nested:
         raise Break("unsupported-type", f"{real.layout} tensor" if not real.is_quantized else "quantized tensor")
+    if real.requires_grad and not _has_history(real):
+        raise Break("unsupported-type", "one of several views, of memory that was written under no_grad")
     cx.guard("tensor", source, TensorSpec.of(real))
     return cx.graph.add_input(real, source)
+
+
+def _has_history(real: torch.Tensor) -> bool:
+    """Whether autograd tells who made `real`."""
+    try:
+        return real.is_leaf or real.grad_fn is not None
+    except RuntimeError:
+        return False
 
 
 def wrap_object(cx: Capture, real: Any, source: Source) -> Value:

@@ -13,6 +13,7 @@ from ad_models import ConvNet
 from torch import fx, nn
 
 import pycompiler
+from pycompiler import config
 from pycompiler.autograd import AutogradUnsupported, aot_eager, compile_joint
 
 
@@ -655,3 +656,39 @@ def test_a_row_of_an_expanded_input_is_written(backend: str) -> None:
     base = torch.zeros(1, 3)
     pycompiler.compile(fn, backend=backend)(base.expand(2, 3), torch.ones(()))
     torch.testing.assert_close(base, torch.ones(1, 3))
+
+
+def _strided_row(x: Any) -> Any:
+    view = x.as_strided((2, 2), (3, 3))
+    view[::3, :] = view.mean(0)
+    return x * 1
+
+
+def _strided_row_of_a_result(x: Any) -> Any:
+    y = x * 1
+    y.as_strided((2, 2), (1, 1))[0].add_(1)
+    return y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [_strided_row, _strided_row_of_a_result])
+def test_a_part_of_a_view_that_overlaps_itself_is_written(fn: Any, backend: str) -> None:
+    """Its other elements in the same place keep no old value."""
+    x, y = torch.arange(7.0), torch.arange(7.0)
+    assert torch.equal(pycompiler.compile(fn, backend=backend)(x), fn(y))
+    assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_without_history_crosses_a_break(backend: str) -> None:
+    """One of several views, of memory that was written under no_grad: autograd raises where its history is asked for."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        first, last = (x * 1).split((3, 1), -1)
+        with torch.no_grad():
+            first.zero_()
+        x.masked_select(x > 0)
+        return last
+
+    with config.patch(raise_internal_errors=True):
+        assert pycompiler.compile(fn, backend=backend)(torch.arange(4.0).requires_grad_()).tolist() == [3.0]
