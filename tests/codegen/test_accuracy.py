@@ -16,9 +16,9 @@ from torch import Tensor
 import pycompiler
 
 DRAWS = 8
-EXACT = 1.0
+EXACT = 0.8
 SLACK = 1.3  # of eager's error, for errors of few draws scatter
-SUMS = 2.3  # where eager adds up floats in a tree, and we in the lanes of a vector before the sum goes on in double
+SHORT = 1.6  # for norms of rows of less than 256 elements: one vector of partial sums, added up as floats
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum of rows": lambda x: x.sum(-1),
@@ -31,6 +31,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "variance": lambda x: x.var(),
     "deviation of rows": lambda x: x.std(-1),
     "deviation and mean": lambda x: torch.std_mean(x, -1)[0],
+    "variance and mean of rows": lambda x: torch.var_mean(x, -1)[0],
+    "variance and mean of columns": lambda x: torch.var_mean(x, 0)[0],
     "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
     "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
     "group norm": lambda x: F.group_norm(x[:, : x.shape[1] // 4 * 4], 4),
@@ -45,7 +47,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean square": lambda x: F.mse_loss(x, x.roll(1, 0)),
 }
 
-IN_LANES = ("sum of rows", "sum of columns", "sum", "mean of rows", "mean of columns", "layer norm", "group norm")
+OF_SHORT_ROWS = ("layer norm", "group norm")
 
 
 def error(f: Callable[[Tensor], Tensor], truth: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> float:
@@ -67,5 +69,5 @@ def test_as_close_to_the_truth_as_eager(name: str, shape: tuple[int, int]) -> No
     for mean in (0.0, 10.0):
         inputs = [torch.randn(shape, generator=draw) + mean for _ in range(DRAWS)]
         ours, eagers = error(compiled, f, inputs), error(f, f, inputs)
-        slack = SUMS if name in IN_LANES else SLACK
+        slack = SHORT if name in OF_SHORT_ROWS else SLACK
         assert ours <= max(slack * eagers, EXACT), f"mean {mean}: {ours:.2f} units, eager {eagers:.2f}"

@@ -13,7 +13,7 @@ from pycompiler.codegen.cpp.types import ctype, identity
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim
 
-FLUSH = 64  # rows that a column sum adds up in float before it goes on in double
+FLUSH = 32  # rows that a column sum adds up in float before it goes on in double
 
 
 @dataclass

@@ -29,7 +29,8 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, loads, numel, space_of
 from pycompiler.ir.loops import Buffer, Op
 
-CHUNK = 4096  # points of an inner loop that accumulate in float before the sum goes on in double
+CHUNK = 4096  # points of a piece of a long inner loop
+SUMMED = 256  # that sums of floats add up in the lanes of a vector before they go on in double
 LINE = 64  # bytes of a cache line
 TILE = 64  # edge of a square tile where reads and writes run along different dimensions
 TILES = 4  # that are read together: each line of a tile may lie in a page of its own
@@ -38,7 +39,8 @@ TILES = 4  # that are read together: each line of a tile may lie in a page of it
 @dataclass
 class Pass:
     """One pass over the inner loops.  `inside`: the innermost block; `before`, `after`: around the innermost loop;
-    `pending`: (stage, declaration, name) of values complete after the pass; `columns`: folds into an array."""
+    `pending`: (stage, declaration, name) of values complete after the pass; `columns`: folds into an array; `chunk`: points
+    of the innermost loop between `before` and `after`, 0 where they are around all of it."""
 
     inside: Scope
     clauses: list[str] = field(default_factory=list)
@@ -46,6 +48,7 @@ class Pass:
     after: list[str] = field(default_factory=list)
     pending: list[tuple[Stage, str, str]] = field(default_factory=list)
     columns: list[tuple[Stage, Fold, str]] = field(default_factory=list)
+    chunk: int = 0
 
 
 @dataclass
@@ -349,7 +352,8 @@ class NestWriter:
         if s.role == "accumulate":
             fold = self.folds[s.outputs[0]]
         else:
-            fold = self.new_fold(s, kind, dtype, two_levels=len(self.inner_loops) > 1 or self.long_inner())
+            fold = self.new_fold(s, kind, dtype, two_levels=len(self.inner_loops) > 1)
+            fold.two_levels |= self.chunk_of(fold) > 0
             fold.total = f"sum_{fold.partial}" if fold.two_levels else fold.partial
             c.row.lines += folds.declare_total(fold, fold.total)
         self.fold_inner(fold, values[0], current)
@@ -395,9 +399,12 @@ class NestWriter:
             c.row.lines += [f"alignas(64) {ctype(b.dtype).storage} {array}[{size}];", *nested(low, body)]
             c.scratch[b.name], c.column_at[b.name] = array, place
 
-    def long_inner(self) -> bool:
+    def chunk_of(self, f: Fold) -> int:
+        """Points of the innermost loop that the fold takes before its total goes on; 0: all of them."""
         size = numel(self.inner_dims[-1:])
-        return self.nest.split is not None and (size is None or size > 2 * CHUNK)
+        if f.wide != f.compute and f.kind in ("sum", "prod"):
+            return SUMMED if size is None or size > SUMMED else 0
+        return CHUNK if self.nest.split is not None and (size is None or size > 2 * CHUNK) else 0
 
     def write_scatter(self, s: Stage, writer: BodyWriter, values: list[str], inside: Scope) -> None:
         """Stores at positions that the body computed."""
@@ -433,6 +440,8 @@ class NestWriter:
         if f.two_levels:
             current.before += folds.declare_partial(f)
             current.after += folds.fold_total(f, f.total, f.partial)
+            chunks = [n for n in (current.chunk, self.chunk_of(f)) if n]
+            current.chunk = min(chunks, default=0)
         current.inside.lines += self.fold_value(f, f.partial, value)
         current.clauses += folds.clauses(f)
         self.context.scalar_only |= f.is_arg
@@ -447,20 +456,17 @@ class NestWriter:
         loops = list(self.inner_loops)
         last = loops[-1]
         simd = [] if c.scalar_only else [" ".join(["#pragma omp simd", *current.clauses])]
-        chunked = self.long_inner() and bool(before)
-        if chunked:
-            begin = f"{last.var}_from"
-            last = InnerLoop(last.var, begin, f"pyc_min_index({begin} + {CHUNK}, {loops[-1].end})")
+        if current.chunk:
+            last = self.chunk_inner(loops[-1], current.chunk)
         blocks = None
         if simd and self.nest.split is None and len(loops) == 1 and not (before or after or current.clauses):
             blocks = in_blocks(last, current.inside.lines, numel(self.inner_dims))
         block = blocks or [*before, *near_and_far(simd, last, current.inside.lines), *after]
-        if chunked:
-            block = [f"for (int64_t {last.start} = 0; {last.start} < {loops[-1].end}; {last.start} += {CHUNK}) {{",
-                     *indent(block), "}"]  # fmt: skip
+        if current.chunk:
+            block = nested([InnerLoop(last.start, loops[-1].start, loops[-1].end, current.chunk)], block)
         if len(loops) > 1:
             block = nested(loops[:-1], block)
-        elif (before or after) and not chunked:
+        elif (before or after) and not current.chunk:
             block = ["{", *indent(block), "}"]
         c.row.lines += block
         for s, line, result in current.pending:
@@ -468,6 +474,13 @@ class NestWriter:
             c.row.names.add(result)
             self.put(s, [result], c.row)
         self.close_columns(current.columns)
+
+    def chunk_inner(self, whole: InnerLoop, chunk: int) -> InnerLoop:
+        """A piece of the innermost loop."""
+        begin, size = f"{whole.var}_piece", numel(self.inner_dims[-1:])
+        even = size is not None and size % chunk == 0 and whole.start == "0"
+        end = f"{begin} + {chunk}"
+        return InnerLoop(whole.var, begin, end if even else f"pyc_min_index({end}, {whole.end})")
 
     def assemble(self, loops: list[str], rows: list[str]) -> tuple[list[str], list[str]]:
         """(what each thread runs, what follows when all are done): the outer loops around the row block."""
