@@ -44,6 +44,12 @@ from pycompiler.lowering.values import (
 perf_hints = artifact("perf_hints")
 log_program = artifact("ir_pre_fusion")
 
+# Types that kernels compute with; complex, quantised and other tensors are left to ATen.
+COMPUTABLE = {
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+}  # fmt: skip
+
 
 class LoweringError(Exception):
     """The graph holds something that can become neither loops nor an ATen call."""
@@ -156,8 +162,19 @@ class Lowering:
                 base = narrowed(base, d)
         if not is_injective(base.shape, stride):
             stride = dense_like(base.shape, stride)
-        filled = self.pointwise(base.load, self.fresh(v.dtype, base.shape, stride, v.device))
+        fresh = self.fresh(v.dtype, base.shape, stride, v.device)
+        by_aten = v.dtype not in COMPUTABLE and base.buffer is not None
+        filled = self.copy_by_aten(base, fresh) if by_aten else self.pointwise(base.load, fresh)
         return expand(filled, v.shape) if any(wide) else filled
+
+    def copy_by_aten(self, v: Value, buffer: Buffer) -> Value:
+        """v, of a type that no kernel computes, in `buffer`."""
+        empty, copy, origin = torch.ops.aten.empty_strided.default, torch.ops.aten.copy_.default, (self.node.name,)
+        layout = {"dtype": buffer.dtype, "device": buffer.device}
+        self.add(Extern(empty, (buffer.shape, buffer.stride), layout, (buffer,), origin=origin))
+        filled = self.value_of(buffer)
+        self.add(Extern(copy, (filled.ref(), v.ref()), {}, (None,), (buffer.name,), origin))
+        return filled
 
     def realised(self, v: Value, stride: Exprs | None = None) -> Value:
         """v as strided memory: itself, or a copy (with `stride`, when given, which v's own must equal)."""
@@ -414,17 +431,11 @@ def _hint(node: Any, why: str) -> None:
         perf_hints("%s has %s: it runs as ATen's kernel (node %s)", node.target, why, node.name)
 
 
-_COMPUTABLE = {
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool,
-    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
-}  # fmt: skip
-
-
 def _foreign_dtypes(node: fx.Node) -> bool:
     """Complex, quantised, sparse and other tensors are left to ATen."""
     tensors = [n.meta.get("val") for n in (*node.all_input_nodes, node)]
     return any(
-        isinstance(t, torch.Tensor) and (t.dtype not in _COMPUTABLE or t.layout != torch.strided) for t in tensors
+        isinstance(t, torch.Tensor) and (t.dtype not in COMPUTABLE or t.layout != torch.strided) for t in tensors
     )
 
 

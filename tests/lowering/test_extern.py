@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from harness import check, externs, ints, lowered, randn
 
+import pycompiler
+from pycompiler.graphs import STATISTICS
 from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Extern, Ref
 from pycompiler.lowering import LOWERINGS, LoweringError, lowering, matmul
@@ -51,6 +53,21 @@ EXTERN = {
 @pytest.mark.parametrize("name", EXTERN)
 def test_extern(name):
     check(EXTERN[name], [randn(4, 6), randn(4, 6, seed=2)], native=False)
+
+
+def test_copies_of_complex_tensors_are_atens():
+    """No kernel was found for the copy that gives a gradient its strides: a whole graph ran through ATen."""
+
+    def f(x):
+        return x * x.expand(8, -1, 1, 257)
+
+    x = torch.randn(1, 1, 1, dtype=torch.complex128, requires_grad=True)
+    before = STATISTICS["aten_fallbacks"]
+    got, want = pycompiler.compile(f, fullgraph=True)(x), f(x)
+    assert torch.equal(got, want)
+    gradient = torch.randn_like(want)
+    torch.testing.assert_close(torch.autograd.grad(got, x, gradient), torch.autograd.grad(want, x, gradient))
+    assert STATISTICS["aten_fallbacks"] == before
 
 
 def test_an_unlowered_operator_is_reported(monkeypatch):
