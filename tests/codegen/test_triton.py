@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
 HERE = Path(__file__).parent
@@ -29,3 +30,16 @@ def test_cases(mode: str, interpret: str, cases: int, tmp_path: Path) -> None:
     done = run(mode, tmp_path, TRITON_INTERPRET=interpret)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert done.stdout.count("ok ") == cases, done.stdout
+
+
+def test_a_float_less_itself_is_exact() -> None:
+    """ptxas makes one instruction of a product and a difference: x * x less the same was the rounding error of x * x."""
+    from pycompiler.codegen.triton.ops import pointwise
+
+    text = pointwise("sub", ["a", "a"], [torch.float32] * 2, torch.float32)
+    a = torch.tensor([2.5, -3.0, 0.0, float("inf"), float("nan")])
+    assert text != "a - a"
+    assert torch.equal(torch.signbit(eval(text, {"a": a})[:3]), torch.zeros(3, dtype=torch.bool))
+    torch.testing.assert_close(eval(text, {"a": a}), a - a, equal_nan=True, rtol=0, atol=0)
+    assert pointwise("sub", ["a", "b"], [torch.float32] * 2, torch.float32) == "a - b"
+    assert pointwise("sub", ["a", "a"], [torch.int32] * 2, torch.int32) == "a - a"

@@ -74,6 +74,8 @@ def pointwise(name: str, args: Sequence[str], arg_dtypes: Sequence[torch.dtype],
         raise Unsupported(f"{name} on {subject}")
     kind = FLOAT if subject.is_floating_point else BOOL if subject == torch.bool else INT
     form = ANY.get(name) or (FLOAT64.get(name) if subject == torch.float64 else None) or kind.get(name)
+    if name == "sub" and kind is FLOAT and args[0] == args[1]:
+        form = "({0} * 0.0 + 0.0)"  # a product less itself, in one rounding, would be its rounding error
     if form is None:
         raise Unsupported(f"operation {name} on {subject}")
     return form.format(*args, T=compute(dtype))
