@@ -85,6 +85,15 @@ class Entry:
     def hits(self) -> int: ...
 
 @final
+class BackendCall:
+    """`target` with the frame hook off; its outputs are checked on each call when `backend` names whose they are."""
+
+    def __new__(cls, target: Callable[..., Any], backend: str | None = None, n_outputs: int = 0) -> BackendCall: ...
+    def __call__(self, *inputs: Any) -> Any: ...
+    @property
+    def target(self) -> Callable[..., Any]: ...
+
+@final
 class FrameHook:
     """`callback(code, function)` is asked for a CompiledFunction, or None, while an entry with this hook runs."""
 

@@ -73,7 +73,7 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any)
 
     def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         drop_text_with(module)
-        return shielded(forward_of(module))
+        return _native.BackendCall(forward_of(module))
 
     return _joint(gm, example_inputs, as_it_is)
 
@@ -556,7 +556,9 @@ class FrameCompiler:
                 f"backend {family.backend_name!r} returned {made!r}; expected a callable that takes the graph's inputs "
                 f"and returns its outputs (gm.forward is one)"
             )
-        return of_backend(made, gm, family.backend_name) if not family.ours else made  # type: ignore[no-any-return]
+        if not family.ours:
+            return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
+        return made if isinstance(made, _native.Plan) else _native.BackendCall(made)
 
     def example_inputs(self, gm: fx.GraphModule, inputs: list[Tensor]) -> list[torch.Tensor]:
         """Fakes for our own backends; the caller's tensors for others."""
@@ -566,9 +568,6 @@ class FrameCompiler:
             mode = new_fake_mode()
             return [fake_of(mode, t.real) for t in inputs if t.real is not None]
         return [t.fake for t in inputs]
-
-    def shielded(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        return shielded(compiled) if self.family.ours else compiled
 
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:
         found = self.family.resumes.get(code)
@@ -616,50 +615,6 @@ class FrameCompiler:
             self.family.listener(
                 GraphRecord(code, captured.graph, captured.guards, captured.op_count, captured.broke, seconds)
             )
-
-
-def shielded(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """`compiled` where the frame hook may be on: neither a graph nor what it calls is a part of the program."""
-    if isinstance(compiled, _native.Plan):  # type: ignore[attr-defined,unused-ignore]
-        return compiled
-
-    def run(*inputs: Any) -> Any:
-        _native.pause_hook()
-        try:
-            return compiled(*inputs)
-        finally:
-            _native.resume_hook()
-
-    peer.leave_alone(run.__code__)
-    return run
-
-
-def of_backend(made: Callable[..., Any], gm: fx.GraphModule, name: str) -> Callable[..., Sequence[Any]]:
-    """What a user's backend made of a graph: shielded, and its outputs checked on each call."""
-    expected = len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
-    graph = shielded(made)
-
-    def run(*inputs: Any) -> Sequence[Any]:
-        outputs = graph(*inputs)
-        if isinstance(outputs, torch.Tensor) and expected == 1:
-            return (outputs,)
-        if not isinstance(outputs, (tuple, list)) or len(outputs) != expected or any(o is None for o in outputs):
-            raise BadBackendResult(
-                f"the callable of backend {name!r} returned {_outputs_seen(outputs)}; expected a tuple of the graph's "
-                f"{expected} outputs"
-            )
-        return outputs
-
-    return run
-
-
-def _outputs_seen(outputs: Any) -> str:
-    if isinstance(outputs, torch.Tensor):
-        return "a tensor, 1 outputs"
-    if not isinstance(outputs, (tuple, list)):
-        return f"{repr(outputs)[:80]} of type {type(outputs).__name__!r}"
-    absent = [i for i, o in enumerate(outputs) if o is None]
-    return f"{len(outputs)} outputs{f' (None at {absent})' if absent else ''}"
 
 
 def explain_reasons(

@@ -3,8 +3,8 @@
 //! In: `Entry(guards, target, kind, inputs=..., outputs=...)` from the compiler.  Out: a check and a run, both native.
 //! The tree is built when a CompiledFunction stores the entry, because slots are positions in its locals.
 
-use crate::ffi::object::{clear_error, raise, runtime_error, type_error, value_error, Handle};
-use crate::ffi::plan_call::{run_plan, Outputs};
+use crate::backend_call::{outputs_of, wrong_outputs, BackendCall};
+use crate::ffi::object::{runtime_error, type_error, value_error, Handle};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{stack, visit_obj, Obj, Owned, Raised, Res};
 use crate::guard::tree::Tree;
@@ -56,6 +56,8 @@ pub struct Bound {
 pub struct Contents {
     guards: Owned,
     target: Owned,
+    /// The target, when it is one.
+    call: Option<Handle<BackendCall>>,
     inputs: Owned,
     outputs: Owned,
     kind: Kind,
@@ -108,6 +110,7 @@ impl Entry {
         };
         let contents = Contents {
             guards: Obj::of(guards).own().to_tuple()?,
+            call: Handle::downcast(target.get()),
             target,
             inputs,
             outputs: outputs.map_or_else(Owned::none, |o| Obj::of(o).own()),
@@ -203,6 +206,9 @@ impl Contents {
         }
         if let Some(hook) = &self.frame_hook {
             visit_obj(visit, hook.obj())?;
+        }
+        if let Some(call) = &self.call {
+            visit_obj(visit, call.obj())?;
         }
         if let Some(bound) = self.bound.get() {
             for o in bound.keep.iter().chain(&bound.names) {
@@ -307,31 +313,13 @@ impl Contents {
     fn run_plan(&self, bound: &Bound, walk: &Walk) -> Res<Owned> {
         // Owned: while a kernel runs without the GIL, another thread may drop what the inputs were read from.
         let held = walk.inputs(&bound.tree.inputs);
-        let graph = call_plan(&self.target, &held[..bound.n_inputs], bound.n_outputs)?;
+        let graph = outputs_of(&self.target, self.call.as_ref(), &held[..bound.n_inputs], bound.n_outputs)?;
         match &bound.template {
             None => Owned::tuple_from(graph.into_vec()),
             Some(template) if graph.len() == bound.n_outputs => template.build(&graph, walk),
-            Some(_) => Err(bad_outputs(&self.target, &format!("{} outputs", graph.len()), bound.n_outputs)),
+            Some(_) => Err(wrong_outputs(&self.target, &format!("{} outputs", graph.len()), bound.n_outputs)),
         }
     }
-}
-
-/// Every target, native plan or other callable, takes the graph's inputs positionally (ARCHITECTURE.md, "Backend protocol").
-#[inline]
-fn call_plan(target: &Owned, inputs: &[Owned], n_outputs: usize) -> Res<Outputs> {
-    run_plan(target.get(), inputs).unwrap_or_else(|| {
-        let returned = target.call(Owned::borrow_all(inputs), None)?;
-        let outputs = match () {
-            () if returned.is_tuple() => returned,
-            () if returned.is_list() => returned.to_tuple()?,
-            () if returned.attr(c"dtype").is_ok() => Owned::tuple(&[returned.get()])?, // one tensor, not its rows
-            () => {
-                clear_error();
-                return Err(bad_outputs(target, &returned.repr(), n_outputs));
-            }
-        };
-        Ok(outputs.tuple_items().map(Obj::own).collect())
-    })
 }
 
 impl Template {
@@ -418,23 +406,6 @@ impl Template {
                 Ok(dict)
             }
         }
-    }
-}
-
-/// The class of an error about a graph's outputs; RuntimeError until it is set.
-static BAD_OUTPUTS: GilCell<Option<Owned>> = GilCell::new(None);
-
-pub fn set_bad_outputs(class: Owned) {
-    drop(BAD_OUTPUTS.replace(Some(class)));
-}
-
-/// `target` returned something else than the graph's outputs.
-fn bad_outputs(target: &Owned, seen: &str, want: usize) -> Raised {
-    let text =
-        format!("the compiled graph {} returned {seen}; expected a tuple of the graph's {want} outputs", target.repr());
-    match BAD_OUTPUTS.read(|c| c.clone()) {
-        Some(class) => raise(class.get(), &text),
-        None => runtime_error(&text),
     }
 }
 

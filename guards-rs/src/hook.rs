@@ -110,8 +110,12 @@ pub fn resume() {
     PAUSED.with(|p| p.set(p.get().saturating_sub(1)));
 }
 
-/// Runs the engine's own Python code, whose frames are none of the program's.
+/// Runs Python code whose frames are none of the program's: the engine's own, and that of graphs.
+#[inline]
 pub fn paused<T>(f: impl FnOnce() -> T) -> T {
+    if !active() {
+        return f();
+    }
     pause();
     let result = f();
     resume();

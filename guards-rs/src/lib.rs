@@ -3,6 +3,7 @@
 //! `compiled.rs` is the life of a call (`methods.rs`: the Python side of it); `signature.rs` binds, `cache.rs` and `guard/` look up, `entry.rs` runs.
 //! All unsafe code is below `ffi/`.
 
+mod backend_call;
 mod cache;
 mod compiled;
 mod entry;
@@ -40,7 +41,7 @@ fn set_exceptions(classes: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
     for (name, class) in classes.into_iter().flatten() {
         match name.extract::<&str>()? {
             "RecompileError" => compiled::set_recompile_error(Obj::of(&class).own()),
-            "BadOutputs" => entry::set_bad_outputs(Obj::of(&class).own()),
+            "BadOutputs" => backend_call::set_bad_outputs(Obj::of(&class).own()),
             _ => {
                 let known = "RecompileError, BadOutputs";
                 return Err(type_error(&format!("set_exceptions: unknown exception {name}; known: {known}")).into());
@@ -136,6 +137,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     add("TailCall", ffi::tailcall::make_type()?)?;
     add("tail_call", ffi::callable::tail_call_function()?)?;
     m.add_class::<entry::Entry>()?;
+    m.add_class::<backend_call::BackendCall>()?;
     m.add_class::<hook::FrameHook>()?;
     m.add_class::<guard_tree::GuardTree>()?;
     let error = py.get_type::<RecompileError>();

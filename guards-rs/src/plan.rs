@@ -29,6 +29,7 @@ use crate::ffi::aten::{
     self as torch, BelowAutograd, Counted, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor,
     Unwrapped,
 };
+use crate::hook::paused;
 use aten::Aten;
 use size::{Dims, Size};
 
@@ -218,6 +219,16 @@ impl Plan {
             let text = format!("graph {}: {} inputs expected, {} given", self.name, self.n_inputs, inputs.len());
             return Err(PyTypeError::new_err(text));
         }
+        paused(|| self.run_anywhere(py, inputs, taken, sink))
+    }
+
+    fn run_anywhere<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &[Object<'_>],
+        taken: Option<&Taken>,
+        sink: &mut dyn FnMut(Bound<'py, PyAny>),
+    ) -> PyResult<()> {
         if self.n_slots <= SMALL {
             let mut slots = [const { Slot::Empty }; SMALL];
             let mut ptrs = [0usize; SMALL];

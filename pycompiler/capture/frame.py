@@ -59,8 +59,6 @@ class Host(Protocol):
 
     def compile_graph(self, gm: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]: ...
 
-    def shielded(self, compiled: Callable[..., Any]) -> Callable[..., Any]: ...
-
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any: ...
 
 
@@ -400,7 +398,7 @@ class _Session:
             result.empty = gm is None
             return result
         assert tail is not None
-        start = self.call_graph(head, self.host.shielded(compiled), inputs) if compiled is not None else []
+        start = self.call_graph(head, compiled, inputs) if compiled is not None else []
         made_here = dict.fromkeys(i.argval for i in (*start, *head.prepare) if i.opname == "STORE_FAST")
         left = [i for name in made_here for i in build.delete_fast(name)] if at is not None else []
         code = distinct([*start, *head.prepare, *tail, *left])

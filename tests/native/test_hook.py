@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 
+import pycompiler
 from pycompiler import _native
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.source import local
@@ -70,6 +72,34 @@ def test_answer_none_is_remembered_until_the_next_callback() -> None:
         with hook(for_codes({}, log)):
             assert [plain(i) for i in range(5)] == list(range(5))
     assert log.count(plain.__code__) == 2
+
+
+def helper(x: Any) -> Any:
+    return x.clone()
+
+
+@torch.library.custom_op("pycompiler_test_hook::copied", mutates_args=())
+def copied(x: torch.Tensor) -> torch.Tensor:
+    return helper(x)
+
+
+@copied.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager", lambda gm, inputs: lambda *a: gm(*a)])
+def test_off_while_a_graph_runs(backend: Any) -> None:
+    """Python code of an operator, and of a backend, is no part of the program."""
+    x = torch.ones(3)
+    made = pycompiler.compile(lambda x: copied(x) + 1, backend=backend)
+    made(x)
+    log: list[Any] = []
+    with hook(for_codes({}, log)):
+        assert torch.equal(made(x), x + 1)
+        helper(x)  # seen once the graph has run
+    assert [code for code in log if code.co_filename == __file__] == [helper.__code__]
+    assert pycompiler.counters(made)["hits"] == 1
 
 
 def test_off_unless_entered() -> None:

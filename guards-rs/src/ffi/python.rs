@@ -81,6 +81,11 @@ impl Owned {
         }
     }
 
+    pub fn is_instance(&self, class: Obj) -> Res<bool> {
+        // SAFETY: *gil*, *live*; raises for what is no class.
+        unsafe { truth(PyObject_IsInstance(self.ptr(), class.ptr())) }
+    }
+
     pub fn getattr(&self, name: Obj) -> Res<Owned> {
         // SAFETY: *gil*, *live*.
         unsafe { Owned::steal(PyObject_GetAttr(self.ptr(), name.ptr())) }

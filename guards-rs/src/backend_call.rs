@@ -1,0 +1,186 @@
+//! Calls of what a backend made of a graph.
+//!
+//! In: a callable of the graph's inputs.  Out: the graph's outputs.  Neither that callable nor what it calls is a part of the
+//! program: the frame hook is off meanwhile.  What a user's backend made is checked on each call.
+
+use crate::ffi::object::{clear_error, import, raise, runtime_error, Handle};
+use crate::ffi::plan_call::{run_plan, Outputs};
+use crate::ffi::sync::GilCell;
+use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
+use crate::hook::paused;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use pyo3::{PyTraverseError, PyVisit};
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// Whose callable it is, and how many outputs the graph has.
+struct Expected {
+    backend: Owned,
+    n_outputs: usize,
+    /// `torch.Tensor`: one is as good as a tuple of one.
+    tensor: Owned,
+}
+
+struct Made {
+    target: Owned,
+    expected: Option<Expected>,
+}
+
+/// BackendCall(target, backend=None, n_outputs=0): `target` with the frame hook off; its outputs are checked when `backend`
+/// names whose they are.
+#[pyclass(frozen, weakref, module = "pycompiler._native")]
+pub struct BackendCall(GilCell<Option<Rc<Made>>>);
+
+#[pymethods]
+impl BackendCall {
+    #[new]
+    #[pyo3(signature = (target, backend=None, n_outputs=0))]
+    fn new(target: &Bound<'_, PyAny>, backend: Option<&Bound<'_, PyAny>>, n_outputs: usize) -> PyResult<Self> {
+        let tensor = import(c"torch")?.attr(c"Tensor")?;
+        let expected = backend.map(|backend| Expected { backend: Obj::of(backend).own(), n_outputs, tensor });
+        Ok(BackendCall(GilCell::new(Some(Rc::new(Made { target: Obj::of(target).own(), expected })))))
+    }
+
+    #[getter]
+    fn target(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.made()?.target.clone().into_py(py))
+    }
+
+    #[pyo3(signature = (*inputs))]
+    fn __call__(&self, py: Python<'_>, inputs: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
+        let made = self.made()?;
+        let returned = paused(|| made.target.call_dict(Obj::of(inputs), None))?;
+        let given = match &made.expected {
+            Some(expected) => expected.check(returned)?,
+            None => returned,
+        };
+        Ok(given.into_py(py))
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        Ok(format!("<BackendCall of {}>", self.made()?.target.repr()))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let held = |made: &Made| {
+            visit_obj(&visit, made.target.get())?;
+            made.expected.as_ref().map_or(Ok(()), |e| visit_obj(&visit, e.backend.get()))
+        };
+        self.0.try_read(|made| made.as_deref().map_or(Ok(()), held)).unwrap_or(Ok(()))
+    }
+
+    fn __clear__(&self) {
+        drop(self.0.replace(None));
+    }
+}
+
+impl BackendCall {
+    fn made(&self) -> Res<Rc<Made>> {
+        self.0.read(|made| made.clone()).ok_or_else(|| runtime_error("this BackendCall was cleared by the collector"))
+    }
+}
+
+/// The outputs of a graph: `call` is `target` when that is a BackendCall.
+#[inline]
+pub fn outputs_of(
+    target: &Owned,
+    call: Option<&Handle<BackendCall>>,
+    inputs: &[Owned],
+    n_outputs: usize,
+) -> Res<Outputs> {
+    if let Some(outputs) = run_plan(target.get(), inputs) {
+        return outputs;
+    }
+    let returned = match call {
+        None => paused(|| target.call(Owned::borrow_all(inputs), None))?,
+        Some(call) => {
+            let made = call.made()?;
+            let returned = paused(|| made.target.call(Owned::borrow_all(inputs), None))?;
+            match &made.expected {
+                Some(expected) => expected.check(returned)?,
+                None => returned,
+            }
+        }
+    };
+    let outputs = match () {
+        () if returned.is_tuple() => returned,
+        () if returned.is_list() => returned.to_tuple()?,
+        () if returned.attr(c"dtype").is_ok() => Owned::tuple(&[returned.get()])?, // one tensor, not its rows
+        () => {
+            clear_error();
+            return Err(wrong_outputs(target, &returned.repr(), n_outputs));
+        }
+    };
+    Ok(outputs.tuple_items().map(Obj::own).collect())
+}
+
+impl Expected {
+    /// The outputs as a tuple: as many as the graph has, none of them None.
+    fn check(&self, returned: Owned) -> Res<Owned> {
+        let outputs = match () {
+            () if returned.is_tuple() => returned,
+            () if returned.is_list() => returned.to_tuple()?,
+            () if returned.is_instance(self.tensor.get())? => Owned::tuple(&[returned.get()])?,
+            () => {
+                return Err(self.refuse(&format!(
+                    "{} of type '{}'",
+                    shortened(&returned.repr()),
+                    class_name(&returned)
+                )))
+            }
+        };
+        let absent: SmallVec<[usize; 4]> =
+            outputs.tuple_items().enumerate().filter_map(|(i, o)| o.is_none().then_some(i)).collect();
+        if outputs.tuple_len() == self.n_outputs && absent.is_empty() {
+            return Ok(outputs);
+        }
+        let none = if absent.is_empty() { String::new() } else { format!(" (None at {absent:?})") };
+        Err(self.refuse(&format!("{} outputs{none}", outputs.tuple_len())))
+    }
+
+    #[cold]
+    fn refuse(&self, seen: &str) -> Raised {
+        let (backend, want) = (self.backend.repr(), self.n_outputs);
+        raise_bad_outputs(&format!(
+            "the callable of backend {backend} returned {seen}; expected a tuple of the graph's {want} outputs"
+        ))
+    }
+}
+
+const SHOWN: usize = 80;
+
+fn shortened(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}
+
+fn class_name(o: &Owned) -> String {
+    let name = o.class().own().attr(c"__name__").and_then(|name| Ok(name.as_str()?.to_owned()));
+    name.unwrap_or_else(|Raised| {
+        clear_error();
+        String::new()
+    })
+}
+
+/// The class of an error about a graph's outputs; RuntimeError until it is set.
+static BAD_OUTPUTS: GilCell<Option<Owned>> = GilCell::new(None);
+
+pub fn set_bad_outputs(class: Owned) {
+    drop(BAD_OUTPUTS.replace(Some(class)));
+}
+
+fn raise_bad_outputs(text: &str) -> Raised {
+    match BAD_OUTPUTS.read(|c| c.clone()) {
+        Some(class) => raise(class.get(), text),
+        None => runtime_error(text),
+    }
+}
+
+/// `target` returned something else than the graph's outputs.
+#[cold]
+pub fn wrong_outputs(target: &Owned, seen: &str, want: usize) -> Raised {
+    let target = target.repr();
+    raise_bad_outputs(&format!(
+        "the compiled graph {target} returned {seen}; expected a tuple of the graph's {want} outputs"
+    ))
+}
