@@ -465,11 +465,13 @@ class _Trace:
     def _laid_out(self, node: fx.Node, expected: Any) -> fx.Node:
         """`node` with the strides that capture saw: a result has eager's, whatever its operator was made of."""
         value = node.meta["val"]
-        if not isinstance(expected, torch.Tensor) or value.stride() == expected.stride() or not is_dense(expected):
+        if not isinstance(expected, torch.Tensor) or value.stride() == expected.stride():
             return node
         if value.shape != expected.shape:
             return node
         shape, stride = list(expected.shape), list(expected.stride())
+        if not is_dense(expected):
+            return node if _overlaps_itself(expected) else self._with_gaps(node, shape, stride)
         if not same_places(value, expected):
             order = sorted(range(len(shape)), key=lambda d: -stride[d])
             node = self._made(aten.permute.default, node, order)
@@ -479,10 +481,18 @@ class _Trace:
             node = self._made(aten.as_strided.default, node, shape, stride)
         return node
 
+    def _with_gaps(self, node: fx.Node, shape: list[int], stride: list[int]) -> fx.Node:
+        """A copy that spans more memory than it has elements, as copies that keep strides are (`slice_scatter`)."""
+        span = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        memory = self._made(aten.new_zeros.default, node, [span])
+        memory = self._made(aten.as_strided_scatter.default, memory, node, shape, stride)
+        return self._made(aten.as_strided.default, memory, shape, stride)
+
     def _made(self, op: OpOverload, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
         made = self.recorder.graph.call_function(op, (node, *args), kwargs)
         with plain(self.recorder.fake_mode):
-            made.meta.update(node.meta, val=op(node.meta["val"], *args, **kwargs))
+            vals = [a.meta["val"] if isinstance(a, fx.Node) else a for a in (node, *args)]
+            made.meta.update(node.meta, val=op(*vals, **kwargs))
         return made
 
     def _find_outputs(self, results: tuple[Any, ...]) -> None:

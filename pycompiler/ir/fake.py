@@ -24,7 +24,8 @@ from torch.utils._mode_utils import no_dispatch
 
 from pycompiler.ir.effects import noted
 from pycompiler.ir.kernels import check_types
-from pycompiler.ir.propagate import laid_out, short_path
+from pycompiler.ir.propagate import counted, laid_out, short_path
+from pycompiler.ir.strides import as_real
 
 PEER = "torch._dynamo"
 
@@ -66,7 +67,7 @@ def _mode_class() -> type[FakeTensorMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
     `effects` counts the operators dispatched that do more than compute their results, `writes` those that write;
-    while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
+    while it `asks`, kernels say whether they take the arguments' types (`kernels.py`) and how results lie (`strides.py`).
     """
     namespace = {
         **vars(fake_tensor),
@@ -100,14 +101,17 @@ def _dispatch(
     mode.writes += writes  # type: ignore[attr-defined]
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
         check_types(func, args, kwargs)
+    args = counted(func, args)
     out = short_path(mode, func, args, kwargs)
-    if out is not None:
-        return out
-    mode.nested += 1  # type: ignore[attr-defined]
-    try:
-        return laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
-    finally:
-        mode.nested -= 1  # type: ignore[attr-defined]
+    if out is None:
+        mode.nested += 1  # type: ignore[attr-defined]
+        try:
+            out = laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
+        finally:
+            mode.nested -= 1  # type: ignore[attr-defined]
+    if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
+        return as_real(mode, func, args, kwargs, out)
+    return out
 
 
 _EMPTY = types.CellType()

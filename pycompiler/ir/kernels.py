@@ -34,7 +34,7 @@ _answers: dict[Any, Exception | None] = {}
 
 def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises what the kernel of `op` raises for arguments of these types; for what it would raise otherwise see above."""
-    if not _is_asked(op):
+    if not is_asked(op):
         return
     types: dict[torch.dtype, None] = {}
     for value in (*args, *kwargs.values()):
@@ -50,13 +50,13 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     except TypeError:  # an argument without a hash
         return
     if answer is _answers:
-        tensors = list(_tensors((args, kwargs)))
-        if not tensors or not all(type(t) is FakeTensor and _on_host(t) for t in tensors):
+        tensors = list(tensors_of((args, kwargs)))
+        if not tensors or not all(type(t) is FakeTensor and on_host(t) for t in tensors):
             return
         if len(_answers) > _MOST_ANSWERS:
             _answers.clear()
         answer = _answers[key] = _ask(op, args, kwargs, sum(t.numel() for t in tensors) <= _FEW)
-    if isinstance(answer, Exception) and all(_on_host(t) for t in _tensors((args, kwargs))):
+    if isinstance(answer, Exception) and all(on_host(t) for t in tensors_of((args, kwargs))):
         raise type(answer)(*answer.args)
 
 
@@ -66,14 +66,14 @@ _NEARLY_OUTER = frozenset(("_softmax", "_log_softmax", "_to_copy", "_unsafe_inde
 
 
 @cache
-def _is_asked(op: OpOverload) -> bool:
+def is_asked(op: OpOverload) -> bool:
     name = op.overloadpacket.__name__
     if op.namespace != "aten" or draws(op) or acts(op) or (_INNER.match(name) and name not in _NEARLY_OUTER):
         return False
     return not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)  # no view
 
 
-def _on_host(t: torch.Tensor) -> bool:
+def on_host(t: torch.Tensor) -> bool:
     return t.layout is torch.strided and t.device.type == "cpu"
 
 
@@ -95,14 +95,14 @@ def _ask(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], as_it_i
     return None
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for v in value:
-            yield from _tensors(v)
+            yield from tensors_of(v)
     elif isinstance(value, Mapping):
-        yield from _tensors(list(value.values()))
+        yield from tensors_of(list(value.values()))
 
 
 def _key(value: Any) -> Any:

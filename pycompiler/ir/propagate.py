@@ -112,6 +112,14 @@ def laid_out(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], out: Any
     return (first, *out[1:])
 
 
+def counted(op: OpOverload, args: Sequence[Any]) -> Sequence[Any]:
+    """`args` with dimensions counted from the front, where torch 2.11's shape function takes no others."""
+    if op is not aten.linalg_vector_norm.default or len(args) < 3 or not args[2] or not args[0].dim():
+        return args
+    rank = args[0].dim()
+    return (*args[:2], [d + rank if -rank <= d < 0 else d for d in args[2]], *args[3:])
+
+
 def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What `op` returns, or None where only the mode knows."""
     if not is_ordinary(op) or mode.shape_env is not None or (device := _one_device(args)) is None:

@@ -6,6 +6,7 @@ allocated before its first use, views made where ATen needs them, everything fre
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,12 +37,14 @@ class _Builder:
     schedule: Schedule
     steps: list[Step] = field(default_factory=list)
     slot_of: dict[str, int] = field(default_factory=dict)  # memory (a buffer's name) -> slot
-    by_address: set[str] = field(default_factory=set)  # buffers that kernels read
+    by_address: set[str] = field(default_factory=set)  # buffers that kernels read, or views by strides
     n_slots: int = 0
 
     def build(self, library: BuiltLibrary | None) -> Plan:
         program = self.schedule.program
         self.by_address = {name for group in self.schedule.kernels for name in group.reads}
+        calls = [(step.args, step.kwargs) for step in self.schedule.steps if isinstance(step, Extern)]
+        self.by_address |= {ref.buffer for ref in _refs((calls, program.outputs)) if not self.is_whole(ref, exact=True)}
         for b in program.inputs:
             slot = self.new_slot()
             if b is not None:
@@ -126,17 +129,33 @@ class _Builder:
 
     def view(self, ref: Ref, *, exact: bool = False) -> tuple[int, bool]:
         """(slot, whether a view was made).  `exact`: strides of dimensions with one element matter, callers see them."""
-        base, b = self.slot(ref.buffer), self.schedule.buffers[ref.buffer]
-        if ref.shape == b.shape and ref.offset == 0 and (ref.stride == b.stride or not exact and _same_strides(ref, b)):
+        base = self.slot(ref.buffer)
+        if self.is_whole(ref, exact):
             return base, False
         slot = self.new_slot()
         self.steps.append(View(slot, base, _sizes(ref.shape), _sizes(ref.stride), _size(ref.offset)))
         return slot, True
 
+    def is_whole(self, ref: Ref, exact: bool) -> bool:
+        b = self.schedule.buffers[ref.buffer]
+        return (
+            ref.shape == b.shape and ref.offset == 0 and (ref.stride == b.stride or not exact and _same_strides(ref, b))
+        )
+
     def output(self, output: Ref | int | tuple[Any] | None) -> int | tuple[Any]:
         if isinstance(output, Ref):
             return self.view(output, exact=True)[0]
         return (None,) if output is None else output
+
+
+def _refs(value: Any) -> Iterator[Ref]:
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, list | tuple):
+        for v in value:
+            yield from _refs(v)
+    elif isinstance(value, dict):
+        yield from _refs(list(value.values()))
 
 
 def _same_strides(ref: Ref, b: Buffer) -> bool:

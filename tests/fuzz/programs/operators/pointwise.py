@@ -8,8 +8,7 @@ from ..generate import Scene, Unfit, operator
 
 BOUNDED = ("sin", "cos", "tanh", "sigmoid", "erf", "atan", "relu", "abs", "neg", "square", "sgn", "floor", "round",
            "frac", "sign", "asinh", "trunc", "ceil", "logical_not", "isnan", "sinc")  # fmt: skip
-# No hardsigmoid: the constant of eager's gradient has the accuracy of float32.
-ACTIVATIONS = ("gelu", "silu", "softplus", "elu", "leaky_relu", "hardswish", "hardtanh", "mish", "selu", "relu6", "celu",
+ACTIVATIONS = ("gelu", "silu", "softplus", "elu", "leaky_relu", "hardsigmoid", "hardswish", "hardtanh", "mish", "selu", "relu6", "celu",
                "logsigmoid", "softsign", "tanhshrink", "softshrink", "hardshrink")  # fmt: skip
 
 
