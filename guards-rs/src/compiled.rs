@@ -62,6 +62,8 @@ pub struct Frame<'a> {
     pub cache: &'a Rc<CodeCache>,
     pub globals: Obj,
     pub closure: Option<Obj>,
+    /// Whether `closure` lives as long as `this`: then so may a function that is made with it.
+    pub lasting: bool,
 }
 
 thread_local! {
@@ -182,8 +184,8 @@ impl Inner {
             Err(Mismatch::Arguments) => return self.function.call(args, kwnames), // raises CPython's own TypeError
             Err(Mismatch::Raised) => return Err(Raised),
         }
-        let frame =
-            Frame { this, cache: &cache, globals: self.function.func_globals(), closure: self.function.func_closure() };
+        let (globals, closure) = (self.function.func_globals(), self.function.func_closure());
+        let frame = Frame { this, cache: &cache, globals, closure, lasting: true };
         match self.dispatch(&frame, &mut locals)? {
             Outcome::Value(value) => Ok(value),
             Outcome::Eager => self.eager(args, kwnames),
@@ -328,7 +330,7 @@ fn run_entry(contents: &Contents, frame: &Frame<'_>, locals: &Locals, walk: &Wal
     if contents.kind() == Kind::Eager {
         return Ok(Outcome::Eager);
     }
-    contents.run(locals, frame.closure, walk).map(Outcome::Value)
+    contents.run(locals, frame.closure, frame.lasting, walk).map(Outcome::Value)
 }
 
 fn reasons_list(reasons: &Reasons) -> Res<Owned> {
@@ -401,7 +403,7 @@ pub fn frame(this: Obj, caught: crate::ffi::frame::Frame) -> Answer {
         let function = caught.function();
         let closure = if function.is_function() { function.func_closure() } else { None };
         locals.add_closure(closure);
-        let frame = Frame { this, cache: &cache, globals: caught.globals(), closure };
+        let frame = Frame { this, cache: &cache, globals: caught.globals(), closure, lasting: false };
         match inner.dispatch(&frame, &mut locals)? {
             Outcome::Value(value) => follow(&inner, value).map(Some),
             Outcome::Eager => {

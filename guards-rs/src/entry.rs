@@ -276,17 +276,18 @@ impl Contents {
         }
     }
 
-    /// Runs a checked entry of kind function or plan.  The result may be a TailCall.
+    /// Runs a checked entry of kind function or plan.  The result may be a TailCall.  A closure that is not `lasting`
+    /// is not kept.
     #[inline]
-    pub fn run(&self, locals: &Locals, closure: Option<Obj>, walk: &Walk) -> Res<Owned> {
+    pub fn run(&self, locals: &Locals, closure: Option<Obj>, lasting: bool, walk: &Walk) -> Res<Owned> {
         let bound = self.bound.get().ok_or_else(|| runtime_error("an Entry ran before it was bound"))?;
         match self.kind {
-            Kind::Function => self.run_function(bound, locals, closure),
+            Kind::Function => self.run_function(bound, locals, closure, lasting),
             _ => self.run_plan(bound, walk),
         }
     }
 
-    fn run_function(&self, bound: &Bound, locals: &Locals, closure: Option<Obj>) -> Res<Owned> {
+    fn run_function(&self, bound: &Bound, locals: &Locals, closure: Option<Obj>, lasting: bool) -> Res<Owned> {
         stack::check()?;
         let source = self.frame_hook.as_ref().and_then(|h| h.source());
         let _entered = source.map(hook::Entered::new).transpose()?;
@@ -294,19 +295,21 @@ impl Contents {
         let Some(closure) = closure.filter(|_| bound.takes_closure) else {
             return self.target.call(&args, None);
         };
-        let function = self.function_with(closure)?;
+        let function = self.function_with(closure, lasting)?;
         function.call(&args[..args.len() - closure.tuple_len()], None)
     }
 
-    fn function_with(&self, closure: Obj) -> Res<Owned> {
+    fn function_with(&self, closure: Obj, lasting: bool) -> Res<Owned> {
         if let Some((known, function)) = &*self.with_closure.borrow() {
             if known.get() == closure {
                 return Ok(function.clone());
             }
         }
         let made = Owned::function(self.target.func_code(), self.target.func_globals(), closure)?;
-        let old = self.with_closure.replace(Some((closure.own(), made.clone())));
-        drop(old);
+        if lasting {
+            let old = self.with_closure.replace(Some((closure.own(), made.clone())));
+            drop(old);
+        }
         Ok(made)
     }
 

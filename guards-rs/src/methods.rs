@@ -157,7 +157,7 @@ pub fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned>
             )))
         }
     }
-    let frame = Frame { this, cache: &cache, globals: inner.function.func_globals(), closure: None };
+    let frame = Frame { this, cache: &cache, globals: inner.function.func_globals(), closure: None, lasting: true };
     let mut reasons = Reasons::new();
     for (i, entry) in cache.snapshot().iter().enumerate() {
         let Some(contents) = entry.contents() else { continue };

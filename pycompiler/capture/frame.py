@@ -445,7 +445,8 @@ class _Session:
         return result
 
     def make_function(self, code: types.CodeType) -> types.FunctionType:
-        cells = tuple(self.values[n] for n in code.co_freevars)
+        """The function with empty cells: the engine gives it those of each call, and this call's would stay alive."""
+        cells = tuple(types.CellType() for _ in code.co_freevars)
         return types.FunctionType(code, self.namespace, code.co_name, None, cells or None)
 
 

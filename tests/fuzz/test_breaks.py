@@ -23,7 +23,7 @@ def test_random_programs_do_as_eager_does(first: int) -> None:
             warnings.simplefilter("ignore")
             for seed in range(first, first + EACH):
                 program = generate(seed)
-                found = difference(source(program), backend_of(seed, "mixed"), lifetimes=False)
+                found = difference(source(program), backend_of(seed, "mixed"))
                 assert found is None, f"seed {seed}: {found}\n{source(program)}"
     finally:
         logging.disable(logging.NOTSET)

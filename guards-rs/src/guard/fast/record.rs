@@ -184,8 +184,9 @@ impl<'a> Recorder<'a> {
             FunctionPart::Defaults => (words::function_defaults(f), f.func_defaults().unwrap_or(Obj::none())),
             FunctionPart::KwDefaults => (words::function_kwdefaults(f), f.func_kwdefaults().unwrap_or(Obj::none())),
         };
-        self.pins(op).push(word, Facet::Read);
-        self.fast.held.push(value.own());
-        Some(value)
+        let mut pins = self.pins(op);
+        pins.push(word, Facet::Read);
+        // Defaults may be the caller's objects: they are not kept for longer than their function.
+        (value.is_none() || pins.anchor(value)).then_some(value)
     }
 }
