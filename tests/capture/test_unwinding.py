@@ -157,12 +157,28 @@ def closing(x, box):
     return inner(x + 1)
 
 
+def closing_again(x, box):
+    def inner(a, scale=x):
+        pycompiler.graph_break()
+        return a * scale
+
+    return inner(x) + inner(x + 1)  # the second call checks the guards that the first one made
+
+
+def closing_below_a_break(x, box):
+    def inner(a):
+        return brk(a) + len(box)
+
+    with contextlib.nullcontext():  # breaks below are no breaks of this frame: the hook catches `inner`
+        return x * inner(1) + inner(2)
+
+
 class Box(list):
     pass
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("program", [broken, whole, catching, raising, closing])
+@pytest.mark.parametrize("program", [broken, whole, catching, raising, closing, closing_again, closing_below_a_break])
 def test_what_is_passed_dies_with_the_call(program, backend):
     compiled = pycompiler.compile(program, backend=backend)
     gc.collect()

@@ -90,8 +90,8 @@ def call(fn: Callable[..., Any], n: int, flag: bool, name: str) -> dict[str, Any
     return seen
 
 
-def difference(text: str, backend: str = "eager", name: str = "<fuzzed program>", lifetimes: bool = True) -> str | None:
-    """What the compiled program does otherwise than the eager one, or None; `lifetimes`: what is passed dies, too."""
+def difference(text: str, backend: str = "eager", name: str = "<fuzzed program>") -> str | None:
+    """What the compiled program does otherwise than the eager one, or None."""
     program = load(text, name)
     collecting = gc.isenabled()
     gc.disable()
@@ -101,7 +101,7 @@ def difference(text: str, backend: str = "eager", name: str = "<fuzzed program>"
         for position, (n, flag) in enumerate(CALLS):
             found = call(compiled, n, flag, name)
             for key in wanted[position]:
-                if key == "alive" and (not lifetimes or any(wanted[position][key])):
+                if key == "alive" and any(wanted[position][key]):
                     continue
                 if not same(wanted[position].get(key), found.get(key), backend):
                     return (
