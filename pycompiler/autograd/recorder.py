@@ -265,7 +265,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             with self:
                 return decompose(*args, **kwargs)
-        except _NotFunctional:
+        except (_NotFunctional, ZeroDivisionError):  # torch's rules divide by sizes, which may be 0
             if self._depth > 1:
                 raise
             while self.graph._root.prev is not mark:
@@ -324,7 +324,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if real:
             fakes = {id(t): self.constant(t) for t in real}
             args, kwargs = fx.node.map_aggregate((args, kwargs), lambda a: fakes.get(id(a), a))
-        out = propagate(self.fake_mode, func, types, args, kwargs)
+        try:
+            out = propagate(self.fake_mode, func, types, args, kwargs)
+        except ZeroDivisionError as e:  # torch's shape functions divide by sizes (huber_loss_backward)
+            raise AutogradUnsupported("an empty tensor", f"{func} of one", "none: the graph runs eagerly") from e
         if not any(True for _ in tensors_in(out)) and not acts(func):
             return out
         if isinstance(out, torch.Tensor) and id(out) in self._node_of:

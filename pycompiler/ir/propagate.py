@@ -19,7 +19,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from pycompiler.ir.iterator import as_the_kernel
+from pycompiler.ir.iterator import as_the_kernel, dense_strides
 
 aten = torch.ops.aten
 
@@ -133,8 +133,17 @@ def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
     twin = _view_twin if op in _VIEWS else _twin
     out = op(*[_replaced(a, twin) for a in args], **kwargs)
     if isinstance(out, torch.Tensor):
-        return FakeTensor(mode, as_the_kernel(op, args, out, copies=device.type == "cpu"), device)
+        out = as_the_kernel(op, args, out, copies=device.type == "cpu")
+        return FakeTensor(mode, out if op in _VIEWS else _apart(out), device)
     return type(out)([FakeTensor(mode, o, device) for o in out])
+
+
+def _apart(out: torch.Tensor) -> torch.Tensor:
+    """A fresh result whose elements share no memory: some shape functions (select_scatter's in torch 2.11) keep an input's
+    strides of 0."""
+    if 0 not in out.stride() or not any(s == 0 and n > 1 for n, s in zip(out.shape, out.stride(), strict=True)):
+        return out
+    return torch.empty_strided(out.shape, dense_strides(tuple(out.shape), out.stride()), dtype=out.dtype, device="meta")
 
 
 def _twin(fake: torch.Tensor) -> torch.Tensor:

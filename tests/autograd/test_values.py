@@ -273,3 +273,23 @@ def test_a_number_minus_integers(backend: str) -> None:
         torch.testing.assert_close(pycompiler.compile(fn, backend=backend)(numbers), fn(numbers))
     with pytest.raises((NotImplementedError, RuntimeError), match="Subtraction, the `-` operator, with a bool tensor"):
         pycompiler.compile(lambda t: 0.1 - (t > 0), backend=backend)(numbers)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_what_shape_functions_get_wrong(backend: str) -> None:
+    """A division by an empty size; strides of 0 in a fresh result; dimensions of one element counted from the back."""
+    programs = [
+        (lambda x: torch.nn.functional.huber_loss(x, x * 2), (0,)),
+        (lambda x: torch.select_scatter(x, torch.zeros((), dtype=x.dtype), 0, -1).sum(-1, keepdim=True), (2,)),
+        (lambda x: torch.linalg.vector_norm(x, 1, -2), (1, 3)),
+        (lambda x: x.cfloat() * x.cfloat().expand(8, -1, 1, 5), (1, 1, 1)),
+    ]
+    for program, shape in programs:
+        x = torch.ones(shape, dtype=torch.float64).requires_grad_()
+        want = program(x)
+        got = pycompiler.compile(program, backend=backend)(x)
+        assert (got.shape, got.stride()) == (want.shape, want.stride())
+        torch.testing.assert_close(got, want, equal_nan=True)
+        tangent = torch.ones_like(want)
+        grads = [torch.autograd.grad(out, x, tangent, retain_graph=True)[0] for out in (got, want)]
+        torch.testing.assert_close(*grads, equal_nan=True)
