@@ -256,7 +256,7 @@ def what_is_read(compile: Compile) -> Any:
         (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 0, 1),
         (torch.is_warn_always_enabled, torch.set_warn_always, False, True),
         (lambda: torch.ones(2).device.type, torch.set_default_device, None, "meta"),
-        (lambda: torch.backends.cudnn.benchmark, lambda v: setattr(torch.backends.cudnn, "benchmark", v), False, True),
+        (lambda: torch.backends.cudnn.benchmark, torch._C._set_cudnn_benchmark, False, True),
     ]
     found = []
     for read, set_, before, now in reads:
