@@ -15,8 +15,9 @@ then ``torch.autograd.grad`` runs under it too. So one pass sees mutation, alias
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -70,11 +71,24 @@ class Output:
     value: Any = None
 
 
+@dataclass(frozen=True)
+class Path:
+    """A gradient's way through the nodes of autograd's graph, as eager would go it.
+
+    inputs: those that it reaches, be it zero. nodes: numbers of the nodes that keep tensors, which can be gone through
+    once. kept: the inputs ("input", i) and fresh outputs ("fresh", k) that these keep, whose versions are checked.
+    """
+
+    inputs: frozenset[int]
+    nodes: frozenset[int]
+    kept: frozenset[tuple[str, int]]
+
+
 @dataclass
 class Joint:
     """See the module docstring. `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs.
 
-    reached: for each tangent, where there are several, the inputs that its gradient reaches, be it zero.
+    paths: for each tangent what autograd's own graph says of its gradient.
     touched: inputs that were written, with the values that they had: only their versions tell.
     origins: for each fresh output which tensor of the captured graph it is: ("input", i) after the run, ("result", k) of
     its outputs, or ("base", k), the base of that output.
@@ -92,7 +106,7 @@ class Joint:
     grads: list[fx.Node | None] = field(default_factory=list)
     stores: list[tuple[int, fx.Node]] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)
-    reached: list[frozenset[int]] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
 
     def store_in_graph(self) -> list[int]:
         """Let the forward graph itself write new values of inputs where autograd need not see it.
@@ -123,6 +137,15 @@ class Joint:
     def needs_backward(self) -> bool:
         """True when some output requires grad (even if its gradient reaches no input)."""
         return bool(self.tangents)
+
+    def is_tensor(self, index: int) -> bool:
+        """Whether input `index` is a tensor, not a number."""
+        return isinstance(self.inputs[index].meta["val"], torch.Tensor)
+
+    def kept(self, tangents: Iterable[int] | None = None) -> frozenset[tuple[str, int]]:
+        """What autograd's nodes keep on the way of the gradients of `tangents` (default: of all)."""
+        paths = self.paths if tangents is None else [self.paths[k] for k in tangents]
+        return frozenset[tuple[str, int]]().union(*(p.kept for p in paths))
 
     @property
     def tangent_of(self) -> list[int]:
@@ -593,10 +616,9 @@ class _Trace:
             self.joint.differentiable = [False] * len(self.joint.fresh)
             return
         self.recorder.differentiates = True
-        if len(outputs) > 1:
-            self.joint.reached = self._reached(outputs)
         tangents = [self._tangent(k) for k, d in enumerate(self.joint.differentiable) if d]
         try:
+            self.joint.paths = self._paths(outputs)
             with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
                 found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
         except RuntimeError as error:
@@ -607,26 +629,29 @@ class _Trace:
         nodes = iter([None if g is None else self.recorder.node(_inner(g)) for g in found])
         self.joint.grads = [next(nodes) if item is not None and item.requires_grad else None for item in self.inputs]
 
-    def _reached(self, outputs: Sequence[torch.Tensor]) -> list[frozenset[int]]:
-        """For each of `outputs` the inputs that its gradient reaches, be it zero."""
-        leaves = {id(item.leaf): i for i, item in enumerate(self.inputs) if item is not None and item.requires_grad}
-        order: list[Any] = []  # each node after those that its gradients flow to
-        seen: set[Any] = set()
-        stack: list[tuple[Any, bool]] = [(t.grad_fn, False) for t in outputs]
-        while stack:
-            node, done = stack.pop()
-            if done:
-                order.append(node)
-            elif node is not None and node not in seen:
-                seen.add(node)
-                stack.append((node, True))
-                stack.extend((n, False) for n, _ in node.next_functions)
-        found: dict[Any, set[int]] = {}
-        for node in order:
-            variable = getattr(node, "variable", None)
-            own = {leaves[id(variable)]} if id(variable) in leaves else set()
-            found[node] = own.union(*(found[n] for n, _ in node.next_functions if n is not None))
-        return [frozenset(found.get(t.grad_fn, ())) for t in outputs]
+    def _paths(self, outputs: Sequence[torch.Tensor]) -> list[Path]:
+        """Sets are bits of numbers on the way: networks have thousands of nodes."""
+        leaves = {
+            id(item.leaf): 1 << i for i, item in enumerate(self.inputs) if item is not None and item.requires_grad
+        }
+        names: list[tuple[str, int]] = [("input", i) for i in range(len(self.inputs))]
+        bits = {storage: 1 << i for storage, i in self.input_of_storage.items()}
+        for k, t in enumerate(self.fresh_tensors):
+            bits.setdefault(_storage(t), 1 << len(names))
+            names.append(("fresh", k))
+        found: dict[Any, tuple[int, int, int]] = {}
+        for number, node in enumerate(_in_order([t.grad_fn for t in outputs])):
+            keeps = _kept_tensors(node)
+            inputs, nodes, kept = leaves.get(id(getattr(node, "variable", None)), 0), (1 << number if keeps else 0), 0
+            for t in keeps:
+                kept |= bits.get(_storage(t), 0)
+            for behind, _ in node.next_functions:
+                if behind is not None:
+                    a, b, c = found[behind]
+                    inputs, nodes, kept = inputs | a, nodes | b, kept | c
+            found[node] = inputs, nodes, kept
+        paths = [found[t.grad_fn] for t in outputs]
+        return [Path(_bits(a), _bits(b), frozenset(names[k] for k in _bits(c))) for a, b, c in paths]
 
     def _tangent(self, k: int) -> torch.Tensor:
         value = self.joint.fresh[k].meta["val"]
@@ -637,6 +662,39 @@ class _Trace:
                 fake = torch.empty(value.shape, dtype=value.dtype, device=value.device)
         self.joint.tangents.append(self.recorder.placeholder(f"tangent_{k}", fake))
         return torch._to_functional_tensor(fake)
+
+
+def _bits(number: int) -> frozenset[int]:
+    return frozenset(k for k, digit in enumerate(reversed(bin(number)[2:])) if digit == "1")
+
+
+def _in_order(roots: Sequence[Any]) -> list[Any]:
+    """The nodes of autograd's graph behind `roots`, each after those that its gradients flow to."""
+    order: list[Any] = []
+    seen: set[Any] = set()
+    stack: list[tuple[Any, bool]] = [(node, False) for node in roots]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif node is not None and node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((n, False) for n, _ in node.next_functions)
+    return order
+
+
+def _kept_tensors(node: Any) -> list[torch.Tensor]:
+    """What a node of autograd's graph keeps until its gradient is computed."""
+    if isinstance(node, torch.autograd.function.BackwardCFunction):
+        return list(node.saved_tensors)
+    kind: Any = type(node)
+    return list(tensors_in([getattr(node, name) for name in _saved_names(kind)]))
+
+
+@cache
+def _saved_names(kind: Any) -> list[str]:
+    return [name for name in dir(kind) if name.startswith("_saved_")]
 
 
 _DETACH, _ALIAS = Step(aten.detach.default, (), {}), Step(aten.alias.default, (), {})

@@ -13,7 +13,7 @@ saves a tuple: its elements are saved one by one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -44,6 +44,7 @@ class Partition:
     saved: list[tuple[str, int]]
     saved_nodes: list[fx.Node]
     grads: list[tuple[str, int] | None]
+    taken: list[int] | None = None
 
 
 def partition(joint: Joint, how: str = "min_cut", budget: float = 1.0) -> Partition:
@@ -70,6 +71,8 @@ class Region:
         self.outputs = set(joint.fresh)
         self.output_roots = {view_root(n) for n in joint.fresh}
         self.inputs = set(joint.inputs)
+        kept = joint.kept()
+        self.kept_outputs = {n for k, n in enumerate(joint.fresh) if ("fresh", k) in kept}
         live = _ancestors(self.grads)
         # What the backward reads of the forward: the sinks of every cut.
         reads = {a: None for n in joint.graph.nodes if n in live and n in self.backward for a in n.all_input_nodes}
@@ -132,6 +135,8 @@ class Region:
             return 0
         if n in self.inputs:
             return 1  # alive anyway
+        if n in self.kept_outputs:
+            return 0  # eager keeps it, too; the caller may write to an input that eager does not keep
         if not isinstance(value, torch.Tensor):
             return INFINITE  # a tuple: its elements are what can be saved
         if view_root(n) in self.output_roots:
@@ -213,7 +218,7 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
 def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> Partition:
     """`part` with the backward for calls in which the tangents `missing` are undefined; it takes the others only."""
     graph, results = undefined.without(part.backward, len(joint.tangents), missing)
-    reached = frozenset().union(*(r for k, r in enumerate(joint.reached) if k not in missing))
+    reached = frozenset[int]().union(*(p.inputs for k, p in enumerate(joint.paths) if k not in missing))
     kept: dict[fx.Node, int] = {}
     grads: list[tuple[str, int] | None] = []
     for i, g in enumerate(part.grads):
@@ -228,7 +233,22 @@ def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> 
             grads.append(g)
     graph.output(tuple(kept))
     drop_dead(graph)
-    return replace(part, backward=graph_module(graph, joint.constants), grads=grads)
+    given = {g[1] for g in grads if g is not None and g[0] == "saved"}
+    taken = []
+    for j, node in enumerate([n for n in graph.nodes if n.op == "placeholder"][: len(part.saved)]):
+        if node.users or j in given or not isinstance(node.meta["val"], torch.Tensor):
+            taken.append(j)
+        else:
+            graph.erase_node(node)
+    place = {j: new for new, j in enumerate(taken)}
+    return Partition(
+        forward=part.forward,
+        backward=graph_module(graph, joint.constants),
+        saved=[part.saved[j] for j in taken],
+        saved_nodes=[part.saved_nodes[j] for j in taken],
+        grads=[("saved", place[g[1]]) if g is not None and g[0] == "saved" else g for g in grads],
+        taken=taken,
+    )
 
 
 def forward_only(joint: Joint) -> fx.GraphModule:

@@ -21,6 +21,7 @@ from pycompiler import _native
 from pycompiler.autograd.joint import Joint, Output
 from pycompiler.autograd.partition import Partition, without_tangents
 from pycompiler.autograd.replay import Replay, transformed
+from pycompiler.autograd.saved import Saved, unchanged
 from pycompiler.ir.texts import keep_text
 from pycompiler.logs import stage
 
@@ -166,17 +167,43 @@ def _forward_lines(joint: Joint, part: Partition, again: Replay) -> list[str]:
         lines.append(f"    ctx.save_for_backward({', '.join(tensors)})")
     if others:
         lines.append(f"    ctx.numbers = ({', '.join(others)},)")
+    if _takes_apart(joint, part):
+        versions = [f"args[{i}]._version" for kind, i in part.saved if kind == "input" and joint.is_tensor(i)]
+        lines.append(f"    ctx.versions = ({' '.join(f'{v},' for v in versions)})")
     if again.watched:
         watched = [
             f"(ref(args[{i}]), {f'args[{i}]._version' if again.has_version(i) else None})" for i in again.watched
         ]
         lines.append(f"    ctx.watched = ({', '.join(watched)},)")
+    if made := _watched_outputs(joint, part):
+        lines.append(f"    ctx.made = ({' '.join(f'(ref(outs[{k}]), outs[{k}]._version),' for k in made)})")
     if fixed:
         lines.append(f"    ctx.mark_non_differentiable({', '.join(fixed)})")
     lines.append("    ctx.set_materialize_grads(False)")
     count = len(part.forward.graph.output_node().args[0])  # type: ignore[arg-type]
     lines.append("    return tuple(outs)" if count == fresh else f"    return tuple(outs[:{fresh}])")
     return lines
+
+
+def _takes_apart(joint: Joint, part: Partition) -> bool:
+    """Whether backwards of some outputs take of what is saved what they need, and leave the rest."""
+    return len(joint.tangents) > 1 and any(isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes)
+
+
+def _watched_outputs(joint: Joint, part: Partition) -> list[int]:
+    """Fresh outputs that eager's nodes keep, and ours does not: only their versions are checked."""
+    return sorted(k for kind, k in joint.kept() if kind == "fresh" and ("output", k) not in part.saved)
+
+
+def _version_lines(joint: Joint, part: Partition, again: Replay, tangents: Sequence[int]) -> list[str]:
+    kept = joint.kept(tangents)
+    lines = [
+        f"    unchanged(ctx.watched[{j}])"
+        for j, i in enumerate(again.watched)
+        if ("input", i) in kept and again.has_version(i)
+    ]
+    made = enumerate(_watched_outputs(joint, part))
+    return lines + [f"    unchanged(ctx.made[{j}])" for j, k in made if ("fresh", k) in kept]
 
 
 def _backward(joint: Joint, part: Partition, compiler: BackwardCompiler, again: Replay) -> Any:
@@ -225,8 +252,17 @@ class _Variants:
     def make(self, missing: frozenset[int]) -> Any:
         part = without_tangents(self.joint, self.part, missing) if missing else self.part
         scope: dict[str, Any] = {"coerce": _coerce, "clear": _clear, "again": self.again, "dense": torch.strided}
-        scope["lazy"] = LazyBackward(part.backward, self.compiler)
-        return _build("gradients", _gradient_lines(self.joint, part, missing, scope), scope)
+        scope |= {"lazy": LazyBackward(part.backward, self.compiler), "unchanged": unchanged}
+        tangents = [k for k in range(len(self.joint.tangents)) if k not in missing]
+        checks = _version_lines(self.joint, self.part, self.again, tangents)
+        if _takes_apart(self.joint, self.part):
+            scope["saved"] = Saved(self.joint, self.part, part, tangents, self._positions)
+        return _build("gradients", _gradient_lines(self.joint, part, missing, scope, checks), scope)
+
+    def _positions(self, tangents: Sequence[int]) -> set[int]:
+        pattern = tuple(k not in tangents for k in range(len(self.joint.tangents)))
+        saved: Saved = self.find(pattern).__globals__["saved"]
+        return {*saved.positions, *saved.checked}
 
     def unusual(self, backward: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """Where autocast is on (its casts are in the graph), or gradients are differentiated or transformed."""
@@ -236,7 +272,9 @@ class _Variants:
             return backward(ctx, *tangents)  # type: ignore[no-any-return]
 
 
-def _gradient_lines(joint: Joint, part: Partition, missing: frozenset[int], scope: dict[str, Any]) -> list[str]:
+def _gradient_lines(
+    joint: Joint, part: Partition, missing: frozenset[int], scope: dict[str, Any], checks: Sequence[str]
+) -> list[str]:
     names = [f"g{i}" for i in range(len(joint.fresh))]
     tangents = [k for j, k in enumerate(joint.tangent_of) if j not in missing]
     nodes = [n for j, n in enumerate(joint.tangents) if j not in missing]
@@ -253,11 +291,13 @@ def _gradient_lines(joint: Joint, part: Partition, missing: frozenset[int], scop
             f"    if g{k}.stride() != strides{k} or g{k}.is_neg(){lazy}:",
             f"        g{k} = coerce(g{k}, like{k})",
         ]
+    lines += checks
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
+    tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors"
     if all(is_tensor):
-        saved = "*ctx.saved_tensors, " if is_tensor else ""
+        saved = f"*{tensors}, " if is_tensor or "saved" in scope else ""
     else:
-        lines.append("    tensors, numbers = iter(ctx.saved_tensors), iter(ctx.numbers)")
+        lines.append(f"    tensors, numbers = iter({tensors}), iter(ctx.numbers)")
         saved = "".join("next(tensors), " if t else "next(numbers), " for t in is_tensor)
     # compiled first: when that fails, the graph keeps what it saved
     lines += ["    run = lazy.call or lazy.compile()"]
@@ -265,7 +305,7 @@ def _gradient_lines(joint: Joint, part: Partition, missing: frozenset[int], scop
     lines += [f"    saved{g[1]} = inputs[{g[1]}]" for g in part.grads if g is not None and g[0] == "saved"]
     if not all(is_tensor):
         lines.append("    del tensors")
-    if any(is_tensor):
+    if any(is_tensor) or "saved" in scope:
         lines.append("    clear(ctx)")
     lines.append("    grads = run(inputs)")
     every = joint.tangent_of

@@ -1,0 +1,125 @@
+"""What backwards of graphs with several outputs take of what the forward saved, and what they leave for later ones.
+
+In: an autograd node of ours. Out: tensors. For eager each output has nodes of its own, of which each keeps its tensors
+until its gradient is computed; our node is one for all of them.
+Example: of ``a, b = x.exp(), x.sin()`` first `a` goes backward, then `b`, both without ``retain_graph``; or `a` is
+written and `b` goes backward.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from pycompiler.autograd.joint import Joint
+from pycompiler.autograd.partition import Partition
+
+_keeps_graph: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
+
+_TWICE = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
+    "after calling backward."
+)
+
+
+class Left(NamedTuple):
+    """What is left when a backward has freed the graph: the nodes that eager has freed, tensors with their versions."""
+
+    freed: frozenset[int]
+    tensors: list[tuple[torch.Tensor, int] | None]
+
+
+class Saved:
+    """Called with the autograd node: the tensors that the backward of `tangents` takes, which are those of `part`.
+
+    rest: of a list of tangents, the positions of the tensors that their backward takes or checks.
+    """
+
+    def __init__(
+        self, joint: Joint, whole: Partition, part: Partition, tangents: Sequence[int], rest: Callable[..., set[int]]
+    ) -> None:
+        tensors = [j for j, n in enumerate(whole.saved_nodes) if isinstance(n.meta["val"], torch.Tensor)]
+        taken = set(range(len(whole.saved)) if part.taken is None else part.taken)
+        self.positions = [p for p, j in enumerate(tensors) if j in taken]
+        self._paths = joint.paths
+        self._nodes = frozenset[int]().union(*(joint.paths[k].nodes for k in tangents))
+        self._rest_of = rest
+        self._rest: dict[frozenset[int], tuple[frozenset[int], set[int]] | None] = {}
+        self._caller = [self._owner(joint, whole, j) for j in tensors]
+        kept = joint.kept(tangents)
+        self.checked = [
+            p for p, (j, owner) in enumerate(zip(tensors, self._caller, strict=True)) if j in taken or owner in kept
+        ]
+
+    @staticmethod
+    def _owner(joint: Joint, whole: Partition, j: int) -> tuple[str, int] | None:
+        """Which tensor of the caller's a saved one is; nobody else writes the others."""
+        kind, index = whole.saved[j]
+        if kind == "input":
+            return ("input", index)
+        return ("fresh", index) if index < len(joint.fresh) else None
+
+    def __call__(self, ctx: Any) -> list[torch.Tensor]:
+        left: Left | None = getattr(ctx, "left", None)
+        freed = frozenset[int]() if left is None else left.freed
+        items = self._unpacked(ctx) if left is None else self._from(left)
+        if not _keeps_graph():
+            if freed not in self._rest:
+                self._rest[freed] = self._after(freed)
+            rest = self._rest[freed]
+            if rest is not None:
+                ctx.left = Left(rest[0], [item if p in rest[1] else None for p, item in enumerate(items)])
+            elif left is not None:
+                ctx.left = None
+        return [items[p][0] for p in self.positions]
+
+    def _unpacked(self, ctx: Any) -> list[Any]:
+        """The saved tensors, each with its version in the forward."""
+        try:
+            return [(t, t._version) for t in ctx.saved_tensors]
+        except RuntimeError:
+            # One was written, maybe one that this backward does not take; a new output's version was 0.
+            tensors: list[Any] = [getattr(s, "data", None) for s in ctx._raw_saved_tensors]
+            if any(t is None for t in tensors):
+                raise
+            given = iter(ctx.versions)
+            owners = zip(tensors, self._caller, strict=True)
+            items = [(t, t._version if o is None else 0 if o[0] == "fresh" else next(given)) for t, o in owners]
+            if any(items[p][0]._version != items[p][1] for p in self.checked):
+                raise
+            return items
+
+    def _from(self, left: Left) -> list[Any]:
+        if self._nodes & left.freed:
+            raise RuntimeError(_TWICE)
+        for item in (left.tensors[p] for p in self.checked):
+            if item is not None and item[0]._version != item[1]:
+                raise RuntimeError(_modified(*item))
+        return left.tensors
+
+    def _after(self, freed: frozenset[int]) -> tuple[frozenset[int], set[int]] | None:
+        """The nodes that are freed after this backward, and the positions that others take which can still go."""
+        freed |= self._nodes
+        others = [k for k, path in enumerate(self._paths) if not path.nodes & freed]
+        return (freed, self._rest_of(others)) if others else None
+
+
+def unchanged(watched: tuple[weakref.ref[torch.Tensor], int]) -> None:
+    """Raises as autograd does when a tensor, which eager would have kept for the backward, has been written."""
+    value = watched[0]()
+    if value is not None and value._version != watched[1]:
+        raise RuntimeError(_modified(value, watched[1]))
+
+
+def _modified(value: torch.Tensor, version: int) -> str:
+    return (
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{value.type()} {list(value.shape)}] is at version {value._version}; expected version {version} instead. "
+        "Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
+        "torch.autograd.set_detect_anomaly(True)."
+    )
