@@ -374,9 +374,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.meta["val"] = out
         if self.source is not None:
             node.meta["source"] = self.source.name
-            trace = self.source.meta.get("stack_trace")
-            if trace is not None:
-                node.meta["stack_trace"] = trace
+            for key in ("stack_trace", "user"):
+                if key in self.source.meta:
+                    node.meta[key] = self.source.meta[key]
         if isinstance(out, torch.Tensor):
             self._node_of[id(out)] = node
             return

@@ -10,9 +10,10 @@ Example: `Guard("type_is", local("x"), torch.Tensor)`.
 from __future__ import annotations
 
 import linecache
+import os
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from pycompiler.ir.source import Scope, Source, read
+
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,17 @@ class UserFrame:
         """The source line, stripped; empty when the source is not to be had."""
         return linecache.getline(self.filename, self.lineno).strip() if self.text is None else self.text
 
+    @property
+    def place(self) -> str:
+        return f"{self.filename}:{self.lineno} in {self.function}"
+
     def __str__(self) -> str:
-        text = f"{self.filename}:{self.lineno} in {self.function}"
-        return f"{text}\n    {self.line}" if self.line else text
+        return f"{self.place}\n    {self.line}" if self.line else self.place
+
+
+def own_place(stack: Sequence[UserFrame]) -> str:
+    """Where the program's own code is: the innermost frame that is none of torch's."""
+    return next((f for f in reversed(stack) if not f.filename.startswith(_TORCH)), stack[-1]).place
 
 
 @dataclass(frozen=True)

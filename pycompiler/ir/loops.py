@@ -135,7 +135,8 @@ class Program:
     """A lowered graph.  `inputs` in call order (None: not a tensor or unused); `outputs` in return order.
 
     An output is a `Ref` (a view of a buffer, often the whole of it), an input index (`int`: returned as is), a
-    constant in a 1-tuple, or None.  `constants`: tensors baked into the graph, by buffer name.
+    constant in a 1-tuple, or None.  `constants`: tensors baked into the graph, by buffer name.  `users`: by name of an ATen
+    node whose loops check something of the user's (CHECKS), the line of the user's program.
     """
 
     inputs: list[Buffer | None]
@@ -144,6 +145,14 @@ class Program:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     name: str = "graph"
+    users: dict[str, str] = field(default_factory=dict)
+
+
+def checks(op: Op) -> bool:
+    """Whether a kernel looks if the operation can be done at all, and raises where it cannot."""
+    return op.name == "wrap_index" or (
+        op.name in ("floordiv", "truncdiv", "mod", "fmod") and not op.dtype.is_floating_point
+    )
 
 
 # name -> (number of inputs, number of outputs).  Accumulators: sum, prod, max, min, any, all, xor_sum as their names;

@@ -53,12 +53,18 @@ class Kernel:
     CPU signature: `int64_t symbol(void** ptrs, const int64_t* scalars, int32_t threads)`.  It returns 0, or a key of
     KERNEL_ERRORS, which the executor raises (outputs are then undefined, but nothing was read out of bounds).
     `work` is the estimated number of element operations (decides whether the GIL is released).
+    `user`: the lines of the program whose indices or divisors it checks, for the note on an error.
     """
 
     symbol: str
     slots: tuple[int, ...]
     scalars: tuple[Size, ...] = ()
     work: int = 0
+    user: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"kernel {self.symbol}" + (f", of {' and '.join(self.user)}" if self.user else "")
 
 
 class KernelErrors(dict[int, tuple[type[Exception], str]]):

@@ -22,7 +22,8 @@ from torch.utils import _pytree as pytree
 
 from pycompiler.ir.effects import raises
 from pycompiler.ir.expr import ZERO, Expr
-from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref
+from pycompiler.ir.guards import own_place
+from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, checks
 from pycompiler.ir.printer import print_program
 from pycompiler.ir.verify import reads_of, refs_of
 from pycompiler.logs import artifact
@@ -344,7 +345,7 @@ def lower(gm: fx.GraphModule, *, name: str = "graph", external: Set[str] = froze
     low = Lowering(gm, name)
     low.external = external
     for node in gm.graph.nodes:
-        low.node = node
+        low.node, before = node, len(low.program.nodes)
         if node.op == "placeholder":
             low.env[node] = _placeholder(low, node)
         elif node.op == "get_attr":
@@ -355,6 +356,9 @@ def lower(gm: fx.GraphModule, *, name: str = "graph", external: Set[str] = froze
             low.program.outputs = [_output(low, a) for a in pytree.tree_leaves(node.args[0])]
         else:
             raise LoweringError(f"unexpected node in an ATen graph: {node.format_node()}")
+        made = [n for n in low.program.nodes[before:] if isinstance(n, Loop)]
+        if node.meta.get("user") and any(checks(op) for loop in made for op in loop.body):
+            low.program.users[node.name] = own_place(node.meta["user"])
     _drop_dead(low.program)
     if log_program.enabled:
         log_program("%s", print_program(low.program))

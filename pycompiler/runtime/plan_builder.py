@@ -12,7 +12,7 @@ from typing import Any
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import KernelGroup, Schedule
-from pycompiler.ir.loops import Buffer, Extern, Ref
+from pycompiler.ir.loops import Buffer, Extern, Ref, checks
 from pycompiler.ir.plan import Alloc, Aten, CountVersions, Expect, Free, Kernel, Plan, Size, SlotRef, Step, View
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
@@ -95,8 +95,15 @@ class _Builder:
         if group.stores:
             self.steps.append(CountVersions(tuple(self.slot(target) for target in group.stores.values())))
         slots = tuple(self.slot(n) for n in group.pointers)
-        self.steps.append(Kernel(group.symbol, slots, tuple(Expr.sym(s) for s in group.scalars), group.work))
+        scalars = tuple(Expr.sym(s) for s in group.scalars)
+        self.steps.append(Kernel(group.symbol, slots, scalars, group.work, self.users(group)))
         return []
+
+    def users(self, group: KernelGroup) -> tuple[str, ...]:
+        """The lines of the program that the kernel checks something for."""
+        known = self.schedule.program.users
+        loops = [s.loop for nest in group.nests for s in nest.stages if any(checks(op) for op in s.loop.body)]
+        return tuple(dict.fromkeys(known[name] for loop in loops for name in loop.origin if name in known))
 
     def extern(self, node: Extern) -> list[int]:
         temporary: list[int] = []

@@ -79,7 +79,7 @@ def mutates(step: Step) -> bool:
 def label(step: Step) -> str:
     """What the step does, in a few words."""
     if isinstance(step, Kernel):
-        return f"kernel {step.symbol}"
+        return step.label
     return str(step.op) if isinstance(step, Aten) else type(step).__name__.lower()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -64,6 +65,31 @@ def test_a_wrong_index_raises_what_eager_raises(name: str, bad: int) -> None:
     assert torch.equal(got[2], want[2])
     if bad < 2**30:  # a code has no room for more
         assert got[1] == want[1]
+
+
+def halved(table: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    return table[i] / 2
+
+
+def test_an_error_has_the_lines_of_the_program_that_a_kernel_checks() -> None:
+    def f(table: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+        there = halved(table, i)
+        return (there + torch.nn.functional.embedding(j, table)).relu()
+
+    def g(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x // y
+
+    first = f.__code__.co_firstlineno
+    embedding, index = f"{__file__}:{first + 2} in f", f"{__file__}:{halved.__code__.co_firstlineno + 1} in halved"
+    good, bad = torch.tensor([1]), torch.tensor([12])
+    for table, k in itertools.product((T, T.clone().requires_grad_()), ((good, bad), (bad, good))):
+        with pytest.raises(IndexError) as error:
+            pycompiler.compile(f)(table, *k)
+        (note,) = error.value.__notes__
+        assert embedding in note and index in note
+    with pytest.raises(RuntimeError, match="ZeroDivisionError") as division:
+        pycompiler.compile(g)(good, torch.tensor([0]))
+    assert f"{__file__}:{g.__code__.co_firstlineno + 1} in g" in division.value.__notes__[0]
 
 
 def test_results_do_not_depend_on_threads() -> None:

@@ -167,7 +167,7 @@ impl<'py> Builder<'py> {
         match class.as_str() {
             "Alloc" => Ok((self.alloc(step)?, format!("alloc slot {}", self.slot(step, "slot")?))),
             "View" => Ok((self.view(step)?, format!("view of slot {}", self.slot(step, "base")?))),
-            "Kernel" => Ok((self.kernel(step)?, format!("kernel {}", step.getattr("symbol")?))),
+            "Kernel" => Ok((self.kernel(step)?, step.getattr("label")?.extract()?)),
             "Aten" => {
                 let call = Aten::build(&self.reader, step)?;
                 let label = call.name.clone();
