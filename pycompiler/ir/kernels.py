@@ -29,11 +29,20 @@ _ABOUT_TYPES = re.compile(
 _FEW = 4096
 _MOST_ANSWERS = 20_000
 
+# Kernels that refuse an empty tensor; their shape functions do not, and a result that nobody reads would go unnoticed.
+_NOT_OF_NOTHING = {
+    op: f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the "
+    "'dim' argument."
+    for op, name in ((torch.ops.aten.max.default, "max"), (torch.ops.aten.min.default, "min"))
+}
+
 _answers: dict[Any, Exception | None] = {}
 
 
 def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises what the kernel of `op` raises for arguments of these types; for what it would raise otherwise see above."""
+    if op in _NOT_OF_NOTHING and isinstance(args[0], torch.Tensor) and not args[0].numel():
+        raise RuntimeError(_NOT_OF_NOTHING[op])
     if not is_asked(op):
         return
     types: dict[torch.dtype, None] = {}

@@ -455,3 +455,14 @@ def same(got: Any, expected: Any) -> None:
 def test_as_in_eager(name: str, backend: str) -> None:
     program, ask = ROWS[name]
     same(outcome(ask, pycompiler.compile(program, backend=backend)), outcome(ask, program))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("op", [torch.max, torch.min])
+def test_the_largest_of_nothing_raises_though_nobody_reads_it(op: Any, backend: str) -> None:
+    def fn(x: torch.Tensor, nothing: torch.Tensor) -> torch.Tensor:
+        op(nothing)
+        return x + 1
+
+    with pytest.raises(RuntimeError, match="Expected reduction dim to be specified"):
+        pycompiler.compile(fn, backend=backend)(torch.ones(2), torch.ones(0))
