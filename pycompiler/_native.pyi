@@ -94,6 +94,14 @@ class BackendCall:
     def target(self) -> Callable[..., Any]: ...
 
 @final
+class PlainState:
+    """Called, it gives `is_unusual()`; while torch's state is the one of the last False, that is not asked.  It must depend
+    on nothing but grad mode, autocast, modes and transforms."""
+
+    def __new__(cls, is_unusual: Callable[[], bool]) -> PlainState: ...
+    def __call__(self) -> bool: ...
+
+@final
 class FrameHook:
     """`callback(code, function)` is asked for a CompiledFunction, or None, while an entry with this hook runs."""
 

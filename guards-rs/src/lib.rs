@@ -139,6 +139,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<entry::Entry>()?;
     m.add_class::<backend_call::BackendCall>()?;
     m.add_class::<hook::FrameHook>()?;
+    m.add_class::<guard::plain_state::PlainState>()?;
     m.add_class::<guard_tree::GuardTree>()?;
     let error = py.get_type::<RecompileError>();
     compiled::set_recompile_error(Obj::of(&error).own());

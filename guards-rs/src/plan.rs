@@ -143,6 +143,8 @@ pub struct Plan {
     wants_ptr: Vec<bool>,
     arena_bytes: usize,
     exclusive: shared::Exclusive,
+    /// Whether a step may run Python code: an operator, a launcher.
+    may_run_python: bool,
     source: Py<PyAny>,
 }
 
@@ -219,7 +221,10 @@ impl Plan {
             let text = format!("graph {}: {} inputs expected, {} given", self.name, self.n_inputs, inputs.len());
             return Err(PyTypeError::new_err(text));
         }
-        paused(|| self.run_anywhere(py, inputs, taken, sink))
+        if self.may_run_python {
+            return paused(|| self.run_anywhere(py, inputs, taken, sink));
+        }
+        self.run_anywhere(py, inputs, taken, sink)
     }
 
     fn run_anywhere<'py>(
@@ -249,7 +254,7 @@ impl Plan {
     ) -> PyResult<()> {
         self.bind(py, inputs, slots, ptrs)?;
         if let Some(eager) = self.exclusive.instead(&slots[..self.n_inputs]) {
-            return shared::run_eager(self, py, eager, inputs, sink);
+            return paused(|| shared::run_eager(self, py, eager, inputs, sink));
         }
         let env = self.environment(slots)?;
         let scratch = if self.arena_bytes > 0 { Some(Scratch::take(self.arena_bytes)?) } else { None };

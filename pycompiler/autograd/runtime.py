@@ -210,16 +210,14 @@ def _backward(joint: Joint, part: Partition, compiler: BackwardCompiler, again: 
     """The backward of the pair: chooses, by what is asked of it, the function that answers."""
     variants = _Variants(joint, part, compiler, again)
     scope: dict[str, Any] = {
-        "grad_mode": torch.is_grad_enabled,
-        "autocast": torch._C._is_any_autocast_enabled,
-        "transformed": transformed,
+        "is_unusual": _native.PlainState(_is_unusual),
         "unusual": variants.unusual,
     }
     names = [f"g{i}" for i in range(len(joint.fresh))]
     tangents = joint.tangent_of
     lines = [
         f"def backward(ctx, {', '.join(names)}):",
-        "    if grad_mode() or autocast() or transformed():",
+        "    if is_unusual():",
         f"        return unusual(backward, ctx, ({' '.join(f'{n},' for n in names)}))",
     ]
     if len(tangents) == 1:
@@ -232,6 +230,10 @@ def _backward(joint: Joint, part: Partition, compiler: BackwardCompiler, again: 
         lines += [f"    pattern = ({pattern})"]
         lines.append(f"    return (known.get(pattern) or find(pattern))(ctx, {', '.join(names)})")
     return _build("backward", lines, scope)
+
+
+def _is_unusual() -> bool:
+    return torch.is_grad_enabled() or torch._C._is_any_autocast_enabled() or transformed()
 
 
 class _Variants:

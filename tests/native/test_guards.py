@@ -138,6 +138,73 @@ def test_instance_and_class_attributes() -> None:
     assert not agree_tree(tree, absent, scope)
 
 
+def test_attributes_of_a_class_that_change_and_come_back() -> None:
+    """One look at the version of a class stands for all guards on its attributes."""
+
+    class Base:
+        def g(self) -> None: ...
+
+    class Other:
+        def g(self) -> None: ...
+
+    class Thing(Base):
+        def f(self) -> None: ...
+
+    f, g = Thing.__dict__["f"], Base.__dict__["g"]
+    source = const(Thing)
+    guards = [Guard("id_is", source.then("mro_lookup", "f"), f), Guard("class_absent", source, "h")]
+    guards += [Guard("id_is", source.then("mro_lookup", "g"), weakref.ref(g))]
+    tree = _native.GuardTree(guards, ["x"])
+
+    def check(expected: int | None) -> None:
+        for _ in range(2):
+            assert tree.check({"x": 1}, {}) == expected == first_failure(guards, Scope({"x": 1}, {}))
+
+    def change(do: Callable[[], object], undo: Callable[[], object], expected: int) -> None:
+        check(None)
+        do()
+        check(expected)
+        undo()
+        check(None)
+
+    change(lambda: setattr(Thing, "f", 3), lambda: setattr(Thing, "f", f), 0)
+    change(lambda: delattr(Thing, "f"), lambda: setattr(Thing, "f", f), 0)
+    change(lambda: setattr(Base, "g", f), lambda: setattr(Base, "g", g), 2)
+    change(lambda: setattr(Thing, "g", f), lambda: delattr(Thing, "g"), 2)
+    change(lambda: setattr(Base, "h", 1), lambda: delattr(Base, "h"), 1)
+    change(lambda: setattr(Thing, "__bases__", (Other,)), lambda: setattr(Thing, "__bases__", (Base,)), 2)
+    del Base.g, g
+    assert tree.check({"x": 1}, {}) == 2
+
+
+def test_a_state_that_was_plain_is_not_asked_about_again() -> None:
+    asked: list[bool] = []
+
+    def is_unusual() -> bool:
+        asked.append(torch.is_grad_enabled() or torch._C._is_any_autocast_enabled())
+        return asked[-1]
+
+    unusual = _native.PlainState(is_unusual)
+    with torch.no_grad():
+        assert [unusual() for _ in range(3)] == [False] * 3
+        assert len(asked) == 1
+        with torch.autocast("cpu"):
+            assert unusual()
+        with torch.enable_grad():
+            assert unusual()
+        for enter in (
+            lambda: torch.autograd.forward_ad.dual_level(),
+            lambda: torch.utils._python_dispatch.TorchDispatchMode(),
+        ):
+            before = len(asked)
+            with enter():
+                unusual()
+                assert len(asked) == before + 1
+        before = len(asked)
+        torch.func.vmap(lambda x: x if unusual() else x + 1)(torch.ones(2))
+        assert len(asked) == before + 1
+
+
 def test_id_is_by_weak_reference() -> None:
     p = Plain()
     guards = [Guard("id_is", X, weakref.ref(p))]

@@ -19,8 +19,9 @@ pub struct ClassAttribute {
     quiet_in: Cell<(usize, u32)>,
 }
 
+/// The version of a class, 0 while it has none; callers check that it is one.
 #[inline]
-fn version(class: Obj) -> u32 {
+pub fn version(class: Obj) -> u32 {
     // SAFETY: *live*; callers checked that it is a type.
     unsafe { (*class.ptr().cast::<PyTypeObject>()).tp_version_tag }
 }

@@ -8,6 +8,7 @@
 //! Example: guards on `L['x'].a` and `L['x'].b` become: read x; read x.a; check; read x.b; check.
 
 use super::fast::{Fast, State, Verdict};
+use super::methods::{Method, Methods};
 use super::source::Read;
 use super::{Build, Check, Relational, Walk};
 use crate::ffi::object::value_error;
@@ -20,12 +21,28 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// A step.  `fail` is the guard to blame when a path cannot be read: the first below it.
 pub enum Op {
-    Local { slot: usize, fail: u32 },
+    Local {
+        slot: usize,
+        fail: u32,
+    },
     Globals,
     Const(Obj),
-    Read { read: Read, depth: u16, fail: u32 },
-    Check { check: Check, depth: u16, index: u32 },
-    Record { depth: u16, record: u16 },
+    Read {
+        read: Read,
+        depth: u16,
+        fail: u32,
+    },
+    Check {
+        check: Check,
+        depth: u16,
+        index: u32,
+    },
+    Record {
+        depth: u16,
+        record: u16,
+    },
+    /// Attributes of the class before it that must be the objects they were.
+    Methods(Methods),
 }
 
 /// A relational guard, by the records of its values.
@@ -157,6 +174,30 @@ impl Builder<'_> {
     }
 }
 
+/// Takes those nodes below a class that only look at attributes of it.
+fn take_methods(class: Obj, children: &[usize], nodes: &mut [Option<Node>]) -> Option<Methods> {
+    let is_plain = |node: &Node| {
+        matches!(node.kind, NodeKind::Read(Read::MroLookup(_)))
+            && node.children.is_empty()
+            && node.record.is_none()
+            && node.checks.iter().all(|(check, _)| matches!(check, Check::IdIs(_)))
+    };
+    let mut found = Vec::new();
+    for child in children {
+        let Some(Node { kind: NodeKind::Read(Read::MroLookup(name)), checks, fail, .. }) =
+            nodes[*child].take_if(|node| is_plain(node))
+        else {
+            continue;
+        };
+        let checks = checks.into_iter().filter_map(|(check, index)| match check {
+            Check::IdIs(check) => Some((check, index)),
+            _ => None,
+        });
+        found.push(Method { name, checks: checks.collect(), fail });
+    }
+    (!found.is_empty()).then(|| Methods::new(class, found))
+}
+
 /// Depth-first order of `nodes`, as steps.
 fn flatten(nodes: Vec<Node>, roots: Vec<usize>) -> (Vec<Op>, usize) {
     let mut nodes: Vec<Option<Node>> = nodes.into_iter().map(Some).collect();
@@ -165,6 +206,10 @@ fn flatten(nodes: Vec<Node>, roots: Vec<usize>) -> (Vec<Op>, usize) {
     while let Some((index, depth)) = pending.pop() {
         let Some(node) = nodes[index].take() else { continue };
         max_depth = max_depth.max(depth as usize);
+        let methods = match node.kind {
+            NodeKind::Const(class) if class.is_type() => take_methods(class, &node.children, &mut nodes),
+            _ => None,
+        };
         ops.push(match node.kind {
             NodeKind::Local(slot) => Op::Local { slot, fail: node.fail },
             NodeKind::Globals => Op::Globals,
@@ -175,6 +220,7 @@ fn flatten(nodes: Vec<Node>, roots: Vec<usize>) -> (Vec<Op>, usize) {
             ops.push(Op::Record { depth, record });
         }
         ops.extend(node.checks.into_iter().map(|(check, index)| Op::Check { check, depth, index }));
+        ops.extend(methods.map(Op::Methods));
         pending.extend(node.children.into_iter().rev().map(|c| (c, depth + 1)));
     }
     (ops, max_depth)
@@ -361,6 +407,11 @@ impl Program {
                     None => return Err(*fail),
                 },
                 Op::Record { depth, record } => walk.records[*record as usize] = walk.stack[*depth as usize],
+                Op::Methods(methods) if methods.unchanged() => {}
+                Op::Methods(methods) => {
+                    let asked = |_| methods.ask(&walk.hold(0, methods.class, locals));
+                    methods.hold().unwrap_or_else(asked)?;
+                }
                 Op::Globals => walk.stack[0] = Some(globals),
                 Op::Const(value) => walk.stack[0] = Some(*value),
             }

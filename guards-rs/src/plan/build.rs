@@ -64,7 +64,11 @@ impl Plan {
                 ends[uses.last[slot]].push(slot);
             }
         }
+        let python = |step: &Step| {
+            matches!(step, Step::Aten(_) | Step::CountVersions(_) | Step::Kernel { launch: Launch::Python(_), .. })
+        };
         Ok(Plan {
+            may_run_python: steps.iter().any(python),
             n_inputs: builder.n_inputs,
             n_slots: builder.n_slots,
             symbols: builder.reader.symbols.origins.clone(),

@@ -96,6 +96,12 @@ impl<'a> Recorder<'a> {
                     }
                     i + 1
                 }
+                Op::Methods(methods) => {
+                    if !self.pins(step).class_attributes(methods.class) {
+                        self.fast.residuals.push(Residual { start: step, end: step + 1, at: 0, value: None });
+                    }
+                    i + 1
+                }
                 Op::Record { depth, record } => {
                     self.fast.records[*record as usize] = Some(self.at(*depth)?.value);
                     i + 1

@@ -1,0 +1,59 @@
+//! Attributes of one class that are the objects they were: one look at the version of the class for all of them.
+
+use super::id_is::IdIs;
+use super::Kind;
+use crate::ffi::mro::{version, ClassAttribute};
+use crate::ffi::{Obj, Owned, Quiet};
+use std::cell::Cell;
+
+pub struct Methods {
+    pub class: Obj,
+    /// Of the class when all of them were seen to hold; 0 is no version.
+    seen: Cell<u32>,
+    all: Vec<Method>,
+}
+
+pub struct Method {
+    pub name: ClassAttribute,
+    pub checks: Vec<(IdIs, u32)>,
+    /// The guard to blame when the attribute is gone.
+    pub fail: u32,
+}
+
+impl Methods {
+    pub fn new(class: Obj, all: Vec<Method>) -> Methods {
+        Methods { class, seen: Cell::new(0), all }
+    }
+
+    /// A change of the class or of a base takes its version away.
+    #[inline]
+    pub fn unchanged(&self) -> bool {
+        let now = version(self.class);
+        now != 0 && now == self.seen.get()
+    }
+
+    /// Ok, or the guard that fails.
+    pub fn hold(&self) -> Quiet<Result<(), u32>> {
+        for method in &self.all {
+            let found = method.name.find(self.class)?;
+            if let Err(index) = method.check(found) {
+                return Ok(Err(index));
+            }
+        }
+        self.seen.set(version(self.class));
+        Ok(Ok(()))
+    }
+
+    /// The same, whatever the keys of the classes' dicts do.
+    pub fn ask(&self, class: &Owned) -> Result<(), u32> {
+        self.all.iter().try_for_each(|method| method.check(method.name.ask(class).as_deref().copied()))
+    }
+}
+
+impl Method {
+    fn check(&self, found: Option<Obj>) -> Result<(), u32> {
+        let found = found.ok_or(self.fail)?;
+        let failing = self.checks.iter().find(|(check, _)| check.holds(found) != Ok(true));
+        failing.map_or(Ok(()), |(_, index)| Err(*index))
+    }
+}

@@ -1,0 +1,49 @@
+//! `PlainState`: a question about torch's state whose last no is known by the words of that state.
+
+use crate::ffi::object::runtime_error;
+use crate::ffi::state::{StateSymbols, Words};
+use crate::ffi::sync::GilCell;
+use crate::ffi::{visit_obj, Obj, Owned};
+use crate::tensor_view::torch;
+use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
+
+/// PlainState(is_unusual): called, it gives `is_unusual()`, which must depend on nothing but grad mode, autocast, modes and
+/// transforms; while the state is the one of the last False, it is not asked.
+#[pyclass(frozen, weakref, module = "pycompiler._native")]
+pub struct PlainState {
+    question: GilCell<Option<Owned>>,
+    symbols: Option<Box<StateSymbols>>,
+    plain: GilCell<Option<Words>>,
+}
+
+#[pymethods]
+impl PlainState {
+    #[new]
+    fn new(is_unusual: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let symbols = torch()?.state.map(Box::new);
+        Ok(PlainState { question: GilCell::new(Some(Obj::of(is_unusual).own())), symbols, plain: GilCell::new(None) })
+    }
+
+    fn __call__(&self) -> PyResult<bool> {
+        let now = self.symbols.as_ref().map(|symbols| symbols.read());
+        if now.is_some() && self.plain.read(|plain| *plain) == now {
+            return Ok(false);
+        }
+        let cleared = || runtime_error("this PlainState was cleared by the garbage collector");
+        let question = self.question.read(|q| q.clone()).ok_or_else(cleared)?;
+        let unusual = question.call(&[], None)?.is_true()?;
+        if let Some(words) = now.filter(|words| !unusual && StateSymbols::are_complete(words)) {
+            self.plain.replace(Some(words));
+        }
+        Ok(unusual)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.question.try_read(|q| q.as_ref().map_or(Ok(()), |q| visit_obj(&visit, q.get()))).unwrap_or(Ok(()))
+    }
+
+    fn __clear__(&self) {
+        drop(self.question.replace(None));
+    }
+}
