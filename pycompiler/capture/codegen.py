@@ -285,7 +285,24 @@ def _iter(head: Head, value: Iter, name: str) -> None:
         kind = "generator" if isinstance(value, Generator) else value.cls.__name__
         raise Break("generator-state", f"a {kind} made inside of the frame", value.made_at)
     make, args = value.recipe(value.taken)
+    if any(_disturbed(head, arg, value.taken) for arg in args):
+        raise Break("generator-state", f"a {value.cls.__name__} over what the frame has changed", value.made_at)
     head.store(head.call(make, *[head.load_item(a) for a in args]), name)
+
+
+def _disturbed(head: Head, value: Value, taken: int) -> bool:
+    """Whether the writes that are replayed later would disturb an iterator that generated code makes over it before."""
+    container = value.mapping if isinstance(value, DictView) else value
+    if not isinstance(container, (Dict, Set, List)) or id(container) not in head.cx.effects.containers:
+        return False
+    if isinstance(container, List) and not isinstance(container, Deque):
+        return taken > container.length_before  # it would stand behind the end
+    if not isinstance(container, Dict):
+        return True
+    keys = [key.value for key in container.entries]
+    return len(keys) != len(container.real) or not all(
+        key.is_const() and key.const() is old for key, old in zip(keys, container.real, strict=True)
+    )
 
 
 def _method(head: Head, value: Method, name: str) -> None:

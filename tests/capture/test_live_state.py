@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import sys
 import threading
 import types
 import weakref
@@ -146,3 +148,63 @@ def test_match_args_that_change():
     del Pair.__match_args__
     with pytest.raises(TypeError, match="accepts 0 positional"):
         pycompiler.compile(program, backend="eager")(torch.zeros(1), Pair())
+
+
+def dict_grown_before_its_loop(x, table):
+    table["new"] = 1
+    seen = []
+    for key in table:
+        pycompiler.graph_break()
+        seen.append(key)
+    return seen
+
+
+def list_grown_before_its_loop(x, items):
+    items.append(5)
+    items.append(6)
+    seen = []
+    for item in items:
+        seen.append(item)
+        if item == 6:
+            pycompiler.graph_break()
+        if len(seen) > 9:
+            break
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("program", "make"),
+    [
+        (dict_grown_before_its_loop, dict),
+        (dict_grown_before_its_loop, with_a_hole),
+        (list_grown_before_its_loop, lambda: [3, 1]),
+        (list_grown_before_its_loop, lambda: collections.deque([3, 1])),
+    ],
+)
+def test_an_iterator_over_what_was_written_before_it_was_made(program, make):
+    both(program, make)
+
+
+def handled_around(x):
+    return x + 1, sys.exc_info()[0], type(sys.exception())
+
+
+def raised_again(x):
+    y = x + 1
+    if y.shape[0]:
+        raise
+    return y
+
+
+def test_what_the_caller_handles_is_seen():
+    compiled, again = pycompiler.compile(handled_around, backend="eager"), pycompiler.compile(raised_again)
+    x = torch.zeros(1)
+    assert compiled(x)[1:] == handled_around(x)[1:]
+    try:
+        raise KeyError("mine")
+    except KeyError:
+        assert compiled(x)[1:] == (KeyError, KeyError)
+        with pytest.raises(KeyError, match="mine"):
+            again(x)
+    with pytest.raises(RuntimeError, match="No active exception"):
+        again(x)

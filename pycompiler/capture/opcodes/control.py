@@ -227,8 +227,8 @@ def _set_function_attribute(frame: Any, function: Function, bit: int, value: Val
 def raise_varargs(frame: Any, ins: Any) -> None:
     cx = frame.cx
     if ins.arg == 0:
-        if not frame.handled:
-            cx.throw(RuntimeError, "No active exception to reraise")
+        if not frame.handled:  # a caller's, then
+            raise Break("uncaught-exception", "raise without an exception outside of a handler")
         raise Raised(frame.handled[-1])
     cause = frame.pop() if ins.arg == 2 else None
     exception = cx.as_exception(frame.pop())

@@ -86,6 +86,7 @@ class List(Sequence):
 
     def __init__(self, items: list[Value], cls: type = list) -> None:
         super().__init__(items, cls)
+        self.length_before = len(items)  # of an existing list: before the writes of this capture
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         cx.effects.mutate(self)
