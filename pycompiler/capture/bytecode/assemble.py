@@ -167,6 +167,7 @@ def assemble_with_offsets(
         pools.const(code.co_consts[0] if argnames is None else None)
     emissions = _emit(instructions, variables.slots(), pools)
     _place(emissions)
+    before = [i.opname for i in instructions]
     depth = prove(
         instructions,
         variables.slots(),
@@ -175,6 +176,9 @@ def assemble_with_offsets(
         own=variables.cell,
         free=variables.free,
     )
+    if before != [i.opname for i in instructions]:  # loads that the proof made checked ones
+        emissions = _emit(instructions, variables.slots(), pools)
+        _place(emissions)
     flags = code.co_flags if flags is None else flags
     if argnames is not None:
         flags &= ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | _HAS_DOCSTRING)

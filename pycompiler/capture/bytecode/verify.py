@@ -5,7 +5,8 @@ names the instruction. The proof is a data-flow analysis over the code's own con
 slot and every stack item the set of what it may be, as bits (`NULL`, `VALUE` ...); where ways meet, sets are united.
 
 - no instruction takes a stack item that may be NULL, but a call, in the one slot where it may be (or must be) NULL;
-- a variable that may be unbound is only loaded by an instruction that checks (3.11: every load does);
+- a variable that may be unbound is only loaded by an instruction that checks (3.11: every load does); the program's own
+  loads are made such instructions where ways of ours reach them;
 - a slot used as a cell holds a cell; POP_EXCEPT gets what PUSH_EXC_INFO saved, RERAISE the index that a handler got;
 - the stack has one depth at each instruction, no instruction takes more than there is, a return leaves it empty.
 
@@ -244,7 +245,9 @@ def _stored(slots: Items, slot: int, held: int) -> Items:
 def _load_fast(proof: _Proof, instruction: Instruction, slots: Items, stack: Items) -> State:
     held = slots[proof.slot(instruction)]
     if held & NULL and instruction.opname not in _LOADS_CHECK:
-        raise Unsound(f"{instruction!r} may push NULL: not every way to it binds {instruction.argval}")
+        if instruction.opname != "LOAD_FAST" or instruction.offset is None:
+            raise Unsound(f"{instruction!r} may push NULL: not every way to it binds {instruction.argval}")
+        instruction.opname = "LOAD_FAST_CHECK"  # the program's own: bound in its control flow, not in every way of ours
     bound = held & ~NULL or VALUE
     return _stored(slots, proof.slot(instruction), bound), (*stack, bound)
 

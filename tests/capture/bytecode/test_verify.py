@@ -86,3 +86,16 @@ def test_no_code_object_is_made_of_what_is_rejected():
 
     with pytest.raises(Unsound):
         assemble([*decode(f.__code__)[:1], *build.push_null(), *build.return_value()], f.__code__)
+
+
+def test_loads_of_the_program_that_ways_of_ours_reach_unbound_become_checked_ones() -> None:
+    (ours,), (its,) = list(build.load_fast("x")), list(build.load_fast("x"))
+    its.offset = 2
+    if VERSION < (3, 12):  # every load checks
+        prove([its, *build.return_value()], ("x",))
+        assert its.opname == "LOAD_FAST"
+        return
+    prove([its, *build.return_value()], ("x",))
+    assert its.opname == "LOAD_FAST_CHECK"
+    with pytest.raises(Unsound, match="may push NULL"):
+        prove([ours, *build.return_value()], ("x",))
