@@ -17,6 +17,7 @@ from pycompiler.capture.bytecode.build import (
     jump_if,
     load_const,
     load_fast,
+    load_fast_check,
     nop,
     return_value,
     store_fast,
@@ -243,7 +244,8 @@ def test_far_jumps_and_many_constants():
     pairs = [(load_const(n + 10**6), store_fast(f"v{n % 300}")) for n in range(70_000)]
     distinct = [instruction for load, store in pairs for instruction in (*load, *store)]
     again = [*load_fast("x"), *load_const(1), Instruction("BINARY_OP", argval="-="), *store_fast("x")]
-    leave = [*load_fast("x"), *load_const(0), *compare_op("<"), *jump_if(True, (last := load_fast("v299"))[0])]
+    last = load_fast_check("v299")
+    leave = [*load_fast("x"), *load_const(0), *compare_op("<"), *jump_if(True, last[0])]
     fn = shell([*start, *leave, *distinct, *again, *jump(start[0]), *last, *end])
     assert len(fn.__code__.co_code) > 65536 * 4
     assert fn(1) == 10**6 + 70_000 - 101
