@@ -4,9 +4,8 @@ In: an operator, its FakeTensor arguments, and the results that a shape function
 Example: of ``aten.huber_loss`` with two tensors of shape (1,) and stride (3,) it is a tensor of stride (3,): it copies them.
 
 They differ in dimensions of one element, for tensors without elements, and where operands overlap themselves or have
-gaps. There the kernel itself is asked, on tensors
-of ones and zeros with the layouts of the arguments, once for each combination of layouts; for large ones and for other
-devices the shape function (and `iterator.py`) has the last word.
+gaps. There the kernel itself is asked, on tensors of ones and zeros with the layouts of the arguments, once for each
+combination of layouts; for large ones and for other devices the shape function (and `iterator.py`) has the last word.
 """
 
 from __future__ import annotations
