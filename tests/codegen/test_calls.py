@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from kernel_harness import compile_plan, lowered, run_plan
 
@@ -32,7 +33,7 @@ def test_equal_nests_that_threads_share() -> None:
 
 
 def test_parts_that_take_turns_keep_their_order() -> None:
-    """Two parts by turns, then a run of one: only the run is a loop, and it comes last."""
+    """Two parts by turns, then a run of one: one table has all calls, in order."""
 
     def layers(x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
         for w in weights[:4]:
@@ -41,4 +42,40 @@ def test_parts_that_take_turns_keep_their_order() -> None:
             x = torch.nn.functional.linear(x, w)
         return (x,)
 
-    values(layers, [torch.rand(8, 8) for _ in range(4 + LAYERS + 1)], "; k++")
+    values(layers, [torch.rand(8, 8) for _ in range(4 + LAYERS + 1)], "if (at[k][0] == 0) part0(")
+
+
+@pytest.mark.parametrize("rows", [8, 160, 900], ids=["alone", "whole nests to threads", "teams"])
+def test_equal_sums_over_rows_are_one_function(rows: int) -> None:
+    """Column sums and whole sums at once, in one thread, several nests to a thread, several threads to a nest."""
+
+    def sums(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(out for t in tensors for out in (t.sum(0), (t * t).amax()))
+
+    args = [torch.randn(rows, 130, dtype=torch.float64) for _ in range(LAYERS)]
+    plan, _ = compile_plan(lowered(sums, args))
+    assert plan.source.count("static __attribute__((noinline)) void part") <= 2, plan.source
+    for threads in (1, 2, 3):
+        for ours, eager in zip(run_plan(plan, args, threads=threads), sums(*args), strict=True):
+            torch.testing.assert_close(ours, eager)
+
+
+@pytest.mark.parametrize("width", [32, 48])
+def test_the_code_of_equal_blocks_does_not_grow(width: int) -> None:
+    """But for a row of the table of calls and its pointers' descriptions."""
+
+    def code(blocks: int) -> int:
+        def backward(g: torch.Tensor, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            sums = []
+            for x, w in zip(xs[::2], xs[1::2], strict=True):
+                g = g * x.softmax(1) - (g * x).sum(1, keepdim=True)
+                sums += [g.sum(0)]
+                g = g @ w
+            return (g, *sums)
+
+        shapes = [(4, width), *[(4, width), (width, width)] * blocks]
+        plan, _ = compile_plan(lowered(backward, [torch.randn(s) for s in shapes]))
+        lines = [line for line in plan.source.splitlines() if not line.lstrip().startswith(("//", "{"))]
+        return sum("for (int64_t" in line for line in lines)
+
+    assert code(6) == code(18)

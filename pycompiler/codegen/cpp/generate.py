@@ -24,7 +24,7 @@ from pycompiler.ir.loops import Buffer
 __all__ = ["CppSource", "Unsupported", "generate"]
 
 MANY_NESTS = 4  # nests of a kernel from which each becomes a function that equal ones share
-MANY_CALLS = 4  # of one part in a row from which they become a loop over a table of pointers
+MANY_CALLS = 4  # in a row from which they become a loop over a table of pointers
 PRELUDE_NAME = re.compile(r"\b(?:pyc|PYC)_\w+")
 SMALL = frozenset(
     ("PYC_EXPORT", "PYC_RESTRICT", "PYC_INF", "PYC_NAN", "pyc_load", "pyc_store", "pyc_cast", "pyc_thread")
@@ -48,16 +48,19 @@ class Unit:
 
 
 class Call(str):
-    """A line that calls a part; `places[i]` is the position in `ptrs` of the part's pointer i."""
+    """A line that calls a part; `places[i]` is the position in `ptrs` of the part's pointer i, `rest` what it takes after
+    them.  `whole`: one thread runs all of it."""
 
     part: str
     types: list[str]
     places: list[str]
+    rest: list[str]
+    whole: bool
 
     @classmethod
-    def of(cls, part: str, types: list[str], pointers: list[str]) -> Call:
-        made = cls(f"{part}({', '.join([*pointers, 'error'])});")
-        made.part, made.types, made.places = part, types, [p[1:] for p in pointers]
+    def of(cls, part: str, types: list[str], pointers: list[str], rest: list[str], whole: bool) -> Call:
+        made = cls(f"{part}({', '.join([*pointers, *rest])});")
+        made.part, made.types, made.places, made.rest, made.whole = part, types, [p[1:] for p in pointers], rest, whole
         return made
 
 
@@ -101,7 +104,7 @@ def write_function(unit: Unit, group: KernelGroup) -> tuple[list[str], list[str]
     body: list[str] = []
     for region in regions(group):
         body += write_region(unit, function, region, many=len(group.nests) >= MANY_NESTS and not group.scalars)
-    body = join_calls(body)
+    body = join_calls(body, parallel=False)
     written = set(group.writes) | set(group.shared.values())
     head = []
     named = set(NAMED_POINTER.findall("\n".join(body)))
@@ -148,52 +151,85 @@ def write_region(unit: Unit, function: Function, nests: list[Nest], many: bool) 
     known = [w for w in works if w is not None]
     parallel = (len(known) < len(works) or sum(known) >= PARALLEL_WORK) and not is_serial(nests[0])
     codes: list[NestCode] = []
-    for nest in nests:
-        apart = many and not any(s.role == "accumulate" for s in nest.stages)
-        codes.append((write_part if apart else write_inline)(unit, function, nest, parallel))
+    for nest, work in zip(nests, works, strict=True):
+        if not many:
+            codes.append(NestWriter(function, nest, parallel).write())
+        elif any(s.role == "accumulate" for s in nest.stages):
+            codes.append(write_sum_part(unit, function, nest, parallel, work))
+        else:
+            codes.append(write_part(unit, function, nest, parallel))
     codes = join_parts(nests, codes, parallel=parallel)
     lines = [line for c in codes for line in c.shared]
     body = [line for c in codes for line in (*c.comments, *c.body)]
-    if parallel:
-        error = " reduction(max:error)" if function.may_fail else ""
-        body = [
-            f"#pragma omp parallel num_threads(threads) if(threads > 1){error}",
-            "{",
-            *indent(join_calls(body)),
-            "}",
-        ]
+    if parallel and body:
+        body = team_of(join_calls(body, parallel=True), function.may_fail)
     return [*lines, *body, *(line for c in codes for line in c.finish)]
 
 
-def join_calls(lines: list[str]) -> list[str]:
-    """Calls of one part in a row become a loop: 50 of them with 150 pointers by name compile for 20 ms longer."""
+def team_of(body: list[str], may_fail: bool) -> list[str]:
+    error = " reduction(max:error)" if may_fail else ""
+    return [f"#pragma omp parallel num_threads(threads) if(threads > 1){error}", "{", *indent(body), "}"]
+
+
+def join_calls(lines: list[str], *, parallel: bool) -> list[str]:
+    """Calls in a row become a loop: 50 of them with 150 pointers by name compile for 20 ms longer.  A team shares out the
+    calls of one part; without one, those of several parts (the layers of a model) are made in order."""
     out: list[str] = []
-    for part, group in groupby(lines, lambda line: line.part if isinstance(line, Call) else None):
+    for kind, group in groupby(lines, lambda line: isinstance(line, Call) and (line.part if parallel else "any")):
         run = list(group)
-        out += loop_of(part, run) if part and len(run) >= MANY_CALLS else run
+        calls = [line for line in run if isinstance(line, Call)]
+        if len(calls) >= MANY_CALLS:
+            out += loop_of(calls, parallel)
+        elif kind and parallel and calls[0].whole:
+            out += [line for call in calls for line in ("#pragma omp single nowait", call)]
+        else:
+            out += run
     return out
 
 
-def loop_of(part: str, lines: list[str]) -> list[str]:
-    calls = [line for line in lines if isinstance(line, Call)]
-    arguments = [f"({t})ptrs[at[k][{i}]]" for i, t in enumerate(calls[0].types)]
+def loop_of(calls: list[Call], parallel: bool) -> list[str]:
+    """A loop over a table: which part (where there are several), and where its pointers are in `ptrs`."""
+    parts = {c.part: c for c in calls}
+    number = {part: str(k) for k, part in enumerate(parts)}
+    first = int(len(parts) > 1)
+    width = first + max(len(c.places) for c in calls)
+    rows = [", ".join([number[c.part]] * first + c.places) for c in calls]
+    made = [f"{c.part}({', '.join([*(f'({t})ptrs[at[k][{i}]]' for i, t in enumerate(c.types, first)), *c.rest])});"
+            for c in parts.values()]  # fmt: skip
     return [
         "{",
-        f"    static const int32_t at[{len(calls)}][{len(arguments)}] = {{",
-        *(f"        {{{', '.join(c.places)}}}," for c in calls),
+        f"    static const int32_t at[{len(calls)}][{width}] = {{",
+        *(f"        {{{row}}}," for row in rows),
         "    };",
-        f"    for (int64_t k = 0; k < {len(calls)}; k++)",
-        f"        {part}({', '.join([*arguments, 'error'])});",
+        *(["#pragma omp for schedule(static) nowait"] if parallel and calls[0].whole else []),
+        f"    for (int64_t k = 0; k < {len(calls)}; k++)" + " {" * first,
+        *(
+            indent([f"    if (at[k][0] == {k}) {line}" for k, line in enumerate(made)])
+            if first
+            else indent(indent(made))
+        ),
+        *["    }"] * first,
         "}",
     ]
 
 
-def write_inline(unit: Unit, function: Function, nest: Nest, parallel: bool) -> NestCode:
-    return NestWriter(function, nest, parallel).write()
-
-
 def write_part(unit: Unit, function: Function, nest: Nest, parallel: bool) -> NestCode:
     """The nest as a function of its own, shared with its equals: 100 parameters of one shape compile once."""
+    call = part_of(unit, function, nest, parallel)
+    return NestCode([], [], [call], [])
+
+
+def write_sum_part(unit: Unit, function: Function, nest: Nest, parallel: bool, work: int | None) -> NestCode:
+    """A nest that folds over its outer loops, as a function of its own.  Threads share out small ones whole; a big one
+    has its own team, and is called where no other is at work."""
+    if not parallel or (work is not None and work < PARALLEL_WORK):
+        return NestCode([], [], [part_of(unit, function, nest, parallel=False)], [])
+    call = part_of(unit, function, nest, parallel=True, team=True)
+    return NestCode([], [call], [], [])
+
+
+def part_of(unit: Unit, function: Function, nest: Nest, parallel: bool, team: bool = False) -> Call:
+    """The call of the nest's part, which is written unless an equal one was."""
     writes = [n for s in nest.stages for n in s.outputs if s.place[n] == "memory"]
     made = {n for s in nest.stages for n in s.outputs}
     reads = [n for s in nest.stages for n in ([s.loop.init] if s.loop.init else []) + [x for x, _ in loads(s.loop)]]
@@ -204,9 +240,13 @@ def write_part(unit: Unit, function: Function, nest: Nest, parallel: bool) -> Ne
     function.may_fail |= inner.may_fail
     written = {*writes, *shared.values()}
     types = [f"{'' if n in written else 'const '}{ctype(function.buffers[n].dtype).storage}*" for n in used]
-    arguments = [f"{t} PYC_RESTRICT p{k}" for k, t in enumerate(types)]
-    text = "\n".join([f"({', '.join([*arguments, 'int64_t& error'])}) {{", *indent(code.body), "}"])
+    arguments = [f"{t} PYC_RESTRICT p{k}" for k, t in enumerate(types)] + ["int64_t& error"]
+    arguments += ["int32_t threads"] if team else []
+    body = team_of(code.body, inner.may_fail) if team else code.body
+    lines = [*code.shared, *body, *code.finish]
+    text = "\n".join([f"({', '.join(arguments)}) {{", *indent(lines), "}"])
     if text not in unit.parts:
         unit.parts[text] = f"part{len(unit.parts)}"
         unit.lines += [*code.comments, f"static __attribute__((noinline)) void {unit.parts[text]}{text}", ""]
-    return NestCode([], [], [Call.of(unit.parts[text], types, [function.pointers[n] for n in used])], [])
+    rest = ["error", "threads"] if team else ["error"]
+    return Call.of(unit.parts[text], types, [function.pointers[n] for n in used], rest, whole=not parallel)
