@@ -29,8 +29,8 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 from pycompiler import _native, autograd, backends, config
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import SkipFrame
-from pycompiler.capture.frame import BreakRecord, Captured, capture_frame
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.frame import BreakRecord, Captured, Example, capture_frame
+from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
 from pycompiler.errors import (
     ArgumentError,
     BackendError,
@@ -339,10 +339,15 @@ def disabled_by_torch(function: types.FunctionType) -> Callable[..., Any] | None
 def without_state(function: types.FunctionType) -> types.FunctionType:
     """The function with empty cells and no defaults: for the hook's calls the engine takes those of the frame's own
     function, and the first one's would stay alive with its code."""
-    cells = tuple(types.CellType() for _ in function.__code__.co_freevars)
-    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, None, cells or None)
-    made.__qualname__ = function.__qualname__
+    made = with_empty_cells(function.__code__, function.__globals__)
+    made.__name__, made.__qualname__ = function.__name__, function.__qualname__
     return made
+
+
+def with_empty_cells(code: types.CodeType, namespace: dict[str, Any]) -> types.FunctionType:
+    """The function with empty cells: the engine gives it those of each call, and this call's would stay alive."""
+    cells = tuple(types.CellType() for _ in code.co_freevars)
+    return types.FunctionType(code, namespace, code.co_name, None, cells or None)
 
 
 @contextlib.contextmanager
@@ -433,9 +438,7 @@ class UsersError(BaseException):
 
 
 class FrameCompiler:
-    """Compiles the frames of one function; the engine calls it on a miss.  Also the `Host` of its captures."""
-
-    tail_call = staticmethod(_native.tail_call)
+    """Compiles the frames of one function; the engine calls it on a miss: capture, compile of the graph, assembly."""
 
     def __init__(self, family: Family) -> None:
         self.family = family
@@ -481,11 +484,12 @@ class FrameCompiler:
         with timed("capture and backend"), compiling(place), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
              modes_as_before():  # fmt: skip
             captured = capture_frame(
-                code, function.__globals__, values, self, fullgraph=self.family.fullgraph, on_break=self.on_break
+                code, function.__globals__, values, fullgraph=self.family.fullgraph, on_break=self.on_break
             )
+            graph = self.compile_graph(captured.graph, captured.examples) if captured.graph is not None else None
         step(1, "torchdynamo done tracing %s", code.co_name)
         self.record(code, captured, time.perf_counter() - start)
-        return self.entry(function, captured, Scope(values, function.__globals__))
+        return self.assemble(function, captured, graph, Scope(values, function.__globals__))
 
     def failed(self, code: types.CodeType, error: Exception) -> None:
         """The frame runs eagerly after an error, with one warning; a user's own errors reach the user."""
@@ -494,19 +498,28 @@ class FrameCompiler:
             raise error
         log.warning("%s runs eagerly: %s", code.co_qualname, error, exc_info=error if config.verbose else None)
 
-    def entry(self, function: types.FunctionType, captured: Captured, scope: Scope) -> Any:
+    def assemble(
+        self, function: types.FunctionType, captured: Captured, graph: Callable[..., Any] | None, scope: Scope
+    ) -> Any:
+        """The entry of a captured frame whose graph was compiled; None where the original code does as well."""
         guards = self.filtered(captured.guards, scope)
         if captured.template is not None:
             if captured.empty:
                 if function.__code__ in self.family.hooked:  # nothing to gain from compiling it
                     return None
                 return _native.Entry(guards, function, "eager")
-            assert captured.compiled is not None
-            return _native.Entry(guards, captured.compiled, "plan", captured.template, captured.inputs)
-        assert captured.function is not None
-        peer.leave_alone(captured.function.__code__)
+            assert graph is not None
+            return _native.Entry(guards, graph, "plan", captured.template, captured.inputs)
+        assert captured.code is not None
+        code = peer.leave_alone(fill(captured.code, lambda hole: self.held(hole, graph)))
         hook = self.family.frame_hook if captured.broke is not None else None
-        return _native.Entry(guards, captured.function, "function", frame_hook=hook)
+        return _native.Entry(guards, with_empty_cells(code, function.__globals__), "function", frame_hook=hook)
+
+    def held(self, hole: Hole, graph: Callable[..., Any] | None) -> object:
+        """What generated code holds in place of `hole`."""
+        if isinstance(hole, Resume):
+            return self.resume_function(hole.code, hole.namespace)
+        return {GRAPH: graph, TAIL_CALL: _native.tail_call}[hole]
 
     def filtered(self, guards: list[Guard], scope: Scope) -> list[Guard]:
         """The guards that the user's filter keeps; its exceptions are the user's."""
@@ -526,8 +539,9 @@ class FrameCompiler:
             )
         return [g for g, k in zip(guards, keep, strict=True) if k]
 
-    # host of the capture --------------------------------------------------------------------------------------
-    def compile_graph(self, gm: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+    # graphs and resume functions ------------------------------------------------------------------------------
+    def compile_graph(self, gm: fx.GraphModule, examples: list[Example]) -> Callable[..., Any]:
+        """What the backend makes of the graph, as something the engine calls."""
         STATISTICS["graphs"] += 1
         if log_graph.enabled:
             log_graph(gm.print_readable(print_output=False))
@@ -535,7 +549,7 @@ class FrameCompiler:
         step(2, "calling compiler function %s", family.backend_name)
         try:
             with own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
-                made = family.backend(gm, self.example_inputs(gm, inputs), **family.backend_options)
+                made = family.backend(gm, self.example_inputs(examples), **family.backend_options)
         except Exception as e:
             if not family.ours:
                 note = f"raised by backend {family.backend_name!r}, which was called to compile a graph"
@@ -560,14 +574,14 @@ class FrameCompiler:
             return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
         return made if isinstance(made, _native.Plan) else _native.BackendCall(made)
 
-    def example_inputs(self, gm: fx.GraphModule, inputs: list[Tensor]) -> list[torch.Tensor]:
+    def example_inputs(self, examples: list[Example]) -> list[torch.Tensor]:
         """Fakes for our own backends; the caller's tensors for others."""
         if not self.family.ours:
-            return [t.real for t in inputs if t.real is not None]
-        if any(t.fake._version != 0 for t in inputs):  # in-place operators have changed the fakes
+            return [e.real for e in examples if e.real is not None]
+        if any(e.fake._version != 0 for e in examples):  # in-place operators have changed the fakes
             mode = new_fake_mode()
-            return [fake_of(mode, t.real) for t in inputs if t.real is not None]
-        return [t.fake for t in inputs]
+            return [fake_of(mode, e.real) for e in examples if e.real is not None]
+        return [e.fake for e in examples]
 
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:
         found = self.family.resumes.get(code)
@@ -606,10 +620,10 @@ class FrameCompiler:
     def record(self, code: types.CodeType, captured: Captured, seconds: float) -> None:
         if log_guards.enabled:
             log_guards("guards of %s:\n%s", code.co_qualname, "\n".join(map(str, captured.guards)))
-        if log_bytecode.enabled and captured.function is not None:
+        if log_bytecode.enabled and captured.code is not None:
             import dis
 
-            text = dis.Bytecode(captured.function.__code__).dis()
+            text = dis.Bytecode(captured.code).dis()
             log_bytecode("generated code of %s:\n%s", code.co_qualname, text)
         if self.family.listener is not None:
             self.family.listener(

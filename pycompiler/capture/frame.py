@@ -1,8 +1,8 @@
 """Capture of one frame, from its first instruction to its return or first graph break.
 
-In: a code object, its globals, and the values in its locals array.  Out: `Captured`: guards, and either a return
-template for the native plan, or a generated function that calls the graph and, after a break, tail-calls a resume
-function.  What cannot be captured at all raises `SkipFrame`.
+In: a code object, its globals, and the values in its locals array.  Out: `Captured`, data: guards, graph, and either a
+return template for the native plan, or generated code that calls the graph and, after a break, tail-calls a resume
+function.  The graph is not compiled here: `recipe.py`.  What cannot be captured at all raises `SkipFrame`.
 
 A break is found by running; then the capture runs again, up to the instruction that broke, so that no half-done
 work of that instruction is left in graph, guards or side effects.
@@ -16,7 +16,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import fx
@@ -43,23 +43,13 @@ from pycompiler.capture.codegen import Head, replay_effects, return_template
 from pycompiler.capture.context import Capture
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.operators import NULL_AFTER_CALLABLE
+from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Resume
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.source import Source, local
 
 STACK_NEEDED = 5000
-
-
-class Host(Protocol):
-    """What the pipeline supplies: a compiler of graphs, resume functions, and the native tail call."""
-
-    tail_call: Any
-
-    def compile_graph(self, gm: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]: ...
-
-    def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -72,16 +62,25 @@ class BreakRecord:
     stack: tuple[UserFrame, ...]
 
 
+@dataclass(frozen=True)
+class Example:
+    """An input of a graph during its capture: the caller's tensor and the fake one that stands for it."""
+
+    real: torch.Tensor | None
+    fake: torch.Tensor
+
+
 @dataclass
 class Captured:
-    """The result of a capture.  `template` is set when the frame needs no Python code; else `function` is."""
+    """The result of a capture.  `template` is set when the frame needs no Python code; else `code` is, which has holes.
+    `inputs` says where the graph's inputs are in the frame, `examples` what they were in this call."""
 
     guards: list[Guard]
     graph: fx.GraphModule | None
     inputs: list[Source]
-    compiled: Callable[..., Any] | None = None
+    examples: list[Example]
     template: Any = None
-    function: types.FunctionType | None = None
+    code: types.CodeType | None = None
     broke: BreakRecord | None = None
     op_count: int = 0
     empty: bool = False  # neither graph nor effects nor break: the original code does as well
@@ -96,7 +95,6 @@ def capture_frame(
     code: types.CodeType,
     namespace: dict[str, Any],
     values: dict[str, Any],
-    host: Host,
     *,
     fullgraph: bool = False,
     on_break: Callable[[BreakRecord], None] | None = None,
@@ -107,7 +105,7 @@ def capture_frame(
         reason = "it runs inside of a torch.func transform"
     if reason is not None:
         raise SkipFrame(reason)
-    session = _Session(code, namespace, values, host)
+    session = _Session(code, namespace, values)
     state = torch_api.read_state()
     try:
         with deep_stack():
@@ -145,11 +143,10 @@ def deep_stack() -> Iterator[None]:
 class _Session:
     """One capture with its retries."""
 
-    def __init__(self, code: types.CodeType, namespace: dict[str, Any], values: dict[str, Any], host: Host) -> None:
+    def __init__(self, code: types.CodeType, namespace: dict[str, Any], values: dict[str, Any]) -> None:
         self.code = code
         self.namespace = namespace
         self.values = values
-        self.host = host
         self.layout = FrameLayout.of(code)
         info = resume_info(code)
         raw = set(code.co_freevars) | set(info.restored if info is not None else ())
@@ -271,7 +268,7 @@ class _Session:
             fn, loads = self.suspend(head, frame, entry, [] if inner else [result])
             if frame is frames[0]:
                 cells = self.frame_cells(head, frame)
-                final = build.call_function(build.load_const(self.host.tail_call), build.load_const(fn), *loads)
+                final = build.call_function(build.load_const(TAIL_CALL), build.load_const(fn), *loads)
                 effects = [*replay_effects(head), *self.restore_state(head)]
                 tail = distinct([*effects, *cells, *final, *build.return_value()])
                 for i in tail:  # to a traceback the callee's resume function is the call
@@ -280,7 +277,7 @@ class _Session:
             result = build.call_function(build.load_const(fn), *loads)
         raise AssertionError
 
-    def suspend(self, head: Head, frame: Frame, entry: Any, extra: list[Code]) -> tuple[Any, list[Code]]:
+    def suspend(self, head: Head, frame: Frame, entry: Any, extra: list[Code]) -> tuple[Resume, list[Code]]:
         """The resume function that continues `frame` at `entry`, and the loads of its arguments."""
         names = [n for n in self.live(frame, entry) if n in frame.locals or n in frame.free]
         kinds = stack_kinds(frame.instructions)[entry]
@@ -295,7 +292,7 @@ class _Session:
         for value in frame.stack:
             if value is not NULL:
                 loads.append(head.load_cell(value) if isinstance(value, Cell) else head.load_item(value))
-        return self.host.resume_function(code, frame.globals), [*loads, *extra]
+        return Resume.of(code, frame.globals), [*loads, *extra]
 
     def live(self, frame: Frame, entry: Any) -> list[str]:
         """Variables of a frame that are read at or after `entry`, in slot order."""
@@ -384,35 +381,33 @@ class _Session:
         cx.guard_keys_apart()
         has_graph = bool(head.outputs) or bool(mutated) or cx.graph.has_effects()
         gm: fx.GraphModule | None = None
-        compiled: Callable[..., Any] | None = None
         inputs: list[Source] = []
+        examples: list[Example] = []
         if has_graph:
             gm = cx.graph.finish(head.outputs)
             inputs = [t.source for t in cx.graph.used if t.source is not None]
-            with torch_api.state_as(self.state):  # the graph makes the program's changes itself
-                compiled = self.host.compile_graph(gm, cx.graph.used)
-        result = Captured(list(cx.guards.values()), gm, inputs, compiled, inlined=cx.inlined)
+            examples = [Example(t.real, t.fake) for t in cx.graph.used]
+        result = Captured(list(cx.guards.values()), gm, inputs, examples, inlined=cx.inlined)
         result.op_count = cx.graph.op_count() if gm is not None else 0
         if template is not None:
             result.template = template
             result.empty = gm is None
             return result
         assert tail is not None
-        start = self.call_graph(head, compiled, inputs) if compiled is not None else []
+        start = self.call_graph(head, inputs) if has_graph else []
         made_here = dict.fromkeys(i.argval for i in (*start, *head.prepare) if i.opname == "STORE_FAST")
         left = [i for name in made_here for i in build.delete_fast(name)] if at is not None else []
         code = distinct([*start, *head.prepare, *tail, *left])
         if at is None:
-            made = whole(self.code, code)
+            result.code = whole(self.code, code)
         else:
             assert frame is not None
-            made = continuation(self.code, code, at, self.tails(frame, at))
-        result.function = self.make_function(made)  # type: ignore[assignment]
+            result.code = continuation(self.code, code, at, self.tails(frame, at))
         return result
 
-    def call_graph(self, head: Head, compiled: Callable[..., Any], inputs: list[Source]) -> Code:
+    def call_graph(self, head: Head, inputs: list[Source]) -> Code:
         loads = [head.follow(s) for s in inputs]
-        code = build.call_function(build.load_const(compiled), *loads)
+        code = build.call_function(build.load_const(GRAPH), *loads)
         if not head.outputs:
             return [*code, *build.pop_top()]
         code = [*code, *build.unpack_sequence(len(head.outputs))]
@@ -440,14 +435,9 @@ class _Session:
             code = resume(self.code, exit_.offset, locals=tuple(names), stack=tuple(layout))
             info = resume_info(code)
             assert info is not None
-            fn = self.host.resume_function(code, self.namespace)
-            result[key] = tail_call(self.host.tail_call, fn, tuple(names), info.stack, prefix=f"__tail_{key}_")
+            fn = Resume.of(code, self.namespace)
+            result[key] = tail_call(TAIL_CALL, fn, tuple(names), info.stack, prefix=f"__tail_{key}_")
         return result
-
-    def make_function(self, code: types.CodeType) -> types.FunctionType:
-        """The function with empty cells: the engine gives it those of each call, and this call's would stay alive."""
-        cells = tuple(types.CellType() for _ in code.co_freevars)
-        return types.FunctionType(code, self.namespace, code.co_name, None, cells or None)
 
 
 def in_head(frame: Frame) -> bool:

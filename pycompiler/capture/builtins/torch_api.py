@@ -6,8 +6,7 @@ it outlives the frame, replayed by the generated code (`codegen.py`).
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,17 +37,6 @@ def write_state(state: dict[str, Any]) -> None:
     for name, (read, write) in STATE.items():
         if read() != state[name]:
             write(state[name])
-
-
-@contextlib.contextmanager
-def state_as(state: dict[str, Any]) -> Iterator[None]:
-    """Inside, the state is `state`; afterwards it is as before."""
-    before = read_state()
-    write_state(state)
-    try:
-        yield
-    finally:
-        write_state(before)
 
 
 def _constant(value: Any, *fns: Any) -> None:

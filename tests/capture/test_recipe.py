@@ -1,0 +1,50 @@
+"""A capture is data: no graph is compiled, nobody is called, and its code is assembled later, as often as wanted."""
+
+from __future__ import annotations
+
+import types
+
+import torch
+
+import pycompiler
+from pycompiler.capture.frame import Captured, capture_frame
+from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill, holes
+
+
+def capture(f: types.FunctionType, *args: object) -> Captured:
+    values = dict(zip(f.__code__.co_varnames, args, strict=False))
+    return capture_frame(f.__code__, f.__globals__, values)
+
+
+def test_a_frame_without_effects_is_a_graph_and_a_template() -> None:
+    captured = capture(lambda x: {"y": x.sin() + 1}, torch.ones(3))
+    assert captured.code is None and captured.template == ("dict", [("y", ("graph", 0))])
+    assert captured.graph is not None and [e.fake.shape for e in captured.examples] == [torch.Size([3])]
+
+
+def test_generated_code_has_holes_and_is_filled_twice() -> None:
+    def f(x, seen):  # type: ignore[no-untyped-def]
+        seen.append("before")
+        y = x + 1
+        pycompiler.graph_break()
+        return y * 2
+
+    x, seen = torch.ones(3), list[str]()
+    captured = capture(f, x, seen)  # type: ignore[arg-type]
+    assert seen == [] and captured.code is not None and captured.graph is not None
+    assert {type(h) for h in holes(captured.code)} == {Hole, Resume}
+    for factor in (1, 10):
+        calls: list[tuple[object, ...]] = []
+
+        def held(hole: Hole, factor: int = factor, calls: list[tuple[object, ...]] = calls) -> object:
+            if isinstance(hole, Resume):
+                return hole.code.co_name
+            answers = {GRAPH: lambda x: (factor * (x + 1),), TAIL_CALL: lambda *args: calls.append(args) or "gone on"}
+            return answers[hole]
+
+        made = types.FunctionType(fill(captured.code, held), f.__globals__)
+        assert made(x, seen) == "gone on"
+        ((name, y, *_),) = calls
+        assert str(name).startswith("resume_in_f") and torch.equal(y, factor * (x + 1))  # type: ignore[arg-type]
+        assert seen == ["before"]
+        seen.clear()
