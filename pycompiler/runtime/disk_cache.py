@@ -6,8 +6,9 @@ In: a key (hex digest) and a function that fills a fresh folder.  Out: the folde
 Invariants.  The root belongs to this user and nobody else may write to it or move it, or it is not used.  An entry appears by
 renaming a finished folder.  Nothing is loaded before owner, mode and sha256 were checked; what fails the check (after a
 crash of the machine, say: nothing waits for the disk) is replaced.  Locks are the kernel's (flock): a killed
-process leaves none behind.  So does its work folder say whether somebody still works in it: whoever builds next removes
-those whose lock is free.  Nothing in it is unpickled.
+process leaves none behind.  Who holds a lock removes its file, and a lock of a file that is no longer there is none.  A
+work folder too says by a lock whether somebody still works in it: whoever builds next removes what the dead left.
+Nothing in it is unpickled.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import io
 import json
 import logging
 import math
@@ -29,8 +31,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import filelock
-
 from pycompiler import config
 
 log = logging.getLogger("pycompiler.runtime")
@@ -39,7 +39,9 @@ FORMAT = 1
 LIBRARY, SOURCE, MANIFEST = "kernels.so", "kernels.cpp", "manifest.json"
 LOCK_TIMEOUT_S = 60.0  # after that another process is taken to hang, and this one builds on its own
 LOCK_NOTICE_S = 5.0  # a wait that is longer is logged
+LOCK_POLL_S = 0.05
 LEFTOVER_AGE_S = 3600.0  # of a work folder without a lock file: its owner was killed before it could make one
+LOCK = ".lock"  # behind a key: who holds it builds the entry
 ALIVE = "alive"  # in a work folder: locked as long as its owner lives
 TEMPORARY = "pycompiler-tmp-"
 
@@ -218,48 +220,88 @@ def say_alive(folder: Path) -> int | None:
     return handle
 
 
+def lock_file(path: Path, flags: int = 0) -> io.FileIO | None:
+    """The file `path`, locked until it is closed (at the latest when nobody refers to it); None while another holds it."""
+    file = io.FileIO(path, "r+", opener=lambda p, _: os.open(p, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass  # held; or removed by its holder since it was opened
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def unlock(file: io.FileIO) -> None:
+    """Frees the lock for all processes that share the open file: one that was forked meanwhile holds it too."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_UN)
+    file.close()
+
+
 def is_left(folder: Path, age: float) -> bool:
     """Whether the owner of a work folder is dead: its lock is free, or there is none and the folder is older than `age`."""
     try:
-        handle = os.open(folder / ALIVE, os.O_RDWR | os.O_NOFOLLOW)
+        file = lock_file(folder / ALIVE)
     except FileNotFoundError:
         return os.lstat(folder).st_mtime < time.time() - age
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
+    if file is not None:
+        unlock(file)
+    return file is not None
 
 
 def clean_leftovers(root: Path, prefix: str = "tmp-", age: float = LEFTOVER_AGE_S) -> None:
-    """Removes the work folders of processes that were killed."""
+    """Removes the work folders and lock files of processes that were killed."""
     for path in root.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             if os.lstat(path).st_uid == os.geteuid() and is_left(path, age):
                 dead = path.with_name(f"{path.name}-dead")  # the killed process's compiler may still write to `path`
                 os.rename(path, dead)
                 shutil.rmtree(dead, ignore_errors=True)
+    for path in root.glob(f"*{LOCK}"):
+        with contextlib.suppress(OSError):
+            if (file := lock_file(path)) is not None:
+                remove_lock(path, file)
+
+
+def remove_lock(path: Path, file: io.FileIO) -> None:
+    """Its holder's last act, so that no file stays; those who wait make a new one."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    unlock(file)
+
+
+def wait_for_lock(path: Path) -> io.FileIO:
+    """The lock file, made if need be.  Raises TimeoutError after LOCK_TIMEOUT_S."""
+    begin, noticed = time.monotonic(), False
+    while (file := lock_file(path, os.O_CREAT)) is None:
+        waited = time.monotonic() - begin
+        if waited > LOCK_TIMEOUT_S:
+            raise TimeoutError(f"{path.name} is held by another process")
+        if waited > LOCK_NOTICE_S and not noticed:
+            noticed = True
+            log.warning("another process builds the same kernels: waiting for it, up to %.0f s", LOCK_TIMEOUT_S)
+        time.sleep(LOCK_POLL_S)
+    return file
 
 
 @contextlib.contextmanager
-def _locked(root: Path, key: str) -> Iterator[None]:
+def locked(root: Path, key: str) -> Iterator[None]:
     """One builder per key; the others wait and find the result.  A lock that cannot be had is done without."""
-    lock = filelock.FileLock(str(root / f"{key}.lock"), mode=0o600)
+    path, file = root / f"{key}{LOCK}", None
     try:
-        try:
-            lock.acquire(timeout=LOCK_NOTICE_S)
-        except filelock.Timeout:
-            log.warning("another process builds the same kernels: waiting for it, up to %.0f s", LOCK_TIMEOUT_S)
-            lock.acquire(timeout=LOCK_TIMEOUT_S)
-    except (filelock.Timeout, OSError, NotImplementedError) as error:
+        file = wait_for_lock(path)
+    except OSError as error:
         log.warning("kernel cache lock not had (%s): building without it", error)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            lock.release(force=True)
+        if file is not None:
+            remove_lock(path, file)
 
 
 def fetch(root: Path, key: str, fill: Callable[[Path], None]) -> tuple[Path, bool]:
@@ -267,7 +309,7 @@ def fetch(root: Path, key: str, fill: Callable[[Path], None]) -> tuple[Path, boo
     entry = root / key
     if verified(entry, key):
         return entry, False
-    with _locked(root, key):
+    with locked(root, key):
         if verified(entry, key):
             return entry, False
         clean_leftovers(root)

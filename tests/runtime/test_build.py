@@ -190,6 +190,57 @@ def test_killed_in_the_middle(cache: Path) -> None:
     assert not list(cache.glob("tmp-*"))
 
 
+def test_a_lock_is_held_by_one_and_its_file_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes add one to a number under a lock whose file each of them removes."""
+    monkeypatch.setattr(disk_cache, "LOCK_POLL_S", 0.0)
+    number, processes, turns = tmp_path / "number", 6, 100
+    number.write_text("0")
+
+    def work() -> None:
+        for _ in range(turns):
+            with disk_cache.locked(tmp_path, "key"):
+                before = number.read_text()
+                time.sleep(0.0002)
+                number.write_text(str(int(before) + 1))
+
+    children = []
+    for _ in range(processes):
+        if (pid := os.fork()) == 0:
+            try:
+                work()
+            finally:
+                os._exit(0)
+        children.append(pid)
+    for pid in children:
+        os.waitpid(pid, 0)
+    assert int(number.read_text()) == processes * turns
+    assert list(tmp_path.iterdir()) == [number]
+
+
+def test_lock_files_of_the_dead_are_removed(cache: Path) -> None:
+    cache.mkdir(parents=True, mode=0o700)
+    held, left = cache / "held.lock", cache / "left.lock"
+    left.touch()
+    file = disk_cache.wait_for_lock(held)
+    assert build(SOURCE).built
+    assert list(cache.glob("*.lock")) == [held]
+    assert disk_cache.lock_file(held) is None
+    disk_cache.remove_lock(held, file)
+    assert not list(cache.glob("*.lock"))
+
+
+def test_a_lock_that_cannot_be_had_is_done_without(cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(disk_cache, "LOCK_NOTICE_S", 0.05)
+    monkeypatch.setattr(disk_cache, "LOCK_TIMEOUT_S", 0.2)
+    cache.mkdir(parents=True, mode=0o700)
+    key = build_module.cache_key(SOURCE, toolchain.find_toolchain())
+    with disk_cache.locked(cache, key), caplog.at_level("WARNING", logger="pycompiler"):
+        assert answer(build(SOURCE).path) == 42
+    assert [r.message.partition(":")[0] for r in caplog.records] == [
+        "another process builds the same kernels", f"kernel cache lock not had ({key}.lock is held by another process)"
+    ]  # fmt: skip
+
+
 WORKS = """
 import os, sys, tempfile, time
 from pathlib import Path
