@@ -26,9 +26,7 @@ from pycompiler.logs import artifact, stage
 from pycompiler.progress import note_kernels, timed
 from pycompiler.runtime import build, triton_build
 from pycompiler.runtime.plan_builder import make_plan
-from pycompiler.runtime.rules import check_plan
 from pycompiler.runtime.toolchain import NoCompiler
-from pycompiler.scheduling.rules import check_schedule
 
 log = stage("dynamo")
 log_aot = artifact("aot_graphs")
@@ -86,6 +84,8 @@ def planned(gm: fx.GraphModule, name: str) -> tuple[Program, Plan]:
             continue
         note_kernels(len(schedule.kernels))
         if config.verify_ir:
+            from pycompiler.runtime.rules import check_plan  # brings cffi
+
             check_plan(plan)
         return schedule.program, plan
 
@@ -98,6 +98,8 @@ def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]
     with timed("scheduling"):
         schedule = scheduling.schedule(program, alone)
     if config.verify_ir:
+        from pycompiler.scheduling.rules import check_schedule
+
         check_schedule(schedule)
     return schedule
 

@@ -55,6 +55,17 @@ def test_nothing_of_the_peer_on_our_account(tmp_path: Path) -> None:
     assert all(abs(a - b) < 1e-4 for a, b in zip(losses, eager, strict=True))
 
 
+def test_what_the_import_brings() -> None:
+    """Above torch: no module that only some programs, or only readers of generated code, need."""
+    program = (
+        "import sys, torch; before = set(sys.modules); import pycompiler; print(*sorted(set(sys.modules) - before))"
+    )
+    out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = [name for name in out.stdout.split() if not name.startswith("_sysconfigdata")]
+    assert {n.partition(".")[0] for n in names} - sys.stdlib_module_names <= {"pycompiler", "platformdirs", "torch"}
+    assert {n for n in names if n.startswith("torch.")} <= {"torch.utils._device"}
+
+
 def test_second_process_builds_no_kernel(tmp_path: Path) -> None:
     def libraries() -> dict[str, int]:
         return {str(p): p.stat().st_mtime_ns for p in tmp_path.rglob("*.so")}

@@ -11,6 +11,7 @@ import collections
 import enum
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -37,6 +38,7 @@ Args = list[Value]
 Kwargs = dict[str, Value]
 BuiltinHandler = Callable[[Any, Args, Kwargs], Value]
 BUILTINS: dict[Any, BuiltinHandler] = {}
+LATE: dict[tuple[str, str], BuiltinHandler] = {}  # (module, name): functions of modules that only some programs import
 CONSTRUCTORS: dict[type, BuiltinHandler] = {}
 
 compare = operators.compare
@@ -75,7 +77,7 @@ def constructor(*classes: type) -> Callable[[BuiltinHandler], BuiltinHandler]:
 def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a Python function: special handler, graph node, break, or inline."""
     if fn.real is not None:
-        handler = BUILTINS.get(fn.real)
+        handler = BUILTINS.get(fn.real) or _late_handler(fn.real)
         if handler is not None:
             cx.direct = False
             return handler(cx, args, kwargs)
@@ -329,6 +331,12 @@ def _handler(fn: Any) -> BuiltinHandler | None:
         return BUILTINS.get(fn)
     except TypeError:
         return None
+
+
+def _late_handler(fn: types.FunctionType) -> BuiltinHandler | None:
+    """By name, then by identity: a program may call anything by any name."""
+    handler = LATE.get((skip.module_of(fn), fn.__name__))
+    return handler if handler and getattr(sys.modules.get(fn.__module__), fn.__name__, None) is fn else None
 
 
 def _describe_call(fn: Any, args: list[Value]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.calls import LATE, Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
@@ -45,7 +45,8 @@ def _constant(value: Any, *fns: Any) -> None:
 
 _constant(False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.is_vulkan_available,
           torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
-          torch.overrides.has_torch_function_variadic, torch.onnx.is_in_onnx_export)  # fmt: skip
+          torch.overrides.has_torch_function_variadic)  # fmt: skip
+LATE["torch.onnx", "is_in_onnx_export"] = lambda cx, args, kwargs: Const(False)
 _constant(False, torch._C._is_tracing)
 _constant(None, torch._C._get_tracing_state)
 _constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)

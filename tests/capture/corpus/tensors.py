@@ -679,6 +679,23 @@ def custom_function_of_torch(x):
     )
 
 
+def is_in_onnx_export():
+    return "not torch's"
+
+
+is_in_onnx_export.__module__ = "torch.onnx"
+
+
+@case(V)
+def function_known_by_name_and_identity(x):
+    return x + 1 if torch.onnx.is_in_onnx_export() else x + 2
+
+
+@case(V, breaks=ANY)
+def function_with_the_name_of_a_known_one(x):
+    return x + 1, is_in_onnx_export()
+
+
 @case(V)
 def tensor_shape_unpack_star(x):
     b, *_ = x.reshape(2, 2).shape
