@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from fuzz.programs import campaign, operators  # noqa: F401
-from fuzz.programs.compare import compare
+from fuzz.programs import campaign, operators, worker  # noqa: F401
+from fuzz.programs.compare import Noise, Verdict, compare
 from fuzz.programs.coverage import AIMS, TABLES, aim, cells, table_text, watching
 from fuzz.programs.generate import OPERATORS, generate
 from fuzz.programs.program import Program, bound, names
@@ -181,3 +182,24 @@ def test_strides_that_reach_no_element_are_compared() -> None:
     p = Program(1, ("a0 = data(1, 1, 4, dtype=torch.float64)",), ("x0 = a0",), ("t0 = x0 + 1",), ("t0",))
     verdict = compare(p, compiler=altered(lambda r, a: (r[0].as_strided((1, 4), (9, 1)),)))
     assert (verdict.kind, verdict.what) == ("differs", "strides")
+
+
+def test_noise_leaves_alone_what_has_no_memory() -> None:
+    """As the gradient of `sgn`: a write to it ended the process."""
+    with Noise(0, 1.0, snaps=True):
+        assert torch._efficientzerotensor((3,), dtype=torch.float64)._is_zerotensor()
+
+
+def test_a_process_says_what_it_reached(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "prepare", worker.Said)
+    worker.walk(range(3, 4), "cpu", "native")
+    findings = campaign.Findings()
+    for line in capsys.readouterr().out.splitlines():
+        if "kind" in (said := json.loads(line)):
+            findings.note(said)
+    assert findings.cells and set(findings.cells) <= set(cells())
+
+
+def test_a_crash_is_cut_down_by_its_signal() -> None:
+    segfault, abort = (Verdict("differs", "crash", f"signal {n}") for n in (-11, -6))
+    assert worker.alike(segfault, segfault) and not worker.alike(abort, segfault)

@@ -270,7 +270,9 @@ class Noise(TorchDispatchMode):
             default=0.0,
         )
         for t in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(t, torch.Tensor) and t.dtype in UNIT and t.numel() and 0 not in t.stride():
+            if not isinstance(t, torch.Tensor) or t._is_zerotensor():  # which have no memory to write to
+                continue
+            if t.dtype in UNIT and t.numel() and 0 not in t.stride():
                 self.disturb(
                     t,
                     operands

@@ -86,6 +86,7 @@ def walk(seeds: range, device: str, backend: str) -> None:
             dropped=dropped,
             said=said.counts,
             size=len(program.statements),
+            cells=[(*cell, n) for cell, n in cells.items()],
         )
     say(done=True)
 
@@ -124,6 +125,8 @@ def alike(v: Verdict, first: Verdict) -> bool:
     """Whether a smaller program fails in the same way."""
     if (v.kind, v.what) != (first.kind, first.what):
         return False
+    if v.what == "crash":
+        return v.detail == first.detail  # the signal
     return v.what != "error" or v.detail.split(" in the ")[0] == first.detail.split(" in the ")[0]
 
 

@@ -94,9 +94,10 @@ def normalize(g: Scene) -> str:
         return plain
     if g.rng.random() < 0.6 and t.dim() > 1:
         c = t.shape[1]
-        w = g.fit((c,), t.dtype, exact=True)  # eager's batch_norm is wrong about gradients where a weight is strided
+        w = g.fit((c,), t.dtype, exact=True)
+        # Eager's batch_norm is wrong about gradients where a weight is strided, or an input only looks like channels last.
         return g.some(
-            f"F.batch_norm({v}, None, None, {w}.contiguous(), None, True)",
+            f"F.batch_norm({v}.contiguous(), None, None, {w}.contiguous(), None, True)",
             f"F.group_norm({v}, 1, {w})",
             f"F.instance_norm({v})",
         )
@@ -113,7 +114,7 @@ def batch_norm_running(g: Scene) -> str:
     n = g.name()
     training = g.some("True", "True", "False")
     positive = f"{var}.abs_()\n" if training == "False" else ""
-    return f"!{positive}{n} = F.batch_norm({v}, {mean}, {var}, None, None, {training}, 0.1)"
+    return f"!{positive}{n} = F.batch_norm({v}.contiguous(), {mean}, {var}, None, None, {training}, 0.1)"
 
 
 @operator(2)
