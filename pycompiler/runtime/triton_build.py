@@ -23,6 +23,9 @@ from pycompiler.ir.plan import KERNEL_ERRORS
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.build import BuiltLibrary
 
+# `debug`, which keeps our assertions about indices, would also assert that no integer sum or product wraps around.
+OPTIONS = {"sanitize_overflow": False}
+
 
 class Launch:
     """Starts one jit function on a grid: `launch(tensor, ...)`.
@@ -54,8 +57,9 @@ class Launch:
 
     def first(self, device: int | None, tensors: Sequence[torch.Tensor], aligned: bool) -> None:
         """Through Triton, which compiles."""
+        options = OPTIONS if device is not None else {}  # Triton's interpreter knows none
         with torch.cuda.device(device) if device is not None else contextlib.nullcontext():
-            kernel = self.function[self.grid](*tensors, **self.constants)
+            kernel = self.function[self.grid](*tensors, **self.constants, **options)
         if aligned and device is not None and kernel is not None:
             self.compiled[device] = kernel
 

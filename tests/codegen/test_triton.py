@@ -5,13 +5,17 @@ Triton decides at its import whether it interprets, so each table of `triton_cas
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+
+from pycompiler.runtime import triton_build
 
 pytest.importorskip("triton")
 HERE = Path(__file__).parent
@@ -25,11 +29,20 @@ def run(mode: str, tmp_path: Path, **extra: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
 
 
-@pytest.mark.parametrize(("mode", "interpret", "cases"), [("check", "1", 46), ("compile", "0", 44)])
+@pytest.mark.parametrize(("mode", "interpret", "cases"), [("check", "1", 46), ("compile", "0", 45)])
 def test_cases(mode: str, interpret: str, cases: int, tmp_path: Path) -> None:
     done = run(mode, tmp_path, TRITON_INTERPRET=interpret)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert done.stdout.count("ok ") == cases, done.stdout
+
+
+def test_a_launch_on_a_device_lets_integers_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    asked: list[dict[str, Any]] = []
+    launch = triton_build.Launch({(1, 1): lambda *_, **options: asked.append(options)}, (1, 1), {"XBLOCK": 1})
+    launch.first(0, [torch.ones(1)], True)
+    launch.first(None, [torch.ones(1)], True)
+    assert asked == [{"XBLOCK": 1, "sanitize_overflow": False}, {"XBLOCK": 1}]
 
 
 def test_a_float_less_itself_is_exact() -> None:
