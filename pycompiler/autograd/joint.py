@@ -84,11 +84,20 @@ class Path:
     kept: frozenset[tuple[str, int]]
 
 
+@dataclass(frozen=True)
+class Way:
+    """The tangents that one node of autograd's graph takes, and the inputs that their gradients reach."""
+
+    tangents: tuple[int, ...]
+    inputs: frozenset[int]
+
+
 @dataclass
 class Joint:
     """See the module docstring. `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs.
 
     paths: for each tangent what autograd's own graph says of its gradient.
+    arrived: inputs that are results of other work which requires grad: nodes of autograd's that others made lie behind.
     touched: inputs that were written, with the values that they had: only their versions tell.
     origins: for each fresh output which tensor of the captured graph it is: ("input", i) after the run, ("result", k) of
     its outputs, or ("base", k), the base of that output.
@@ -107,6 +116,7 @@ class Joint:
     stores: list[tuple[int, fx.Node]] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
+    arrived: frozenset[int] = frozenset()
 
     def store_in_graph(self) -> list[int]:
         """Let the forward graph itself write new values of inputs where autograd need not see it.
@@ -146,6 +156,14 @@ class Joint:
         """What autograd's nodes keep on the way of the gradients of `tangents` (default: of all)."""
         paths = self.paths if tangents is None else [self.paths[k] for k in tangents]
         return frozenset[tuple[str, int]]().union(*(p.kept for p in paths))
+
+    def ways(self) -> list[Way]:
+        """The nodes of autograd's graph that a call makes: one for all outputs whose gradients reach the same results of
+        other work. A node that is reached runs those behind it, gradient or not, and they look at what they keep."""
+        found: dict[frozenset[int], list[int]] = {}
+        for k, path in enumerate(self.paths):
+            found.setdefault(path.inputs & self.arrived, []).append(k)
+        return [Way(tuple(ks), frozenset[int]().union(*(self.paths[k].inputs for k in ks))) for ks in found.values()]
 
     @property
     def tangent_of(self) -> list[int]:
@@ -324,6 +342,9 @@ class _Trace:
             self.inputs.append(item)
             self.joint.inputs.append(item.node)
             self.input_of_storage[_storage(item.seen)] = i
+        self.joint.arrived = frozenset(
+            i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad and not x.example.is_leaf
+        )
 
     def _run_forward(self) -> tuple[Any, ...]:
         pairs = zip(self.inputs, self.examples, strict=True)
@@ -621,6 +642,8 @@ class _Trace:
             self.joint.paths = self._paths(outputs)
             with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
                 found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
+        except AutogradUnsupported:
+            raise
         except RuntimeError as error:
             # Eager raises this only when somebody calls backward.
             raise AutogradUnsupported(

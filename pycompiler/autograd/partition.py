@@ -23,6 +23,7 @@ from pycompiler.autograd import undefined
 from pycompiler.autograd.joint import Joint, drop_dead
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.recompute import is_cheap, recompute_cost, size_bytes
+from pycompiler.autograd.recorder import is_dense, overlaps_itself
 from pycompiler.autograd.views import view_parent, view_root
 from pycompiler.ir.effects import ordered, stays
 
@@ -68,11 +69,18 @@ class Region:
         for node in joint.graph.nodes:
             if node.op == "call_function" and any(a in self.backward for a in node.all_input_nodes):
                 self.backward.add(node)
-        self.outputs = set(joint.fresh)
-        self.output_roots = {view_root(n) for n in joint.fresh}
         self.inputs = set(joint.inputs)
-        kept = joint.kept()
+        kept, new = joint.kept(), joint.fresh[: len(joint.mutations)]
+        self.written = _mutated(joint)
         self.kept_outputs = {n for k, n in enumerate(joint.fresh) if ("fresh", k) in kept}
+        self.itself_inputs = {
+            n
+            for i, n in enumerate(joint.inputs)
+            if n not in self.written and (("input", i) in kept or not is_copied(n))
+        }
+        self.itself_outputs = {n for n in joint.fresh if n in self.kept_outputs or n in new or not is_copied(n)}
+        self.itself_roots = {view_root(n) for n in (*self.itself_inputs, *self.itself_outputs)}
+        self.loose = {view_root(n) for n in (*joint.inputs, *joint.fresh)} - self.itself_roots
         live = _ancestors(self.grads)
         # What the backward reads of the forward: the sinks of every cut.
         reads = {a: None for n in joint.graph.nodes if n in live and n in self.backward for a in n.all_input_nodes}
@@ -133,19 +141,21 @@ class Region:
         value = n.meta.get("val")
         if n.op == "get_attr":
             return 0
-        if n in self.inputs:
-            return 1  # alive anyway
         if n in self.kept_outputs:
-            return 0  # eager keeps it, too; the caller may write to an input that eager does not keep
+            return 0  # alive anyway, and eager keeps it, too
+        if n in self.itself_inputs or n in self.written:
+            return 1  # alive anyway, or what a second derivative needs
         if not isinstance(value, torch.Tensor):
             return INFINITE  # a tuple: its elements are what can be saved
-        if view_root(n) in self.output_roots:
+        if view_root(n) in self.itself_roots:
             return size_bytes(n) + 2  # written anyway, only kept for longer
+        if view_root(n) in self.loose:
+            return 3 * size_bytes(n) + 3  # a copy
         return 2 * size_bytes(n) + 2
 
     def cost(self, cut: Iterable[fx.Node]) -> int:
-        """What `cut` costs beyond inputs: twice its bytes, outputs of the forward at half price."""
-        return sum(self._save_cost(n) for n in cut if n not in self.inputs and size_bytes(n))
+        """What `cut` costs beyond what eager keeps: twice its bytes, of copies more."""
+        return sum(self._save_cost(n) for n in cut if n not in self.itself_inputs and size_bytes(n))
 
 
 def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
@@ -165,7 +175,9 @@ def _tidy(joint: Joint, region: Region, cut: Iterable[fx.Node]) -> list[fx.Node]
     result: dict[fx.Node, None] = {}
     for n in chosen:
         root = view_root(n)
-        free = root in chosen or root in region.inputs or root in region.outputs or size_bytes(root) <= size_bytes(n)
+        itself = root in region.itself_inputs or root in region.itself_outputs
+        free = itself or root in chosen or size_bytes(root) <= size_bytes(n)
+        free |= root in region.loose and not is_dense(n.meta["val"])  # of the root there is a copy that lies like it
         result[root if free else n] = None
     return [n for n in result if n.op != "get_attr"]
 
@@ -175,26 +187,25 @@ def _tidy(joint: Joint, region: Region, cut: Iterable[fx.Node]) -> list[fx.Node]
 
 def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
     """Forward: what the outputs and the cut need. Backward: what the gradients need, back to the cut."""
-    mutated = _mutated(joint)
     input_index = {n: i for i, n in enumerate(joint.inputs)}
     output_index = {n: i for i, n in enumerate(joint.fresh)}
-    owner_of = {view_root(n): n for n in joint.fresh}
+    owner_of = {view_root(n): n for n in joint.fresh if n in region.itself_outputs}
     fw, bw = _forward(joint, region.backward, cut), _Builder(joint)
     outputs = [fw.no_view(n) for n in joint.fresh]
     saved: dict[fx.Node, tuple[str, int]] = {}
     rebuilt: list[tuple[fx.Node, fx.Node]] = []
     for n in sorted(cut, key=lambda n: input_index.get(n, len(input_index))):
         owner = owner_of.get(view_root(n))
-        if n in input_index and n not in mutated:
+        if n in region.itself_inputs:
             saved[n] = ("input", input_index[n])
-        elif n in output_index:
+        elif n in region.itself_outputs:
             saved[n] = ("output", output_index[n])
         elif owner is not None and _same_elements(owner, n):
             # The caller may write to the output; only when that very tensor is saved does its version tell.
             saved[owner] = ("output", output_index[owner])
             rebuilt.append((n, owner))
         else:
-            outputs.append(fw.clone(n) if owner is not None or n in mutated else fw.env[n])
+            outputs.append(fw.clone(n) if owner is not None or view_root(n) in region.loose else fw.env[n])
             saved[n] = ("output", len(outputs) - 1)
     _store(fw, joint)
     for n in (*saved, *joint.tangents):
@@ -277,6 +288,16 @@ def _store(fw: _Builder, joint: Joint) -> None:
         target = joint.inputs[index]
         node = fw.graph.call_function(aten.copy_.default, (fw.env[target], value), {})
         node.meta["val"] = target.meta["val"]
+
+
+_COPIED = 1 << 20  # bytes
+
+
+def is_copied(n: fx.Node) -> bool:
+    """Whether an input or output that eager does not keep, which the caller may write, is saved as a copy. Large ones are
+    saved themselves: a write to one before the backward is an error there."""
+    value = n.meta["val"]
+    return isinstance(value, torch.Tensor) and size_bytes(n) <= _COPIED and not overlaps_itself(value)
 
 
 def _mutated(joint: Joint) -> set[fx.Node]:

@@ -192,6 +192,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is prim.device.default:
             return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
+        if self.differentiates and self._depth == 0:
+            _refuse_gradient(func, args, kwargs or {})
         out = self._value(func, types, args, kwargs or {})
         return self._separate(func, out) if self._depth == 0 else out
 
@@ -383,6 +385,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for i, item in enumerate(out if isinstance(out, (tuple, list)) else ()):
             if isinstance(item, torch.Tensor):
                 self._attach(self.graph.create_node("call_function", operator.getitem, (node, i)), item)
+
+
+def _refuse_gradient(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises for what eager's nodes refuse when their gradient is asked for, and functionalisation allows: writes of floats
+    to integers, which it casts (the gradient of `addcdiv` by an integer)."""
+    if func is not aten._to_copy.default:
+        return
+    given, wanted = args[0].dtype, kwargs.get("dtype")
+    if wanted is not None and not torch.can_cast(given, wanted):
+        raise AutogradUnsupported("no gradient", f"{given} is written to {wanted}", "the graph runs eagerly")
 
 
 def _fold_view(recorder: Recorder, x: torch.Tensor, size: Sequence[int]) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ not depend on is replaced by zeros.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,7 +26,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint
-from pycompiler.autograd.partition import Partition
+from pycompiler.autograd.partition import Partition, is_copied
+from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir.effects import draws
 from pycompiler.ir.texts import drop_text_with
@@ -45,11 +47,13 @@ def transformed(
 
 
 class Replay:
-    """`watched`: the inputs whose weak references the forward keeps, in order; `random`: the devices whose generators'
+    """`watched`: the inputs to which the forward keeps references, in order, weak ones but for `held`, which are small and
+    which else nobody may have; `random`: the devices whose generators'
     states it keeps."""
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, part: Partition, examples: Sequence[Any], name: str) -> None:
         self.module = _bare(gm)
+        self.joint = joint
         self.name = name
         self.origins = joint.origins
         self.differentiable = joint.differentiable
@@ -57,17 +61,30 @@ class Replay:
         self.count = len(joint.inputs)
         self.written = set(joint.written)
         self.likes = [_Like(e) if isinstance(e, torch.Tensor) else e for e in examples]
-        needed = _inputs_of_gradients(joint)
-        place = {n: j for j, n in enumerate(n for n in part.saved_nodes if isinstance(n.meta["val"], torch.Tensor))}
-        self.saved = {i: place[joint.inputs[i]] for i in needed if joint.inputs[i] in place}
-        rest = [i for i in needed if i not in self.saved]
-        # An input that the graph writes has another value now, and what is saved of the old one has no history.
-        self.lost = [joint.inputs[i].name for i in rest if i in self.written]
-        self.lost += [joint.inputs[i].name for i in self.saved if i in self.written and self.likes[i].requires_grad]
-        self.watched = [i for i in rest if i not in self.written]
         self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]
+        self._find(part)
+
+    def of(self, part: Partition) -> Replay:
+        """The replay for a node that saves what `part` says."""
+        other = copy.copy(self)
+        other._find(part)
+        return other
+
+    def _find(self, part: Partition) -> None:
+        inputs, needed = self.joint.inputs, _inputs_of_gradients(self.joint)
+        tensors = [j for j, n in enumerate(part.saved_nodes) if isinstance(n.meta["val"], torch.Tensor)]
+        place = {part.saved_nodes[j]: p for p, j in enumerate(tensors)}
+        # A copy has no history: of an input that requires grad it is no use.
+        copies = {n for n, (kind, _) in zip(part.saved_nodes, part.saved, strict=True) if kind == "output"}
+        found = {i: place[inputs[i]] for i in needed if inputs[i] in place}
+        self.saved = {i: p for i, p in found.items() if inputs[i] not in copies or not self.likes[i].requires_grad}
+        rest = [i for i in needed if i not in self.saved]
+        # An input that the graph writes has another value now.
+        self.lost = [self.names[i] for i in rest if i in self.written]
+        self.watched = [i for i in rest if i not in self.written]
+        self.held = {i for i in self.watched if i in self.joint.arrived and is_copied(inputs[i])}
 
     # what the forward keeps ----------------------------------------------------------------------------------------
     def state(self) -> list[torch.Tensor]:
@@ -111,6 +128,8 @@ class Replay:
         inputs = [like.zeros() if isinstance(like, _Like) else like for like in self.likes]
         for i, j in self.saved.items():
             inputs[i] = saved[j]
+        if self.watched and not ctx.watched:
+            raise RuntimeError(TWICE)
         for i, (reference, version) in zip(self.watched, ctx.watched if self.watched else (), strict=True):
             value = reference()
             if value is None:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from pycompiler import _native
-from pycompiler.autograd.joint import Joint, Output
+from pycompiler.autograd.joint import Joint, Output, Way
 from pycompiler.autograd.partition import Partition, without_tangents
 from pycompiler.autograd.replay import Replay, transformed
-from pycompiler.autograd.saved import Saved, unchanged
+from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
 from pycompiler.ir.texts import keep_text
 from pycompiler.logs import stage
 
@@ -141,80 +141,137 @@ class _Like:
 def differentiable(
     joint: Joint, part: Partition, forward: Compiled, compiler: BackwardCompiler, again: Replay, name: str
 ) -> Compiled:
-    """The pair behind one autograd Function: takes the graph inputs, returns the fresh outputs."""
-    scope: dict[str, Any] = {"forward_graph": forward, "state": again.state, "ref": weakref.ref}
+    """The autograd Functions around the pair: takes the graph inputs, returns the fresh outputs.
+
+    Mostly it is one, which takes all inputs. Where gradients of some outputs reach other nodes than those of others
+    (`Joint.ways`), or of none an input's, each way has a Function, which takes the inputs that it reaches.
+    """
+    ways, tracked = joint.ways(), {i for i, n in enumerate(joint.inputs) if n.meta.get("requires_grad")}
+    if len(ways) == 1 and (ways[0].inputs == tracked or not ways[0].inputs):
+        lone = Node(joint, part, part, again, range(len(joint.tangents)), range(len(joint.inputs)), alone=True)
+        return _function(lone, compiler, name, forward)
+    nodes = [_node_of(joint, part, again, way, tracked) for way in ways]
+    scope: dict[str, Any] = {"forward_graph": forward, "state": again.state}
+    scope |= {"set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled}
+    lines = ["def run(*args):", "    before = grad_mode()", "    set_grad(False)", "    try:"]
+    lines += [f"        rng = {'state()' if again.random else 'None'}", "        outs = forward_graph(*args)"]
+    lines += ["    finally:", "        set_grad(before)"]
+    made = {k: f"outs[{k}]" for k in range(len(joint.fresh))}
+    for j, node in enumerate(nodes):
+        scope[f"apply{j}"] = _function(node, compiler, name, forward)
+        lines.append(f"    made{j} = apply{j}(args, outs, rng, {', '.join(f'args[{i}]' for i in node.inputs)})")
+        made |= {k: f"made{j}[{p}]" for p, k in enumerate(node.outputs)}
+    lines.append(f"    return ({' '.join(f'{made[k]},' for k in range(len(joint.fresh)))})")
+    return _build("run", lines, scope)  # type: ignore[no-any-return]
+
+
+class Node:
+    """A node of autograd's graph that a call makes.
+
+    whole: what all of them save; part: what this one saves. outputs: the fresh outputs whose gradients, and inputs: the
+    inputs to whose gradients it leads. alone: there is no other, and its forward runs the graph.
+    """
+
+    def __init__(
+        self, joint: Joint, whole: Partition, part: Partition, again: Replay, tangents: Iterable[int],
+        inputs: Iterable[int], *, alone: bool
+    ) -> None:  # fmt: skip
+        self.joint, self.whole, self.part, self.again = joint, whole, part, again
+        self.tangents, self.inputs, self.alone = list(tangents), list(inputs), alone
+        self.others = frozenset(range(len(joint.tangents))) - frozenset(self.tangents)
+        self.differentiable = [joint.tangent_of[k] for k in self.tangents]
+        self.outputs = list(range(len(joint.fresh))) if alone else self.differentiable
+        self.kept = joint.kept(self.tangents)
+        itself = {("fresh", i) if kind == "output" else ("input", i) for kind, i in part.saved}
+        self.watched = sorted(k for k in self.kept if k not in itself and (k[0] == "fresh" or again.has_version(k[1])))
+
+    @property
+    def takes_apart(self) -> bool:
+        """Whether backwards of some outputs take of what is saved what they need, and leave the rest."""
+        return len(self.tangents) > 1 and any(isinstance(n.meta["val"], torch.Tensor) for n in self.part.saved_nodes)
+
+
+def _node_of(joint: Joint, part: Partition, again: Replay, way: Way, tracked: set[int]) -> Node:
+    others = frozenset(range(len(joint.tangents))) - frozenset(way.tangents)
+    mine = without_tangents(joint, part, others) if others else part
+    return Node(joint, part, mine, again.of(mine), way.tangents, sorted(way.inputs or tracked), alone=False)
+
+
+def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compiled) -> Compiled:
+    scope: dict[str, Any] = {
+        "forward_graph": forward,
+        "state": node.again.state,
+        "ref": weakref.ref,
+        "held": held,
+        "version": version,
+    }
     members = {
-        "forward": staticmethod(_build("forward", _forward_lines(joint, part, again), scope)),
-        "backward": staticmethod(_backward(joint, part, compiler, again)),
+        "forward": staticmethod(_build("forward", _forward_lines(node), scope)),
+        "backward": staticmethod(_backward(node, compiler)),
     }
     function = type(f"Compiled_{name}", (torch.autograd.Function,), members)
     # Not Function.apply: its checks for functorch are the caller's guards on dispatch keys.
     return super(torch.autograd.Function, function).apply  # type: ignore[misc,no-any-return]
 
 
-def _forward_lines(joint: Joint, part: Partition, again: Replay) -> list[str]:
+def _forward_lines(node: Node) -> list[str]:
+    joint, part, again = node.joint, node.part, node.again
     fresh = len(joint.fresh)
     saved = [f"args[{i}]" if kind == "input" else f"outs[{i}]" for kind, i in part.saved]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
     tensors = [s for s, t in zip(saved, is_tensor, strict=True) if t]
     others = [s for s, t in zip(saved, is_tensor, strict=True) if not t]
-    fixed = [f"outs[{i}]" for i, d in enumerate(joint.differentiable) if not d]
-    lines = ["def forward(ctx, *args):"]
-    if again.random:
-        lines.append("    ctx.rng = state()")
-    lines.append("    outs = forward_graph(*args)")
+    fixed = [f"outs[{k}]" for k in node.outputs if not joint.differentiable[k]]
+    if node.alone:
+        lines = ["def forward(ctx, *args):"]
+        if again.random:
+            lines.append("    ctx.rng = state()")
+        lines.append("    outs = forward_graph(*args)")
+    else:
+        lines = ["def forward(ctx, args, outs, rng, *reached):"]
+        if again.random:
+            lines.append("    ctx.rng = rng")
     if tensors:
         lines.append(f"    ctx.save_for_backward({', '.join(tensors)})")
     if others:
         lines.append(f"    ctx.numbers = ({', '.join(others)},)")
-    if _takes_apart(joint, part):
+    if node.takes_apart:
         versions = [f"args[{i}]._version" for kind, i in part.saved if kind == "input" and joint.is_tensor(i)]
         lines.append(f"    ctx.versions = ({' '.join(f'{v},' for v in versions)})")
     if again.watched:
         watched = [
-            f"(ref(args[{i}]), {f'args[{i}]._version' if again.has_version(i) else None})" for i in again.watched
+            f"({'held' if i in again.held else 'ref'}(args[{i}]), {f'args[{i}]._version' if again.has_version(i) else None})"
+            for i in again.watched
         ]
         lines.append(f"    ctx.watched = ({', '.join(watched)},)")
-    if made := _watched_outputs(joint, part):
-        lines.append(f"    ctx.made = ({' '.join(f'(ref(outs[{k}]), outs[{k}]._version),' for k in made)})")
+    if node.watched:
+        counted = {m.index for m in joint.mutations if m.how != "hidden"}  # the epilogue writes them, once
+        kept = [
+            f"version(args[{i}], {int(i in counted)})" if kind == "input" else f"version(outs[{i}], 0)"
+            for kind, i in node.watched
+        ]
+        lines.append(f"    ctx.kept = ({', '.join(kept)},)")
     if fixed:
         lines.append(f"    ctx.mark_non_differentiable({', '.join(fixed)})")
     lines.append("    ctx.set_materialize_grads(False)")
     count = len(part.forward.graph.output_node().args[0])  # type: ignore[arg-type]
-    lines.append("    return tuple(outs)" if count == fresh else f"    return tuple(outs[:{fresh}])")
+    if node.alone:
+        lines.append("    return tuple(outs)" if count == fresh else f"    return tuple(outs[:{fresh}])")
+    else:
+        lines.append(f"    return ({' '.join(f'outs[{k}],' for k in node.outputs)})")
     return lines
 
 
-def _takes_apart(joint: Joint, part: Partition) -> bool:
-    """Whether backwards of some outputs take of what is saved what they need, and leave the rest."""
-    return len(joint.tangents) > 1 and any(isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes)
-
-
-def _watched_outputs(joint: Joint, part: Partition) -> list[int]:
-    """Fresh outputs that eager's nodes keep, and ours does not: only their versions are checked."""
-    return sorted(k for kind, k in joint.kept() if kind == "fresh" and ("output", k) not in part.saved)
-
-
-def _version_lines(joint: Joint, part: Partition, again: Replay, tangents: Sequence[int]) -> list[str]:
-    kept = joint.kept(tangents)
-    lines = [
-        f"    unchanged(ctx.watched[{j}])"
-        for j, i in enumerate(again.watched)
-        if ("input", i) in kept and again.has_version(i)
-    ]
-    made = enumerate(_watched_outputs(joint, part))
-    return lines + [f"    unchanged(ctx.made[{j}])" for j, k in made if ("fresh", k) in kept]
-
-
-def _backward(joint: Joint, part: Partition, compiler: BackwardCompiler, again: Replay) -> Any:
+def _backward(node: Node, compiler: BackwardCompiler) -> Any:
     """The backward of the pair: chooses, by what is asked of it, the function that answers."""
-    variants = _Variants(joint, part, compiler, again)
+    variants = _Variants(node, compiler)
     scope: dict[str, Any] = {
         "is_unusual": _native.PlainState(_is_unusual),
         "unusual": variants.unusual,
     }
-    names = [f"g{i}" for i in range(len(joint.fresh))]
-    tangents = joint.tangent_of
+    names = [f"g{k}" for k in node.outputs]
+    tangents = node.differentiable
+    nothing = "None, " * (len(node.inputs) if node.alone else len(node.inputs) + 3)
     lines = [
         f"def backward(ctx, {', '.join(names)}):",
         "    if is_unusual():",
@@ -222,7 +279,7 @@ def _backward(joint: Joint, part: Partition, compiler: BackwardCompiler, again: 
     ]
     if len(tangents) == 1:
         scope["defined"] = variants.make(frozenset())
-        lines += [f"    if g{tangents[0]} is None:", f"        return ({'None, ' * len(joint.inputs)})"]
+        lines += [f"    if g{tangents[0]} is None:", f"        return ({nothing})"]
         lines.append(f"    return defined(ctx, {', '.join(names)})")
     else:
         scope |= {"known": variants.known, "find": variants.find}
@@ -237,10 +294,10 @@ def _is_unusual() -> bool:
 
 
 class _Variants:
-    """The functions that run compiled backwards: one for each set of outputs that got no gradient."""
+    """The functions that run compiled backwards: one for each set of a node's outputs that got no gradient."""
 
-    def __init__(self, joint: Joint, part: Partition, compiler: BackwardCompiler, again: Replay) -> None:
-        self.joint, self.part, self.compiler, self.again = joint, part, compiler, again
+    def __init__(self, node: Node, compiler: BackwardCompiler) -> None:
+        self.node, self.compiler = node, compiler
         self.known: dict[tuple[bool, ...], Any] = {}
         self._lock = threading.Lock()
 
@@ -248,23 +305,31 @@ class _Variants:
         """The function for this pattern of missing tangents."""
         with self._lock:
             if pattern not in self.known:
-                self.known[pattern] = self.make(frozenset(k for k, missing in enumerate(pattern) if missing))
+                tangents = self.node.tangents
+                self.known[pattern] = self.make(frozenset(k for k, gone in zip(tangents, pattern, strict=True) if gone))
             return self.known[pattern]
 
     def make(self, missing: frozenset[int]) -> Any:
-        part = without_tangents(self.joint, self.part, missing) if missing else self.part
+        node, gone = self.node, missing | self.node.others
+        part = without_tangents(node.joint, node.whole, gone) if missing else node.part
         scope: dict[str, Any] = {"coerce": _coerce, "clear": _clear, "again": self.again, "dense": torch.strided}
-        scope |= {"lazy": LazyBackward(part.backward, self.compiler), "unchanged": unchanged}
-        tangents = [k for k in range(len(self.joint.tangents)) if k not in missing]
-        checks = _version_lines(self.joint, self.part, self.again, tangents)
-        if _takes_apart(self.joint, self.part):
-            scope["saved"] = Saved(self.joint, self.part, part, tangents, self._positions)
-        return _build("gradients", _gradient_lines(self.joint, part, missing, scope, checks), scope)
+        scope |= {"lazy": LazyBackward(part.backward, self.compiler), "keeps_graph": keeps_graph}
+        tangents = [k for k in node.tangents if k not in missing]
+        if node.takes_apart:
+            scope["saved"] = Saved(node.joint, node.part, part, tangents, self._positions)
+        return _build("gradients", _gradient_lines(node, part, tangents, scope), scope)
 
     def _positions(self, tangents: Sequence[int]) -> set[int]:
-        pattern = tuple(k not in tangents for k in range(len(self.joint.tangents)))
-        saved: Saved = self.find(pattern).__globals__["saved"]
+        saved: Saved = self.find(tuple(k not in tangents for k in self.node.tangents)).__globals__["saved"]
         return {*saved.positions, *saved.checked}
+
+    def again(self, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The gradients, from the captured graph."""
+        if self.node.alone:
+            return self.node.again(ctx, tangents)
+        given = dict(zip(self.node.outputs, tangents, strict=True))
+        found = self.node.again(ctx, [given.get(k) for k in range(len(self.node.joint.fresh))])
+        return (None, None, None, *(found[i] for i in self.node.inputs))
 
     def unusual(self, backward: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """Where autocast is on (its casts are in the graph), or gradients are differentiated or transformed."""
@@ -274,15 +339,13 @@ class _Variants:
             return backward(ctx, *tangents)  # type: ignore[no-any-return]
 
 
-def _gradient_lines(
-    joint: Joint, part: Partition, missing: frozenset[int], scope: dict[str, Any], checks: Sequence[str]
-) -> list[str]:
-    names = [f"g{i}" for i in range(len(joint.fresh))]
-    tangents = [k for j, k in enumerate(joint.tangent_of) if j not in missing]
-    nodes = [n for j, n in enumerate(joint.tangents) if j not in missing]
+def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: dict[str, Any]) -> list[str]:
+    joint = node.joint
+    names = [f"g{k}" for k in node.outputs]
+    tangents = [joint.tangent_of[k] for k in defined]
     lines = [f"def gradients(ctx, {', '.join(names)}):"]
-    for k, node in zip(tangents, nodes, strict=True):
-        like = _Like(node.meta["val"])
+    for k, tangent in zip(tangents, defined, strict=True):
+        like = _Like(joint.tangents[tangent].meta["val"])
         scope[f"like{k}"], scope[f"strides{k}"] = like, like.stride()
         lines += [
             f"    if g{k}.layout is not dense:",
@@ -293,7 +356,12 @@ def _gradient_lines(
             f"    if g{k}.stride() != strides{k} or g{k}.is_neg(){lazy}:",
             f"        g{k} = coerce(g{k}, like{k})",
         ]
-    lines += checks
+    kept = joint.kept(defined)
+    for j, watched in enumerate(node.watched):
+        if watched in kept:
+            value = (joint.inputs if watched[0] == "input" else joint.fresh)[watched[1]].meta["val"]
+            scope[f"changed{j}"] = changed(value)
+            lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
     tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors"
     if all(is_tensor):
@@ -309,11 +377,15 @@ def _gradient_lines(
         lines.append("    del tensors")
     if any(is_tensor) or "saved" in scope:
         lines.append("    clear(ctx)")
+    if node.again.held:
+        lines += ["    if not keeps_graph():", "        ctx.watched = ()"]
     lines.append("    grads = run(inputs)")
     every = joint.tangent_of
-    spelled = {"result": "grads[{}]".format, "tangent": lambda k: f"g{every[k]}"}
-    spelled["saved"] = "saved{}".format
-    results = ["None" if g is None else spelled[g[0]](g[1]) for g in part.grads]
+    spelled = {"result": "grads[{}]".format, "tangent": lambda k: f"g{every[k]}", "saved": "saved{}".format}
+    grads = [part.grads[i] for i in node.inputs]
+    results = ["None" if g is None else spelled[g[0]](g[1]) for g in grads]
+    if not node.alone:
+        results = ["None", "None", "None", *results]
     if results == [f"grads[{i}]" for i in range(len(results))]:
         lines.append("    return tuple(grads)")
     else:
@@ -355,8 +427,10 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
         return inner
     scope: dict[str, Any] = {"inner": inner, "set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled}
     scope |= {"foreach_copy": torch._foreach_copy_, "touch": torch._C._autograd._unsafe_set_version_counter}
-    lines = ["def run(*args):", "    outs = inner(*args)"]
+    lines = ["def run(*args):"]
+    # Before anything is saved: what autograd's nodes kept before such a write, nobody can differentiate.
     lines += [f"    touch((args[{i}],), (args[{i}]._version + 1,))" for i in joint.touched]
+    lines.append("    outs = inner(*args)")
     lines += _mutation_lines(joint)
     for k, output in enumerate(joint.outputs):
         lines += _output_lines(k, output, scope)

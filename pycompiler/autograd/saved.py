@@ -8,7 +8,6 @@ written and `b` goes backward.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,9 +16,9 @@ import torch
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition
 
-_keeps_graph: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
+keeps_graph: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 
-_TWICE = (
+TWICE = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
     "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
     "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
@@ -44,7 +43,9 @@ class Saved:
         self, joint: Joint, whole: Partition, part: Partition, tangents: Sequence[int], rest: Callable[..., set[int]]
     ) -> None:
         tensors = [j for j, n in enumerate(whole.saved_nodes) if isinstance(n.meta["val"], torch.Tensor)]
-        taken = set(range(len(whole.saved)) if part.taken is None else part.taken)
+        all_taken = range(len(whole.saved))
+        numbers = {j: p for p, j in enumerate(all_taken if whole.taken is None else whole.taken)}
+        taken = set(all_taken if part is whole else [numbers[j] for j in part.taken or ()])
         self.positions = [p for p, j in enumerate(tensors) if j in taken]
         self._paths = joint.paths
         self._nodes = frozenset[int]().union(*(joint.paths[k].nodes for k in tangents))
@@ -68,7 +69,7 @@ class Saved:
         left: Left | None = getattr(ctx, "left", None)
         freed = frozenset[int]() if left is None else left.freed
         items = self._unpacked(ctx) if left is None else self._from(left)
-        if not _keeps_graph():
+        if not keeps_graph():
             if freed not in self._rest:
                 self._rest[freed] = self._after(freed)
             rest = self._rest[freed]
@@ -96,10 +97,11 @@ class Saved:
 
     def _from(self, left: Left) -> list[Any]:
         if self._nodes & left.freed:
-            raise RuntimeError(_TWICE)
+            raise RuntimeError(TWICE)
         for item in (left.tensors[p] for p in self.checked):
             if item is not None and item[0]._version != item[1]:
-                raise RuntimeError(_modified(*item))
+                value, expected = item
+                raise RuntimeError(_modified(f"{value.type()} {list(value.shape)}", value._version, expected))
         return left.tensors
 
     def _after(self, freed: frozenset[int]) -> tuple[frozenset[int], set[int]] | None:
@@ -109,17 +111,35 @@ class Saved:
         return (freed, self._rest_of(others)) if others else None
 
 
-def unchanged(watched: tuple[weakref.ref[torch.Tensor], int]) -> None:
-    """Raises as autograd does when a tensor, which eager would have kept for the backward, has been written."""
-    value = watched[0]()
-    if value is not None and value._version != watched[1]:
-        raise RuntimeError(_modified(value, watched[1]))
+def held(value: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """A reference to `value`, as weak ones are called, that keeps it."""
+    return lambda: value
 
 
-def _modified(value: torch.Tensor, version: int) -> str:
+def version(value: torch.Tensor, writes: int) -> tuple[torch.Tensor, int]:
+    """A tensor without memory that counts the writes to `value`, even when that is gone; and their number after `writes`."""
+    counter = value.detach()
+    counter.data = _NOTHING
+    return counter, value._version + writes
+
+
+_NOTHING = torch.empty(0)
+
+
+def changed(value: torch.Tensor) -> Callable[[torch.Tensor, int], None]:
+    """What raises as autograd does when a tensor like `value`, which eager would have kept, has been written."""
+    kind, shape = value.type(), list(value.shape)
+
+    def fail(counter: torch.Tensor, expected: int) -> None:
+        raise RuntimeError(_modified(f"{kind} {shape}", counter._version, expected))
+
+    return fail
+
+
+def _modified(value: str, version: int, expected: int) -> str:
     return (
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{value.type()} {list(value.shape)}] is at version {value._version}; expected version {version} instead. "
+        f"[{value}] is at version {version}; expected version {expected} instead. "
         "Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
         "torch.autograd.set_detect_anomaly(True)."
     )

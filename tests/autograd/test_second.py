@@ -221,10 +221,27 @@ def test_an_input_that_is_gone_or_changed_is_an_error() -> None:
         middle.add_(1)
     with pytest.raises(DoubleBackwardError, match="'soft': its input x has been modified"):
         torch.autograd.grad(out.sum(), x, create_graph=True)
-    out = compiled(x * 1)[0]
+    x = torch.randn(300_000, requires_grad=True)
+    out = Compiled(softmax, [x * 1], name="soft")(x * 1)[0]
     gc.collect()
     with pytest.raises(DoubleBackwardError, match="'soft': its input x is gone"):
         torch.autograd.grad(out.sum(), x, create_graph=True)
+
+
+def test_small_results_of_other_work_are_kept_for_a_second_derivative() -> None:
+    def ask(f: Any) -> Any:
+        x = vector().requires_grad_()
+        out = f(x * 2)
+        gc.collect()
+        (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        second = torch.autograd.grad(first.sum(), x)
+        with pytest.raises(RuntimeError, match="a second time"):
+            torch.autograd.grad(out.sum(), x)
+            torch.autograd.grad(out.sum(), x, create_graph=True)
+        return first, second
+
+    for fn in (lambda x: (x + 1).softmax(0) ** 2, lambda x: x.exp()):
+        same(ask(pycompiler.compile(fn)), ask(fn))
 
 
 def test_lazily_conjugated_gradients() -> None:

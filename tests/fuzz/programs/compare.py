@@ -23,6 +23,8 @@ from .program import Program
 TOLERANCE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 2e-4, torch.complex64: 2e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}  # fmt: skip
 UNIT = {torch.float64: 2.0**-52, torch.complex128: 2.0**-52, torch.float32: 2.0**-22, torch.complex64: 2.0**-22, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}  # fmt: skip
 NOISY_RUNS = 16
+# Errors that are eager's own bugs: the gradient of a real `sgn` is a zero without memory, which `std`'s gradient writes to.
+EAGERS_OWN = ("ZeroTensors are immutable",)
 ALLOWED = 20.0  # times the movement of eager's own result
 
 
@@ -53,6 +55,8 @@ def compare(program: Program, device: str = "cpu", backend: str = "native", call
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = observe(fn, make, program)
+        if expected.error is not None and any(text in str(expected.error) for text in EAGERS_OWN):
+            return Verdict("raises", "a bug of eager's own")
         compiled = compiler(fn, backend=backend)
         for call in range(calls):
             got = observe(compiled, make, program)

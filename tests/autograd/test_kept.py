@@ -1,0 +1,251 @@
+"""What eager's nodes keep for the backward, and whom a gradient reaches, decide which writes are errors: ours are the same.
+
+Each program runs compiled and eagerly, and both differentiate its results, or raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from ad_helpers import fakes, lifted
+
+import pycompiler
+from pycompiler.autograd.decompositions import default_decompositions
+from pycompiler.autograd.joint import trace_joint
+from pycompiler.autograd.partition import partition
+
+MODIFIED = "needed for gradient computation has been modified by an inplace operation"
+BACKENDS = ["native", "aot_eager"]
+
+
+def gradients(fn: Callable[..., Any], args: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    args = [a.clone().requires_grad_(a.requires_grad) for a in args]
+    arrived = [a * 1 if a.requires_grad and a.dim() == 1 else a for a in args]  # vectors are results of other work
+    results = [r for r in fn(*arrived) if r.requires_grad]
+    torch.autograd.backward([r.square().sum() for r in results])
+    return [a.grad for a in args]
+
+
+def same(fn: Callable[..., Any], args: Sequence[torch.Tensor], backend: str) -> None:
+    wanted = gradients(fn, args)
+    for got, want in zip(gradients(pycompiler.compile(fn, backend=backend), args), wanted, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def both_raise(fn: Callable[..., Any], args: Sequence[torch.Tensor], backend: str, match: str = MODIFIED) -> None:
+    for f in (fn, pycompiler.compile(fn, backend=backend)):
+        with pytest.raises(RuntimeError, match=match):
+            gradients(f, args)
+
+
+def vector(*, grad: bool = True) -> torch.Tensor:
+    return torch.linspace(0.1, 1, 4, dtype=torch.float64).requires_grad_(grad)
+
+
+def matrix(*, grad: bool = True) -> torch.Tensor:
+    return torch.linspace(0.1, 1, 16, dtype=torch.float64).view(4, 4).requires_grad_(grad)
+
+
+# -- whom a gradient reaches ------------------------------------------------------------------------------------------
+
+
+def unreached(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t = a.sin()
+    kept = t * t
+    t.mul_(2)  # nobody can differentiate `kept` any more
+    if kept.sum() > 100:
+        return (a,)
+    kept += 1
+    return (b.cos(),)  # of the same graph
+
+
+def dead(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t = a.sin()
+    kept = t * t
+    t.mul_(2)
+    if kept.sum() > 100:
+        return (a,)
+    return (b.cos() * (kept > 0),)  # read, without a gradient
+
+
+def twice(a: torch.Tensor, b: torch.Tensor) -> Any:
+    s, t = a.sin(), b.sin()
+    if s.sum() > 100:
+        return (a,)
+    s.mul_(2)  # three results, two ways
+    t.mul_(3)
+    return (t.exp(), t.cos(), s)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [unreached, dead, twice])
+def test_gradients_reach_whom_they_reach_in_eager(fn: Any, backend: str) -> None:
+    same(fn, [vector(), vector()], backend)
+    same(fn, [vector(), matrix()], backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ways_go_one_after_the_other(backend: str) -> None:
+    def fn(a: torch.Tensor, b: torch.Tensor) -> Any:
+        return a.sin() * 2, b.exp(), (a * b).cos(), a.detach() + 1
+
+    def ask(f: Any, order: Sequence[int], create_graph: bool) -> Any:
+        leaves = [vector(), vector()]
+        arrived = [leaf * 1 for leaf in leaves]
+        results = f(*arrived)
+        assert not results[3].requires_grad
+        found = []
+        for k in order:
+            given = torch.autograd.grad(
+                results[k].sum(), leaves, allow_unused=True, retain_graph=True, create_graph=create_graph
+            )
+            if create_graph:
+                total = sum(g.square().sum() for g in given if g is not None)
+                given += torch.autograd.grad(total, leaves, allow_unused=True, retain_graph=True)
+            found.append(given)
+        return found
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for create_graph in (False, True):
+        for order in ([0, 1, 2], [2, 1, 0]):
+            for got, want in zip(ask(compiled, order, create_graph), ask(fn, order, create_graph), strict=True):
+                assert [g is None for g in got] == [w is None for w in want]
+                for g, w in zip(got, want, strict=True):
+                    if w is not None:
+                        torch.testing.assert_close(g, w)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_random_numbers_of_two_ways(backend: str) -> None:
+    def fn(a: torch.Tensor, b: torch.Tensor) -> Any:
+        return F.dropout(a.exp(), 0.5), F.dropout(b.sin(), 0.5)
+
+    def ask(f: Any) -> Any:
+        torch.manual_seed(3)
+        a, b = (vector() for _ in range(2))
+        results = f(a * 1, b * 1)
+        return [
+            *torch.autograd.grad(results[1].sum(), b, retain_graph=True),
+            *torch.autograd.grad(results[0].square().sum(), a, create_graph=True),
+        ]
+
+    for got, want in zip(ask(pycompiler.compile(fn, backend=backend)), ask(fn), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+# -- what eager keeps -------------------------------------------------------------------------------------------------
+
+
+def output_that_is_gone(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t = a.exp()
+    if t.sum() > 100:
+        return (a,)
+    t.add_(1)  # exp keeps its result; the name goes
+    return (t * 2,)
+
+
+def input_that_is_gone(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t = b.detach() + 1
+    if t.sum() > 1000:
+        return (a,)
+    u = (t * 2).sin()  # of a graph that `t` came to
+    r = a * t
+    if u.sum() > 1000:
+        return (a,)
+    t.add_(1)
+    return (r,)
+
+
+def result_without_need(a: torch.Tensor, b: torch.Tensor) -> Any:
+    index = torch.zeros(4, dtype=torch.int64)
+    t = a.scatter_reduce(0, index, b.detach(), "sum")  # keeps its result, which a sum does not need
+    if t.sum() > 1000:
+        return (a,)
+    t.mul_(2)
+    return (t,)
+
+
+def written_input(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t = b.detach() + 1
+    if t.sum() > 1000:
+        return (a,)
+    t.mul_(2)
+    r = a * t  # keeps what `t` is after the write
+    if r.sum() > 1000:
+        return (a,)
+    t.add_(1)
+    return (r,)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [output_that_is_gone, input_that_is_gone, result_without_need, written_input])
+def test_writes_to_what_eager_keeps_raise(fn: Any, backend: str) -> None:
+    both_raise(fn, [vector(), vector(grad=False)], backend)
+
+
+# -- what eager does not keep -----------------------------------------------------------------------------------------
+
+
+def output_of_a_norm(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t = F.layer_norm(a, (4,))
+    r = t * 2
+    if r.sum() > 1000:
+        return (a,)
+    t += 1
+    return (r,)
+
+
+def read_by_a_comparison(a: torch.Tensor, b: torch.Tensor) -> Any:
+    r = torch.where(a >= 0.3, a, -a)
+    if r.sum() > 1000:
+        return (a,)
+    a[2:3] = 2
+    return (r,)
+
+
+def computed_again(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t = b.detach() * 3
+    if t.sum() > 1000:
+        return (a,)
+    r = a * (t + 1).sin()  # keeps the sine
+    if r.sum() > 1000:
+        return (a,)
+    t.zero_()
+    return (r,)
+
+
+def written_by_itself(a: torch.Tensor, b: torch.Tensor) -> Any:
+    b[:] = b  # moves the version only, before it is kept
+    return (a * b,)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [output_of_a_norm, read_by_a_comparison, computed_again, written_by_itself])
+def test_writes_to_what_eager_does_not_keep_are_no_errors(fn: Any, backend: str) -> None:
+    same(fn, [vector(), vector(grad=False)], backend)
+
+
+def test_large_arguments_are_saved_as_they_are() -> None:
+    """A copy of a large argument that eager does not keep would cost what the cut saves."""
+    for rows, itself in ((8, False), (300_000, True)):
+        gm, _ = lifted(lambda x, y: ((x + y) * 2).sin(), [torch.randn(rows, requires_grad=True), torch.randn(rows)])
+        examples = fakes(gm)
+        joint = trace_joint(gm, examples, examples[0].fake_mode, default_decompositions())
+        assert ({kind for kind, _ in partition(joint).saved} == {"input"}) is itself
+
+
+# -- what eager's nodes refuse ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_that_eager_writes_to_integers_raise(backend: str) -> None:
+    count = torch.arange(1, 5)
+    args = [vector(), vector(grad=False)]
+    both_raise(
+        lambda a, b: (torch.addcdiv(b, a, count),), args, backend, "can't be cast to the desired output type Long"
+    )
+    same(lambda a, b: (torch.addcdiv(a, b, count),), args, backend)
