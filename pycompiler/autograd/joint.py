@@ -39,7 +39,7 @@ from pycompiler.autograd.recorder import (
 )
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import Step, as_one_of_several, strided_step, under_no_grad, view_root, view_steps
-from pycompiler.ir.effects import stays
+from pycompiler.ir.effects import node_stays
 
 aten = torch.ops.aten
 
@@ -829,7 +829,7 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
 def drop_dead(graph: fx.Graph) -> None:
     """Erase nodes without users; operators that do more than compute their results stay."""
     for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output") and not stays(node.target):
+        if not node.users and node.op not in ("placeholder", "output") and not node_stays(node):
             graph.erase_node(node)
 
 

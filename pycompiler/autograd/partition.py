@@ -25,7 +25,7 @@ from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.recompute import is_cheap, recompute_cost, size_bytes
 from pycompiler.autograd.recorder import is_dense, overlaps_itself
 from pycompiler.autograd.views import view_parent, view_root
-from pycompiler.ir.effects import ordered, stays
+from pycompiler.ir.effects import node_stays, ordered
 
 aten = torch.ops.aten
 
@@ -275,7 +275,7 @@ def _forward(joint: Joint, backward: set[fx.Node], wanted: Sequence[fx.Node]) ->
     fw = _Builder(joint)
     for n in joint.inputs:
         fw.placeholder(n)
-    staying = [n for n in joint.graph.nodes if n not in backward and stays(n.target)]
+    staying = [n for n in joint.graph.nodes if n not in backward and node_stays(n)]
     fw.emit(_ancestors([*joint.fresh, *wanted, *staying, *(value for _, value in joint.stores)]))
     return fw
 

@@ -9,10 +9,13 @@ Writes to arguments are another matter: the version counters of the arguments te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import Node
 
 aten = torch.ops.aten
 
@@ -48,6 +51,27 @@ def acts(op: object) -> bool:
 def raises(op: object) -> bool:
     """Refuses some values of its arguments: a call whose result nobody reads runs nevertheless."""
     return isinstance(op, OpOverload) and op.namespace == "aten" and op.overloadpacket.__name__ in _RAISING
+
+
+_DIVIDING = frozenset(("floor_divide", "remainder", "fmod", "div"))
+
+
+@cache
+def _divides(op: object) -> bool:
+    return isinstance(op, OpOverload) and op.namespace == "aten" and op.overloadpacket.__name__.rstrip("_") in _DIVIDING
+
+
+def divides(op: object, args: Sequence[Any], results: Sequence[Any]) -> bool:
+    """A division of integers on the CPU, which raises for some divisors.  `results`: tensors or buffers, where known."""
+    if not _divides(op) or (len(args) > 1 and isinstance(args[1], int) and args[1] != 0):
+        return False
+    known = [r for r in results if hasattr(r, "dtype")]
+    return not any(r.dtype.is_floating_point or r.device.type != "cpu" for r in known)
+
+
+def node_stays(node: Node) -> bool:
+    """`stays` of a call in an ATen graph, whose arguments it may depend on."""
+    return stays(node.target) or divides(node.target, node.args, [node.meta.get("val")])
 
 
 @cache

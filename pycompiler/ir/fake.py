@@ -22,7 +22,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
-from pycompiler.ir.effects import noted
+from pycompiler.ir.effects import divides, noted
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.propagate import counted, laid_out, short_path
 from pycompiler.ir.strides import as_real
@@ -109,6 +109,7 @@ def _dispatch(
             out = laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
         finally:
             mode.nested -= 1  # type: ignore[attr-defined]
+    mode.effects += divides(func, args, [out])  # type: ignore[attr-defined]
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
         return as_real(mode, func, args, kwargs, out)
     return out

@@ -1,16 +1,17 @@
-"""Which element types the kernels take: shape functions and decompositions are more lenient than they are.
+"""Which arguments the kernels take: shape functions and decompositions are more lenient than they are.
 
 In: an operator and FakeTensors. Out: nothing, or the exception that the kernel raises.
 Example: ``aten.mm`` of float32 and float64 raises, ``aten._softmax`` of int64 raises; the shape functions of both answer.
 
 The kernel itself is asked, on tensors of ones and zeros with few elements, once for each combination of element types.
-Only what it says about types counts: its other complaints may be about these tensors.
+Only what it says about types counts: its other complaints may be about these tensors.  What it says of tensors without
+elements counts as well, and what it says about arguments that share the memory that it writes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -29,22 +30,21 @@ _ABOUT_TYPES = re.compile(
 _FEW = 4096
 _MOST_ANSWERS = 20_000
 
-# Kernels that refuse an empty tensor; their shape functions do not, and a result that nobody reads would go unnoticed.
-_NOT_OF_NOTHING = {
-    op: f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the "
-    "'dim' argument."
-    for op, name in ((torch.ops.aten.max.default, "max"), (torch.ops.aten.min.default, "min"))
-}
+_ABOUT_MEMORY = re.compile(r"single memory location")
+_LARGE = 1 << 22  # elements that arguments of one memory span
 
 _answers: dict[Any, Exception | None] = {}
 
 
 def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises what the kernel of `op` raises for arguments of these types; for what it would raise otherwise see above."""
-    if op in _NOT_OF_NOTHING and isinstance(args[0], torch.Tensor) and not args[0].numel():
-        raise RuntimeError(_NOT_OF_NOTHING[op])
     if not is_asked(op):
         return
+    tensors = list(tensors_of((args, kwargs)))
+    if tensors and not any(t.numel() for t in tensors):
+        check_nothing(op, args, kwargs)
+    if op._schema.is_mutable and len(tensors) > 1:
+        check_memory(op, args, kwargs, tensors)
     types: dict[torch.dtype, None] = {}
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
@@ -59,14 +59,52 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     except TypeError:  # an argument without a hash
         return
     if answer is _answers:
-        tensors = list(tensors_of((args, kwargs)))
         if not tensors or not all(type(t) is FakeTensor and on_host(t) for t in tensors):
             return
         if len(_answers) > _MOST_ANSWERS:
             _answers.clear()
         answer = _answers[key] = _ask(op, args, kwargs, sum(t.numel() for t in tensors) <= _FEW)
-    if isinstance(answer, Exception) and all(on_host(t) for t in tensors_of((args, kwargs))):
+    if isinstance(answer, Exception) and all(map(on_host, tensors)):
         raise type(answer)(*answer.args)
+
+
+def check_nothing(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises what a kernel says of tensors without elements: they are all alike, so whatever it says is of these.
+
+    Shape functions are more lenient (of ``max`` over a dimension without elements), and a result without elements that
+    nobody reads would go unnoticed.  Of other devices' tensors the CPU's kernel is asked, which may lack their types.
+    """
+    error = _outcome(op, args, kwargs, lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype))
+    if error is not None and (all(map(on_host, tensors_of((args, kwargs)))) or not _ABOUT_TYPES.search(str(error))):
+        raise error
+
+
+def check_memory(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
+) -> None:
+    """Raises what a kernel says of arguments that share the memory it writes: ``x[i] = x`` reads what it writes."""
+    memory: dict[int, torch.Tensor] = {}
+    ends: dict[int, int] = {}
+    for t in tensors:
+        if not isinstance(t, FakeTensor) or t.layout is not torch.strided:
+            return
+        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+        end = int(t.storage_offset() + last + 1) * t.element_size()
+        ends[_memory(t)] = max(ends.get(_memory(t), 0), end)
+    if len(ends) == len(tensors) or sum(ends.values()) > _LARGE:
+        return
+
+    def stand_in(t: torch.Tensor) -> torch.Tensor:
+        whole = memory.setdefault(_memory(t), torch.zeros(ends[_memory(t)] + 8, dtype=torch.uint8))
+        return whole[: len(whole) // 8 * 8].view(t.dtype).as_strided(t.shape, t.stride(), t.storage_offset())
+
+    error = _outcome(op, args, kwargs, stand_in)
+    if error is not None and _ABOUT_MEMORY.search(str(error)):
+        raise error
+
+
+def _memory(t: torch.Tensor) -> int:
+    return int(t.untyped_storage()._cdata)
 
 
 # Kernels behind functions check nothing, and crash: only those are asked that programs call themselves, or nearly so.
@@ -87,20 +125,32 @@ def on_host(t: torch.Tensor) -> bool:
 
 
 def _ask(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], as_it_is: bool) -> Exception | None:
-    def stand_in(value: Any) -> Any:
+    def stand_in(value: torch.Tensor) -> torch.Tensor:
+        shape = value.shape if as_it_is else [min(n, 2) for n in value.shape]
+        return (torch.ones if value.dtype.is_floating_point else torch.zeros)(shape, dtype=value.dtype)
+
+    error = _outcome(op, args, kwargs, stand_in)
+    of_few = as_it_is or isinstance(error, NotImplementedError)
+    return error if error is not None and of_few and _ABOUT_TYPES.search(str(error)) else None
+
+
+def _outcome(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], stand_in: Callable[[torch.Tensor], torch.Tensor]
+) -> Exception | None:
+    """What the kernel raises for tensors that stand for the arguments."""
+
+    def replaced(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            shape = value.shape if as_it_is else [min(n, 2) for n in value.shape]
-            return (torch.ones if value.dtype.is_floating_point else torch.zeros)(shape, dtype=value.dtype)
-        if isinstance(value, (list, tuple)):
-            return type(value)(stand_in(v) for v in value) if not isinstance(value, torch.Size) else value
+            return stand_in(value)
+        if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+            return type(value)(map(replaced, value))
         return value
 
     try:
         with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
-            op(*map(stand_in, args), **{k: stand_in(v) for k, v in kwargs.items()})
+            op(*map(replaced, args), **{k: replaced(v) for k, v in kwargs.items()})
     except Exception as error:
-        of_few = as_it_is or isinstance(error, NotImplementedError)
-        return error if of_few and _ABOUT_TYPES.search(str(error)) else None
+        return error
     return None
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir.effects import raises
+from pycompiler.ir.effects import divides, raises
 from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.ir.guards import own_place
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, checks
@@ -405,7 +405,9 @@ def _call(low: Lowering, node: fx.Node) -> Any:
     if not isinstance(node.target, torch._ops.OpOverload):
         raise LoweringError(f"{node.format_node()}: the target is no ATen operator")
     handler = LOWERINGS.get(node.target)
-    if not node.users and raises(node.target):  # wanted for the error only, which ATen's kernel raises
+    if not node.users and (
+        raises(node.target) or divides(node.target, node.args, [node.meta.get("val")])
+    ):  # wanted for the error only, which ATen's kernel raises
         return low.extern()
     if node.name in low.external:
         _hint(node, "no kernel")

@@ -51,8 +51,10 @@ def index_select(low: Lowering, x: Value, dim: int, index: Value) -> Any:
     return _selected(low, x, normal_dim(dim, x.rank), values.reshape(index, [-1]))
 
 
-def _selected(low: Lowering, x: Value, dim: int, indices: Value) -> Value:
+def _selected(low: Lowering, x: Value, dim: int, indices: Value) -> Any:
     """x with dimension `dim` replaced by the dimensions of `indices`."""
+    if x.shape[dim] == 0:  # any index is wrong, also where the result has no point at which to see it
+        return NotImplemented
     end, rule = dim + indices.rank, "column" if (dim, x.rank) == (1, 2) else "row"
 
     def emit(body: Body, i: list[Expr]) -> Val:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from pycompiler.ir.effects import stays
+from pycompiler.ir.effects import divides, stays
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import loads, numel, space_of
 from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Op, Program, Ref
@@ -90,12 +90,16 @@ def _own_vars(loop: Loop) -> Loop:
     return tidy(rewrite(loop, mapping, new, dict(new)))
 
 
+def _stays(call: Extern) -> bool:
+    return bool(call.mutates) or stays(call.op) or divides(call.op, call.args, call.out)
+
+
 def drop_dead(graph: Graph) -> Graph:
     """Removes nodes whose results nobody reads.  An Extern that does more than compute them is kept."""
     live = set(graph.kept)
     nodes: list[Node] = []
     for node in reversed(graph.nodes):
-        if live.intersection(writes_of(node)) or (isinstance(node, Extern) and (node.mutates or stays(node.op))):
+        if live.intersection(writes_of(node)) or (isinstance(node, Extern) and _stays(node)):
             nodes.append(node)
             live.update(reads_of(node))
     return replace(graph, nodes=nodes[::-1])

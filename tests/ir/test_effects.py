@@ -17,6 +17,12 @@ def test_kinds() -> None:
     assert not effects.acts(aten.sym_size.int)
     assert effects.acts(torch.ops.profiler._record_function_enter_new.default)  # another library's: unknown
     assert effects.raises(aten.gather.default)
+    whole, real = torch.ones(2, dtype=torch.int64), torch.ones(2)
+    assert effects.divides(aten.floor_divide.default, (whole, whole), [whole])
+    assert effects.divides(aten.remainder.Scalar, (whole, 0), [whole])
+    assert not effects.divides(aten.remainder.Scalar, (whole, 2), [whole])
+    assert not effects.divides(aten.floor_divide.default, (real, whole), [real])
+    assert not effects.divides(aten.div.Tensor, (whole, whole), [real])
     for plain in (aten.add.Tensor, aten.mm.default, aten.view.default):
         assert not effects.stays(plain)
         assert effects.noted(plain) == (0, 0)

@@ -1,4 +1,4 @@
-"""Kernels are asked which element types they take."""
+"""Kernels are asked which arguments they take."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.ones(shape, dtype=dtype)
 
 
+def write_itself(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x[i] = x
+    return x
+
+
 WIDE, INT, BOOL, COMPLEX = torch.float64, torch.int64, torch.bool, torch.complex64
 REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (torch.matmul, (ones(3, 3), ones(3, 3, dtype=WIDE))),
@@ -36,6 +41,23 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (torch.bitwise_and, (ones(3), ones(3))),
     (torch.sign, (ones(3, dtype=COMPLEX),)),
     (lambda x, i, y: x.index_add(0, i, y), (ones(3), torch.arange(3), ones(3, dtype=WIDE))),
+    # tensors without elements
+    (lambda x: x.max(0), (ones(0),)),
+    (lambda x: x.min(1), (ones(2, 0),)),
+    (lambda x: x.median(0), (ones(0, 2),)),
+    (lambda x: x.mode(1), (ones(3, 0, 2),)),
+    (torch.max, (ones(0),)),
+    (lambda x, i: x.index_select(0, i), (ones(0, 0), torch.tensor([0]))),
+    (lambda x, i: F.embedding(i, x), (ones(0, 0), torch.tensor([0]))),
+    # writes of what shares the memory
+    (write_itself, (ones(3), torch.tensor([0, 2, 1]))),
+    (write_itself, (ones(1), torch.tensor([0]))),
+    # integers by zero
+    (lambda i: i // (i - 1), (ones(3, dtype=INT),)),
+    (lambda i: i % (i - 1), (ones(3, dtype=torch.uint8),)),
+    (lambda i: i % 0, (ones(3, dtype=INT),)),
+    (lambda i: torch.fmod(i, i - 1), (ones(3, dtype=INT),)),
+    (lambda i: torch.div(i, i - 1, rounding_mode="trunc"), (ones(3, dtype=INT),)),
 ]
 
 
