@@ -586,7 +586,7 @@ class FrameCompiler:
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:
         found = self.family.resumes.get(code)
         if found is None:
-            function = types.FunctionType(peer.leave_alone(code), namespace, code.co_name)
+            function = with_empty_cells(peer.leave_alone(code), namespace)  # the cells come as arguments
             found = self.family.resumes[code] = new_compiled(function, self.family, positional=True)
         return found
 

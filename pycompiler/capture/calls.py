@@ -44,6 +44,7 @@ CONSTRUCTORS: dict[type, BuiltinHandler] = {}
 compare = operators.compare
 
 MAX_INLINE_DEPTH = 120
+UNHELD = 2  # references to a frame that nothing (a traceback) holds besides a variable and an argument
 OPAQUE_BASES = (int, float, complex, str, bytes, bytearray)  # instances of their subclasses are not modelled
 
 
@@ -127,10 +128,17 @@ def inline(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value
     direct, cx.direct = cx.direct, False
     frame = Frame(cx, code, fn.globals, bind_arguments(cx, fn, args, kwargs), fn.closure(cx), function=fn)
     frame.direct = direct
+    args.clear()
+    kwargs.clear()
     cx.inlined.add(code)
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE):
-        return Generator(frame)
+        return cx.placed(Generator(frame))
     _, result = run_frame(cx, frame)
+    if cx.suspended:
+        if sys.getrefcount(frame) == UNHELD:
+            frame.leave()
+        del frame
+        cx.close_dropped()
     return result
 
 

@@ -26,7 +26,7 @@ from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, Key, List, Sequence, Set, Tuple, UserKey
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.iterators import Iter
+from pycompiler.capture.values.iterators import Generator, Iter, ends_others
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import new_fake_mode
@@ -36,6 +36,7 @@ from pycompiler.ir.source import const as const_source
 
 BUDGET = 400_000
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
+ONLY_SUSPENDED = 3  # references to a generator that only `Capture.suspended`, a variable and an argument hold
 SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
 
@@ -59,6 +60,7 @@ class Capture:
         self.stop_at: int | None = None  # step before which the capture stops
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
         self.stopper: type[Exception] = Exception
+        self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
         self.inlined: set[types.CodeType] = set()
         self.module_hooks_checked: bool | None = None
         self.guard("global_state", const_source(torch), global_state())
@@ -351,6 +353,43 @@ class Capture:
                 return None
             raise
 
+    # generators that are dropped ------------------------------------------------------------------------------
+    def close_dropped(self) -> None:
+        """Close suspended generators to which the program has no reference any more: CPython does so at once.
+
+        Each reference of the program is one of ours: from a stack, a variable, a container. One that only we have left
+        (of a cycle, or of a frame of ours) keeps a generator open; then the graph breaks where it was made.
+        """
+        place = len(self.suspended)
+        while place:
+            place -= 1
+            generator = self.suspended[place]
+            if sys.getrefcount(generator) > ONLY_SUSPENDED:
+                continue
+            del self.suspended[place]
+            try:
+                generator.close(self)
+            except Raised:
+                raise Break("generator-state", "a dropped generator that raises", generator.made_at) from None
+            place = len(self.suspended)
+
+    def hold(self, exception: Value, frame: Any) -> None:
+        """The traceback of an exception holds a frame that it leaves, and so its variables."""
+        exception.__dict__.setdefault("held", []).append(frame)
+
+    def drop(self, value: Value) -> None:
+        """The root frame drops an item of its stack: an iterator that existed before may end with it, and do anything."""
+        if isinstance(getattr(value, "real", None), Iterator):
+            value = self.realize(value)
+            if ends_others(value):
+                raise Break("generator-state", f"a {value.python_type().__name__} is dropped")
+
+    def nothing_suspended(self) -> None:
+        """Where the graph ends no generator of ours may wait for an end that would run later, or never."""
+        if self.suspended:
+            made_at = min(g.made_at or 0 for g in self.suspended)
+            raise Break("generator-state", "a generator made inside of the frame", made_at)
+
     # calls ----------------------------------------------------------------------------------------------------
     def placed(self, value: Value) -> Value:
         """Remember where an iterator or a set was made: the capture stops there if it cannot outlive the graph."""
@@ -365,10 +404,13 @@ class Capture:
         )
 
     def call_direct(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """The call of a CALL instruction; a frame inlined for it (not for a builtin in between) is `direct`."""
+        """The call of a CALL instruction; a frame inlined for it (not for a builtin in between) is `direct`.
+
+        The arguments are realised, and the callee's: an inlined one empties the list.
+        """
         self.direct = True
         try:
-            return self.call(fn, args, kwargs)
+            return self.placed(self.realize(fn).call(self, args, kwargs))
         finally:
             self.direct = False
 

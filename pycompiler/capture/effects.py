@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pycompiler.capture.values.base import Cell, Value
+from pycompiler.capture.values.base import Cell, Place, Value
 from pycompiler.capture.values.containers import Dict
 from pycompiler.capture.values.objects import Object
-
-Place = tuple[str, str, str, int]
-"""File, name and qualified name of a frame's code, and the line: an entry of a traceback."""
 
 
 class Effects:
@@ -24,26 +21,22 @@ class Effects:
         self.containers: dict[int, Value] = {}
         self.globals: dict[tuple[int, str], tuple[dict[str, Any], str, Value]] = {}
         self.cells: dict[int, Cell] = {}
-        self.tracebacks: dict[int, tuple[Value, list[Place]]] = {}  # where exceptions passed, the innermost place first
+        self.tracebacks: dict[int, Value] = {}  # existing exceptions that were raised again
         self.calls: list[tuple[Value, list[Value]]] = []  # calls that wait until the graph has run (skip.DEFERRED)
 
     def __bool__(self) -> bool:
-        return bool(
-            self.attributes or self.containers or self.globals or self.cells or self.calls or self.raised_again()
-        )
+        return bool(self.attributes or self.containers or self.globals or self.cells or self.calls or self.tracebacks)
 
     def count(self) -> tuple[int, ...]:
         """How many writes of each kind are pending, calls last."""
         kinds = (self.attributes, self.containers, self.globals, self.cells, self.calls)
         return tuple(len(k) for k in kinds)
 
-    def raised_again(self) -> list[tuple[Value, list[Place]]]:
-        """The tracebacks of exceptions that existed before; a new one gets its own when it is built."""
-        return [entry for entry in self.tracebacks.values() if entry[0].source is not None]
-
     def passed(self, exception: Value, place: Place) -> None:
-        """An exception passes through a frame."""
-        self.tracebacks.setdefault(id(exception), (exception, []))[1].append(place)
+        """An exception passes through a frame. A new one gets its traceback when it is built."""
+        exception.passed = [*exception.passed, place]
+        if exception.source is not None:
+            self.tracebacks[id(exception)] = exception
 
     def mutate(self, container: Value) -> None:
         """A container is about to change; only existing ones need a replay."""

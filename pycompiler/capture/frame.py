@@ -38,6 +38,7 @@ from pycompiler.capture.bytecode.frames import (
     whole,
 )
 from pycompiler.capture.bytecode.instruction import UnitOf
+from pycompiler.capture.bytecode.resume import cell_parameters
 from pycompiler.capture.bytecode.shapes import stack_kinds
 from pycompiler.capture.codegen import Head, replay_effects, return_template
 from pycompiler.capture.context import Capture
@@ -45,6 +46,9 @@ from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Resume
 from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, List, Set, Tuple
+from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.source import Source, local
@@ -149,7 +153,7 @@ class _Session:
         self.values = values
         self.layout = FrameLayout.of(code)
         info = resume_info(code)
-        raw = set(code.co_freevars) | set(info.restored if info is not None else ())
+        raw = set(code.co_freevars) | set(cell_parameters(info))
         self.value_cells = frozenset(n for n in self.layout.cells if n not in raw and n in self.layout.params)
         self.raw_cells = raw
         self.state = torch_api.read_state()
@@ -206,6 +210,9 @@ class _Session:
 
     # results --------------------------------------------------------------------------------------------------
     def finish_return(self, cx: Capture, frame: Frame, result: Value) -> Captured:
+        if cx.suspended:
+            frame.leave()
+        cx.nothing_suspended()
         head = Head(cx, self.value_cells)
         changed = self.state_changes()
         if not cx.effects and not changed:
@@ -235,11 +242,13 @@ class _Session:
 
     def finish_break(self, cx: Capture, frames: list[Frame], record: BreakRecord) -> Captured:
         """The frame up to the instruction that broke, in the root or in a chain of direct calls below it."""
+        cx.nothing_suspended()
         head = Head(cx, self.value_cells)
         root = frames[0]
         if len(frames) > 1:
-            tail = self.leave_calls(head, frames)
-            captured = self.captured(cx, head, tail=tail)
+            let_go = build.nop()
+            tail = self.leave_calls(head, frames, let_go)
+            captured = self.captured(cx, head, tail=tail, let_go=let_go)
         else:
             instruction = root.instructions[root.ip]
             assert instruction.offset is not None
@@ -253,8 +262,11 @@ class _Session:
         captured.broke = record
         return captured
 
-    def leave_calls(self, head: Head, frames: list[Frame]) -> Code:
-        """Resume the innermost frame at its instruction, then each caller after its call with the result."""
+    def leave_calls(self, head: Head, frames: list[Frame], let_go: Code) -> Code:
+        """Resume the innermost frame at its instruction, then each caller after its call with the result.
+
+        `let_go` stands where all arguments are on the stack.
+        """
         result: Code = []
         cells: Code = []
         for frame in reversed(frames):
@@ -274,6 +286,8 @@ class _Session:
                 for i in tail:  # to a traceback the callee's resume function is the call
                     i.positions, i.lineno = instruction.positions, instruction.lineno
                 return tail
+            if inner:
+                loads = [*loads[:-1], [*loads[-1], *let_go]] if loads else loads
             result = build.call_function(build.load_const(fn), *loads)
         raise AssertionError
 
@@ -283,15 +297,16 @@ class _Session:
         kinds = stack_kinds(frame.instructions)[entry]
         if "exc" in kinds or "lasti" in kinds or len(kinds) != len(frame.stack) + len(extra):
             raise SkipFrame("a break below a call inside of an exception handler")
-        layout = ["null" if v is NULL else "value" for v in frame.stack] + ["value"] * len(extra)
+        layout = [stack_kind(v) for v in frame.stack] + ["value"] * len(extra)
         code = resume(frame.code, entry.offset, locals=tuple(names), stack=tuple(layout))
         loads: list[Code] = []
         for name in names:
             value = frame.free[name] if name in frame.free else frame.locals[name]
             loads.append(head.load_cell(value) if isinstance(value, Cell) else head.load_item(value))
-        for value in frame.stack:
+        for value, kind in zip(frame.stack, layout, strict=False):
             if value is not NULL:
-                loads.append(head.load_cell(value) if isinstance(value, Cell) else head.load_item(value))
+                load = head.load_cell(value) if isinstance(value, Cell) else head.load_item(value)
+                loads.append([*load, *build.build_list(1)] if kind == "boxed" else load)
         return Resume.of(code, frame.globals), [*loads, *extra]
 
     def live(self, frame: Frame, entry: Any) -> list[str]:
@@ -372,6 +387,7 @@ class _Session:
         tail: Code | None = None,
         at: int | None = None,
         frame: Frame | None = None,
+        let_go: Code | None = None,
     ) -> Captured:
         mutated = cx.graph.mutated_inputs()
         sources = [t.source for t in cx.graph.inputs if t.source is not None]
@@ -396,8 +412,10 @@ class _Session:
         assert tail is not None
         start = self.call_graph(head, inputs) if has_graph else []
         made_here = dict.fromkeys(i.argval for i in (*start, *head.prepare) if i.opname == "STORE_FAST")
-        left = [i for name in made_here for i in build.delete_fast(name)] if at is not None else []
-        code = distinct([*start, *head.prepare, *tail, *left])
+        left = [i for name in made_here for i in build.delete_fast(name)]  # it may have to die before we return
+        if let_go:
+            tail = [i for j in tail for i in (left if j is let_go[0] else (j,))]
+        code = distinct([*start, *head.prepare, *tail, *(left if at is not None else [])])
         if at is None:
             result.code = whole(self.code, code)
         else:
@@ -416,8 +434,10 @@ class _Session:
     def tails(self, frame: Frame, at: int) -> dict[str, Code]:
         """For each way out of the native instruction, a call of the resume function that goes on there."""
         result: dict[str, Code] = {}
-        kinds = ["null" if v is NULL else "value" for v in frame.stack]
+        kinds = [stack_kind(v) for v in frame.stack]
         instruction = frame.instructions[frame.ip]
+        if instruction.opname == "GET_ITER":
+            kinds[-1] = "value" if isinstance(frame.stack[-1], (Const, List, Tuple, Dict, Set)) else "boxed"
         bound = {*frame.locals, *frame.free}
         if instruction.opname in ("STORE_FAST", "DELETE_FAST"):
             bound = (
@@ -428,7 +448,7 @@ class _Session:
             names = [n for n in self.live(frame, entry) if n in bound]
             depth = len(kinds) + exit_.effect
             layout = (kinds + ["value"] * max(0, exit_.effect))[:depth]
-            if layout and pushes_result(instruction.opname, key):
+            if layout and pushes_result(instruction.opname, key) and instruction.opname != "GET_ITER":
                 layout[-1] = "value"
             if loads_method(instruction):
                 layout[-2:] = ["value", "null"] if NULL_AFTER_CALLABLE else ["null", "value"]
@@ -438,6 +458,11 @@ class _Session:
             fn = Resume.of(code, self.namespace)
             result[key] = tail_call(TAIL_CALL, fn, tuple(names), info.stack, prefix=f"__tail_{key}_")
         return result
+
+
+def stack_kind(value: Value) -> str:
+    """How a resume function gets an item of the stack (see `bytecode.resume`)."""
+    return "null" if value is NULL else "boxed" if ends_others(value) else "value"
 
 
 def in_head(frame: Frame) -> bool:

@@ -132,22 +132,47 @@ class Frame:
             if not hasattr(e, "pycompiler_place"):  # where the capture was, for reports of internal errors
                 e.pycompiler_place = (self.cx.user_stack, self.current.opname)  # type: ignore[attr-defined]
             raise
+        if self.cx.suspended:
+            self.cx.close_dropped()
 
     def unwind(self, raised: Raised) -> None:
         """Continue at the handler of the current instruction, or leave the frame."""
         if not self.current.opname.startswith(RERAISES) or self.current.opname == "RAISE_VARARGS" and self.current.arg:
             self.cx.passing(raised.value)
         entry = self.current.handler
+        if self.cx.suspended and not self.root:
+            self.cx.hold(raised.value, self)
+        kept = 0 if entry is None else entry.depth
+        if self.root:
+            for value in reversed(self.stack[kept:]):
+                self.cx.drop(value)
+        del self.stack[kept:]
         if entry is None:
             try:
                 raise raised
             finally:
                 del raised  # which holds this frame of ours by its traceback
-        del self.stack[entry.depth :]
         if entry.lasti:
             self.push(self.cx.make(self.current.offset or 0))
         self.push(raised.value)
         self.jump(entry.target)
+
+    def leave(self) -> None:
+        """The frame has returned: it lets go of its variables, one after the other."""
+        for name in [*self.code.co_varnames, *self.code.co_cellvars]:
+            if self.locals.pop(name, None) is not None:
+                self.cx.close_dropped()
+        self.locals.clear()
+        self.free.clear()
+        self.cx.close_dropped()
+
+    def cleans_up(self) -> bool:
+        """Whether the generator that is suspended here runs code of the program when it is closed."""
+        entry = self.current.handler
+        while entry is not None and entry.target.opname == "CLEANUP_THROW":
+            entry = entry.target.handler
+        # 3.12 has every generator's body in a handler of its own, which makes a RuntimeError of StopIteration
+        return entry is not None and entry.target.opname != "CALL_INTRINSIC_1"
 
     def delegate(self) -> Value | None:
         """The iterator that a generator suspended in `yield from` takes its elements from, or None."""

@@ -19,13 +19,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.attributes import instance_dict, is_mutable, reference
+from pycompiler.capture.values.attributes import instance_dict, is_mutable, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, Key, List, Set, Tuple, known_hash
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference
+from pycompiler.capture.values.tensor import Tensor, TensorMethod
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -143,8 +144,26 @@ def _partial(cx: Capture, real: Any, source: Source) -> Value:
 @wraps(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
        types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType)  # fmt: skip
 def _builtin(cx: Capture, real: Any, source: Source) -> Value:
+    owner = getattr(real, "__self__", None)
+    if type(real) is types.BuiltinFunctionType and not isinstance(owner, (type(None), type, types.ModuleType)):
+        method = _bound_builtin(cx, real, owner, source)
+        if method is not None:
+            return method
     cx.guard("id_is", source, real)
     return Builtin(real)
+
+
+def _bound_builtin(cx: Capture, real: Any, owner: Any, source: Source) -> Value | None:
+    """A method of a builtin type, bound: each look at it gives another object, which holds its receiver."""
+    found = mro_lookup(type(owner), real.__name__)
+    if not isinstance(found, types.MethodDescriptorType):
+        return None
+    cx.guard("type_is", source, type(real))
+    cx.guard("equals", source.attr("__name__"), real.__name__)
+    receiver = cx.wrap(owner, source.attr("__self__"))
+    if isinstance(receiver, Tensor):
+        return TensorMethod(receiver, real.__name__)
+    return Method(receiver, cx.make(found))
 
 
 @wraps(types.ModuleType)

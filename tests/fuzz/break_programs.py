@@ -194,7 +194,7 @@ class Generator:
     def effect(self, scope: Scope) -> Block:
         a, t, name = self.integer(scope), self.tensor(scope), self.rng.choice(sorted(scope.ints))
         return [line(self.one(f"log.append({a})", f"log.append({t}.tolist())", f"log.append(f'v={{{name}!r:>4}}')",
-                              f"table['a'] = {a}", f"items.append({a})", f"box.label = 'l' + str({a})", f"x += {a}",
+                              f"table['a'] = {a}", f"items.append({a}) if len(items) < 9 else None", f"box.label = 'l' + str({a})", f"x += {a}",
                               f"table[{a}] = 1", "log.append(handled_name())", f"items[0] = {a}",
                               f"log.append(type(sys.exception()).__name__) if {self.condition(scope)} else None"))]  # fmt: skip
 
@@ -277,7 +277,7 @@ class Generator:
         scope.leave(inner)
         condition = f"{count} < {self.rng.randint(1, 3)}"
         if self.chance(0.3):
-            condition += f" and {self.condition(scope)}"
+            condition += f" and ({self.condition(scope)})"
         clauses: list[tuple[str, Block | None]] = [(f"while {condition}:", body)]
         if self.chance(0.3):
             other = scope.inner()

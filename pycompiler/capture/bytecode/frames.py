@@ -181,7 +181,9 @@ def tail_call(
         result += [*build.load_fast(name), *build.op("POP_EXCEPT")]
     arguments = [build.load_raw(name) for name in locals]
     arguments += [
-        build.load_fast(handled.get(name, name)) for name, kind in zip(names, stack, strict=True) if kind != "null"
+        [*build.load_fast(handled.get(name, name)), *(build.build_list(1) if kind == "boxed" else [])]
+        for name, kind in zip(names, stack, strict=True)
+        if kind != "null"
     ]
     result += build.call_function(build.load_const(call), build.load_const(resume_fn), *arguments)
     if levels:

@@ -9,6 +9,9 @@ Example: for ``resume(code, 20, locals=("x",), stack=("value", "null"))`` the fu
 The stack may hold two things that are not ordinary values (see `shapes.stack_kinds`). At an ``"exc"`` item the
 parameter is the exception *being handled at that level*: the resume function enters its handler anew, and the tail that
 calls it has left it (`frames.tail_call` does that). At a ``"lasti"`` item the parameter is ignored.
+
+A ``"boxed"`` item comes in a list of its own, which the head empties: who calls keeps the arguments to the end of the
+call, and an iterator may have to end before, with the stack's reference to it.
 """
 
 from __future__ import annotations
@@ -35,10 +38,10 @@ class ResumeInfo:
     """Where it goes on, as an offset in `original`."""
     locals: tuple[str, ...]
     stack: tuple[str, ...]
-    """Kind of every stack item from the bottom: "value", "null", "exc" or "lasti"."""
+    """Kind of every stack item from the bottom: "value", "boxed", "null", "exc" or "lasti"."""
     parameters: tuple[str, ...] = ()
-    restored: tuple[str, ...] = ()
-    """The cells among `locals`, in the order in which the preamble puts them back."""
+    restored: tuple[tuple[str, str], ...] = ()
+    """(cell, parameter) of the cells among `locals`, in the order in which the preamble puts them back."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Offset in the resume function's code → offset in `original`."""
 
@@ -62,8 +65,7 @@ def cell_parameters(info: ResumeInfo | None) -> tuple[str, ...]:
     """The parameters of a resume function that are given cell objects; none of an ordinary function's are."""
     if info is None:
         return ()
-    cells = cell_names(info.original)
-    return tuple(name for name in info.locals if name in cells)
+    return tuple(parameter for _, parameter in info.restored)
 
 
 def origin_of(code: CodeType) -> tuple[CodeType, dict[int, int] | None]:
@@ -109,7 +111,8 @@ def _checked_stack(code: CodeType, body: Sequence[Instruction], at: int, stack: 
         raise ValueError(f"{entry!r} of {code.co_qualname} cannot be reached, so nothing can be resumed there")
     if len(kinds) != len(stack):
         raise ValueError(f"{entry!r} of {code.co_qualname} expects {len(kinds)} stack items, the layout has {stack}")
-    return tuple("null" if given == "null" else kind for given, kind in zip(stack, kinds, strict=True))
+    pairs = zip(stack, kinds, strict=True)
+    return tuple(given if given == "null" or (given, kind) == ("boxed", "value") else kind for given, kind in pairs)
 
 
 def _build(
@@ -121,7 +124,6 @@ def _build(
     entry = body[find(body, at)]
     info = ResumeInfo(code, at, locals, stack)
     items = {position: _stack_name(position, known) for position, kind in enumerate(stack) if kind != "null"}
-    info.parameters = (*locals, *items.values())
     first = known[0] if known else ""
     preamble = preamble_cells(code, body)
     body, entry = _with_explicit_super(body, entry, first, first in cell_names(code))
@@ -129,8 +131,12 @@ def _build(
     body = shielded([instruction for instruction in body if instruction in kept])
     used = variables_used(body)
     cells = tuple(cell for cell in cell_names(code) if cell in locals or cell in used)
+    free = tuple(cell for cell in cells if cell in code.co_freevars and cell in locals)
+    cells = tuple(cell for cell in cells if cell not in free)
     made = tuple(cell for cell in preamble if cell in cells)
-    info.restored = tuple(cell for cell in made if cell in locals)
+    given = {name: _fresh(f"__free_{name}", known) if name in free else name for name in locals}
+    info.parameters = (*given.values(), *items.values())
+    info.restored = tuple((cell, given[cell]) for cell in (*made, *free) if cell in locals)
     instructions = [
         *(instruction for cell in made for instruction in build.make_cell(cell)),
         *build.op("RESUME", 0),
@@ -147,7 +153,7 @@ def _build(
         code,
         argnames=info.parameters,
         cellvars=cells,
-        freevars=(),
+        freevars=free,
         name=f"resume_in_{plain}_at_{line}",
         qualname=f"{code.co_qualname.rpartition('.')[0]}.resume_in_{plain}_at_{line}".lstrip("."),
         keep=(info,),
@@ -159,15 +165,29 @@ def _build(
 
 
 def _stack_name(position: int, known: Sequence[str]) -> str:
-    name = f"__stack{position}"
+    return _fresh(f"__stack{position}", known)
+
+
+def _fresh(name: str, known: Sequence[str]) -> str:
     while name in known:
         name = f"_{name}"
     return name
 
 
-def restore_cells(cells: Sequence[str]) -> list[Instruction]:
-    """After MAKE_CELL has wrapped a parameter that is a cell already: put the parameter itself into the slot."""
-    return [instruction for cell in cells for instruction in (*build.load_deref(cell), *build.store_raw(cell))]
+def restore_cells(cells: Sequence[tuple[str, str]]) -> list[Instruction]:
+    """Put the cells that are given into their slots.
+
+    MAKE_CELL has wrapped a parameter that is one of the function's own cells; that of a free variable, whose slot no
+    closure fills, has another name. So an empty cell is to Python what it was: a local variable, or a free one.
+    """
+    return [
+        instruction
+        for cell, given in cells
+        for instruction in (
+            *(build.load_deref(cell) if given == cell else build.load_fast(given)),
+            *build.store_raw(cell),
+        )
+    ]
 
 
 def _push_stack(stack: Sequence[str], items: dict[int, str], entry: Instruction) -> list[Instruction]:
@@ -180,10 +200,18 @@ def _push_stack(stack: Sequence[str], items: dict[int, str], entry: Instruction)
         load = [*build.load_fast(items[position]), *build.delete_fast(items[position])]
         if kind == "exc":
             load = build.enter_handler(load)
+        elif kind == "boxed":
+            load = [*_unboxed(items[position]), *build.delete_fast(items[position])]
         elif kind == "lasti":
             load = [*load, *build.pop_top(), *build.load_const(UnitOf(entry))]
         result += load
     return result
+
+
+def _unboxed(name: str) -> list[Instruction]:
+    """Push the one item of a list and take it out."""
+    item = [*build.load_fast(name), *build.unpack_sequence(1)]
+    return [*item, *build.load_fast(name), *build.load_const(0), *build.delete_item()]
 
 
 def _with_explicit_super(

@@ -138,10 +138,12 @@ def _take_callable(frame: Any) -> tuple[Value, list[Value]]:
 
 
 def _call(frame: Any, values: list[Value], names: tuple[str, ...]) -> None:
-    fn, leading = _take_callable(frame)
+    fn, args = _take_callable(frame)
     split = len(values) - len(names)
-    args, kwargs = values[:split], dict(zip(names, values[split:], strict=True))
-    frame.push(frame.cx.call_direct(fn, leading + args, kwargs))
+    args += values[:split]
+    kwargs = dict(zip(names, values[split:], strict=True))
+    values.clear()  # as on CPython's stack, the arguments are the callee's
+    frame.push(frame.cx.call_direct(fn, args, kwargs))
 
 
 @opcode("CALL")
@@ -167,7 +169,7 @@ def call_function_ex(frame: Any, ins: Any) -> None:
     else:
         fn = frame.pop()
         frame.stack.pop()  # NULL
-    kwargs = {k.const(): v for k, v in operators.mapping_pairs(cx, mapping)} if mapping is not None else {}
+    kwargs = {k.const(): cx.realize(v) for k, v in operators.mapping_pairs(cx, mapping)} if mapping is not None else {}
     frame.push(cx.call_direct(fn, list(cx.elements(iterable)), kwargs))
 
 

@@ -16,6 +16,8 @@ from pycompiler.capture.values.functions import Function
 
 @opcode("POP_TOP")
 def pop_top(frame: Any, ins: Any) -> None:
+    if frame.root:
+        frame.cx.drop(frame.stack[-1])
     frame.stack.pop()
 
 

@@ -6,6 +6,7 @@ import builtins
 from typing import Any
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX
 from pycompiler.capture.opcodes.registry import opcode
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.classes import Class, Super
@@ -64,6 +65,8 @@ def store_fast(frame: Any, ins: Any) -> None:
     value = frame.stack.pop()
     if value is NULL:
         frame.locals.pop(ins.argval, None)
+    elif ins.argval in frame.free:  # a resume function puts the cells of free variables into their slots
+        frame.free[ins.argval] = value
     else:
         frame.locals[ins.argval] = value
 
@@ -75,12 +78,21 @@ def delete_fast(frame: Any, ins: Any) -> None:
     del frame.locals[ins.argval]
 
 
+def filled(frame: Any, name: str) -> Any:
+    """The cell of a variable, which must have contents."""
+    cell = frame.cell(name)
+    if cell.contents is None:
+        plain = name.removesuffix(LOCAL_SUFFIX)
+        where = "where it is not associated with a value"
+        if name in frame.free:
+            frame.cx.throw(NameError, f"cannot access free variable {plain!r} {where} in enclosing scope")
+        frame.cx.throw(UnboundLocalError, f"cannot access local variable {plain!r} {where}")
+    return cell
+
+
 @opcode("LOAD_DEREF")
 def load_deref(frame: Any, ins: Any) -> None:
-    cell = frame.cell(ins.argval)
-    if cell.contents is None:
-        frame.cx.throw(NameError, f"cannot access free variable {ins.argval!r} where it is not associated with a value"
-                       " in enclosing scope")  # fmt: skip
+    cell = filled(frame, ins.argval)
     cell.contents = frame.cx.realize(cell.contents)
     frame.push(cell.contents)
 
@@ -92,7 +104,7 @@ def store_deref(frame: Any, ins: Any) -> None:
 
 @opcode("DELETE_DEREF")
 def delete_deref(frame: Any, ins: Any) -> None:
-    frame.cx.effects.set_cell(frame.cell(ins.argval), None)
+    frame.cx.effects.set_cell(filled(frame, ins.argval), None)
 
 
 def get_global(frame: Any, name: str) -> Value:

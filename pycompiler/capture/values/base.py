@@ -6,7 +6,7 @@ a subclass in this folder; a user's class, dataclass or module needs no kind of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pycompiler.capture.breaks import Break
@@ -15,10 +15,15 @@ from pycompiler.ir.source import Source
 Capture = Any  # the capture in progress (context.py), which values never import
 
 
+Place = tuple[str, str, str, int]
+"""File, name and qualified name of a frame's code, and the line: an entry of a traceback."""
+
+
 class Value:
     """A value of the captured program.  `source` says where it can be loaded from, if it existed before the frame."""
 
     source: Source | None = None
+    passed: Sequence[Place] = ()  # where an exception passed, the innermost place first
 
     def python_type(self) -> type:
         """The class that type() gives; breaks when it is not known."""

@@ -58,6 +58,9 @@ class Iter(Value):
                 return
             yield value
 
+    def contains(self, cx: Capture, item: Value) -> bool:
+        return any(cx.same(value, item) or cx.equal(value, item) for value in self.iterate(cx))
+
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in ("__next__", "__iter__"):
             return IteratorMethod(self, name)
@@ -67,12 +70,21 @@ class Iter(Value):
         return True
 
 
+ENDING = (types.GeneratorType, enumerate, zip, map, filter)
+
+
+def ends_others(value: Value) -> bool:
+    """Whether something of the program may run when the last reference to an iterator goes: a generator in it ends."""
+    real = getattr(value, "real", None)
+    return type(real) in ENDING or isinstance(value, Iter) and value.cls in ENDING
+
+
 class Generator(Iter):
     """A generator: an inlined frame that is suspended between elements."""
 
     def __init__(self, frame: Any) -> None:
         super().__init__(lambda: None, types.GeneratorType)
-        self.frame = frame
+        self.frame = frame  # None when it has ended
         self.started = False
         self.running = False
 
@@ -92,10 +104,13 @@ class Generator(Iter):
     def _run(self, cx: Capture, resume: Callable[[], tuple[str, Value]]) -> Value | None:
         """Let the frame run to its next yield, its return or its exception."""
         self.running = True
+        if self in cx.suspended:
+            cx.suspended.remove(self)
         try:
             what, result = resume()
         except Raised as raised:
             self.exhausted = True
+            self.frame = None
             if issubclass(raised.value.python_type(), StopIteration):
                 cx.throw_from(RuntimeError, "generator raised StopIteration", raised.value)
             raise
@@ -106,9 +121,14 @@ class Generator(Iter):
             self.running = False
             self.started = True
         if what == "yield":
+            if self.frame.cleans_up():
+                cx.suspended.append(self)
             return result
         self.exhausted = True
         self.returned = result
+        frame, self.frame = self.frame, None
+        if cx.suspended:
+            frame.leave()
         return None
 
     returned: Value = Const(None)

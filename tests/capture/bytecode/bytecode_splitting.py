@@ -142,6 +142,8 @@ class Splitter:
         self.cuts = 0
 
     def function(self, code, closure=None):
+        if closure is None or resume_info(code) is not None:  # a resume function is given the cells as arguments
+            closure = tuple(types.CellType() for _ in code.co_freevars) or None
         made = types.FunctionType(code, self.fn.__globals__, self.fn.__name__, None, closure)
         return made
 
@@ -179,7 +181,7 @@ class Splitter:
                 key: dynamic_tail(state.code, way.offset, after) for key, way in exits(state.code, state.at).items()
             }
             code = continuation(state.code, self.head(state), state.at, tails)
-            closure = self.fn.__closure__ if code.co_freevars else None
+            closure = self.fn.__closure__ if resume_info(state.code) is None else None
             return TailCall(self.function(code, closure), *(None for _ in FrameLayout.of(state.code).params))
 
         def after(state):
