@@ -27,6 +27,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler.autograd import attention
+from pycompiler.autograd.recompute import SMALL, size_bytes
 from pycompiler.autograd.recorder import (
     Decomposition,
     Recorder,
@@ -38,7 +39,15 @@ from pycompiler.autograd.recorder import (
     tensors_in,
 )
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.autograd.views import Step, as_one_of_several, strided_step, under_no_grad, view_root, view_steps
+from pycompiler.autograd.views import (
+    Step,
+    as_one_of_several,
+    is_view_op,
+    strided_step,
+    under_no_grad,
+    view_root,
+    view_steps,
+)
 from pycompiler.ir.effects import node_stays
 
 aten = torch.ops.aten
@@ -82,6 +91,16 @@ class Path:
     inputs: frozenset[int]
     nodes: frozenset[int]
     kept: frozenset[tuple[str, int]]
+
+
+def _joined(found: Mapping[frozenset[int], list[int]]) -> dict[frozenset[int], list[int]]:
+    """Groups of tangents, of which those that reach a same input are one."""
+    joined: dict[frozenset[int], list[int]] = {}
+    for inputs, tangents in found.items():
+        for other in [o for o in joined if o & inputs]:
+            inputs, tangents = inputs | other, [*joined.pop(other), *tangents]
+        joined[inputs] = sorted(tangents)
+    return joined
 
 
 @dataclass(frozen=True)
@@ -159,11 +178,28 @@ class Joint:
 
     def ways(self) -> list[Way]:
         """The nodes of autograd's graph that a call makes: one for all outputs whose gradients reach the same results of
-        other work. A node that is reached runs those behind it, gradient or not, and they look at what they keep."""
+        other work. A node that is reached runs those behind it, gradient or not, and they look at what they keep.
+
+        Nodes compute alone what their gradients have in common; where that is much, those that share a way are one."""
         found: dict[frozenset[int], list[int]] = {}
         for k, path in enumerate(self.paths):
             found.setdefault(path.inputs & self.arrived, []).append(k)
+        if len(found) > 1 and self._common(list(found.values())) > SMALL:
+            found = _joined(found)
         return [Way(tuple(ks), frozenset[int]().union(*(self.paths[k].inputs for k in ks))) for ks in found.values()]
+
+    def _common(self, groups: Sequence[Sequence[int]]) -> int:
+        """Bytes that gradients of more than one group of tangents compute, once for each group but the first."""
+        reach = {self.tangents[k]: 1 << j for j, ks in enumerate(groups) for k in ks}
+        total = 0
+        for node in self.graph.nodes:
+            bits = 0
+            for read in node.all_input_nodes:
+                bits |= reach.get(read, 0)
+            if bits and node.op == "call_function":
+                reach[node] = bits
+                total += (bits.bit_count() - 1) * (0 if is_view_op(node.target) else size_bytes(node))
+        return total
 
     @property
     def tangent_of(self) -> list[int]:

@@ -22,7 +22,7 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 from pycompiler.autograd import undefined
 from pycompiler.autograd.joint import Joint, drop_dead
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
-from pycompiler.autograd.recompute import is_cheap, recompute_cost, size_bytes
+from pycompiler.autograd.recompute import SMALL, is_cheap, recompute_cost, size_bytes
 from pycompiler.autograd.recorder import is_dense, overlaps_itself
 from pycompiler.autograd.views import view_parent, view_root
 from pycompiler.ir.effects import node_stays, ordered
@@ -290,14 +290,11 @@ def _store(fw: _Builder, joint: Joint) -> None:
         node.meta["val"] = target.meta["val"]
 
 
-_COPIED = 1 << 20  # bytes
-
-
 def is_copied(n: fx.Node) -> bool:
     """Whether an input or output that eager does not keep, which the caller may write, is saved as a copy. Large ones are
     saved themselves: a write to one before the backward is an error there."""
     value = n.meta["val"]
-    return isinstance(value, torch.Tensor) and size_bytes(n) <= _COPIED and not overlaps_itself(value)
+    return isinstance(value, torch.Tensor) and size_bytes(n) <= SMALL and not overlaps_itself(value)
 
 
 def _mutated(joint: Joint) -> set[fx.Node]:

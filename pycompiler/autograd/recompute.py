@@ -20,6 +20,8 @@ from pycompiler.ir.effects import ordered
 
 aten = torch.ops.aten
 
+SMALL = 1 << 20  # bytes that it may cost to raise exactly where eager raises
+
 _CHEAP_PACKETS = frozenset(
     (
         *(aten._to_copy, aten.clone, aten.copy, aten.where, aten.masked_fill, aten.tril, aten.triu),

@@ -137,6 +137,18 @@ def test_random_numbers_of_two_ways(backend: str) -> None:
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize(("rows", "ways"), [(8, [[0], [1], [2]]), (200_000, [[0, 1], [2]])])
+def test_much_work_is_not_done_for_each_way(rows: int, ways: Any) -> None:
+    def fn(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        s = a.sin().exp()
+        return s, (s * b).cos(), c.cos()
+
+    gm, _ = lifted(fn, [torch.randn(rows, requires_grad=True) * 1 for _ in range(3)])
+    examples = fakes(gm)
+    joint = trace_joint(gm, examples, examples[0].fake_mode, default_decompositions())
+    assert [list(w.tangents) for w in joint.ways()] == ways
+
+
 # -- what eager keeps -------------------------------------------------------------------------------------------------
 
 
