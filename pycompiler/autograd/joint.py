@@ -49,6 +49,7 @@ from pycompiler.autograd.views import (
     view_steps,
 )
 from pycompiler.ir.effects import node_stays
+from pycompiler.ir.strides import layouts
 
 aten = torch.ops.aten
 
@@ -78,6 +79,37 @@ class Output:
     of_input: bool = False
     steps: tuple[Step, ...] = ()
     value: Any = None
+
+
+@dataclass(frozen=True)
+class _Base:
+    """What results are views of: input or fresh output `index`; `tensor` of the trace, which is `seen` in the captured
+    graph, and lies for the caller as `lies` does."""
+
+    tensor: torch.Tensor
+    lies: torch.Tensor
+    seen: Any
+    index: int
+    of_input: bool
+
+    def step(self, result: Any) -> Step | None:
+        """The view that capture saw as one `as_strided`, or None when it saw none, or one that also changes elements."""
+        seen = self.seen
+        if not (isinstance(result, torch.Tensor) and isinstance(seen, torch.Tensor)) or _storage(result) != _storage(
+            seen
+        ):
+            return None
+        if (seen.dtype, seen.is_conj(), seen.is_neg()) != (result.dtype, result.is_conj(), result.is_neg()):
+            return None
+        return strided_step(result, seen)
+
+    def leads(self, steps: Sequence[Step], seen: Step) -> bool:
+        """Whether `steps` make of the caller's base what `seen` makes of it."""
+        made = self.lies
+        for step in steps:
+            made = step(made)
+        offset = made.storage_offset() - self.lies.storage_offset()
+        return [list(made.shape), list(made.stride()), offset] == [*seen.args, seen.kwargs["offset"]]
 
 
 @dataclass(frozen=True)
@@ -344,6 +376,7 @@ class _Trace:
         self.fresh_tensors: list[torch.Tensor] = []
         outputs: Any = gm.graph.output_node().args[0]  # one node may stand for several results
         nodes = enumerate(outputs if isinstance(outputs, (tuple, list)) else ())
+        self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.expected = {k: n.meta.get("example_value") for k, n in nodes if isinstance(n, fx.Node)}
 
     def run(self) -> None:
@@ -415,7 +448,9 @@ class _Trace:
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
         if not _writes(node):
-            return self._called(node, args, kwargs)
+            out = self._called(node, args, kwargs)
+            self._hold(node, out, (args, kwargs))
+            return out
         self._refuse_overlap(node, args, kwargs)
         written = [t for t in (*args[:1], kwargs.get("out")) if isinstance(t, torch.Tensor)]
         before = [(t, t.shape, t.stride()) for t in written if t.layout is torch.strided]
@@ -425,6 +460,18 @@ class _Trace:
                 if t.shape == shape:
                     self._keep_layout(t, strides)
         return out
+
+    def _hold(self, node: fx.Node, out: Any, given: Any) -> None:
+        """Fresh results lie as capture saw them lie, whatever their operators were made of: views by strides, reshapes and
+        writes would show it.  (Another capture than ours tells how they lay at its end, which is as good where they stay.)"""
+        expected = node.meta.get("strides") or layouts(node.meta.get("example_value"))
+        results = list(tensors_in(out))
+        if len(results) != len(expected) or all(t.stride() == s for t, s in zip(results, expected, strict=True)):
+            return
+        taken = {_storage(t) for t in tensors_in(given)}
+        for t, strides in zip(results, expected, strict=True):
+            if t.layout is torch.strided and t.stride() != strides and _storage(t) not in taken:
+                self._keep_layout(t, strides)
 
     def _keep_layout(self, written: torch.Tensor, strides: tuple[int, ...]) -> None:
         """A write leaves a tensor where it lies; functionalisation gives it, and what it views, the layout of the new
@@ -537,10 +584,16 @@ class _Trace:
         """Index of the graph output that holds `t`; gradients flow into it when `t` requires them."""
         self.joint.origins.append(origin)
         node = self.recorder.node(_inner(t))
-        self.joint.fresh.append(self._laid_out(node, self.expected.get(origin[1])) if origin[0] == "result" else node)
+        self.joint.fresh.append(self._laid_out(node, self._seen(origin)))
         self.joint.differentiable.append(differentiable and t.requires_grad)
         self.fresh_tensors.append(t)
         return len(self.joint.fresh) - 1
+
+    def _seen(self, origin: tuple[str, int]) -> Any:
+        """The tensor of the captured graph that a fresh output is, where it is known."""
+        kind, k = origin
+        expected = None if kind == "input" else self.expected.get(k)
+        return getattr(expected, "_base", None) if kind == "base" else expected
 
     def _laid_out(self, node: fx.Node, expected: Any) -> fx.Node:
         """`node` with the strides that capture saw: a result has eager's, whatever its operator was made of."""
@@ -608,7 +661,9 @@ class _Trace:
         if i is not None:
             item = self.inputs[i]
             assert item is not None
-            return [self._view(t, item.seen, i, of_input=True) for t in tensors]
+            seen = self.placeholders[i].meta.get("example_value")
+            place = _Base(item.seen, item.example, seen, i, of_input=True)
+            return [self._view(k, t, place) for k, t in members.items()]
         if len(tensors) == 1:
             return [Output("fresh", self._fresh(t, ("result", k))) for k, t in members.items()]
         base, origin = next(((t, ("result", k)) for k, t in members.items() if not t._is_view()), (None, ("", -1)))
@@ -619,34 +674,41 @@ class _Trace:
             )
             assert base is not None
         index = self._fresh(base, origin)
-        return [Output("fresh", index) if t is base else self._view(t, base, index, of_input=False) for t in tensors]
+        place = _Base(base, self.joint.fresh[index].meta["val"], self._seen(origin), index, of_input=False)
+        return [Output("fresh", index) if t is base else self._view(k, t, place) for k, t in members.items()]
 
-    def _view(self, t: torch.Tensor, base: torch.Tensor, index: int, *, of_input: bool) -> Output:
+    def _view(self, k: int, t: torch.Tensor, place: _Base) -> Output:
+        """Result `k`, which is `t`, as a view of another tensor."""
+        base, index = place.tensor, place.index
         if t.requires_grad and not (base.requires_grad and t._base is (base if base._base is None else base._base)):
             raise AutogradUnsupported(
                 "an output has a gradient that the memory it views has not",
-                f"a detached alias of {'input' if of_input else 'output'} {index} was mutated under grad",
+                f"a detached alias of {'input' if place.of_input else 'output'} {index} was mutated under grad",
                 "clone it before mutating",
             )
         value, base_value = _inner(t), _inner(base)
         steps = view_steps(self.recorder.node(value), self.recorder.node(base_value))
+        seen = place.step(self.expected.get(k))
         if steps is None:
-            step = strided_step(value, base_value)
-            if step is None:
+            seen = seen or strided_step(value, base_value)
+            if seen is None:
                 raise AutogradUnsupported("an output aliases another value in another dtype", str(t.dtype), "clone it")
-            steps = [step]
-        return Output("view", index, of_input=of_input, steps=tuple(_with_history(steps, t, base)))
+            steps = [seen]
+        elif seen is not None:
+            with plain(self.recorder.fake_mode):
+                steps = steps if place.leads(steps, seen) else [seen]
+        return Output("view", index, of_input=place.of_input, steps=tuple(_with_history(steps, t, base)))
 
     def _own_storage(self) -> None:
         """Fresh outputs own their memory: one that is (a view of) an input, a constant or another output is cloned."""
         taken: set[fx.Node] = set()
         for k, node in enumerate(self.joint.fresh):
-            root = view_root(node)
+            root, val = view_root(node), node.meta["val"]
             is_new_value = k < len(self.joint.mutations)
             if root in taken:
-                self.joint.fresh[k] = self._copied(node, root)
+                self.joint.fresh[k] = self._laid_out(self._copied(node, root), val)
             elif root.op in ("placeholder", "get_attr") and not is_new_value:
-                self.joint.fresh[k] = self._copied(node, node if is_dense(node.meta["val"]) else root)
+                self.joint.fresh[k] = self._laid_out(self._copied(node, node if is_dense(val) else root), val)
             taken.add(view_root(self.joint.fresh[k]))
 
     def _copied(self, node: fx.Node, root: fx.Node) -> fx.Node:
@@ -659,8 +721,11 @@ class _Trace:
         else:
             parent = node.args[0]
             assert isinstance(parent, fx.Node)
-            copy = graph.call_function(node.target, (self._copied(parent, root), *node.args[1:]), dict(node.kwargs))  # type: ignore[arg-type]
-            value = node.meta["val"]
+            args = (self._copied(parent, root), *node.args[1:])
+            copy = graph.call_function(node.target, args, dict(node.kwargs))  # type: ignore[arg-type]
+            with plain(self.recorder.fake_mode):
+                vals = fx.map_arg((args, dict(node.kwargs)), lambda n: n.meta["val"])
+                value = node.target(*vals[0], **vals[1])  # type: ignore[operator]
         copy.meta.update(node.meta, val=value)
         return copy
 

@@ -82,13 +82,6 @@ def same_places(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.numel() == 0 or all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
 
 
-def _relaid(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A copy of `value` that lies as the dense `like` does."""
-    order = sorted(range(like.dim()), key=lambda d: -like.stride()[d])
-    back = [order.index(d) for d in range(like.dim())]
-    return value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
-
-
 @contextlib.contextmanager
 def functional() -> Iterator[None]:
     """C++ functionalisation on: what is made inside is a functional wrapper, views stay views."""
@@ -240,8 +233,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
         if out is NotImplemented:
             out = self._record(func, types, args, kwargs)
-        elif self._depth == 0 and not all(t.is_contiguous() for t in tensors_in((args, kwargs))):
-            out = self._laid_out(out, func, types, args, kwargs)
         if pure:
             self._seen[key] = out
         return out
@@ -278,36 +269,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._open.pop()
             self._depth -= 1
 
-    def _laid_out(
-        self, out: Any, func: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """`out`, made of `func`'s parts, with the strides that `func` itself gives its results."""
-        try:
-            with _disable_current_modes():
-                wanted = list(tensors_in(propagate(self.fake_mode, func, types, args, kwargs)))
-        except Exception:  # no shape function: the parts say what there is to say
-            return out
-        found = list(tensors_in(out))
-        if len(found) != len(wanted) or is_view_op(func):
-            return out
-        laid = {id(a): self._restrided(a, b) for a, b in zip(found, wanted, strict=True)}
-        return fx.node.map_aggregate(out, lambda t: laid.get(id(t), t))
-
     def laid_out(self, value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
         """`value` with `strides`, where they are those of a dense tensor; the mode is on."""
         with _disable_current_modes():
             like = torch.empty_strided(value.shape, strides, device="meta")
-        return value if same_places(value, like) or not is_dense(like) else _relaid(value, like)
-
-    def _restrided(self, value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        if value.shape != like.shape or same_places(value, like) or not is_dense(like):
+        if same_places(value, like) or not is_dense(like):
             return value
-        self._depth += 1
-        try:
-            with self:
-                return _relaid(value, like)
-        finally:
-            self._depth -= 1
+        order = sorted(range(like.dim()), key=lambda d: -strides[d])
+        back = [order.index(d) for d in range(like.dim())]
+        return value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
     def _record(self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func._schema.is_mutable:

@@ -29,6 +29,7 @@ from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import fake_of
 from pycompiler.ir.source import Source
+from pycompiler.ir.strides import Asker, layouts
 
 INPLACE_FUNCTIONS = (
     operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
@@ -42,6 +43,7 @@ class GraphBuilder:
     def __init__(self, cx: Capture, fake_mode: FakeTensorMode) -> None:
         self.cx = cx
         self.fake_mode: Any = fake_mode
+        self.asker = Asker()
         self.graph = fx.Graph()
         self.inputs: list[Tensor] = []
         self.attributes: dict[str, Any] = {}
@@ -93,7 +95,7 @@ class GraphBuilder:
         return self._call("call_function", target, target, args, kwargs, always)
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self._call("call_method", name, operator.methodcaller, args, kwargs, False)
+        return self._call("call_method", name, _method(name), args, kwargs, False)
 
     def _call(self, op: str, target: Any, run: Any, args: list[Value], kwargs: dict[str, Value], always: bool) -> Value:
         nodes = [self.to_arg(a) for a in args]
@@ -101,14 +103,11 @@ class GraphBuilder:
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
-        before, (effects, writes) = [_version(n) for n in operands], self._counts()
+        before, counted = [_version(n) for n in operands], self._counts()
         self.fake_mode.asks = True
         try:
             with self.fake_mode:
-                if op == "call_method":
-                    result = getattr(fakes[0], target)(*fakes[1:], **kfakes)
-                else:
-                    result = run(*fakes, **kfakes)
+                result = run(*fakes, **kfakes)
         except DataDependentOutputException as e:
             raise Break("data-dependent-value", f"{_name(target)} ({e})") from e
         except DynamicOutputShapeException as e:
@@ -126,26 +125,30 @@ class GraphBuilder:
             raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
         finally:
             self.fake_mode.asks = False
-        mutates = before != [_version(n) for n in operands] or (None in before and self._counts()[1] != writes)
-        acts = self._counts()[0] != effects
+        acts, writes, calls_out, draws = (now > then for now, then in zip(self._counts(), counted, strict=True))
+        mutates = before != [_version(n) for n in operands] or (None in before and writes)
+        if not calls_out and self.fake_mode.shape_env is None:
+            self.asker.lay(target, run, fakes, kfakes, result, draws)
         if not (always or mutates or acts or _has_tensor(result)):
             return self.cx.make(result)
         known = self.by_fake.get(id(result)) if isinstance(result, torch.Tensor) else None
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
-        node.meta["example_value"] = result
+        node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
         node.meta["mutates"], node.meta["acts"] = mutates or always, acts
         if known is not None:  # an in-place operator: the result is its argument
             return known
         return self.from_result(result, node)
 
-    def _counts(self) -> tuple[int, int]:
-        """How many operators have been dispatched that do more than compute their results, and that write."""
-        return self.fake_mode.effects, self.fake_mode.writes
+    def _counts(self) -> tuple[int, ...]:
+        """How many operators have been dispatched that do more than compute their results, write, act, draw."""
+        mode = self.fake_mode
+        return mode.effects, mode.writes, mode.acts, mode.draws
 
     def set_state(self, setter: Callable[..., Any], *args: Any) -> Any:
         """Apply a change of global torch state now, and record it as a node."""
         result = setter(*args)
+        self.asker.forget()
         node = self.graph.create_node("call_function", setter, args)
         node.meta["mutates"] = True
         node.meta["example_value"] = result
@@ -227,6 +230,10 @@ class GraphBuilder:
 
     def mutated_inputs(self) -> list[int]:
         return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda owner, /, *args, **kwargs: getattr(owner, name)(*args, **kwargs)
 
 
 def _plain_constant(value: Any) -> Any:

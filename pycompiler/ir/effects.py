@@ -97,6 +97,7 @@ def writes_unseen(op: object) -> bool:
 
 
 @cache
-def noted(op: object) -> tuple[int, int]:
-    """(1 for a call that must run though nobody reads its result, 1 for one that writes arguments)."""
-    return int(stays(op) or writes_unseen(op)), int(isinstance(op, OpOverload) and op._schema.is_mutable)
+def noted(op: object) -> tuple[bool, bool, bool, bool]:
+    """Whether a call must run though nobody reads its result, writes arguments, acts, draws."""
+    writes = isinstance(op, OpOverload) and op._schema.is_mutable
+    return stays(op) or writes_unseen(op), writes, acts(op), draws(op)

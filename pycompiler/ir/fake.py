@@ -25,7 +25,6 @@ from torch.utils._mode_utils import no_dispatch
 from pycompiler.ir.effects import divides, noted
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.propagate import counted, laid_out, short_path
-from pycompiler.ir.strides import as_real
 
 PEER = "torch._dynamo"
 
@@ -62,19 +61,22 @@ def _import(name: str, *args: Any, **kwargs: Any) -> Any:
 _VIEW = _TorchView()
 
 
+_COUNTERS = {"effects": 0, "writes": 0, "acts": 0, "draws": 0, "nested": 0, "asks": False}
+
+
 @functools.cache
 def _mode_class() -> type[FakeTensorMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
-    `effects` counts the operators dispatched that do more than compute their results, `writes` those that write;
-    while it `asks`, kernels say whether they take the arguments' types (`kernels.py`) and how results lie (`strides.py`).
+    `effects` counts the operators dispatched that do more than compute their results (`acts` and `draws` are among them),
+    `writes` those that write; while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
     """
     namespace = {
         **vars(fake_tensor),
         "torch": _VIEW,
         "__builtins__": {**vars(builtins), "__import__": _import},
     }
-    methods: dict[str, Any] = {"dispatch": _dispatch, "effects": 0, "writes": 0, "nested": 0, "asks": False}
+    methods: dict[str, Any] = {"dispatch": _dispatch, **_COUNTERS}
     for name in ("__init__", "_dispatch_impl"):
         method: Any = FakeTensorMode.__dict__.get(name)
         if isinstance(method, types.FunctionType):
@@ -89,16 +91,16 @@ def _counting_class() -> type[FakeTensorMode]:
     return type(
         "CountingFakeTensorMode",
         (FakeTensorMode,),
-        {"dispatch": _dispatch, "effects": 0, "writes": 0, "nested": 0, "asks": False},
+        {"dispatch": _dispatch, **_COUNTERS},
     )
 
 
 def _dispatch(
     mode: FakeTensorMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
 ) -> Any:
-    effects, writes = noted(func)
-    mode.effects += effects  # type: ignore[attr-defined]
-    mode.writes += writes  # type: ignore[attr-defined]
+    for name, n in zip(("effects", "writes", "acts", "draws"), noted(func), strict=True):
+        if n:
+            setattr(mode, name, getattr(mode, name) + 1)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
         check_types(func, args, kwargs)
     args = counted(func, args)
@@ -110,8 +112,6 @@ def _dispatch(
         finally:
             mode.nested -= 1  # type: ignore[attr-defined]
     mode.effects += divides(func, args, [out])  # type: ignore[attr-defined]
-    if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
-        return as_real(mode, func, args, kwargs, out)
     return out
 
 

@@ -90,12 +90,12 @@ def check_memory(
             return
         last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
         end = int(t.storage_offset() + last + 1) * t.element_size()
-        ends[_memory(t)] = max(ends.get(_memory(t), 0), end)
+        ends[memory_of(t)] = max(ends.get(memory_of(t), 0), end)
     if len(ends) == len(tensors) or sum(ends.values()) > _LARGE:
         return
 
     def stand_in(t: torch.Tensor) -> torch.Tensor:
-        whole = memory.setdefault(_memory(t), torch.zeros(ends[_memory(t)] + 8, dtype=torch.uint8))
+        whole = memory.setdefault(memory_of(t), torch.zeros(ends[memory_of(t)] + 8, dtype=torch.uint8))
         return whole[: len(whole) // 8 * 8].view(t.dtype).as_strided(t.shape, t.stride(), t.storage_offset())
 
     error = _outcome(op, args, kwargs, stand_in)
@@ -103,7 +103,7 @@ def check_memory(
         raise error
 
 
-def _memory(t: torch.Tensor) -> int:
+def memory_of(t: torch.Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 

@@ -1,101 +1,176 @@
-"""Strides of results as the kernels give them, where shape functions have rules of their own.
+"""Strides of results: those that eager's call has, where torch's shape functions have rules of their own.
 
-In: an operator, its FakeTensor arguments, and the results that a shape function gave. Out: those results.
-Example: of ``aten.huber_loss`` with two tensors of shape (1,) and stride (3,) it is a tensor of stride (3,): it copies them.
+In: a call of the captured program with its FakeTensor arguments and results. Out: nothing; fresh results lie as eager's do.
+Example: of ``F.huber_loss`` with two tensors of shape (1,) and stride (3,) it is a tensor of stride (3,): it copies them.
 
-They differ in dimensions of one element, for tensors without elements, and where operands overlap themselves or have
-gaps. There the kernel itself is asked, on tensors of ones and zeros with the layouts of the arguments, once for each
-combination of layouts; for large ones and for other devices the shape function (and `iterator.py`) has the last word.
+The contract: a value of the captured graph has the strides that it has when the program runs as it is written. Capture
+makes them so, a call at a time, and notes them (`meta["strides"]`); later stages are held to them.
+
+Shape functions are in doubt for dimensions of one element, tensors without elements, arguments that are not contiguous,
+and devices other than the CPU. There the program's own call is made, on tensors of ones and zeros that lie as the arguments
+do, on their device: so composite functions take the way that they take for real tensors. Of large tensors the shape
+functions (and `iterator.py`) have the last word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from pycompiler.ir.kernels import is_asked, on_host, tensors_of
+from pycompiler.ir.kernels import memory_of, tensors_of
 
-_LARGE = 1 << 16  # elements that the arguments span
-_MOST_ANSWERS = 20_000
+_LARGE = 1 << 16  # elements that an argument spans, or a result
 
-Strides = list[tuple[tuple[int, ...], tuple[int, ...]]]
-_answers: dict[Any, Strides] = {}
-
-
-def as_real(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
-    """`out`, what a shape function says `op` returns, with the strides of its kernel."""
-    results = [out] if isinstance(out, torch.Tensor) else out
-    if not isinstance(results, (list, tuple)) or not is_asked(op) or any(r.alias_info for r in op._schema.returns):
-        return out
-    given = list(tensors_of((args, kwargs)))
-    if all(map(_is_dense, given)) and not any(map(_undecided, results)):
-        return out
-    if not given or mode.shape_env is not None or not all(map(_is_small, given)):
-        return out
-    key = (op, _key(args), _key(tuple(kwargs.items())))
-    try:
-        answer = _answers.get(key)
-    except TypeError:  # an argument without a hash
-        return out
-    if answer is None:
-        if len(_answers) > _MOST_ANSWERS:
-            _answers.clear()
-        answer = _answers[key] = _ask(op, args, kwargs)
-    if [shape for shape, _ in answer] != [tuple(t.shape) for t in tensors_of(results)]:
-        return out
-    real = iter(answer)
-    laid = [_laid(mode, t, next(real)[1]) if isinstance(t, torch.Tensor) else t for t in results]
-    return laid[0] if isinstance(out, torch.Tensor) else laid if isinstance(out, list) else tuple(laid)
+Strides = tuple[int, ...]
+Layout = tuple[tuple[int, ...], Strides]
+_PLAIN = (int, float, complex, bool, str, slice, type(None), type(...), torch.dtype, torch.device, torch.layout,
+          torch.memory_format)  # fmt: skip
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, OpOverload, OpOverloadPacket)
 
 
-def _undecided(t: Any) -> bool:
-    return isinstance(t, FakeTensor) and t.dim() > 0 and (t.numel() == 0 or 1 in t.shape)
+class Asker:
+    """Makes the calls of one capture on small real tensors; what was answered once is known."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Any, list[Layout]] = {}
+
+    def forget(self) -> None:
+        """State that calls depend on (autocast, gradients) is another one now."""
+        self._answers.clear()
+
+    def lay(
+        self,
+        target: Any,
+        run: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        out: Any,
+        draws: bool,
+    ) -> None:
+        """Gives the fresh tensors of `out`, a call's results, eager's strides. `draws`: the call takes random numbers."""
+        given, results = list(tensors_of((args, kwargs))), list(tensors_of(out))
+        if not results or not given or not _in_doubt(given, results) or not _may_run(target, given, results):
+            return
+        fresh = _fresh(given, results)
+        if not any(fresh):
+            return
+        try:
+            key = (target, _key(args), _key(kwargs))
+        except TypeError:  # an argument of another kind
+            return
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answers[key] = _ask(run, args, kwargs, _generators(given) if draws else None)
+        if [shape for shape, _ in answer] == [tuple(t.shape) for t in results]:
+            for t, is_fresh, (_, strides) in zip(results, fresh, answer, strict=True):
+                if is_fresh and t.stride() != strides:
+                    _restride(t, strides)
 
 
-def _is_dense(t: torch.Tensor) -> bool:
-    return t.is_contiguous() or bool(torch.ops.aten.is_non_overlapping_and_dense.default(t))
+def layouts(out: Any) -> list[Strides]:
+    """The strides of the tensors of a call's results, in order."""
+    return [t.stride() if t.layout is torch.strided else () for t in tensors_of(out)]
+
+
+def _in_doubt(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> bool:
+    if any(t.device.type != "cpu" or not t.is_contiguous() for t in given):
+        return True
+    return any(t.dim() > 0 and (t.numel() == 0 or 1 in t.shape) for t in results)
+
+
+def _may_run(target: Any, given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> bool:
+    if not isinstance(target, str):
+        module = getattr(target, "__module__", None) or getattr(type(target), "__module__", None)
+        root = str(module).split(".")[0]
+        if not isinstance(target, _FUNCTIONS) or root not in ("torch", "_operator", "builtins"):
+            return False
+    if not all(type(t) is FakeTensor and _is_small(t) for t in (*given, *results)):
+        return False
+    if all(t.device.type == "cpu" for t in given):
+        return True
+    # An index of 0 into nothing ends the CUDA context; what is recorded into a CUDA graph would run with it.
+    indexes = any(not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool) for t in given)
+    return not (indexes and any(t.numel() == 0 for t in given)) and not torch.cuda.is_current_stream_capturing()
 
 
 def _is_small(t: torch.Tensor) -> bool:
-    return on_host(t) and not (t.is_neg() or t.is_conj()) and _span(t) <= _LARGE
+    if t.layout is not torch.strided or t.device.type not in ("cpu", "cuda") or t.is_neg() or t.is_conj():
+        return False
+    return _span(t.shape, t.stride()) <= _LARGE
 
 
-def _span(t: torch.Tensor) -> int:
-    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
+def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
-def _laid(mode: FakeTensorMode, t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    if t.stride() == strides:
-        return t
-    return FakeTensor(mode, torch.empty_strided(t.shape, strides, dtype=t.dtype, device="meta"), t.device)
+def _fresh(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[bool]:
+    """Which results have memory of their own, that no argument and no other result has."""
+    taken = [memory_of(t) for t in given]
+    found = [memory_of(t) for t in results]
+    return [m not in taken and found.count(m) == 1 for m in found]
 
 
-def _ask(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Strides:
+def _generators(given: Sequence[torch.Tensor]) -> list[int]:
+    return sorted({t.get_device() for t in given if t.device.type == "cuda"})
+
+
+def _ask(
+    run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], generators: list[int] | None
+) -> list[Layout]:
+    kept: Any = contextlib.nullcontext() if generators is None else torch.random.fork_rng(generators)
     try:
-        with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
-            real = op(*map(_stand_in, args), **{k: _stand_in(v) for k, v in kwargs.items()})
+        with _disable_current_modes(), kept:
+            real = run(*map(_stand_in, args), **{k: _stand_in(v) for k, v in kwargs.items()})
     except Exception:  # it does not take these values: they are not the program's
         return []
-    return [(tuple(t.shape), t.stride()) for t in tensors_of(real)]
+    return [(tuple(t.shape), t.stride()) for t in tensors_of(real) if t.layout is torch.strided]
 
 
 def _stand_in(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         made = torch.ones if value.dtype.is_floating_point else torch.zeros
-        return made(_span(value), dtype=value.dtype).as_strided(value.shape, value.stride())
+        memory = made(_span(value.shape, value.stride()), dtype=value.dtype, device=value.device)
+        if value.requires_grad:
+            memory.requires_grad_()
+        return memory.as_strided(value.shape, value.stride())
     if type(value) in (list, tuple):
         return type(value)(_stand_in(v) for v in value)
+    if type(value) is dict:
+        return {k: _stand_in(v) for k, v in value.items()}
     return value
 
 
 def _key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return (value.dtype, tuple(value.shape), value.stride())
+        return (value.dtype, value.device, tuple(value.shape), value.stride(), value.requires_grad)
     if isinstance(value, (list, tuple)):
-        return tuple(map(_key, value))
+        return (type(value), *map(_key, value))
+    if isinstance(value, dict):
+        return tuple((k, _key(v)) for k, v in value.items())
+    if isinstance(value, slice):
+        return (slice, _key(value.start), _key(value.stop), _key(value.step))
+    if not isinstance(value, _PLAIN):
+        raise TypeError(type(value))
     return (type(value), value)
+
+
+@contextlib.contextmanager
+def _metadata_only() -> Iterator[None]:
+    with torch._C._AutoDispatchBelowADInplaceOrView(), torch._C._DisableTorchDispatch():
+        yield
+
+
+def _restride(t: torch.Tensor, strides: Strides) -> None:
+    """`t`, a fake whose memory nobody else has, lies by `strides` from now on; for autograd nothing happened."""
+    with _metadata_only():
+        needed = _span(t.shape, strides) * t.element_size()
+        if t.untyped_storage().nbytes() < needed:
+            t.untyped_storage().resize_(needed)
+        t.as_strided_(t.shape, strides, 0)

@@ -248,7 +248,7 @@ class Lowering:
         return self.call(op, refs[0], refs[1], fake, tuple(mutated))
 
     def _argument(self, node: fx.Node) -> Any:
-        return self.placed(node).ref() if isinstance(self.env[node], Value) else self.env[node]
+        return seen(self.placed(node).ref(), node) if isinstance(self.env[node], Value) else self.env[node]
 
     def _written(self, node: fx.Node) -> str:
         v = self.env[node]
@@ -285,6 +285,13 @@ def same_strides(shape: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) ->
     if any(n == 0 for n in shape):
         return True
     return all(n == 1 or s == t for n, s, t in zip(shape, a, b, strict=True))
+
+
+def seen(ref: Ref, node: fx.Node) -> Ref:
+    """`ref`, the value of `node`, with the strides of the trace: of one element, or none, in a dimension every stride is right
+    for our kernels, but callers see eager's, and ATen's kernels give their results strides by those of their arguments."""
+    stride = to_exprs(node.meta["val"].stride())
+    return replace(ref, stride=stride) if same_strides(ref.shape, ref.stride, stride) else ref
 
 
 def is_dense(shape: Exprs, stride: Exprs) -> bool:
@@ -452,10 +459,7 @@ def _output(low: Lowering, a: Any) -> Ref | int | tuple[Any] | None:
     if a.op == "placeholder":
         return [n for n in low.gm.graph.nodes if n.op == "placeholder"].index(a)
     if isinstance(value, Value):
-        stride = to_exprs(a.meta["val"].stride())
-        ref = low.realised(value, stride).ref()
-        # of one element, or none, in a dimension every stride is right for kernels, but a caller sees eager's
-        return replace(ref, stride=stride) if same_strides(ref.shape, ref.stride, stride) else ref
+        return seen(low.realised(value, to_exprs(a.meta["val"].stride())).ref(), a)
     if isinstance(value, Expr):
         return (value.as_int() if value.is_const else value,)
     return None if value is None else (value,)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import KernelGroup, Schedule
-from pycompiler.ir.loops import Buffer, Extern, Ref, checks
+from pycompiler.ir.loops import Extern, Ref, checks
 from pycompiler.ir.plan import Alloc, Aten, CountVersions, Expect, Free, Kernel, Plan, Size, SlotRef, Step, View
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
@@ -44,7 +44,7 @@ class _Builder:
         program = self.schedule.program
         self.by_address = {name for group in self.schedule.kernels for name in group.reads}
         calls = [(step.args, step.kwargs) for step in self.schedule.steps if isinstance(step, Extern)]
-        self.by_address |= {ref.buffer for ref in _refs((calls, program.outputs)) if not self.is_whole(ref, exact=True)}
+        self.by_address |= {ref.buffer for ref in _refs((calls, program.outputs)) if not self.is_whole(ref)}
         for b in program.inputs:
             slot = self.new_slot()
             if b is not None:
@@ -134,24 +134,22 @@ class _Builder:
             return type(value)(self.argument(v, temporary) for v in value)
         return value
 
-    def view(self, ref: Ref, *, exact: bool = False) -> tuple[int, bool]:
-        """(slot, whether a view was made).  `exact`: strides of dimensions with one element matter, callers see them."""
+    def view(self, ref: Ref) -> tuple[int, bool]:
+        """(slot, whether a view was made)."""
         base = self.slot(ref.buffer)
-        if self.is_whole(ref, exact):
+        if self.is_whole(ref):
             return base, False
         slot = self.new_slot()
         self.steps.append(View(slot, base, _sizes(ref.shape), _sizes(ref.stride), _size(ref.offset)))
         return slot, True
 
-    def is_whole(self, ref: Ref, exact: bool) -> bool:
+    def is_whole(self, ref: Ref) -> bool:
         b = self.schedule.buffers[ref.buffer]
-        return (
-            ref.shape == b.shape and ref.offset == 0 and (ref.stride == b.stride or not exact and _same_strides(ref, b))
-        )
+        return ref.shape == b.shape and ref.offset == 0 and ref.stride == b.stride
 
     def output(self, output: Ref | int | tuple[Any] | None) -> int | tuple[Any]:
         if isinstance(output, Ref):
-            return self.view(output, exact=True)[0]
+            return self.view(output)[0]
         return (None,) if output is None else output
 
 
@@ -163,8 +161,3 @@ def _refs(value: Any) -> Iterator[Ref]:
             yield from _refs(v)
     elif isinstance(value, dict):
         yield from _refs(list(value.values()))
-
-
-def _same_strides(ref: Ref, b: Buffer) -> bool:
-    """Strides of dimensions with one element do not matter."""
-    return all(n == 1 or s == t for n, s, t in zip(ref.shape, ref.stride, b.stride, strict=True))

@@ -35,6 +35,31 @@ FOUND: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]]
         lambda x, i: F.conv1d((y := x.index_fill(-2, i, 1.5)), y[0:1], stride=2, padding=1),
         lambda: (torch.randn(3, 3, dtype=DOUBLE).unfold(0, 2, 1), torch.tensor(1)),
     ),
+    "pooled windows, on the way that real tensors take": (
+        lambda x: F.max_pool1d(x.unfold(-2, 2, 2), 2, 2, 1),
+        lambda: (torch.randn(2, 2, dtype=DOUBLE),),
+    ),
+    "a slope for each of one channel": (
+        lambda x: F.prelu(x, torch.full((1,), 0.3)),
+        lambda: (torch.randn(1)[::2],),
+    ),
+    "a transposed quotient in another dtype": (
+        lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        lambda: (torch.arange(4).view(2, 2).t(), torch.full((2, 2), 0.7, dtype=DOUBLE)),
+    ),
+    "an expanded one, sorted": (
+        lambda x: torch.sort(x.expand(1, -1, -1, -1), 1, descending=True).values,
+        lambda: (torch.randn(1, 1, 1, dtype=DOUBLE),),
+    ),
+    "random numbers": (
+        lambda x: torch.rand_like(x).ge(2).to(x.dtype),
+        lambda: (torch.randn(2, 1, 3).transpose(0, 2)[::2],),
+    ),
+    "a part of one element, written": (
+        lambda x, m: torch.index_put(x[0:1:3], (m,), x[0] * 0 + 0.3),
+        lambda: (torch.randn(1, dtype=DOUBLE), torch.ones(1, dtype=torch.bool)),
+    ),
+    "a view of its own shape": (lambda x: x.view(1, 1) + 0, lambda: (torch.randn(1, 1)[::2],)),
     "a sum to nothing": (lambda x: x.sum(0), lambda: (torch.randn(0, 3, 1).expand(2, 0, 3, 4).transpose(1, 3),)),
 }
 
@@ -62,12 +87,10 @@ def test_strides_are_known_to_the_program() -> None:
 def test_each_combination_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     ask = strides._ask
-    monkeypatch.setattr(strides, "_ask", lambda op, *rest: (asked.append(op), ask(op, *rest))[1])
-    monkeypatch.setattr(strides, "_answers", {})
-    for _ in range(2):
-        pycompiler.compile(lambda x: x.cumsum(0), backend="eager")(torch.ones(1, 7))
-        pycompiler.compile(lambda x: x.cumsum(0), backend="eager")(torch.ones(2, 7))  # nothing is in doubt
-    assert asked == [torch.ops.aten.cumsum.default]
+    monkeypatch.setattr(strides, "_ask", lambda run, args, *rest: (asked.append(args), ask(run, args, *rest))[1])
+    x, y = torch.ones(1, 7), torch.ones(2, 7)
+    pycompiler.compile(lambda x, y: x.cumsum(0).cumsum(0) + y.cumsum(0), backend="eager")(x, y)
+    assert [(a[0].shape, len(a)) for a in asked] == [((1, 7), 2)]  # of what is contiguous nothing is in doubt
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
@@ -85,6 +108,60 @@ def test_results_with_gaps(backend: str) -> None:
     assert torch.equal(got, x * y)
     got.sum().backward()
     assert torch.equal(x.grad, y)
+
+
+VIEWS: dict[str, tuple[Callable[..., object], Callable[[], tuple[Tensor, ...]]]] = {
+    "of its own shape": (lambda x: x.view(1, 1), lambda: (torch.randn(1, 1)[::2],)),
+    "as another": (lambda x: x.view_as(x), lambda: (torch.randn(2, 1).t(),)),
+    "of a reshaped one": (lambda x: x.reshape(1, 49).reshape(1, 49, -1), lambda: (torch.randn(7, 7, 1)[..., ::3],)),
+    "of nothing, written": (lambda x: ((y := x.mT), y.data.add_(1))[0], lambda: (torch.randn(0, 1, 1),)),
+    "of a written input with gaps": (
+        lambda x: (x.__setitem__((slice(None), slice(-3, None)), 0.5), x[:, :-2])[1],
+        lambda: (torch.randn(1, 4)[..., ::3],),
+    ),
+    "of a written value": (lambda x: (y := x.t() * 2, v := y[:1], v.add_(1), y)[1::2], lambda: (torch.randn(3, 2),)),
+    "beside its base with gaps": (
+        lambda x: (y := torch.slice_scatter(x, x[:, 1:2], 1, 2, 3), F.relu(y[2:2]), y)[1:],
+        lambda: (torch.randn(3, 3, 3)[..., 1:],),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name, grad", [*((n, False) for n in VIEWS), *((n, True) for n in VIEWS if "written" not in n)]
+)
+def test_views_lie_as_the_program_makes_them(name: str, grad: bool) -> None:
+    fn, make = VIEWS[name]
+    args = make()
+    given = [[torch.empty_strided(a.shape, a.stride()).copy_(a).requires_grad_(grad) for a in args] for _ in range(2)]
+    expected, got = fn(*given[0]), pycompiler.compile(fn, fullgraph=True)(*given[1])
+    both = (expected, got) if isinstance(expected, tuple) and isinstance(got, tuple) else ((expected,), (got,))
+    for e, g in zip(*both, strict=True):
+        assert (g.shape, g.stride(), g._is_view()) == (e.shape, e.stride(), e._is_view())
+        torch.testing.assert_close(g, e)
+
+
+def test_asking_takes_no_random_numbers() -> None:
+    x = torch.ones(1, 3)
+    torch.manual_seed(1)
+    expected = F.dropout(x), torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(pycompiler.compile(F.dropout, backend="eager")(x), expected[0])
+    assert torch.equal(torch.rand(1), expected[1])
+
+
+def test_what_others_wrote_is_not_asked() -> None:
+    """A call that may do more than compute its results happens once."""
+    called: list[int] = []
+
+    @torch.library.custom_op("pycompiler_tests::counted", mutates_args=())
+    def counted(x: Tensor) -> Tensor:
+        called.append(1)
+        return x.clone()
+
+    counted.register_fake(torch.empty_like)
+    pycompiler.compile(lambda x: torch.ops.pycompiler_tests.counted(x) + 1)(torch.ones(1, 3)[:, ::2])
+    assert called == [1]
 
 
 @pytest.mark.parametrize("dims", [[-1], [-2], [-1, -2], 0])
