@@ -136,7 +136,8 @@ def _buffer(
 
 def _twice(graph: Graph, node: Loop, name: str) -> tuple[list[Loop], Loop]:
     """(nodes to add, `node` with a value that is cheap to compute twice)."""
-    if cost(node) <= CHEAP and len(list(loads(node))) <= 1:
+    folded = set(node.reduction.vars) if node.reduction is not None else set()
+    if cost(node) <= CHEAP and sum(not folded.isdisjoint(at.symbols) for _, at in loads(node)) <= 1:
         return [], node
     dims, dtype = space_of(node), node.body[node.results[0]].dtype
     whole, at = _buffer(graph, f"{name}_x", dtype, dims, node.out[0].device)

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from harness import bools, check, externs, ints, lowered, randn
 
+import pycompiler
 from pycompiler.ir.loops import Loop
 
 f32, f64, bf16, i64 = torch.float32, torch.float64, torch.bfloat16, torch.int64
@@ -187,3 +188,17 @@ def test_softmax_is_four_loops():
     kinds = [n.reduction.kind if isinstance(n, Loop) and n.reduction else "" for n in program.nodes]
     assert kinds == ["max", "", "sum", ""]
     assert not externs(program)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [3, 108, 1000])
+def test_equal_numbers_do_not_vary(dtype, n):
+    """Their rounded sum, divided, is another number; ATen's moments grow from the first number on."""
+    x = torch.randn(5, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(n)).to(dtype).expand(5, n)
+
+    def fn(x, rows):
+        columns = x.t().contiguous()
+        return rows.var(1), rows.std(1), x.var(1), columns.var(0), rows[:1].var(), (x * 1).var(1)
+
+    for result in pycompiler.compile(fn)(x, x.contiguous()):
+        assert not result.any(), result
