@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import seams
 import torch
 
 from fuzz.programs import campaign, operators, worker  # noqa: F401
@@ -198,6 +199,14 @@ def test_a_process_says_what_it_reached(capsys: pytest.CaptureFixture[str], monk
         if "kind" in (said := json.loads(line)):
             findings.note(said)
     assert findings.cells and set(findings.cells) <= set(cells())
+
+
+def test_the_first_stage_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = Program(1, ("a0 = data(1, 3, dtype=torch.float64)",), ("x0 = a0",), ("t0 = x0 * 2 + 1",), ("t0",))
+    assert worker.seam_of(p) == ", at no seam"
+    right = seams.SEAMS["program"]
+    monkeypatch.setitem(seams.SEAMS, "program", lambda gm, i: lambda *a: [t + 1 for t in right(gm, i)(*a)])
+    assert worker.seam_of(p).startswith(", first at program: output 0: 3 of 3 elements")
 
 
 def test_a_crash_is_cut_down_by_its_signal() -> None:

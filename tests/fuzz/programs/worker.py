@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 import torch
+from seams import first_difference
 
 import pycompiler
 
@@ -99,7 +100,19 @@ def shrink(seed: int, device: str, backend: str, seconds: float) -> None:
     first = ask(program, device, backend)
     if first.kind == "differs":
         program = reduce(program, lambda p: not ordered(p, device) and alike(ask(p, device, backend), first), seconds)
-    say(script=program.script(device, backend), body=program.body(), detail=str(ask(program, device, backend)))
+    last = ask(program, device, backend)
+    where = seam_of(program) if last.kind == "differs" and last.what != "crash" and backend == "native" else ""
+    say(script=program.script(device, backend), body=program.body(), detail=f"{last}{where}")
+
+
+def seam_of(program: Program) -> str:
+    """Which stage of the compiler differs first, on the CPU: `, first at <seam>: ...`."""
+    make, fn = program.load("cpu")
+    try:
+        found = first_difference(fn, make()[1])
+    except Exception as e:
+        return f", at no seam: {type(e).__name__}: {str(e)[:200]}"
+    return f", first at {found}" if found is not None else ", at no seam"
 
 
 def judge_in_child(program: Program, device: str, backend: str) -> Verdict:
