@@ -217,7 +217,9 @@ def spread(
         return result
     if start is not None:
         mean = lazy(lambda v, s: v + s, mean, reshape(start, mean.shape), dtype=compute)
-    return result, mean if x.dtype == mean.dtype and mean.buffer is not None else finished(low, mean, fakes[1], lambda v: v)
+    return result, mean if x.dtype == mean.dtype and mean.buffer is not None else finished(
+        low, mean, fakes[1], lambda v: v
+    )
 
 
 @lowering(aten.var.correction)

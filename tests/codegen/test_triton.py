@@ -29,7 +29,7 @@ def run(mode: str, tmp_path: Path, **extra: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
 
 
-@pytest.mark.parametrize(("mode", "interpret", "cases"), [("check", "1", 46), ("compile", "0", 45)])
+@pytest.mark.parametrize(("mode", "interpret", "cases"), [("check", "1", 47), ("compile", "0", 45)])
 def test_cases(mode: str, interpret: str, cases: int, tmp_path: Path) -> None:
     done = run(mode, tmp_path, TRITON_INTERPRET=interpret)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

@@ -81,6 +81,35 @@ def pyc_mod_int(a, b):  # type: ignore[no-untyped-def]
     return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
 
 
+# Numbers of a program may be divided by zero, which LLVM leaves undefined: it took what came for a number of the type.
+# The device's own quotient has all bits set, and its remainder is the dividend.
+
+
+@triton.jit
+def pyc_divisor(b):  # type: ignore[no-untyped-def]
+    return b | (b == 0).to(b.dtype)
+
+
+@triton.jit
+def pyc_truncdiv_checked(a, b):  # type: ignore[no-untyped-def]
+    return tl.where(b == 0, ~b, a // pyc_divisor(b))
+
+
+@triton.jit
+def pyc_fmod_checked(a, b):  # type: ignore[no-untyped-def]
+    return tl.where(b == 0, a, a % pyc_divisor(b))
+
+
+@triton.jit
+def pyc_floordiv_checked(a, b):  # type: ignore[no-untyped-def]
+    return tl.where(b == 0, ~b - ((a < 0) & (b == 0)).to(b.dtype), pyc_floordiv_int(a, pyc_divisor(b)))
+
+
+@triton.jit
+def pyc_mod_checked(a, b):  # type: ignore[no-untyped-def]
+    return tl.where(b == 0, a, pyc_mod_int(a, pyc_divisor(b)))
+
+
 @triton.jit
 def pyc_mod_float(a, b):  # type: ignore[no-untyped-def]
     r = pyc_fmod(a, b)

@@ -40,8 +40,9 @@ FLOAT: dict[str, str] = {
 
 INT: dict[str, str] = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "truediv": "{0}.to({T}) / {1}.to({T})",
-    "floordiv": "pyc_floordiv_int({0}, {1})", "truncdiv": "{0} // {1}", "mod": "pyc_mod_int({0}, {1})",
-    "fmod": "{0} % {1}", "neg": "-{0}", "abs": "tl.abs({0})", "sign": "pyc_sign_int({0})",
+    "floordiv": "pyc_floordiv_checked({0}, {1})", "truncdiv": "pyc_truncdiv_checked({0}, {1})",
+    "mod": "pyc_mod_checked({0}, {1})", "fmod": "pyc_fmod_checked({0}, {1})",
+    "neg": "-{0}", "abs": "tl.abs({0})", "sign": "pyc_sign_int({0})",
     "maximum": "tl.maximum({0}, {1})", "minimum": "tl.minimum({0}, {1})", "fma": "{0} * {1} + {2}",
     "square": "{0} * {0}", "floor": "{0}", "ceil": "{0}", "round": "{0}", "trunc": "{0}",
     "isnan": "({0} != {0})", "isinf": "({0} != {0})", "signbit": "({0} < 0)",
