@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from pycompiler.capture.builtins.numbers import Getter
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
-from pycompiler.capture.values.base import Cell, Lazy, Place, Value
+from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import UNORDERED, Deque, Dict, DictView, List, Set, Slice, Tuple
@@ -236,7 +236,7 @@ def _object(head: Head, value: Object, name: str) -> None:
         items = [head.load(v) for v in _additions(storage)]
         head.prepare += [*head.call(rebuild.fill_set, me, *items), *build.pop_top()]
     if value.passed:
-        head.prepare += _grown_traceback(head, me, value.passed)
+        head.prepare += _grown_traceback(head, me, value)
     stored = {k: v for k, v in value.overlay.items() if v is not DELETED}
     if stored:
         values = [head.load_item(v) for v in stored.values()]
@@ -244,8 +244,10 @@ def _object(head: Head, value: Object, name: str) -> None:
         head.prepare += [*code, *build.pop_top()]
 
 
-def _grown_traceback(head: Head, exception: Code, places: Sequence[Place]) -> Code:
-    added = head.call(rebuild.add_traceback, exception, *[build.load_const(place) for place in places])
+def _grown_traceback(head: Head, load: Code, exception: Value) -> Code:
+    known = isinstance(exception, Object) and "__context__" in exception.overlay
+    add = rebuild.add_traceback if known else rebuild.raise_outside
+    added = head.call(add, load, *[build.load_const(place) for place in exception.passed])
     return [*added, *build.pop_top()]
 
 
@@ -383,7 +385,7 @@ def replay_effects(head: Head) -> Code:
         contents = [] if cell.contents is None else [head.load_item(cell.contents)]
         code += [*head.call(rebuild.set_cell, head.load_source(_source(cell)), *contents), *build.pop_top()]
     for exception in effects.tracebacks.values():
-        code += _grown_traceback(head, head.load(exception), exception.passed)
+        code += _grown_traceback(head, head.load(exception), exception)
     for fn, args in effects.calls:
         code += [*build.call_function(head.load(fn), *[head.load_item(a) for a in args]), *build.pop_top()]
     return code

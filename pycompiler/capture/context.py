@@ -6,6 +6,7 @@ In: nothing yet.  Out: a `Capture`, passed to every handler and value method as 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import enum
 import operator
 import sys
@@ -337,7 +338,14 @@ class Capture:
         raise Raised(made)
 
     def exception_attribute(self, exception: Object, name: str) -> Value:
+        if name == "__context__" and exception.passed:
+            self.ask_callers()
         return exceptions.attribute(self, exception, name)
+
+    def ask_callers(self) -> None:
+        """What they handle is asked for: those that led here may, at any call; contextlib only orders contexts by it."""
+        if self.frames[-1].code.co_filename != contextlib.__file__:
+            raise Break("builtin-call", "what a caller of the compiled function handles is asked for")
 
     def as_exception(self, value: Value) -> Value:
         """The instance that `raise value` raises."""

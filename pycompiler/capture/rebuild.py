@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -113,6 +114,19 @@ def add_traceback(exception: BaseException, *places: tuple[str, str, str, int]) 
     finally:
         _native.resume_hook()
     exception.__traceback__ = traceback
+
+
+def raise_outside(exception: BaseException, *places: tuple[str, str, str, int]) -> None:
+    """`add_traceback` of an exception that was raised where no captured frame handles one: those that led here may."""
+    handled = sys.exception()
+    if handled is not None and handled is not exception:
+        link: BaseException | None = handled
+        while link is not None and link.__context__ is not exception:  # no exception comes to be its own context
+            link = link.__context__
+        if link is not None:
+            link.__context__ = None
+        exception.__context__ = handled
+    add_traceback(exception, *places)
 
 
 def make_tuple_subclass(cls: type, *items: Any) -> Any:

@@ -103,6 +103,57 @@ def test_an_existing_exception_raised_in_a_handler_gets_its_context():
     assert repr(error.__context__) == "KeyError('first')"
 
 
+def broken_in_a_manager(log):
+    with leaving(log):
+        raise brk(KeyError("second"))
+
+
+def broken_in_a_handler(log):
+    try:
+        raise KeyError("second")
+    except KeyError as error:
+        log.append(type(error.__context__).__name__)
+        pycompiler.graph_break()
+        log.append(type(error.__context__).__name__)
+        raise
+
+
+def raised_again_in_a_handler(log):
+    try:
+        raise KeyError("second")
+    except KeyError as error:
+        pycompiler.graph_break()
+        raise IndexError from error
+
+
+@contextlib.contextmanager
+def leaving(log):
+    try:
+        yield
+    finally:
+        log.append("out")
+
+
+@pytest.mark.parametrize("callee", [broken_in_a_manager, broken_in_a_handler, raised_again_in_a_handler])
+def test_an_exception_raised_below_a_handler_has_what_that_handles_as_context(callee):
+    def program(log):
+        try:
+            raise ValueError("first")
+        except ValueError:
+            callee(log)
+
+    def contexts(error):
+        return [] if error is None else [type(error).__name__, *contexts(error.__context__)]
+
+    seen = []
+    for fn in (program, pycompiler.compile(program, backend="eager")):
+        log = []
+        with pytest.raises(LookupError) as caught:
+            fn(log)
+        seen.append((contexts(caught.value), log))
+    assert seen[0] == seen[1]
+
+
 def test_the_caller_of_a_broken_callee_is_at_its_call():
     def callee(x):
         pycompiler.graph_break()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import Any
 
@@ -37,13 +36,10 @@ def add_note(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _handled(cx: Capture) -> Value | None:
-    """The exception being handled, as sys.exception() gives it.
-
-    Where no captured frame handles one, those that led here may, at any call; contextlib only orders contexts by it.
-    """
+    """The exception being handled, as sys.exception() gives it."""
     found: Any = next((f.handled[-1] for f in reversed(cx.frames) if f.handled), None)
-    if found is None and cx.frames[-1].code.co_filename != contextlib.__file__:
-        raise Break("builtin-call", "what a caller of the compiled function handles is asked for")
+    if found is None:
+        cx.ask_callers()
     return found if isinstance(found, Value) else None
 
 
