@@ -80,7 +80,9 @@ def call(fn: Callable[..., Any], n: int, flag: bool, name: str) -> dict[str, Any
         seen["result"] = shown(fn(x, n, flag, items, table, box, log))
     except Exception as error:
         seen["error"] = chain(error)
-        seen["line"] = lines_of(error, name)
+        # 3.11, once warm, has the line of the store before for a load that finds nothing (STORE_FAST__LOAD_FAST)
+        if sys.version_info >= (3, 12) or not isinstance(error, UnboundLocalError):
+            seen["line"] = lines_of(error, name)
     seen["handled"] = sys.exc_info()
     seen["log"], seen["items"], seen["table"], seen["box"] = shown(log), shown(items), shown(table), shown(box)
     seen["grad mode"] = torch.is_grad_enabled()
