@@ -692,3 +692,22 @@ def test_a_view_without_history_crosses_a_break(backend: str) -> None:
 
     with config.patch(raise_internal_errors=True):
         assert pycompiler.compile(fn, backend=backend)(torch.arange(4.0).requires_grad_()).tolist() == [3.0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x.unflatten(0, (-1, 2)), lambda x: x.view(2, 2).t(), lambda x: x.reshape(1, 4), lambda x: x.view(4)],
+)
+def test_a_written_view_of_a_strided_argument_is_a_view_of_it(view: Any, backend: str) -> None:
+    """The written value lies in the trace as no strided memory does; the result had its strides."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        v = view(x)
+        v.masked_fill_(v > 2, 0.5)
+        return v
+
+    x, y = (torch.arange(9.0)[1:8:2] for _ in range(2))
+    got, want = pycompiler.compile(fn, backend=backend)(x), fn(y)
+    assert torch.equal(got, want) and torch.equal(x, y) and got.stride() == want.stride()
+    assert got.data_ptr() == x.data_ptr()
