@@ -163,7 +163,8 @@ print(ctypes.CDLL(library.path).answer(), counters["builds"])
 
 
 def child(cache: Path, source: str = SOURCE) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYCOMPILER_CACHE_DIR": str(cache)}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "PYCOMPILER_CACHE_DIR": str(cache)}
     return subprocess.Popen([sys.executable, "-c", CHILD, source], env=environment, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True)  # fmt: skip
 
