@@ -61,7 +61,7 @@ def _import(name: str, *args: Any, **kwargs: Any) -> Any:
 _VIEW = _TorchView()
 
 
-_COUNTERS = {"effects": 0, "writes": 0, "acts": 0, "draws": 0, "nested": 0, "asks": False}
+_COUNTERS = {"effects": 0, "writes": 0, "acts": 0, "draws": 0, "others": 0, "nested": 0, "asks": False}
 
 
 @functools.cache
@@ -69,7 +69,8 @@ def _mode_class() -> type[FakeTensorMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
     `effects` counts the operators dispatched that do more than compute their results (`acts` and `draws` are among them),
-    `writes` those that write; while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
+    `writes` those that write, `others` those that are not ordinary; while it `asks`, kernels say whether they take the
+    arguments' types (`kernels.py`).
     """
     namespace = {
         **vars(fake_tensor),
@@ -106,6 +107,7 @@ def _dispatch(
     args = counted(func, args)
     out = short_path(mode, func, args, kwargs)
     if out is None:
+        mode.others += 1  # type: ignore[attr-defined]
         mode.nested += 1  # type: ignore[attr-defined]
         try:
             out = laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))

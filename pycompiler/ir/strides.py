@@ -7,9 +7,9 @@ The contract: a value of the captured graph has the strides that it has when the
 makes them so, a call at a time, and notes them (`meta["strides"]`); later stages are held to them.
 
 Shape functions are in doubt for dimensions of one element, tensors without elements, arguments that are not contiguous,
-and devices other than the CPU. There the program's own call is made, on tensors of ones and zeros that lie as the arguments
-do, on their device: so composite functions take the way that they take for real tensors. Of large tensors the shape
-functions (and `iterator.py`) have the last word.
+and on other devices than the CPU for all but ordinary operators. There the program's own call is made, on tensors of ones
+and zeros that lie as the arguments do, on their device: so composite functions take the way that they take for real
+tensors. Of large tensors the shape functions (and `iterator.py`) have the last word.
 """
 
 from __future__ import annotations
@@ -52,11 +52,17 @@ class Asker:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         out: Any,
+        *,
         draws: bool,
+        ordinary: bool,
     ) -> None:
-        """Gives the fresh tensors of `out`, a call's results, eager's strides. `draws`: the call takes random numbers."""
+        """Gives the fresh tensors of `out`, a call's results, eager's strides.
+
+        `draws`: the call takes random numbers. `ordinary`: all its operators are (`propagate.is_ordinary`): their kernels do
+        the same on all devices, and are not loaded only to be asked.
+        """
         given, results = list(tensors_of((args, kwargs))), list(tensors_of(out))
-        if not results or not given or not _in_doubt(given, results) or not _may_run(target, given, results):
+        if not results or not given or not _in_doubt(given, results, ordinary) or not _may_run(target, given, results):
             return
         fresh = _fresh(given, results)
         if not any(fresh):
@@ -79,8 +85,8 @@ def layouts(out: Any) -> list[Strides]:
     return [t.stride() if t.layout is torch.strided else () for t in tensors_of(out)]
 
 
-def _in_doubt(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> bool:
-    if any(t.device.type != "cpu" or not t.is_contiguous() for t in given):
+def _in_doubt(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], ordinary: bool) -> bool:
+    if any(not (ordinary or t.device.type == "cpu") or not t.is_contiguous() for t in given):
         return True
     return any(t.dim() > 0 and (t.numel() == 0 or 1 in t.shape) for t in results)
 
