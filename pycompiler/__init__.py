@@ -12,6 +12,7 @@ from pycompiler.api import (
     reset,
     run,
     set_policy,
+    wait_for_compiles,
 )
 from pycompiler.backends import get_default_backend, list_backends, register_backend, set_default_backend
 from pycompiler.debug.explain import explain
@@ -20,5 +21,5 @@ from pycompiler.progress import compile_times
 __all__ = [
     "__version__", "compile", "compile_times", "config", "counters", "disable", "exc", "explain", "explain_miss",
     "get_default_backend", "graph_break", "is_compiling", "list_backends", "register_backend", "reset", "run",
-    "set_default_backend", "set_policy",
+    "set_default_backend", "set_policy", "wait_for_compiles",
 ]  # fmt: skip

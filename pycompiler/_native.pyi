@@ -81,6 +81,9 @@ class Entry:
     def outputs(self) -> tuple[str, Any] | None: ...
     @property
     def frame_hook(self) -> bool: ...
+    def become(self, other: Entry) -> None:
+        """From the next call on this entry is what `other` is, which nothing else may use."""
+
     @property
     def hits(self) -> int: ...
 

@@ -16,6 +16,7 @@ import torch
 
 from pycompiler import _native, backends, config, pipeline, wrapping
 from pycompiler.backends import options as known
+from pycompiler.background import wait
 from pycompiler.errors import ArgumentError, UnknownName
 from pycompiler.errors import describe as _describe
 from pycompiler.wrapping import compiled_of
@@ -37,6 +38,7 @@ def compile(
     recompile_limit: int | None = None,
     isolate_recompiles: bool = True,
     nopython: bool | None = None,
+    background: bool | None = None,
 ) -> Any:
     """Compile a function, method, callable object, class or `nn.Module`.
 
@@ -46,6 +48,8 @@ def compile(
     mode, options: see `backends/options.py`; not both.  disable: return `model` unchanged.
     name: the name in logs and messages.  recompile_limit: entries per code object; default: `config.recompile_limit` as
     it is when a call misses.  isolate_recompiles: accepted; each compiled callable has a cache of its own.
+    background: a call that fits nothing compiled is captured, answered eagerly at once, and its graph compiled by a worker
+    thread; from then on such calls run compiled (`wait_for_compiles`).  Default: `config.background_compile`, now.
 
     Without `model`, returns a decorator.  Raises `ArgumentError` (a RuntimeError, ValueError and TypeError) for what it
     does not know, when it is called, not at the first call of the result.
@@ -59,6 +63,7 @@ def compile(
     _check_arguments(
         chosen, dynamic, mode, options, recompile_limit, name, fullgraph=fullgraph, disable=disable,
         isolate_recompiles=isolate_recompiles, nopython=bool(nopython) if nopython is None else nopython,
+        background=bool(background) if background is None else background,
     )  # fmt: skip
     function = backends.lookup(chosen)
     if disable or config.disable:
@@ -83,6 +88,7 @@ def compile(
         dynamic=dynamic,
         backend_options={} if ours else {k: v for k, v in passed.items() if v},
         knobs=known.knobs(settings) if ours else {},
+        background=config.background_compile if background is None else background,
     )
     return wrapping.compiled(model, family, name)
 
@@ -207,6 +213,12 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     if not callable(fn) and not isinstance(fn, (staticmethod, classmethod)):
         raise ArgumentError(f"disable() takes a function, class or module, got {_describe(fn)}")
     return wrapping.disabled(fn, reason, recursive)
+
+
+def wait_for_compiles(timeout: float | None = None) -> bool:
+    """Wait until all compiles in the background (`compile(..., background=True)`) are done, at most `timeout` seconds.
+    Whether they are."""
+    return wait(timeout)
 
 
 def graph_break(msg: str = "") -> None:

@@ -16,7 +16,7 @@ from torch import fx
 from pycompiler import _native, config, lowering, scheduling
 from pycompiler.codegen import cpp
 from pycompiler.errors import CompileError
-from pycompiler.ir.interrupts import allowed
+from pycompiler.ir.interrupts import allowed, check
 from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
 from pycompiler.ir.loops import Program
 from pycompiler.ir.plan import Plan
@@ -95,6 +95,7 @@ def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]
         program = lowering.lower(gm, name=name, external=external)
     if config.verify_ir:
         verify(program)
+    check()
     with timed("scheduling"):
         schedule = scheduling.schedule(program, alone)
     if config.verify_ir:

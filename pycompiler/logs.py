@@ -32,6 +32,7 @@ STAGES: dict[str, str] = {
     "inductor": f"{ROOT}.native",
     "native": f"{ROOT}.native",
     "runtime": f"{ROOT}.runtime",
+    "background": f"{ROOT}.background",
     "dynamic": f"{ROOT}.shapes",
     "distributed": f"{ROOT}.distributed",
 }

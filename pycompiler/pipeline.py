@@ -26,9 +26,10 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
-from pycompiler import _native, autograd, backends, config
+from pycompiler import _native, autograd, backends, background, config
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import SkipFrame
+from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.frame import BreakRecord, Captured, Example, capture_frame
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
 from pycompiler.errors import (
@@ -47,7 +48,7 @@ from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir import peer
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.guard_entries import entries
-from pycompiler.ir.guards import Guard, explain
+from pycompiler.ir.guards import Guard, explain, global_state
 from pycompiler.ir.interrupts import allowed, deferred
 from pycompiler.ir.source import Scope
 from pycompiler.ir.texts import drop_text, drop_text_with, forward_of
@@ -99,6 +100,7 @@ def _joint(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -> 
                 bw_compiler=compile_backward,
                 partition=partition,
                 activation_memory_budget=config.activation_memory_budget,
+                ahead=background.inside(),
             )
     except autograd.AutogradUnsupported as e:
         log.warning("a graph runs eagerly: %s", e)
@@ -136,6 +138,7 @@ class Family:
     backend_options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of each call of the backend
     knobs: dict[str, Any] = field(default_factory=dict)  # knobs of `config` that hold during compiles
     policy: _native.Mode = "compile"
+    background: bool = False  # a call that misses runs eagerly, and its graph is compiled by a worker
     hooked: dict[types.CodeType, Any] = field(default_factory=dict)  # functions reached through the frame hook
 
     def __post_init__(self) -> None:
@@ -224,6 +227,27 @@ def _disable_changed() -> None:
 config.on_change("disable", _disable_changed)
 for _name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
     config.on_change(_name, _limits_changed)
+
+
+def place_of(code: types.CodeType) -> str:
+    return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+
+
+class ThreadState:
+    """The state of torch that belongs to the thread that makes it; inside of `with`, another thread has it too."""
+
+    def __init__(self) -> None:
+        self.state, self.inference = torch_api.read_state(), torch.is_inference_mode_enabled()
+
+    def __enter__(self) -> None:
+        self.before = torch_api.read_state()
+        self.mode = torch.inference_mode(self.inference)
+        self.mode.__enter__()
+        torch_api.write_state(self.state)
+
+    def __exit__(self, *exc: object) -> None:
+        self.mode.__exit__(*exc)
+        torch_api.write_state(self.before)
 
 
 def leave_eager(code: types.CodeType) -> None:
@@ -480,16 +504,52 @@ class FrameCompiler:
         code = function.__code__
         start = time.perf_counter()
         step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
-        place = f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
-        with timed("capture and backend"), compiling(place), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
+        with timed("capture and backend"), compiling(place_of(code)), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
              modes_as_before():  # fmt: skip
             captured = capture_frame(
                 code, function.__globals__, values, fullgraph=self.family.fullgraph, on_break=self.on_break
             )
-            graph = self.compile_graph(captured.graph, captured.examples) if captured.graph is not None else None
+            guards = self.filtered(captured.guards, Scope(values, function.__globals__))
+            graph: Callable[..., Any] | None = None
+            if captured.graph is not None:
+                examples = self.example_inputs(captured.examples)
+                if self.family.background:
+                    return self.compile_later(function, captured, guards, examples)
+                graph = self.compile_graph(captured.graph, examples)
         step(1, "torchdynamo done tracing %s", code.co_name)
         self.record(code, captured, time.perf_counter() - start)
-        return self.assemble(function, captured, graph, Scope(values, function.__globals__))
+        return self.assemble(function, captured, guards, graph)
+
+    def compile_later(
+        self, function: types.FunctionType, captured: Captured, guards: list[Guard], examples: list[torch.Tensor]
+    ) -> Any:
+        """An entry that runs the original code until a worker has compiled the graph."""
+        entry = _native.Entry(guards, function, "eager")
+        name = place_of(function.__code__)
+        start = time.perf_counter()
+        watched = weakref.ref(entry)
+        wanted, state = global_state(), ThreadState()
+
+        def job() -> None:
+            if watched() is None or captured.graph is None:  # nobody can call it any more
+                return
+            with state, compiling(name), RESTING_COLLECTOR, modes_as_before():
+                if global_state() != wanted:
+                    raise BackendError("torch's global state is not what it was when the call was captured")
+                try:
+                    graph = self.compile_graph(captured.graph, examples)
+                except UsersError as e:
+                    raise e.error from None
+                if global_state() != wanted:
+                    raise BackendError("torch's global state changed during the compile")
+            examples.clear()
+            self.record(function.__code__, captured, time.perf_counter() - start)
+            made, waiting = self.assemble(function, captured, guards, graph), watched()
+            if made is not None and waiting is not None:
+                waiting.become(made)
+
+        background.submit(name, job)
+        return entry
 
     def failed(self, code: types.CodeType, error: Exception) -> None:
         """The frame runs eagerly after an error, with one warning; a user's own errors reach the user."""
@@ -499,10 +559,9 @@ class FrameCompiler:
         log.warning("%s runs eagerly: %s", code.co_qualname, error, exc_info=error if config.verbose else None)
 
     def assemble(
-        self, function: types.FunctionType, captured: Captured, graph: Callable[..., Any] | None, scope: Scope
+        self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
     ) -> Any:
         """The entry of a captured frame whose graph was compiled; None where the original code does as well."""
-        guards = self.filtered(captured.guards, scope)
         if captured.template is not None:
             if captured.empty:
                 if function.__code__ in self.family.hooked:  # nothing to gain from compiling it
@@ -540,7 +599,7 @@ class FrameCompiler:
         return [g for g, k in zip(guards, keep, strict=True) if k]
 
     # graphs and resume functions ------------------------------------------------------------------------------
-    def compile_graph(self, gm: fx.GraphModule, examples: list[Example]) -> Callable[..., Any]:
+    def compile_graph(self, gm: fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
         """What the backend makes of the graph, as something the engine calls."""
         STATISTICS["graphs"] += 1
         if log_graph.enabled:
@@ -549,7 +608,7 @@ class FrameCompiler:
         step(2, "calling compiler function %s", family.backend_name)
         try:
             with own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
-                made = family.backend(gm, self.example_inputs(examples), **family.backend_options)
+                made = family.backend(gm, examples, **family.backend_options)
         except Exception as e:
             if not family.ours:
                 note = f"raised by backend {family.backend_name!r}, which was called to compile a graph"
@@ -587,7 +646,8 @@ class FrameCompiler:
         found = self.family.resumes.get(code)
         if found is None:
             function = with_empty_cells(peer.leave_alone(code), namespace)  # the cells come as arguments
-            found = self.family.resumes[code] = new_compiled(function, self.family, positional=True)
+            made = new_compiled(function, self.family, positional=True)
+            found = self.family.resumes.setdefault(code, made)  # a worker may have been quicker
         return found
 
     # reports --------------------------------------------------------------------------------------------------

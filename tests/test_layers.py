@@ -27,11 +27,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{stage: BASE for stage in STAGES},
     "backends": BASE,  # a registry; pipeline puts the compilers that it composes into it
     "progress": {"config"},
+    "background": {"config", "ir", "logs"},
     "graphs": BASE | {"lowering", "scheduling", "codegen", "runtime", "progress"},
-    "pipeline": BASE | {"capture", "autograd", "backends", "graphs", "progress"},
+    "pipeline": BASE | {"capture", "autograd", "background", "backends", "graphs", "progress"},
     "distributed": BASE | {"pipeline"},
     "wrapping": BASE | {"pipeline"},
-    "api": BASE | {"wrapping", "pipeline", "backends", "distributed"},
+    "api": BASE | {"wrapping", "pipeline", "background", "backends", "distributed"},
     "exc": {"errors"},
     "debug": BASE | {"pipeline", "backends", "api", "wrapping", "capture"},  # shows what capture records
     "__init__": BASE | {"api", "backends", "debug", "distributed", "exc", "progress"},

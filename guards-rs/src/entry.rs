@@ -51,6 +51,7 @@ pub struct Bound {
     keep: Vec<Owned>,
     /// The target takes the closure's cells as its own free variables, not as arguments.
     takes_closure: bool,
+    n_params: usize,
 }
 
 pub struct Contents {
@@ -154,6 +155,20 @@ impl Entry {
         Ok(self.live()?.hits.get())
     }
 
+    /// From the next call on this entry is what `other` is, and counts on: what ran eagerly at first is compiled now.
+    /// Calls that run keep the old contents.
+    #[pyo3(name = "become")]
+    fn become_other(&self, other: &Entry) -> PyResult<()> {
+        let (old, new) = (self.live()?, other.live()?);
+        if let Some(bound) = old.bound.get() {
+            let freevars = Owned::tuple_from(bound.names[bound.n_params..].to_vec())?;
+            new.bind(&bound.names, freevars.get(), bound.n_params)?;
+        }
+        new.hits.set(old.hits.get());
+        drop(self.contents.replace(Some(new)));
+        Ok(())
+    }
+
     fn __repr__(&self) -> PyResult<String> {
         let contents = self.live()?;
         Ok(format!("<Entry kind={} guards={} hits={}>", self.kind()?, contents.guards.tuple_len(), contents.hits.get()))
@@ -183,19 +198,14 @@ impl Entry {
 
     /// Builds the tree for locals with these names; again for the same names does nothing.
     pub fn bind(&self, names: &[Owned], freevars: Obj, n_params: usize) -> Res<()> {
-        let contents = self.live()?;
-        if let Some(bound) = contents.bound.get() {
-            let same = bound.names.len() == names.len() && bound.names.iter().zip(names).all(|(a, b)| a == b);
-            return if same {
-                Ok(())
-            } else {
-                Err(value_error("this Entry is in use by a function with other locals"))
-            };
+        loop {
+            let contents = self.live()?;
+            contents.bind(names, freevars, n_params)?;
+            // Binding runs Python code: another thread may have let the entry become another one meanwhile.
+            if Rc::ptr_eq(&contents, &self.live()?) {
+                return Ok(());
+            }
         }
-        let bound = contents.build(names, freevars, n_params)?;
-        // Building runs Python code; had it bound the entry meanwhile, that result stands.
-        drop(contents.bound.set(bound));
-        Ok(())
     }
 }
 
@@ -222,6 +232,21 @@ impl Contents {
                 visit_obj(visit, function.get())?;
             }
         }
+        Ok(())
+    }
+
+    fn bind(&self, names: &[Owned], freevars: Obj, n_params: usize) -> Res<()> {
+        if let Some(bound) = self.bound.get() {
+            let same = bound.names.len() == names.len() && bound.names.iter().zip(names).all(|(a, b)| a == b);
+            return if same {
+                Ok(())
+            } else {
+                Err(value_error("this Entry is in use by a function with other locals"))
+            };
+        }
+        let bound = self.build(names, freevars, n_params)?;
+        // Building runs Python code; had it bound the entry meanwhile, that result stands.
+        drop(self.bound.set(bound));
         Ok(())
     }
 
@@ -252,7 +277,7 @@ impl Contents {
             }
         }
         let n_outputs = template.as_ref().map_or(0, Template::n_outputs);
-        Ok(Bound { tree, names: names.to_vec(), n_inputs, n_outputs, template, keep, takes_closure })
+        Ok(Bound { tree, names: names.to_vec(), n_inputs, n_outputs, template, keep, takes_closure, n_params })
     }
 
     pub fn kind(&self) -> Kind {

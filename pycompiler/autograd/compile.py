@@ -44,6 +44,7 @@ def compile_joint(
     decompositions: Mapping[OpOverload, Decomposition] | None = None,
     activation_memory_budget: float = 1.0,
     store_in_graph: bool = True,
+    ahead: bool = False,
     name: str = "graph",
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm`; see the module docstring.
@@ -52,6 +53,7 @@ def compile_joint(
     positional tensors that returns the graph's outputs with the strides of their ``meta["val"]``.
     `store_in_graph`: new values of inputs that autograd need not see are written by ``aten.copy_`` nodes at the end of
     the forward graph, not by a wrapper around it, so that a compiler can fuse the write.
+    `ahead`: the backward for gradients of all outputs is compiled now, not at its first call.
     Raises `AutogradUnsupported` for graphs that must run eagerly; an error that eager would raise comes as it is.
     """
     mode = detect_fake_mode(tuple(example_inputs)) or new_fake_mode()
@@ -68,7 +70,7 @@ def compile_joint(
         forward = fw_compiler(part.forward, _example_values(part.forward))
         if ambient_autocast:
             forward = runtime.autocast_free(forward)
-        inner = runtime.differentiable(joint, part, forward, bw_compiler, again, name)
+        inner = runtime.differentiable(joint, part, forward, bw_compiler, again, name, ahead)
     else:
         inner = _compile_inference(joint, inference_compiler or fw_compiler)
         if ambient_autocast:

@@ -48,6 +48,7 @@ from pycompiler.autograd.views import (
     view_root,
     view_steps,
 )
+from pycompiler.ir import interrupts
 from pycompiler.ir.effects import node_stays
 from pycompiler.ir.strides import layouts
 
@@ -421,6 +422,7 @@ class _Trace:
         env: dict[fx.Node, Any] = {}
         last_use = _last_uses(self.gm.graph)
         for node in self.gm.graph.nodes:
+            interrupts.check()
             self.recorder.source = node
             if node.op == "placeholder":
                 env[node] = next(values)

@@ -139,9 +139,16 @@ class _Like:
 
 
 def differentiable(
-    joint: Joint, part: Partition, forward: Compiled, compiler: BackwardCompiler, again: Replay, name: str
+    joint: Joint,
+    part: Partition,
+    forward: Compiled,
+    compiler: BackwardCompiler,
+    again: Replay,
+    name: str,
+    ahead: bool = False,
 ) -> Compiled:
-    """The autograd Functions around the pair: takes the graph inputs, returns the fresh outputs.
+    """The autograd Functions around the pair: takes the graph inputs, returns the fresh outputs.  `ahead`: backwards for
+    gradients of all outputs are compiled now.
 
     Mostly it is one, which takes all inputs. Where gradients of some outputs reach other nodes than those of others
     (`Joint.ways`), or of none an input's, each way has a Function, which takes the inputs that it reaches.
@@ -149,7 +156,7 @@ def differentiable(
     ways, tracked = joint.ways(), {i for i, n in enumerate(joint.inputs) if n.meta.get("requires_grad")}
     if len(ways) == 1 and (ways[0].inputs == tracked or not ways[0].inputs):
         lone = Node(joint, part, part, again, range(len(joint.tangents)), range(len(joint.inputs)), alone=True)
-        return _function(lone, compiler, name, forward)
+        return _function(lone, compiler, name, forward, ahead)
     nodes = [_node_of(joint, part, again, way, tracked) for way in ways]
     scope: dict[str, Any] = {"forward_graph": forward, "state": again.state}
     scope |= {"set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled}
@@ -158,7 +165,7 @@ def differentiable(
     lines += ["    finally:", "        set_grad(before)"]
     made = {k: f"outs[{k}]" for k in range(len(joint.fresh))}
     for j, node in enumerate(nodes):
-        scope[f"apply{j}"] = _function(node, compiler, name, forward)
+        scope[f"apply{j}"] = _function(node, compiler, name, forward, ahead)
         lines.append(f"    made{j} = apply{j}(args, outs, rng, {', '.join(f'args[{i}]' for i in node.inputs)})")
         made |= {k: f"made{j}[{p}]" for p, k in enumerate(node.outputs)}
     lines.append(f"    return ({' '.join(f'{made[k]},' for k in range(len(joint.fresh)))})")
@@ -197,7 +204,7 @@ def _node_of(joint: Joint, part: Partition, again: Replay, way: Way, tracked: se
     return Node(joint, part, mine, again.of(mine), way.tangents, sorted(way.inputs or tracked), alone=False)
 
 
-def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compiled) -> Compiled:
+def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compiled, ahead: bool) -> Compiled:
     scope: dict[str, Any] = {
         "forward_graph": forward,
         "state": node.again.state,
@@ -207,7 +214,7 @@ def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compil
     }
     members = {
         "forward": staticmethod(_build("forward", _forward_lines(node), scope)),
-        "backward": staticmethod(_backward(node, compiler)),
+        "backward": staticmethod(_backward(node, compiler, ahead)),
     }
     function = type(f"Compiled_{name}", (torch.autograd.Function,), members)
     # Not Function.apply: its checks for functorch are the caller's guards on dispatch keys.
@@ -262,9 +269,9 @@ def _forward_lines(node: Node) -> list[str]:
     return lines
 
 
-def _backward(node: Node, compiler: BackwardCompiler) -> Any:
+def _backward(node: Node, compiler: BackwardCompiler, ahead: bool) -> Any:
     """The backward of the pair: chooses, by what is asked of it, the function that answers."""
-    variants = _Variants(node, compiler)
+    variants = _Variants(node, compiler, ahead)
     scope: dict[str, Any] = {
         "is_unusual": _native.PlainState(_is_unusual),
         "unusual": variants.unusual,
@@ -283,6 +290,8 @@ def _backward(node: Node, compiler: BackwardCompiler) -> Any:
         lines.append(f"    return defined(ctx, {', '.join(names)})")
     else:
         scope |= {"known": variants.known, "find": variants.find}
+        if ahead:
+            variants.find((False,) * len(tangents))
         pattern = " ".join(f"g{k} is None," for k in tangents)
         lines += [f"    pattern = ({pattern})"]
         lines.append(f"    return (known.get(pattern) or find(pattern))(ctx, {', '.join(names)})")
@@ -296,8 +305,8 @@ def _is_unusual() -> bool:
 class _Variants:
     """The functions that run compiled backwards: one for each set of a node's outputs that got no gradient."""
 
-    def __init__(self, node: Node, compiler: BackwardCompiler) -> None:
-        self.node, self.compiler = node, compiler
+    def __init__(self, node: Node, compiler: BackwardCompiler, ahead: bool) -> None:
+        self.node, self.compiler, self.ahead = node, compiler, ahead
         self.known: dict[tuple[bool, ...], Any] = {}
         self._lock = threading.Lock()
 
@@ -314,6 +323,8 @@ class _Variants:
         part = without_tangents(node.joint, node.whole, gone) if missing else node.part
         scope: dict[str, Any] = {"coerce": _coerce, "clear": _clear, "again": self.again, "dense": torch.strided}
         scope |= {"lazy": LazyBackward(part.backward, self.compiler), "keeps_graph": keeps_graph}
+        if self.ahead and not missing:
+            scope["lazy"].compile()
         tangents = [k for k in node.tangents if k not in missing]
         if node.takes_apart:
             scope["saved"] = Saved(node.joint, node.part, part, tangents, self._positions)

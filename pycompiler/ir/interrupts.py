@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,24 @@ class HandlerRaised(BaseException):
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
+
+
+class Stopped(BaseException):
+    """Ends the work of a background thread at a safe point, because the process ends."""
+
+
+_background = threading.local()
+stoppers: list[Callable[[], None]] = []  # end what background threads wait for outside of Python
+
+
+def stop_now() -> None:
+    for stopper in stoppers:
+        stopper()
+
+
+def stop_with(asked: Callable[[], bool]) -> None:
+    """From now on this thread's safe points raise `Stopped` when `asked()`."""
+    _background.asked = asked
 
 
 pending: list[tuple[int, FrameType | None]] = []
@@ -75,6 +94,9 @@ def _call(number: int, frame: FrameType | None) -> None:
 
 def check() -> None:
     """A safe point.  Only the main thread runs handlers, as everywhere in Python."""
+    asked = getattr(_background, "asked", None)
+    if asked is not None and asked():
+        raise Stopped
     while pending and _is_main():
         _call(*pending.pop(0))
 

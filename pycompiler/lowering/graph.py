@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from pycompiler.ir import interrupts
 from pycompiler.ir.effects import divides, raises
 from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.ir.guards import own_place
@@ -352,6 +353,7 @@ def lower(gm: fx.GraphModule, *, name: str = "graph", external: Set[str] = froze
     low = Lowering(gm, name)
     low.external = external
     for node in gm.graph.nodes:
+        interrupts.check()
         low.node, before = node, len(low.program.nodes)
         if node.op == "placeholder":
             low.env[node] = _placeholder(low, node)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pycompiler import config
-from pycompiler.ir.interrupts import deferred
+from pycompiler.ir.interrupts import check, deferred, stoppers
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.toolchain import (
     FLAGS,
@@ -87,6 +87,16 @@ def compile_into(folder: Path, text: str, symbols: Sequence[str], toolchain: Too
 
 
 _hung: set[Toolchain] = set()
+_running: set[subprocess.Popen[str]] = set()
+
+
+def kill_running() -> None:
+    """Ends all compilers that this process waits for."""
+    for process in list(_running):
+        kill_group(process, wait=False)
+
+
+stoppers.append(kill_running)
 
 
 def run_compiler(command: list[str], folder: Path, toolchain: Toolchain) -> tuple[int, str]:
@@ -99,7 +109,9 @@ def run_compiler(command: list[str], folder: Path, toolchain: Toolchain) -> tupl
         with deferred():  # an interrupt between the start and the assignment would leave the compiler behind
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                        stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)  # fmt: skip
+        _running.add(process)
         said = process.communicate(timeout=config.cxx_timeout)[1]
+        check()
     except BaseException as error:
         if process is None:
             if isinstance(error, OSError):
@@ -112,13 +124,17 @@ def run_compiler(command: list[str], folder: Path, toolchain: Toolchain) -> tupl
             _hung.add(toolchain)
         raise BuildFailed(f"the compiler did not end within {config.cxx_timeout:g} s (config.cxx_timeout), and was "
                           f"killed: {command[0]}") from None  # fmt: skip
+    finally:
+        _running.discard(process)  # type: ignore[arg-type]
     return process.returncode, said
 
 
-def kill_group(process: subprocess.Popen[str]) -> None:
+def kill_group(process: subprocess.Popen[str], *, wait: bool = True) -> None:
     """Ends a compiler with the processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+    if not wait:
+        return
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=5)
 

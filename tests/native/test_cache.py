@@ -439,3 +439,50 @@ def test_call_from_its_own_compilation_is_eager() -> None:
         return inner(s, l, r)
 
     assert _native.CompiledFunction(double, compile)(1) == "compiled"
+
+
+def test_an_entry_becomes_another_one() -> None:
+    """Bound or not yet; its guards, closure and count of hits stay."""
+
+    def answer(k: int) -> Any:
+        return lambda x, y: (k, x, y)
+
+    guards = [Guard("equals", local("x"), 1)]
+    stored = _native.Entry(guards, double, "eager")
+    early = _native.Entry(guards, double, "eager")
+    early.become(_native.Entry(guards, answer(7), "function"))  # before the engine has it
+    waiting = [early, stored]
+    c = _native.CompiledFunction(double, lambda *call: waiting.pop())
+    assert c(1) == c(1) == ("eager", 1, 0) and stored.hits == 1
+    stored.become(_native.Entry(guards, answer(5), "function"))
+    assert c(1) == (5, 1, 0) and (stored.hits, stored.kind, len(c.entries)) == (2, "function", 1)
+    assert c.counters()["misses"] == 1
+    c.reset()
+    assert c(1) == (7, 1, 0) and not waiting
+    with pytest.raises(ValueError, match="locals"):
+        stored.become(_native.Entry(guards, lambda x: x, "function"))  # takes another number of locals
+    assert c(1) == (7, 1, 0)
+
+
+def test_an_entry_becomes_another_one_while_the_engine_binds_it() -> None:
+    """Binding runs Python (here the key's hash), in which a worker may be quicker."""
+    stored = _native.Entry([], double, "eager")
+
+    class Key:
+        def __hash__(self) -> int:
+            if stored.kind == "eager":
+                stored.become(_native.Entry([], lambda x, y: "compiled", "function"))
+            return 1
+
+    stored = _native.Entry([Guard("dict_contains", local("x"), (Key(), False))], double, "eager")
+    c = _native.CompiledFunction(double, lambda *call: stored)
+    assert c({}) in ("compiled", ("eager", {}, 0))
+    assert c({}) == "compiled" or stored.kind == "eager"
+
+
+def test_a_call_that_runs_keeps_what_it_runs() -> None:
+    stored = _native.Entry(
+        [], lambda x, y: (stored.become(_native.Entry([], double, "eager")), gc.collect(), x)[2], "function"
+    )
+    c = _native.CompiledFunction(double, lambda *call: stored)
+    assert c(1) == 1 and c(1) == ("eager", 1, 0)

@@ -1,0 +1,112 @@
+"""Compiles that no call waits for: one pool of worker threads for the process.
+
+In: `submit(name, job)`; a job is a callable without arguments.  Out: it runs in a worker, in the order of submission;
+`wait(timeout)` says when all have.  What a job raises is logged once.  At the end of the process nothing new starts, and the
+running job ends at its next safe point (`ir.interrupts.check`, or the C++ compiler, which is killed).  A forked process has
+the jobs that were not finished, and workers of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from pycompiler import config
+from pycompiler.ir import interrupts
+from pycompiler.logs import stage
+
+log = stage("background")
+
+SWITCH_S = 0.0005  # between threads while a worker runs: calls in other threads get the interpreter after so long
+
+Job = Callable[[], None]
+
+
+class Pool:
+    """`config.background_workers` threads at most, which end when nothing is left to do."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.waiting: deque[tuple[str, Job]] = deque()
+        self.running: dict[threading.Thread, tuple[str, Job]] = {}
+        self.workers = 0
+        self.stopping = False
+        self.interval = 0.0
+
+    def submit(self, name: str, job: Job) -> None:
+        with self.changed:
+            if self.stopping:
+                return
+            self.waiting.append((name, job))
+            self.start_worker()
+
+    def start_worker(self) -> None:
+        if self.workers < config.background_workers and self.waiting:
+            self.workers += 1
+            if self.workers == 1:
+                self.interval = sys.getswitchinterval()
+                sys.setswitchinterval(min(self.interval, SWITCH_S))
+            threading.Thread(target=self.work, name="pycompiler background", daemon=True).start()
+
+    def work(self) -> None:
+        me = threading.current_thread()
+        interrupts.stop_with(lambda: self.stopping)
+        while True:
+            with self.changed:
+                self.running.pop(me, None)
+                if not self.waiting or self.stopping or self.workers > config.background_workers:
+                    self.workers -= 1
+                    if self.workers == 0 and sys.getswitchinterval() == min(self.interval, SWITCH_S):
+                        sys.setswitchinterval(self.interval)
+                    self.changed.notify_all()
+                    return
+                name, job = self.running[me] = self.waiting.popleft()
+            try:
+                job()
+            except interrupts.Stopped:
+                log.debug("%s: not compiled, the process ends", name)
+            except BaseException as error:  # whatever it is, it ends this job only
+                log.warning("%s stays eager: its compile in the background failed: %s: %s", name,
+                            type(error).__name__, error, exc_info=error if config.verbose else None)  # fmt: skip
+            finally:
+                del job
+
+    def wait(self, timeout: float | None) -> bool:
+        with self.changed:
+            return self.changed.wait_for(lambda: not self.waiting and not self.running, timeout)
+
+    def stop(self) -> None:
+        """At the end of the process: a thread that runs torch while the interpreter goes would bring it down."""
+        with self.changed:
+            self.stopping = True
+            self.waiting.clear()
+        while not self.wait(0.05):
+            interrupts.stop_now()
+
+    def after_fork(self) -> None:
+        left = [*self.running.values(), *self.waiting]
+        self.__init__()  # type: ignore[misc]
+        self.waiting.extend(left)
+        with self.changed:
+            self.start_worker()
+
+
+POOL = Pool()
+atexit.register(POOL.stop)
+os.register_at_fork(after_in_child=POOL.after_fork)
+
+submit = POOL.submit
+
+
+def inside() -> bool:
+    """Whether this thread is a worker: then nothing is left for the thread that calls."""
+    return threading.current_thread() in POOL.running
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Wait until all background compiles are done, at most `timeout` seconds; whether they are."""
+    return POOL.wait(timeout)

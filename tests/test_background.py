@@ -1,0 +1,248 @@
+"""Compiles in the background: the call that misses is answered eagerly at once, its entry becomes a compiled one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler import background
+from pycompiler.wrapping import compiled_of
+
+Gate = tuple[Any, threading.Event, list[str]]
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A backend that waits: (name, the event that lets it go on, the threads that it ran in)."""
+    go, seen = threading.Event(), list[str]()
+
+    def slow(gm: Any, inputs: Any) -> Any:
+        seen.append(threading.current_thread().name)
+        assert go.wait(60)
+        return gm.forward
+
+    yield slow, go, seen
+    go.set()
+    assert pycompiler.wait_for_compiles(60)
+
+
+def kinds(compiled: Any) -> list[str]:
+    return [e.kind for e in compiled_of(compiled).entries]
+
+
+def test_calls_are_eager_until_the_graph_is_compiled(gate: Gate) -> None:
+    slow, go, seen = gate
+    f = pycompiler.compile(lambda x: x.sin() + 1, backend=slow, background=True)
+    x = torch.randn(4)
+    for _ in range(3):
+        assert torch.equal(f(x), x.sin() + 1)
+    assert kinds(f) == ["eager"] and pycompiler.counters(f)["misses"] == 1
+    assert pycompiler.wait_for_compiles(0) is False
+    go.set()
+    assert pycompiler.wait_for_compiles(60) is True
+    assert kinds(f) == ["plan"] and seen == ["pycompiler background"]
+    assert torch.equal(f(x), x.sin() + 1)
+    assert pycompiler.counters(f) | {"guard_checks": 0} == {
+        "hits": 3, "misses": 1, "compiles": 1, "eager_calls": 3, "limit_hits": 0, "guard_checks": 0, "fresh_failures": 0,
+        "tail_calls": 0,
+    }  # fmt: skip
+
+
+def test_a_second_shape_is_another_entry(gate: Gate) -> None:
+    slow, go, _ = gate
+    f = pycompiler.compile(lambda x: x * 2, backend=slow, background=True)
+    f(torch.ones(2)), f(torch.ones(3)), f(torch.ones(2))
+    assert kinds(f) == ["eager", "eager"]
+    go.set()
+    assert pycompiler.wait_for_compiles(60)
+    assert kinds(f) == ["plan", "plan"] and pycompiler.counters(f)["misses"] == 2
+
+
+def test_training_finds_its_backward_compiled() -> None:
+    m = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+    c, x = pycompiler.compile(m, background=True), torch.randn(3, 8)
+
+    def grads(model: Any) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(model(x).sum(), list(m.parameters())))
+
+    eager = grads(m)
+    assert all(map(torch.equal, grads(c), eager))
+    assert pycompiler.wait_for_compiles(120)
+    before = pycompiler.compile_times("csv")
+    for ours, theirs in zip(grads(c), eager, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert pycompiler.compile_times("csv") == before  # nothing was compiled by the backward
+
+
+def test_breaks_and_closures_and_effects() -> None:
+    def make(k: int) -> Any:
+        def f(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+            seen.append(k)
+            y = x + k
+            pycompiler.graph_break()
+            return y * k
+
+        return f
+
+    for _ in range(2):
+        f = pycompiler.compile(make(3), background=True)
+        x = torch.ones(2)
+        for _ in range(3):
+            seen: list[int] = []
+            assert torch.equal(f(x, seen), (x + 3) * 3) and seen == [3]
+            assert pycompiler.wait_for_compiles(120)
+        assert kinds(f) == ["function"]
+
+
+def test_an_error_is_logged_once_and_the_frame_stays_eager(caplog: pytest.LogCaptureFixture) -> None:
+    def bad(gm: Any, inputs: Any) -> Any:
+        raise ZeroDivisionError("of the backend")
+
+    f = pycompiler.compile(lambda x: x + 1, backend=bad, background=True)
+    x = torch.ones(2)
+    for _ in range(3):
+        assert torch.equal(f(x), x + 1)
+        assert pycompiler.wait_for_compiles(60)
+    said = [r.getMessage() for r in caplog.records if "background" in r.name]
+    assert len(said) == 1 and "of the backend" in said[0] and "stays eager" in said[0], said
+    assert kinds(f) == ["eager"]
+
+
+def test_the_callers_state_is_the_compiles_state(gate: Gate) -> None:
+    slow, go, _ = gate
+    f = pycompiler.compile(lambda x: x @ x, backend=slow, background=True)
+    g = pycompiler.compile(lambda x: x @ x, background=True)
+    x = torch.randn(4, 4)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        f(x), g(x)
+        go.set()
+        assert pycompiler.wait_for_compiles(60)
+        assert kinds(f) == kinds(g) == ["plan"]
+        assert g(x).dtype == torch.bfloat16
+    with torch.inference_mode():
+        assert g(x).is_inference()
+        assert pycompiler.wait_for_compiles(60)
+        assert torch.equal(g(x), x @ x) and g(x).is_inference()
+
+
+def test_global_state_that_changes_meanwhile(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    slow, go, _ = gate
+    f = pycompiler.compile(lambda x: x + 1, backend=slow, background=True)
+    f(torch.ones(2))
+    torch.set_default_dtype(torch.float64)
+    try:
+        go.set()
+        assert pycompiler.wait_for_compiles(60)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert kinds(f) == ["eager"] and "state" in caplog.text
+
+
+def test_a_callable_that_is_gone_or_reset(gate: Gate) -> None:
+    slow, go, seen = gate
+    blocker = pycompiler.compile(lambda x: x - 1, backend=slow, background=True)
+    blocker(torch.ones(2))
+    gone = pycompiler.compile(lambda x: x + 1, backend=slow, background=True)
+    gone(torch.ones(2))
+    del gone
+    kept = pycompiler.compile(lambda x: x + 2, backend=slow, background=True)
+    kept(torch.ones(2))
+    pycompiler.reset(kept)
+    kept(torch.ones(2))
+    go.set()
+    assert pycompiler.wait_for_compiles(60)
+    assert kinds(kept) == ["plan"] and kinds(blocker) == ["plan"]
+
+
+def test_many_threads_call_meanwhile() -> None:
+    f = pycompiler.compile(lambda x, k: (x * k).relu().sum(-1), background=True)
+    wrong: list[int] = []
+
+    def work(n: int) -> None:
+        x = torch.randn(8, n)
+        for _ in range(200):
+            if not torch.allclose(f(x, n), (x * n).relu().sum(-1), atol=1e-5):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(2, 6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong and pycompiler.wait_for_compiles(120)
+    assert kinds(f) == ["plan"] * 4
+
+
+def test_the_knob_and_wrong_arguments() -> None:
+    with pycompiler.config.patch(background_compile=True):
+        f = pycompiler.compile(lambda x: x + 1, backend="eager")
+        g = pycompiler.compile(lambda x: x + 1, backend="eager", background=False)
+    x = torch.ones(2)
+    f(x), g(x)
+    assert kinds(g) == ["plan"] and pycompiler.wait_for_compiles(60) and kinds(f) == ["plan"]
+    with pytest.raises(TypeError, match="background"):
+        pycompiler.compile(lambda x: x, background="yes")  # type: ignore[arg-type]
+
+
+def test_the_switch_interval_is_put_back(gate: Gate) -> None:
+    slow, go, _ = gate
+    before = sys.getswitchinterval()
+    pycompiler.compile(lambda x: x + 1, backend=slow, background=True)(torch.ones(2))
+    assert sys.getswitchinterval() == background.SWITCH_S < before
+    go.set()
+    assert pycompiler.wait_for_compiles(60)
+    for t in threading.enumerate():
+        if t.name == "pycompiler background":
+            t.join(60)
+    assert sys.getswitchinterval() == before
+
+
+PROGRAM = """
+import os, sys, threading, time
+import torch, pycompiler
+m = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.LayerNorm(16))] * 20)
+x = torch.randn(4, 16)
+"""
+
+
+def run(text: str, tmp_path: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYCOMPILER_CACHE_DIR": str(tmp_path), "PYCOMPILER_PROGRESS": "0"}
+    return subprocess.run([sys.executable, "-c", PROGRAM + textwrap.dedent(text)], capture_output=True, text=True,
+                          timeout=120, env=environment, check=False)  # fmt: skip
+
+
+@pytest.mark.parametrize("seconds", [0, 0.3, 1])
+def test_a_program_may_end_while_a_compile_runs(seconds: float, tmp_path: Any) -> None:
+    done = run(f"c = pycompiler.compile(m, background=True); c(x); time.sleep({seconds}); print('end')", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_forked_process_goes_on(tmp_path: Any) -> None:
+    done = run(
+        """
+        go = threading.Event()
+        def slow(gm, inputs):
+            go.wait(60)
+            return gm.forward
+        f = pycompiler.compile(lambda x: x + 1, backend=slow, background=True)
+        f(x)
+        time.sleep(0.1)  # the worker waits in the backend
+        child = os.fork()
+        go.set()
+        ok = pycompiler.wait_for_compiles(60) and pycompiler.api.compiled_of(f).entries[0].kind == "plan"
+        if child == 0:
+            os._exit(0 if ok else 1)
+        print(ok, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stderr
