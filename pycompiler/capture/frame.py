@@ -25,7 +25,6 @@ from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break, Raised, SkipFrame
 from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.bytecode import build
-from pycompiler.capture.bytecode.analysis import live_locals
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.frames import (
     FrameLayout,
@@ -39,7 +38,6 @@ from pycompiler.capture.bytecode.frames import (
 )
 from pycompiler.capture.bytecode.instruction import UnitOf
 from pycompiler.capture.bytecode.resume import cell_parameters
-from pycompiler.capture.bytecode.shapes import stack_kinds
 from pycompiler.capture.codegen import Head, replay_effects, return_template
 from pycompiler.capture.context import Capture
 from pycompiler.capture.interpreter import Frame
@@ -294,7 +292,7 @@ class _Session:
     def suspend(self, head: Head, frame: Frame, entry: Any, extra: list[Code]) -> tuple[Resume, list[Code]]:
         """The resume function that continues `frame` at `entry`, and the loads of its arguments."""
         names = [n for n in self.live(frame, entry) if n in frame.locals or n in frame.free]
-        kinds = stack_kinds(frame.instructions)[entry]
+        kinds = frame.reading.kinds[entry]
         if "exc" in kinds or "lasti" in kinds or len(kinds) != len(frame.stack) + len(extra):
             raise SkipFrame("a break below a call inside of an exception handler")
         layout = [stack_kind(v) for v in frame.stack] + ["value"] * len(extra)
@@ -311,7 +309,7 @@ class _Session:
 
     def live(self, frame: Frame, entry: Any) -> list[str]:
         """Variables of a frame that are read at or after `entry`, in slot order."""
-        wanted = live_locals(frame.instructions, entry)
+        wanted = frame.reading.live[entry]
         code = frame.code
         return [n for n in dict.fromkeys([*code.co_varnames, *code.co_cellvars, *code.co_freevars, *sorted(wanted)])
                 if n in wanted]  # fmt: skip
@@ -350,7 +348,7 @@ class _Session:
         return [i for n in unbound for i in build.delete_fast(n)]
 
     def push_stack(self, head: Head, frame: Frame, instruction: Any) -> Code:
-        kinds = stack_kinds(frame.instructions)[instruction]
+        kinds = frame.reading.kinds[instruction]
         if len(kinds) != len(frame.stack):
             raise SkipFrame(f"the stack at {instruction!r} is not what its bytecode says")
         code: Code = []

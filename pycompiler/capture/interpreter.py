@@ -10,8 +10,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.bytecode.decode import decode
 from pycompiler.capture.bytecode.instruction import Instruction
+from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.opcodes.registry import HANDLERS, SEND_POPS
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
 from pycompiler.ir import interrupts
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 RERAISES = ("RERAISE", "CLEANUP_THROW", "RAISE_VARARGS")
 """Opcodes that raise again what has passed their frame before; RAISE_VARARGS without argument is `raise`."""
-_DECODED: dict[types.CodeType, tuple[list[Instruction], dict[Instruction, int]]] = {}
-
-
-def decoded(code: types.CodeType) -> tuple[list[Instruction], dict[Instruction, int]]:
-    """Instructions of a code object and their positions, shared by all frames of it (never mutated)."""
-    found = _DECODED.get(code)
-    if found is None:
-        instructions = decode(code)
-        found = _DECODED[code] = (instructions, {ins: i for i, ins in enumerate(instructions)})
-    return found
 
 
 class Frame:
@@ -53,7 +43,8 @@ class Frame:
         self.globals = func_globals
         self.locals = local_values
         self.free = dict(zip(code.co_freevars, closure, strict=True)) if code.co_freevars else {}
-        self.instructions, self.position = decoded(code)
+        self.reading = reading(code)
+        self.instructions, self.position = self.reading.instructions, self.reading.position
         self.ip = 0
         self.stack: list[Value] = []
         self.root = root

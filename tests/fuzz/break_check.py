@@ -47,6 +47,8 @@ def shown(value: Any) -> Any:
         return ("dict", *((shown(k), shown(v)) for k, v in value.items()))
     if isinstance(value, (types.FunctionType, types.GeneratorType)):
         return type(value).__name__
+    if isinstance(value, float):
+        return ("float", value)
     return (type(value).__name__, repr(value))
 
 
@@ -112,7 +114,6 @@ def difference(text: str, backend: str = "eager", name: str = "<fuzzed program>"
     finally:
         if collecting:
             gc.enable()
-        gc.collect()
         linecache.cache.pop(name, None)
     return None
 

@@ -121,22 +121,23 @@ def live_locals(instructions: Sequence[Instruction], at: Instruction) -> set[str
     A cell is live as long as any instruction uses it, a store included: who else holds the cell sees the store.
     Names may be unbound at `at`; what is bound there is for the caller to say.
     """
-    scope = reachable(instructions, [at])
-    ordered = [instruction for instruction in instructions if instruction in scope]
-    index = {instruction: position for position, instruction in enumerate(instructions)}
-    live: dict[Instruction, frozenset[str]] = dict.fromkeys(ordered, frozenset())
+    return set(live_variables(instructions)[at])
+
+
+def live_variables(instructions: Sequence[Instruction]) -> dict[Instruction, frozenset[str]]:
+    """`live_locals` at every instruction."""
+    live: dict[Instruction, frozenset[str]] = dict.fromkeys(instructions, frozenset())
+    flow = [(i, successors(i, n)) for i, n in zip(instructions, [*instructions[1:], None], strict=True)]
     changed = True
     while changed:
         changed = False
-        for instruction in reversed(ordered):
-            position = index[instruction] + 1
-            after = successors(instruction, instructions[position] if position < len(instructions) else None)
+        for instruction, after in reversed(flow):
             before = _live_before(instruction, frozenset().union(*(live[goal] for goal in after)))
             if instruction.handler is not None:
                 before |= live[instruction.handler.target]
             if before != live[instruction]:
                 live[instruction], changed = before, True
-    return set(live[at])
+    return live
 
 
 def _live_before(instruction: Instruction, after: frozenset[str]) -> frozenset[str]:

@@ -23,6 +23,7 @@ from pycompiler.capture.bytecode.analysis import reachable
 from pycompiler.capture.bytecode.assemble import assemble
 from pycompiler.capture.bytecode.decode import decode, parameters, preamble_cells, slot_names
 from pycompiler.capture.bytecode.instruction import Instruction
+from pycompiler.capture.bytecode.reading import exits, reading
 from pycompiler.capture.bytecode.resume import (
     ResumeInfo,
     cell_parameters,
@@ -35,7 +36,6 @@ from pycompiler.capture.bytecode.resume import (
 from pycompiler.capture.bytecode.shapes import (
     Exit,
     check_function,
-    exits,
     group,
     group_exits,
     shielded,
@@ -64,7 +64,7 @@ class FrameLayout:
     @staticmethod
     def of(code: CodeType) -> FrameLayout:
         """The layout of a code object."""
-        return FrameLayout(parameters(code), code.co_freevars, preamble_cells(code, decode(code)))
+        return FrameLayout(parameters(code), code.co_freevars, preamble_cells(code, reading(code).instructions))
 
 
 def preamble(code: CodeType, body: Sequence[Instruction]) -> list[Instruction]:

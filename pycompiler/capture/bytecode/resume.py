@@ -26,7 +26,8 @@ from pycompiler.capture.bytecode.analysis import reachable, variables_used
 from pycompiler.capture.bytecode.assemble import assemble_with_offsets
 from pycompiler.capture.bytecode.decode import cell_names, decode, preamble_cells, slot_names
 from pycompiler.capture.bytecode.instruction import Instruction, UnitOf
-from pycompiler.capture.bytecode.shapes import check_function, find, group, shielded, stack_kinds
+from pycompiler.capture.bytecode.reading import reading
+from pycompiler.capture.bytecode.shapes import check_function, find, group, shielded
 
 
 @dataclass(eq=False)
@@ -94,19 +95,20 @@ def resume(
     """
     original, at = original_offset(code, at)
     check_function(original)
-    body = decode(original)
+    body = reading(original).instructions
     at = body[group(body, at).start].offset or 0
-    stack = _checked_stack(original, body, at, stack)
+    stack = _checked_stack(original, at, stack)
     key = (id(original), at, locals, stack)
     result = _shared.get(key)
     if result is None:
-        result = _shared[key] = _build(original, body, at, locals, stack, name)
+        result = _shared[key] = _build(original, decode(original), at, locals, stack, name)
     return result
 
 
-def _checked_stack(code: CodeType, body: Sequence[Instruction], at: int, stack: tuple[str, ...]) -> tuple[str, ...]:
-    entry = body[find(body, at)]
-    kinds = stack_kinds(body).get(entry)
+def _checked_stack(code: CodeType, at: int, stack: tuple[str, ...]) -> tuple[str, ...]:
+    known = reading(code)
+    entry = known.instructions[find(known.instructions, at)]
+    kinds = known.kinds.get(entry)
     if kinds is None:
         raise ValueError(f"{entry!r} of {code.co_qualname} cannot be reached, so nothing can be resumed there")
     if len(kinds) != len(stack):

@@ -3,7 +3,7 @@
 In: a code object's decoded instructions and a byte offset. Out: which instructions run natively as one, where control
 goes afterwards, and which stack items are not ordinary values.
 
-Example: ``exits(f.__code__, 12)["next"].offset`` is where a resume function goes on after the instruction at 12.
+Example: ``group_exits(body, group(body, 12))["next"].offset`` is where a resume function goes on after the instruction at 12.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from types import CodeType
 
 from pycompiler.capture.bytecode.analysis import stack_depth, stack_effect
-from pycompiler.capture.bytecode.decode import decode
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.tables import FOR_ITER_LANDING, QUIET, STOPS, VERSION
 
@@ -82,12 +81,6 @@ def group_exits(instructions: Sequence[Instruction], part: slice) -> dict[str, E
 def _offset(instruction: Instruction) -> int:
     assert instruction.offset is not None, f"{instruction!r} was not decoded"
     return instruction.offset
-
-
-def exits(code: CodeType, at: int) -> dict[str, Exit]:
-    """Where control may go after the instruction (with its group) at `at`: keys `"next"` and `"jump"`."""
-    instructions = decode(code)
-    return group_exits(instructions, group(instructions, at))
 
 
 def stack_kinds(instructions: Sequence[Instruction]) -> dict[Instruction, tuple[str, ...]]:

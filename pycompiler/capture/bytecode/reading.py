@@ -1,0 +1,49 @@
+"""What is known of a code object's instructions, found out once: captures and resume functions ask again and again.
+
+In: a code object. Out: its `Reading`: instructions that nobody may change, and facts about each of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import CodeType
+
+from pycompiler.capture.bytecode.analysis import live_variables
+from pycompiler.capture.bytecode.decode import decode
+from pycompiler.capture.bytecode.instruction import Instruction
+from pycompiler.capture.bytecode.shapes import Exit, group, group_exits, stack_kinds
+
+
+class Reading:
+    """The instructions of one code object, shared by all who ask."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.instructions = decode(code)
+        self.position = {instruction: place for place, instruction in enumerate(self.instructions)}
+
+    @functools.cached_property
+    def kinds(self) -> dict[Instruction, tuple[str, ...]]:
+        """`shapes.stack_kinds`."""
+        return stack_kinds(self.instructions)
+
+    @functools.cached_property
+    def live(self) -> dict[Instruction, frozenset[str]]:
+        """`analysis.live_variables`."""
+        return live_variables(self.instructions)
+
+
+_READINGS: dict[CodeType, Reading] = {}
+
+
+def reading(code: CodeType) -> Reading:
+    """The `Reading` of a code object."""
+    found = _READINGS.get(code)
+    if found is None:
+        found = _READINGS[code] = Reading(code)
+    return found
+
+
+def exits(code: CodeType, at: int) -> dict[str, Exit]:
+    """Where control may go after the instruction (with its group) at `at`: keys `"next"` and `"jump"`."""
+    instructions = reading(code).instructions
+    return group_exits(instructions, group(instructions, at))
