@@ -265,7 +265,9 @@ def _forward_lines(node: Node) -> list[str]:
     if node.alone:
         lines.append("    return tuple(outs)" if count == fresh else f"    return tuple(outs[:{fresh}])")
     else:
-        lines.append(f"    return ({' '.join(f'outs[{k}],' for k in node.outputs)})")
+        # A new value of an input may be another input itself, whose own history stays what it is.
+        itself = {k: ".detach()" if joint.fresh[k].op == "placeholder" else "" for k in node.outputs}
+        lines.append(f"    return ({' '.join(f'outs[{k}]{itself[k]},' for k in node.outputs)})")
     return lines
 
 

@@ -120,6 +120,18 @@ def test_ways_go_one_after_the_other(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_an_argument_that_another_is_written_with_keeps_its_history(backend: str) -> None:
+    def fn(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        a[:] = c
+        return (b * 2,)
+
+    leaf, other = vector(), vector()
+    a, b, c = leaf * 1, other * 1, torch.ones(4, dtype=torch.float64)
+    pycompiler.compile(fn, backend=backend)(a, b, c)
+    assert a.requires_grad and c.is_leaf and not c.requires_grad
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_random_numbers_of_two_ways(backend: str) -> None:
     def fn(a: torch.Tensor, b: torch.Tensor) -> Any:
         return F.dropout(a.exp(), 0.5), F.dropout(b.sin(), 0.5)
