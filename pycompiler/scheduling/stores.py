@@ -218,6 +218,8 @@ def conflict(nest: Nest, value: str, target: str, device: torch.device) -> str |
 
 def _before(reader: Stage, k: int, writer: Stage, order: int) -> bool:
     """Whether the read happens before the store of the same point."""
+    if writer.role == "accumulate":  # of which each point of the nest makes a part
+        return False
     if reader.level != writer.level:
         return reader.level < writer.level
     if writer.role == "row":

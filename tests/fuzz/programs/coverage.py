@@ -70,11 +70,20 @@ def _cannot() -> dict[Cell, str]:
     stores = "store into an input x old value read"
     for role in ("reduce", "accumulate", "column"):
         reasons[stores, role, "at the point"] = "a fold is stored after it has read at other points"
+    reasons[stores, "accumulate", "by another stage"] = (
+        "it is complete when the nest is over (scheduling/stores.py: _before)"
+    )
     for when in ("at the point", "by another stage", "earlier nest"):
         reasons[stores, "kept as a copy", when] = "a copy is a step of its own"
     reasons["result x made by", "whole", "input"] = "an argument is returned as it is, not as a view of its buffer"
     for kind in ("folded", "rows"):
         reasons["extent x nest", "one point", kind] = "a fold over one element is no fold"
+    reasons["extent x nest", "no points", "folded"] = (
+        "a fold over nothing is a fill (scheduling/simplify.py: fill_empty_folds)"
+    )
+    reasons["part of a buffer x where it reads", "first part in an earlier one", "earlier nest"] = (
+        "parts of a buffer follow each other: no other nest is before one in a kernel that they begin"
+    )
     reasons["extent x nest", "one dimension", "rows"] = "a row and what it folds are two"
     return reasons
 
@@ -83,27 +92,28 @@ IMPOSSIBLE = _cannot()
 
 # Row or column -> operators of programs that lead there.
 AIMS: dict[str, tuple[str, ...]] = {
-    "masked": ("pad", "cat_pieces", "write_piece", "slice", "repeat", "cut_piece", "stack"),
-    "masked indirect": ("gather", "index", "pad", "cat_pieces", "write_piece", "embedding"),
-    "indirect": ("gather", "index", "index_select", "embedding", "flip"),
-    "column": ("reduce", "spread", "softmax", "normalize", "truth"),
-    "accumulate": ("reduce", "extreme", "truth", "spread"),
-    "reduce": ("reduce", "softmax", "normalize", "extreme"),
-    "row": ("normalize", "softmax", "centred", "norm", "spread"),
+    "earlier kernel": ("padded_index", "large_parts"), "same dtype": ("chain",), "other dtype": ("chain",),
+    "masked": ("padded_index", "columns", "pad", "cat_pieces", "write_piece", "slice", "repeat", "cut_piece", "stack"),
+    "masked indirect": ("padded_index", "columns", "gather", "index", "pad", "cat_pieces", "write_piece", "embedding"),
+    "indirect": ("columns", "gather", "index", "index_select", "embedding", "flip"),
+    "column": ("columns", "stored_fold", "chain", "reduce", "spread", "softmax", "normalize", "truth"),
+    "accumulate": ("stored_fold", "columns", "reduce", "extreme", "truth", "spread"),
+    "reduce": ("stored_fold", "chain", "columns", "reduce", "softmax", "normalize", "extreme"),
+    "row": ("stored_fold", "chain", "normalize", "softmax", "centred", "norm", "spread"),
     "point": ("arithmetic", "careful", "where"),
-    "scratch": ("softmax", "normalize", "centred"),
-    "prod": ("spread",), "any": ("truth",), "all": ("truth",), "max": ("extreme",), "min": ("extreme",),
-    "call": ("matmul", "sort", "scan", "convolution"),
-    "constant": ("constants",),
+    "scratch": ("padded_index", "softmax", "normalize", "centred"),
+    "prod": ("spread",), "any": ("columns", "truth",), "all": ("columns", "truth",), "max": ("extreme",), "min": ("columns", "extreme",),
+    "call": ("padded_index", "large_parts", "matmul", "sort", "scan", "convolution"),
+    "constant": ("padded_index", "large_parts", "constants",),
     "first part in its kernel": ("cat", "cat_pieces", "stack"),
-    "first part in an earlier one": ("cat", "cat_pieces", "reduce"),
-    "any number of times": ("scatter", "index_write", "index_put", "write_index"),
-    "into rows": ("index_write", "index_put", "embedding"),
+    "first part in an earlier one": ("large_parts", "cat", "cat_pieces", "reduce"),
+    "any number of times": ("large_parts", "scatter", "index_write", "index_put", "write_index"),
+    "into rows": ("large_parts", "index_write", "index_put", "embedding"),
     "view": ("slice", "permute", "unfold", "as_strided", "expand"),
     "kept as a copy": ("write", "step", "assign", "write_index"),
-    "at the point": ("step", "write"), "by another stage": ("step", "write", "normalize", "row_step"),
-    "earlier nest": ("step", "reduce", "cat", "row_step"), "earlier step": ("step", "matmul", "write", "row_step"),
-    "never": ("write", "assign", "row_step"),
+    "at the point": ("step", "write"), "by another stage": ("stored_fold", "step", "write", "normalize", "row_step"),
+    "earlier nest": ("stored_fold", "step", "reduce", "cat", "row_step"), "earlier step": ("stored_fold", "step", "matmul", "write", "row_step"),
+    "never": ("stored_fold", "write", "assign", "row_step"),
     "no points": ("slice",), "one point": ("reduce", "slice"),
 }  # fmt: skip
 # ... and sizes that do: folds into columns want eight of them and more.

@@ -25,6 +25,7 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 COMPLEX = (torch.complex64, torch.complex128)
 SMALL = (1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9)
 LARGE = (16, 17, 31, 64, 65, 100, 257, 1000, 1024, 2100)
+RARE = 1.0  # the weight of an operator that is aimed at, if it has none by itself
 MOST = 9000  # elements of a value
 
 # What the floating inputs of a program are, by weight.
@@ -376,7 +377,8 @@ def generate(seed: int, device: str = "cpu", aim: Aim | None = None) -> tuple[Pr
     r = scene.rng
     inputs(scene)
     rows = list(OPERATORS.items())
-    chances = [w * scene.aim.operators.get(n, 1.0) for n, (_, w) in rows]
+    aims = scene.aim.operators
+    chances = [(w or RARE) * aims[n] if n in aims else w for n, (_, w) in rows]
     wanted = r.choices((r.randint(3, 8), r.randint(8, 16), r.randint(16, 40)), (5, 3, 1))[0]
     ended = False
     for _ in range(wanted * 6):

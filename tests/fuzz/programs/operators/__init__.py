@@ -1,3 +1,3 @@
 """What programs are made of, one file a family; each registers rows of `generate.OPERATORS`."""
 
-from . import indexing, inplace, joining, linear, order, pointwise, reducing, views  # noqa: F401
+from . import aimed, indexing, inplace, joining, linear, order, pointwise, reducing, views  # noqa: F401

@@ -1,0 +1,90 @@
+"""Statements that lead to rare pairs of scheduling decisions (`coverage.py`); few programs reach these by
+chance, so they are drawn only where a seed aims at a cell."""
+
+from __future__ import annotations
+
+from ..generate import Scene, operator
+
+F64 = "torch.float64"
+
+
+@operator(0)
+def columns(g: Scene) -> str:
+    """Folds into an array of a row, and what reads it in the same nest."""
+    v = g.plain((g.rng.randint(8, 12), g.rng.randint(3, 9), 16), F64)
+    n, m = g.live[v].shape[:2]
+    i = g.index(min(n, m), (12,))
+    return g.some(
+        f"{v}.amin(1)", f"({v} > 1).any(1)", f"({v} != 0).all((1,))", f"F.pad({v}, (0, 0, 1, 1)).sum(1)", f"{v}[{i}].sum(1)",
+        f"F.pad({v}, (0, 0, 1, 1))[{i}].sum(1)", f"{v}.softmax(1).sum(1)", f"({v}.softmax(1) * {v}).sum((1, 2))",
+        f"({v} - {v}.mean((1, 2), keepdim=True)).sin().sum(1)", f"({v} - {v}.amax((1, 2), keepdim=True)).exp().sum(1)",
+        f"({v} * {v}.sum(1, keepdim=True)).sin().sum()", f"{v}.softmax(1).sum()",
+    )  # fmt: skip
+
+
+@operator(0)
+def padded_index(g: Scene) -> str:
+    """Indirect reads under a mask, of all that can be read."""
+    v = g.plain((8, 8), F64)
+    i = g.index(8, (g.rng.choice((8, 12, 60)),))
+    few = g.index(8, (8,))
+    s, n = g.name(), g.name()
+    return g.some(
+        f"F.pad(torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], dtype={F64}, device=DEVICE), (1, 1))[{few}] * {v}",
+        f"F.pad({v}.cumsum(0), (1, 1))[:, {i}]", f"F.pad({v}, (1, 1))[:, {i}].sum(1)", f"F.pad({v}[0], (1, 1))[{i}].sum()",
+        f"F.pad({v}[0], (1, 1))[{few}] * {v}.sum(1)", f"F.pad({v}.sum(1), (1, 1))[{i}]",
+        f"!{s} = {v}.sin()\n{n} = F.pad({s}, (1, 1))[:, {few}] * {s}.cumsum(0)",
+        f"!{s} = F.layer_norm({v}.exp().sin().tanh(), (8,)).exp().tanh()\n{n} = F.pad({s}[:, :-3], (0, 3)).sum(-1)",
+    )  # fmt: skip
+
+
+@operator(0)
+def stored_fold(g: Scene) -> str:
+    """A fold is the new value of an argument whose old value somebody reads before."""
+    if g.rng.random() < 0.4:
+        v, p = g.plain((12, 9, 16), F64), g.plain((12, 16), F64)
+        row, fold, later = f"{p}[:, None]", f"{v}.mean(1)", f"({v} - {{0}}[:, None]).exp().sum(1)"
+        fold = g.some(f"{v}.sum(1)", fold)
+    elif g.rng.random() < 0.5:
+        v, p = g.plain((64, 9), F64), g.plain((64,), F64)
+        row, fold, later = (
+            f"{p}[:, None]",
+            g.some(f"{v}.sum(1)", f"{v}.mean(1)"),
+            f"({v} - {{0}}[:, None]).exp().sum(1)",
+        )
+    else:
+        v, p = g.plain((64, 9), F64), g.plain((9,), F64)
+        row, fold, later = p, f"{v}.sum(0)", ""
+    n = g.name()
+    reads = [f"{p}.sum()", f"{p}.cumsum(0)", f"{v} * {row}", f"({v} * {row}).sum(1)"]
+    if later and g.rng.random() < 0.4:
+        return f"!{n} = ({v} * {row}).tanh().amax(1)\n{p}.copy_({later.format(n)})"
+    return g.some(f"!{p}.copy_({fold})", *(f"!{n} = {read}\n{p}.copy_({fold})" for read in reads))
+
+
+@operator(0)
+def large_parts(g: Scene) -> str:
+    """Parts of a buffer, and scatters into one, that are too large for the kernel of what they read."""
+    shape = g.some("flat", "rows")
+    v, w = (g.plain((66, 64) if shape == "rows" else (4200,), F64) for _ in range(2))
+    s, n = g.name(), g.name()
+    made = f"!{s} = {v}.exp().sin()\n{n} = "
+    i = g.index(g.live[v].shape[0], g.live[v].shape[:1])
+    constant = f"torch.tensor([0.1, 0.2, 0.3, 0.4], dtype={F64}, device=DEVICE).repeat({g.live[v].shape[-1] // 4})"
+    return g.some(
+        f"{made}torch.cat([{w} * 2, {s} + 1])", f"{made}torch.cat([{w} * 2, {s} * {w}])", f"{made}torch.cat([{w} * 2, {s} * {constant}])",
+        f"{made}torch.cat([{w} * 2, {s} * {w}.cumsum(0)])", f"{made}{w}.index_add(0, {i}, {s})",
+    )  # fmt: skip
+
+
+@operator(0)
+def chain(g: Scene) -> str:
+    """Small values that live for a kernel each, with calls between."""
+    shape = (24, 9, 16) if g.rng.random() < 0.5 else (60, 9)
+    e, u = g.name(), g.name()
+    fold = g.some("mean(1, keepdim=True).sin().exp()", "amax(1, keepdim=True)", "sum(1, keepdim=True).sin()")
+    first = f"!{e} = {g.plain(shape, F64)}\n{u} = {e}.{fold}"
+    step = f"{e} = ({e}.cumsum(0) * 0.5)\n{u} = ({e} * {u}).tanh().{fold}"
+    other = f"{e} = {e}.cumsum(0).float()\n{u} = ({e} * {u}.float()).tanh().{fold}"
+    steps = [first, step, step, g.some(step, other), step, step, step]
+    return "\n".join([*steps, f"{u} = {u}.sum()"])
