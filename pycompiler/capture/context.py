@@ -385,11 +385,12 @@ class Capture:
         """The traceback of an exception holds a frame that it leaves, and so its variables."""
         exception.__dict__.setdefault("held", []).append(frame)
 
-    def drop(self, value: Value) -> None:
-        """The root frame drops an item of its stack: an iterator that existed before may end with it, and do anything."""
+    def drop(self, frame: Any, value: Value) -> None:
+        """The root frame drops a reference: an iterator that existed before may end with it, and do anything."""
         if isinstance(getattr(value, "real", None), Iterator):
+            others = sum(v is value for v in (*frame.stack, *frame.locals.values()))
             value = self.realize(value)
-            if ends_others(value):
+            if others == 1 and ends_others(value):
                 raise Break("generator-state", f"a {value.python_type().__name__} is dropped")
 
     def nothing_suspended(self) -> None:

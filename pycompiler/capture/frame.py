@@ -208,6 +208,7 @@ class _Session:
 
     # results --------------------------------------------------------------------------------------------------
     def finish_return(self, cx: Capture, frame: Frame, result: Value) -> Captured:
+        held = [v for v in frame.locals.values() if ends_others(v) and v.source is not None]
         if cx.suspended:
             frame.leave()
         cx.nothing_suspended()
@@ -218,6 +219,8 @@ class _Session:
             if template is not None:
                 return self.captured(cx, head, template=template)
             head = Head(cx, self.value_cells)
+        for iterator in held:  # it ends with this frame, after its effects
+            head.store(head.load_item(iterator), head.temp())
         load = head.load(cx.realize(result))
         effects = replay_effects(head)
         cells = self.returned_cells(head)
@@ -296,11 +299,13 @@ class _Session:
         if "exc" in kinds or "lasti" in kinds or len(kinds) != len(frame.stack) + len(extra):
             raise SkipFrame("a break below a call inside of an exception handler")
         layout = [stack_kind(v) for v in frame.stack] + ["value"] * len(extra)
-        code = resume(frame.code, entry.offset, locals=tuple(names), stack=tuple(layout))
+        boxed = tuple(n for n in names if n in frame.locals and ends_others(frame.locals[n]))
+        code = resume(frame.code, entry.offset, locals=tuple(names), stack=tuple(layout), boxed=boxed)
         loads: list[Code] = []
         for name in names:
             value = frame.free[name] if name in frame.free else frame.locals[name]
-            loads.append(head.load_cell(value) if isinstance(value, Cell) else head.load_item(value))
+            load = head.load_cell(value) if isinstance(value, Cell) else head.load_item(value)
+            loads.append([*load, *build.build_list(1)] if name in boxed else load)
         for value, kind in zip(frame.stack, layout, strict=False):
             if value is not NULL:
                 load = head.load_cell(value) if isinstance(value, Cell) else head.load_item(value)
@@ -308,8 +313,8 @@ class _Session:
         return Resume.of(code, frame.globals), [*loads, *extra]
 
     def live(self, frame: Frame, entry: Any) -> list[str]:
-        """Variables of a frame that are read at or after `entry`, in slot order."""
-        wanted = frame.reading.live[entry]
+        """Variables of a frame that are read at or after `entry`, in slot order, and those whose end is seen."""
+        wanted = {*frame.reading.live[entry], *(n for n, v in frame.locals.items() if ends_others(v))}
         code = frame.code
         return [n for n in dict.fromkeys([*code.co_varnames, *code.co_cellvars, *code.co_freevars, *sorted(wanted)])
                 if n in wanted]  # fmt: skip
@@ -441,6 +446,7 @@ class _Session:
             bound = (
                 bound - {instruction.argval} if instruction.opname == "DELETE_FAST" else bound | {instruction.argval}
             )
+        boxed = {n for n, v in frame.locals.items() if ends_others(v)}
         for key, exit_ in exits(self.code, at).items():
             entry = next(i for i in frame.instructions if i.offset == exit_.offset)
             names = [n for n in self.live(frame, entry) if n in bound]
@@ -450,11 +456,13 @@ class _Session:
                 layout[-1] = "value"
             if loads_method(instruction):
                 layout[-2:] = ["value", "null"] if NULL_AFTER_CALLABLE else ["null", "value"]
-            code = resume(self.code, exit_.offset, locals=tuple(names), stack=tuple(layout))
+            given = tuple(n for n in names if n in boxed)
+            code = resume(self.code, exit_.offset, locals=tuple(names), stack=tuple(layout), boxed=given)
             info = resume_info(code)
             assert info is not None
             fn = Resume.of(code, self.namespace)
-            result[key] = tail_call(TAIL_CALL, fn, tuple(names), info.stack, prefix=f"__tail_{key}_")
+            prefix = f"__tail_{key}_"
+            result[key] = tail_call(TAIL_CALL, fn, tuple(names), info.stack, boxed=given, prefix=prefix)
         return result
 
 

@@ -136,7 +136,7 @@ class Frame:
         kept = 0 if entry is None else entry.depth
         if self.root:
             for value in reversed(self.stack[kept:]):
-                self.cx.drop(value)
+                self.cx.drop(self, value)
         del self.stack[kept:]
         if entry is None:
             try:

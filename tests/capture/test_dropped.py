@@ -171,9 +171,43 @@ def zipped_over_a_break(x, log):
     return x
 
 
+def variables_over_breaks(x, log):
+    g, h, k = counting(log), counting(log), zip(counting(log), (1, 2))
+    log.append((next(g), next(h), next(k)))
+    brk(1)
+    log.append("broken")
+    g = None
+    log.append("rebound")
+    brk(1)
+    del h
+    log.append("deleted")
+    brk(1)
+    log.append("returns")
+    return x
+
+
+def nested_over_breaks(x, log):
+    def callee(n):
+        for i in counting(log):
+            if brk(i) == n:
+                return i
+
+    log.append(callee(1) + callee(0))
+    for i in zip(counting(log), (brk(v) for v in (5, 6, 7))):
+        log.append(i)
+        for j in counting(log):
+            try:
+                if brk(j):
+                    break
+            finally:
+                log.append("inner")
+        if i[0]:
+            return x
+
+
 DROPS = [left_by_break, left_by_return, left_by_an_exception, left_by_an_exception_of_a_callee, held_by_a_traceback,
          of_a_variable, of_a_callee, inside_of_others, breaks_when_it_ends, raises_when_it_ends, over_a_break,
-         zipped_over_a_break]  # fmt: skip
+         zipped_over_a_break, variables_over_breaks, nested_over_breaks]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", DROPS)

@@ -163,7 +163,13 @@ def _fill_positions(built: Sequence[Instruction], native: Instruction) -> None:
 
 
 def tail_call(
-    call: object, resume_fn: object, locals: Sequence[str], stack: Sequence[str], *, prefix: str = "__tail"
+    call: object,
+    resume_fn: object,
+    locals: Sequence[str],
+    stack: Sequence[str],
+    *,
+    boxed: Sequence[str] = (),
+    prefix: str = "__tail",
 ) -> list[Instruction]:
     """Return ``call(resume_fn, *locals, *stack items)``, cells as cell objects.
 
@@ -179,7 +185,7 @@ def tail_call(
         result += [*build.call_function(build.load_const(sys.exception)), *build.store_fast(current)]
     for name in reversed(levels):
         result += [*build.load_fast(name), *build.op("POP_EXCEPT")]
-    arguments = [build.load_raw(name) for name in locals]
+    arguments = [[*build.load_raw(name), *(build.build_list(1) if name in boxed else [])] for name in locals]
     arguments += [
         [*build.load_fast(handled.get(name, name)), *(build.build_list(1) if kind == "boxed" else [])]
         for name, kind in zip(names, stack, strict=True)

@@ -40,6 +40,8 @@ class ResumeInfo:
     locals: tuple[str, ...]
     stack: tuple[str, ...]
     """Kind of every stack item from the bottom: "value", "boxed", "null", "exc" or "lasti"."""
+    boxed: tuple[str, ...] = ()
+    """Those of `locals` that come in a list of their own, as "boxed" items of the stack do."""
     parameters: tuple[str, ...] = ()
     restored: tuple[tuple[str, str], ...] = ()
     """(cell, parameter) of the cells among `locals`, in the order in which the preamble puts them back."""
@@ -51,9 +53,9 @@ class ResumeInfo:
         return max(new for new, old in self.offsets.items() if old == original_offset)
 
 
-_Key = tuple[int, int, tuple[str, ...], tuple[str, ...]]
+_Key = tuple[int, int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 _shared: weakref.WeakValueDictionary[_Key, CodeType] = weakref.WeakValueDictionary()
-"""Resume code by (id of the original, offset, locals, stack). A live entry keeps its original alive: ids are unique."""
+"""Resume code by (id of the original, offset, locals, stack, boxed). A live entry keeps its original alive: ids are unique."""
 
 
 def resume_info(code: CodeType) -> ResumeInfo | None:
@@ -86,7 +88,13 @@ def original_offset(code: CodeType, offset: int) -> tuple[CodeType, int]:
 
 
 def resume(
-    code: CodeType, at: int, *, locals: tuple[str, ...], stack: tuple[str, ...], name: str | None = None
+    code: CodeType,
+    at: int,
+    *,
+    locals: tuple[str, ...],
+    stack: tuple[str, ...],
+    boxed: tuple[str, ...] = (),
+    name: str | None = None,
 ) -> CodeType:
     """The code object of a resume function, shared between calls with the same origin, variables and stack.
 
@@ -98,10 +106,10 @@ def resume(
     body = reading(original).instructions
     at = body[group(body, at).start].offset or 0
     stack = _checked_stack(original, at, stack)
-    key = (id(original), at, locals, stack)
+    key = (id(original), at, locals, stack, boxed)
     result = _shared.get(key)
     if result is None:
-        result = _shared[key] = _build(original, decode(original), at, locals, stack, name)
+        result = _shared[key] = _build(original, decode(original), ResumeInfo(original, at, locals, stack, boxed), name)
     return result
 
 
@@ -117,14 +125,12 @@ def _checked_stack(code: CodeType, at: int, stack: tuple[str, ...]) -> tuple[str
     return tuple(given if given == "null" or (given, kind) == ("boxed", "value") else kind for given, kind in pairs)
 
 
-def _build(
-    code: CodeType, body: list[Instruction], at: int, locals: tuple[str, ...], stack: tuple[str, ...], name: str | None
-) -> CodeType:
+def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str | None) -> CodeType:
+    at, locals, stack = info.at, info.locals, info.stack
     known = slot_names(code)
     if unknown := [name for name in locals if name not in known]:
         raise ValueError(f"{unknown} are no variables of {code.co_qualname}; expected some of {known}")
     entry = body[find(body, at)]
-    info = ResumeInfo(code, at, locals, stack)
     items = {position: _stack_name(position, known) for position, kind in enumerate(stack) if kind != "null"}
     first = known[0] if known else ""
     preamble = preamble_cells(code, body)
@@ -137,12 +143,14 @@ def _build(
     cells = tuple(cell for cell in cells if cell not in free)
     made = tuple(cell for cell in preamble if cell in cells)
     given = {name: _fresh(f"__free_{name}", known) if name in free else name for name in locals}
+    given |= {name: _fresh(f"__box_{name}", known) for name in info.boxed}
     info.parameters = (*given.values(), *items.values())
     info.restored = tuple((cell, given[cell]) for cell in (*made, *free) if cell in locals)
     instructions = [
         *(instruction for cell in made for instruction in build.make_cell(cell)),
         *build.op("RESUME", 0),
         *restore_cells(info.restored),
+        *(i for local in info.boxed for i in (*_unboxed(given[local]), *build.store_fast(local))),
         *_push_stack(stack, items, entry),
         *build.jump(entry),
     ]
@@ -203,7 +211,7 @@ def _push_stack(stack: Sequence[str], items: dict[int, str], entry: Instruction)
         if kind == "exc":
             load = build.enter_handler(load)
         elif kind == "boxed":
-            load = [*_unboxed(items[position]), *build.delete_fast(items[position])]
+            load = _unboxed(items[position])
         elif kind == "lasti":
             load = [*load, *build.pop_top(), *build.load_const(UnitOf(entry))]
         result += load
@@ -211,9 +219,9 @@ def _push_stack(stack: Sequence[str], items: dict[int, str], entry: Instruction)
 
 
 def _unboxed(name: str) -> list[Instruction]:
-    """Push the one item of a list and take it out."""
+    """Push the one item of a list that a parameter holds and take it out."""
     item = [*build.load_fast(name), *build.unpack_sequence(1)]
-    return [*item, *build.load_fast(name), *build.load_const(0), *build.delete_item()]
+    return [*item, *build.load_fast(name), *build.load_const(0), *build.delete_item(), *build.delete_fast(name)]
 
 
 def _with_explicit_super(

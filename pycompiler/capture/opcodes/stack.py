@@ -17,7 +17,7 @@ from pycompiler.capture.values.functions import Function
 @opcode("POP_TOP")
 def pop_top(frame: Any, ins: Any) -> None:
     if frame.root:
-        frame.cx.drop(frame.stack[-1])
+        frame.cx.drop(frame, frame.stack[-1])
     frame.stack.pop()
 
 

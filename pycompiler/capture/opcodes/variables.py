@@ -62,6 +62,8 @@ def load_fast_and_clear(frame: Any, ins: Any) -> None:
 
 @opcode("STORE_FAST")
 def store_fast(frame: Any, ins: Any) -> None:
+    if frame.root and ins.argval in frame.locals:
+        frame.cx.drop(frame, frame.locals[ins.argval])
     value = frame.stack.pop()
     if value is NULL:
         frame.locals.pop(ins.argval, None)
@@ -75,6 +77,8 @@ def store_fast(frame: Any, ins: Any) -> None:
 def delete_fast(frame: Any, ins: Any) -> None:
     if ins.argval not in frame.locals:
         get_local(frame, ins.argval)  # raises
+    if frame.root:
+        frame.cx.drop(frame, frame.locals[ins.argval])
     del frame.locals[ins.argval]
 
 
