@@ -125,10 +125,10 @@ class GraphBuilder:
             raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
         finally:
             self.fake_mode.asks = False
-        acts, writes, calls_out, draws, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
+        acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
-        if not calls_out and self.fake_mode.shape_env is None:
-            self.asker.lay(target, run, fakes, kfakes, result, draws=draws, ordinary=not others)
+        if not once and self.fake_mode.shape_env is None:
+            self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others)
         if not (always or mutates or acts or _has_tensor(result)):
             return self.cx.make(result)
         known = self.by_fake.get(id(result)) if isinstance(result, torch.Tensor) else None
@@ -141,9 +141,9 @@ class GraphBuilder:
         return self.from_result(result, node)
 
     def _counts(self) -> tuple[int, ...]:
-        """How many operators have been dispatched that do more than compute their results, write, act, draw, are not ordinary."""
+        """How many operators have been dispatched: with effects, that write, that happen once, that are not ordinary."""
         mode = self.fake_mode
-        return mode.effects, mode.writes, mode.acts, mode.draws, mode.others
+        return mode.effects, mode.writes, mode.once, mode.others
 
     def set_state(self, setter: Callable[..., Any], *args: Any) -> Any:
         """Apply a change of global torch state now, and record it as a node."""

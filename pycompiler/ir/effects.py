@@ -97,7 +97,7 @@ def writes_unseen(op: object) -> bool:
 
 
 @cache
-def noted(op: object) -> tuple[bool, bool, bool, bool]:
-    """Whether a call must run though nobody reads its result, writes arguments, acts, draws."""
+def noted(op: object) -> tuple[bool, bool, bool]:
+    """Whether a call must run though nobody reads its result, writes arguments, and whether it happens once only."""
     writes = isinstance(op, OpOverload) and op._schema.is_mutable
-    return stays(op) or writes_unseen(op), writes, acts(op), draws(op)
+    return stays(op) or writes_unseen(op), writes, ordered(op)

@@ -61,14 +61,14 @@ def _import(name: str, *args: Any, **kwargs: Any) -> Any:
 _VIEW = _TorchView()
 
 
-_COUNTERS = {"effects": 0, "writes": 0, "acts": 0, "draws": 0, "others": 0, "nested": 0, "asks": False}
+_COUNTERS = {"effects": 0, "writes": 0, "once": 0, "others": 0, "nested": 0, "asks": False}
 
 
 @functools.cache
 def _mode_class() -> type[FakeTensorMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
-    `effects` counts the operators dispatched that do more than compute their results (`acts` and `draws` are among them),
+    `effects` counts the operators dispatched that do more than compute their results, `once` those that no call may repeat,
     `writes` those that write, `others` those that are not ordinary; while it `asks`, kernels say whether they take the
     arguments' types (`kernels.py`).
     """
@@ -99,7 +99,7 @@ def _counting_class() -> type[FakeTensorMode]:
 def _dispatch(
     mode: FakeTensorMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
 ) -> Any:
-    for name, n in zip(("effects", "writes", "acts", "draws"), noted(func), strict=True):
+    for name, n in zip(("effects", "writes", "once"), noted(func), strict=True):
         if n:
             setattr(mode, name, getattr(mode, name) + 1)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]

@@ -95,9 +95,20 @@ _BATCH_NORMS = frozenset(
 _COPIES = frozenset((aten.flip.default, aten.index_put.default))
 
 
+@cache
+def _makes_memory(op: OpOverload) -> bool:
+    """True for operators whose results are fresh, with strides that nobody asked for."""
+    if not isinstance(op, OpOverload) or "empty_strided" in op._schema.name:
+        return False
+    return all(r.alias_info is None for r in op._schema.returns)
+
+
 def laid_out(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], out: Any) -> Any:
     """`out`, a shape function's answer, with the strides that the kernel gives: torch's own keeps an input's for batch norms,
     and not where a copy of the input is what the kernel begins with."""
+    if isinstance(out, FakeTensor) and out.layout is torch.strided and 0 in out.stride() and _makes_memory(op):
+        apart = _apart(out)
+        out = out if apart is out else FakeTensor(mode, apart, out.device)
     if op in _COPIES and torch.ops.aten.is_non_overlapping_and_dense.default(args[0]):
         x = args[0]
         copy = torch.empty_strided(x.shape, x.stride(), dtype=out.dtype, device="meta")
@@ -139,8 +150,8 @@ def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
 
 
 def _apart(out: torch.Tensor) -> torch.Tensor:
-    """A fresh result whose elements share no memory: some shape functions (select_scatter's in torch 2.11) keep an input's
-    strides of 0."""
+    """A fresh result whose elements share no memory: some shape functions (those of torch 2.11 that write into a part of
+    a copy) keep an input's strides of 0."""
     if 0 not in out.stride() or not any(s == 0 and n > 1 for n, s in zip(out.shape, out.stride(), strict=True)):
         return out
     return torch.empty_strided(out.shape, dense_strides(tuple(out.shape), out.stride()), dtype=out.dtype, device="meta")

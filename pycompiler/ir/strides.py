@@ -26,7 +26,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.ir.kernels import memory_of, tensors_of
 
-_LARGE = 1 << 16  # elements that an argument spans, or a result
+# Elements that an argument spans, or a result: kernels answer in little time.
+_LARGE = {"cpu": 1 << 16, "cuda": 1 << 20}
 
 Strides = tuple[int, ...]
 Layout = tuple[tuple[int, ...], Strides]
@@ -53,13 +54,12 @@ class Asker:
         kwargs: Mapping[str, Any],
         out: Any,
         *,
-        draws: bool,
         ordinary: bool,
     ) -> None:
         """Gives the fresh tensors of `out`, a call's results, eager's strides.
 
-        `draws`: the call takes random numbers. `ordinary`: all its operators are (`propagate.is_ordinary`): their kernels do
-        the same on all devices, and are not loaded only to be asked.
+        `ordinary`: all its operators are (`propagate.is_ordinary`), whose kernels do the same on all devices, and are not
+        loaded only to be asked.
         """
         given, results = list(tensors_of((args, kwargs))), list(tensors_of(out))
         if not results or not given or not _in_doubt(given, results, ordinary) or not _may_run(target, given, results):
@@ -73,7 +73,7 @@ class Asker:
             return
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._answers[key] = _ask(run, args, kwargs, _generators(given) if draws else None)
+            answer = self._answers[key] = _ask(run, args, kwargs)
         if [shape for shape, _ in answer] == [tuple(t.shape) for t in results]:
             for t, is_fresh, (_, strides) in zip(results, fresh, answer, strict=True):
                 if is_fresh and t.stride() != strides:
@@ -107,9 +107,9 @@ def _may_run(target: Any, given: Sequence[torch.Tensor], results: Sequence[torch
 
 
 def _is_small(t: torch.Tensor) -> bool:
-    if t.layout is not torch.strided or t.device.type not in ("cpu", "cuda") or t.is_neg() or t.is_conj():
+    if t.layout is not torch.strided or t.is_neg() or t.is_conj():
         return False
-    return _span(t.shape, t.stride()) <= _LARGE
+    return _span(t.shape, t.stride()) <= _LARGE.get(t.device.type, -1)
 
 
 def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -123,16 +123,9 @@ def _fresh(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> li
     return [m not in taken and found.count(m) == 1 for m in found]
 
 
-def _generators(given: Sequence[torch.Tensor]) -> list[int]:
-    return sorted({t.get_device() for t in given if t.device.type == "cuda"})
-
-
-def _ask(
-    run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], generators: list[int] | None
-) -> list[Layout]:
-    kept: Any = contextlib.nullcontext() if generators is None else torch.random.fork_rng(generators)
+def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout]:
     try:
-        with _disable_current_modes(), kept:
+        with _disable_current_modes():
             real = run(*map(_stand_in, args), **{k: _stand_in(v) for k, v in kwargs.items()})
     except Exception:  # it does not take these values: they are not the program's
         return []

@@ -25,6 +25,6 @@ def test_kinds() -> None:
     assert not effects.divides(aten.div.Tensor, (whole, whole), [real])
     for plain in (aten.add.Tensor, aten.mm.default, aten.view.default):
         assert not effects.stays(plain)
-        assert effects.noted(plain) == (False, False, False, False)
-    assert effects.noted(aten.add_.Tensor) == (False, True, False, False)
-    assert effects.noted(aten.native_batch_norm.default) == (True, False, False, False)
+        assert effects.noted(plain) == (False, False, False)
+    assert effects.noted(aten.add_.Tensor) == (False, True, False)
+    assert effects.noted(aten.native_batch_norm.default) == (True, False, False)

@@ -110,6 +110,22 @@ def test_results_with_gaps(backend: str) -> None:
     assert torch.equal(x.grad, y)
 
 
+@pytest.mark.parametrize("op", [torch.diagonal_scatter, torch.select_scatter, torch.slice_scatter])
+def test_fresh_results_share_no_element(op: Callable[..., Tensor]) -> None:
+    """Shape functions of torch 2.11 keep an expanded operand's strides: in a backward, whose results are copied to them."""
+    source = torch.ones((2, 1) if op is torch.slice_scatter else (1 if op is torch.diagonal_scatter else 2,))
+    place = (0,) if op is torch.diagonal_scatter else (1, 0) if op is torch.select_scatter else (1, 0, 1)
+
+    def fn(x: Tensor) -> Tensor:
+        y = torch.cat([x, x], 1)
+        return op(y[:1] if op is torch.diagonal_scatter else y, source, *place).sum((0, -1), keepdim=True)
+
+    x, y = (torch.randn(2, 1, generator=torch.manual_seed(0)).requires_grad_() for _ in range(2))
+    fn(x).backward()
+    pycompiler.compile(fn)(y).backward()
+    assert torch.equal(x.grad, y.grad)
+
+
 VIEWS: dict[str, tuple[Callable[..., object], Callable[[], tuple[Tensor, ...]]]] = {
     "of its own shape": (lambda x: x.view(1, 1), lambda: (torch.randn(1, 1)[::2],)),
     "as another": (lambda x: x.view_as(x), lambda: (torch.randn(2, 1).t(),)),
