@@ -96,6 +96,7 @@ def observe(fn: Callable[..., Any], make: Callable[[], Any], program: Program) -
     """Runs `fn` and differentiates its results."""
     leaves, args = make()
     seen = Seen()
+    torch.manual_seed(program.seed)
     given, versions = list(args), [a._version if isinstance(a, torch.Tensor) else 0 for a in args]
     try:
         results = list(fn(*args))

@@ -100,7 +100,7 @@ AIMS: dict[str, tuple[str, ...]] = {
     "accumulate": ("stored_fold", "columns", "reduce", "extreme", "truth", "spread"),
     "reduce": ("stored_fold", "chain", "columns", "reduce", "softmax", "normalize", "extreme"),
     "row": ("stored_fold", "chain", "normalize", "softmax", "centred", "norm", "spread"),
-    "point": ("arithmetic", "careful", "where"),
+    "point": ("drawn", "arithmetic", "careful", "where"),
     "scratch": ("padded_index", "softmax", "normalize", "centred"),
     "prod": ("spread",), "any": ("columns", "truth",), "all": ("columns", "truth",), "max": ("extreme",), "min": ("columns", "extreme",),
     "call": ("padded_index", "large_parts", "matmul", "sort", "scan", "convolution"),
