@@ -73,7 +73,9 @@ def compare(program: Program, device: str = "cpu", backend: str = "native", call
         expected = observe(fn, make, program)
         if expected.error is not None and UNSEEN in str(expected.error):
             with Looking():
-                expected = observe(fn, make, program)
+                looked = observe(fn, make, program)
+            if looked.error is None or UNSEEN not in str(looked.error):
+                return Verdict("raises", "a bug of eager's own")
         if expected.error is not None and any(text in str(expected.error) for text in EAGERS_OWN):
             return Verdict("raises", "a bug of eager's own")
         compiled = compiler(fn, backend=backend)
