@@ -586,6 +586,8 @@ class _Trace:
         """Index of the graph output that holds `t`; gradients flow into it when `t` requires them."""
         self.joint.origins.append(origin)
         node = self.recorder.node(_inner(t))
+        if _lazy(node.meta["val"]):
+            node = self._made(aten.clone.default, node)
         self.joint.fresh.append(self._laid_out(node, self._seen(origin)))
         self.joint.differentiable.append(differentiable and t.requires_grad)
         self.fresh_tensors.append(t)
@@ -666,7 +668,7 @@ class _Trace:
             seen = self.placeholders[i].meta.get("example_value")
             place = _Base(item.seen, item.example, seen, i, of_input=True)
             return [self._view(k, t, place) for k, t in members.items()]
-        if len(tensors) == 1:
+        if len(tensors) == 1 and not _lazy(tensors[0]):
             return [Output("fresh", self._fresh(t, ("result", k))) for k, t in members.items()]
         base, origin = next(((t, ("result", k)) for k, t in members.items() if not t._is_view()), (None, ("", -1)))
         if base is None:
@@ -675,9 +677,19 @@ class _Trace:
                 (members[k]._base, ("base", k)) if members[k]._base is not None else (members[k], ("result", k))
             )
             assert base is not None
+        if _lazy(base):
+            base, origin = self._resolved(base), ("", -1)
         index = self._fresh(base, origin)
         place = _Base(base, self.joint.fresh[index].meta["val"], self._seen(origin), index, of_input=False)
         return [Output("fresh", index) if t is base else self._view(k, t, place) for k, t in members.items()]
+
+    @staticmethod
+    def _resolved(t: torch.Tensor) -> torch.Tensor:
+        """The memory of a tensor that is read with its elements conjugated or negated, and views nothing that is known."""
+        if t.requires_grad:
+            raise AutogradUnsupported("an output is a conjugate of memory that is unknown", str(t.dtype), "resolve it")
+        t = t.conj() if t.is_conj() else t
+        return t._neg_view() if t.is_neg() else t
 
     def _view(self, k: int, t: torch.Tensor, place: _Base) -> Output:
         """Result `k`, which is `t`, as a view of another tensor."""
@@ -695,7 +707,7 @@ class _Trace:
             seen = seen or strided_step(value, base_value)
             if seen is None:
                 raise AutogradUnsupported("an output aliases another value in another dtype", str(t.dtype), "clone it")
-            steps = [seen]
+            steps = [seen, *(step for step, lazy in _LAZY if lazy(t) != lazy(base))]
         elif seen is not None:
             with plain(self.recorder.fake_mode):
                 steps = steps if place.leads(steps, seen) else [seen]
@@ -841,6 +853,14 @@ def _with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> lis
 
 _creation = torch._C._autograd._get_creation_meta
 _MULTI_OUTPUT = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
+
+
+def _lazy(t: torch.Tensor) -> bool:
+    """Whether reading `t` conjugates or negates what its memory holds, which no compiled graph's result does."""
+    return t.is_conj() or t.is_neg()
+
+
+_LAZY = ((Step(aten._conj.default, (), {}), torch.is_conj), (Step(aten._neg_view.default, (), {}), torch.is_neg))
 
 
 def _mutation_kind(item: _Input) -> str:

@@ -54,15 +54,24 @@ def partition(joint: Joint, how: str = "min_cut", budget: float = 1.0) -> Partit
         raise ValueError(f"partition must be 'min_cut' or 'default', not {how!r}")
     if not 0.0 <= budget <= 1.0:
         raise ValueError(f"activation_memory_budget must be within [0, 1], not {budget!r}")
-    region = Region(joint)
-    cut = region.default_cut() if how == "default" else region.budget_cut(budget)
-    return _extract(joint, region, _tidy(joint, region, cut))
+    apart: frozenset[tuple[str, int]] = frozenset()
+    while True:
+        region = Region(joint, apart)
+        cut = region.default_cut() if how == "default" else region.budget_cut(budget)
+        part = _extract(joint, region, _tidy(joint, region, cut))
+        more = _taken_unkept(joint, part) - apart
+        if not more:
+            return part
+        apart |= more
 
 
 class Region:
-    """Which nodes are backward (depend on a tangent), and cuts through the rest."""
+    """Which nodes are backward (depend on a tangent), and cuts through the rest.
 
-    def __init__(self, joint: Joint) -> None:
+    apart: the caller's tensors that eager keeps for some tangents, and that others, for which it does not, would read.
+    """
+
+    def __init__(self, joint: Joint, apart: frozenset[tuple[str, int]] = frozenset()) -> None:
         self.joint = joint
         self.grads = [g for g in joint.grads if g is not None]
         self.backward: set[fx.Node] = set(joint.tangents)
@@ -70,7 +79,7 @@ class Region:
             if node.op == "call_function" and any(a in self.backward for a in node.all_input_nodes):
                 self.backward.add(node)
         self.inputs = set(joint.inputs)
-        kept, new = joint.kept(), joint.fresh[: len(joint.mutations)]
+        kept, new = joint.kept() - apart, joint.fresh[: len(joint.mutations)]
         self.written = _mutated(joint)
         self.kept_outputs = {n for k, n in enumerate(joint.fresh) if ("fresh", k) in kept}
         self.itself_inputs = {
@@ -224,6 +233,31 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
         saved_nodes=list(saved),
         grads=[None if g is None else where[g] for g in joint.grads],
     )
+
+
+def _taken_unkept(joint: Joint, part: Partition) -> frozenset[tuple[str, int]]:
+    """The caller's small tensors, saved as they are, which the backward of some tangent takes that in eager keeps no such."""
+    if len(joint.paths) < 2:
+        return frozenset()
+    nodes = [n for n in part.backward.graph.nodes if n.op != "output"]
+    placeholders = [n for n in nodes if n.op == "placeholder"]
+    flows = dict.fromkeys(nodes, 0)  # bits of the tangents whose gradients a node computes
+    flows.update((n, 1 << k) for k, n in enumerate(placeholders[len(part.saved) :]))
+    for n in nodes:
+        for a in n.all_input_nodes:
+            flows[n] |= flows[a]
+    takers = dict(flows)
+    for n in reversed(nodes):
+        for user in n.users:
+            takers[n] |= takers.get(user, 0) if not flows[n] else 0
+    found = set()
+    for n, joint_node, (kind, i) in zip(placeholders, part.saved_nodes, part.saved, strict=False):
+        if kind == "output" and i >= len(joint.fresh) or not is_copied(joint_node):
+            continue
+        owner = ("input" if kind == "input" else "fresh", i)
+        if any(takers[n] >> k & 1 and owner not in path.kept for k, path in enumerate(joint.paths)):
+            found.add(owner)
+    return frozenset(found)
 
 
 def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> Partition:

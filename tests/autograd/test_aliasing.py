@@ -711,3 +711,28 @@ def test_a_written_view_of_a_strided_argument_is_a_view_of_it(view: Any, backend
     got, want = pycompiler.compile(fn, backend=backend)(x), fn(y)
     assert torch.equal(got, want) and torch.equal(x, y) and got.stride() == want.stride()
     assert got.data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: ((x * 2).conj(),),
+        lambda x: ((x * 2).conj().imag, (x * 3).conj().view(2, 2)[0]),
+        lambda x: ((x * 2).conj().detach(),),
+        lambda x: (lambda y: (y.detach(), y))((x * 2).conj()),
+        lambda x: ((x * 2).conj().mul_(2),),
+        lambda x: (torch._neg_view(x * 2),),
+    ],
+)
+def test_results_that_are_read_conjugated(fn: Any, backend: str) -> None:
+    """One that shared memory with no other result came without its bit, and was no view."""
+    x = torch.randn(4, dtype=torch.complex128, requires_grad=True)
+    for got, want in zip(pycompiler.compile(fn, backend=backend)(x), fn(x), strict=True):
+        for flag in (torch.is_conj, torch.is_neg, torch.Tensor._is_view, torch.Tensor.stride):
+            assert flag(got) == flag(want)
+        assert torch.equal(got, want) and got.requires_grad == want.requires_grad
+        if want.requires_grad:
+            weight = torch.randn_like(want)
+            grads = (torch.autograd.grad(t, x, weight)[0] for t in (got, want))
+            torch.testing.assert_close(*grads)

@@ -247,10 +247,58 @@ def written_by_itself(a: torch.Tensor, b: torch.Tensor) -> Any:
     return (a * b,)
 
 
+def kept_for_another_result(a: torch.Tensor, b: torch.Tensor) -> Any:
+    product, chosen = a * b, torch.where(b > 0, a, -a).exp()  # the product keeps `b`, the choice does not
+    if product.sum() > 1000:
+        return (a,)
+    b.add_(1)
+    return (chosen,)
+
+
+def result_kept_for_another(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t = a * 2
+    s = torch.logsumexp(t, -1)  # keeps `t`
+    r = t.masked_fill(~(t > 0.3), -1.0)
+    if r.sum() > 1000:
+        return (s,)
+    t += s
+    return (r,)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", [output_of_a_norm, read_by_a_comparison, computed_again, written_by_itself])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        *(output_of_a_norm, read_by_a_comparison, computed_again, written_by_itself),
+        *(kept_for_another_result, result_kept_for_another),
+    ],
+)
 def test_writes_to_what_eager_does_not_keep_are_no_errors(fn: Any, backend: str) -> None:
     same(fn, [vector(), vector(grad=False)], backend)
+
+
+def kept_for_one_result(a: torch.Tensor, b: torch.Tensor) -> Any:
+    product, chosen = a * b, torch.where(b > 0, a, -a).exp()
+    if product.sum() > 1000:
+        return (a,)
+    b.add_(1)
+    return product, chosen
+
+
+def result_kept_for_one(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t = a * 2
+    s = torch.logsumexp(t, -1)
+    r = t.masked_fill(~(t > 0.3), -1.0)
+    if r.sum() > 1000:
+        return (s,)
+    t += 1
+    return s, r
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [kept_for_one_result, result_kept_for_one])
+def test_writes_to_what_one_result_keeps_raise_for_that(fn: Any, backend: str) -> None:
+    both_raise(fn, [vector(), vector(grad=False)], backend)
 
 
 def test_large_arguments_are_saved_as_they_are() -> None:
