@@ -286,7 +286,7 @@ def _iter(head: Head, value: Iter, name: str) -> None:
         kind = "generator" if isinstance(value, Generator) else value.cls.__name__
         raise Break("generator-state", f"a {kind} made inside of the frame", value.made_at)
     make, args = value.recipe(value.taken)
-    if any(_disturbed(head, arg, value.taken) for arg in args):
+    if not value.still_valid() or any(_disturbed(head, arg, value.taken) for arg in args):
         raise Break("generator-state", f"a {value.cls.__name__} over what the frame has changed", value.made_at)
     head.store(head.call(make, *[head.load_item(a) for a in args]), name)
 

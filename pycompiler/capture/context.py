@@ -6,6 +6,7 @@ In: nothing yet.  Out: a `Capture`, passed to every handler and value method as 
 from __future__ import annotations
 
 import builtins
+import collections
 import contextlib
 import enum
 import operator
@@ -25,7 +26,7 @@ from pycompiler.capture.values.attributes import class_attribute, lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.containers import Deque, Dict, Key, List, Sequence, Set, Tuple, UserKey
+from pycompiler.capture.values.containers import Deque, Dict, Key, List, Sequence, Set, Tuple, UserKey, unmoved
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Generator, Iter, ends_others
 from pycompiler.capture.values.objects import Object, Opaque
@@ -38,6 +39,7 @@ from pycompiler.ir.source import const as const_source
 BUDGET = 400_000
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
 ONLY_SUSPENDED = 3  # references to a generator that only `Capture.suspended`, a variable and an argument hold
+ITERATED = (list, tuple, dict, set, str, frozenset, bytes, collections.deque, collections.OrderedDict)
 SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
 
@@ -448,7 +450,7 @@ class Capture:
                 return made
         kind = type(iter(()))
         if value.is_const() or isinstance(value, (Sequence, Dict, Set)):
-            kind = type(iter(value.python_type()())) if value.python_type() in (list, tuple, dict, set, str) else kind
+            kind = type(iter(value.python_type()())) if value.python_type() in ITERATED else kind
         return self.container_iterator(value, kind)
 
     def container_iterator(self, value: Value, kind: type, *, backwards: bool = False) -> Iter:
@@ -456,6 +458,7 @@ class Capture:
         elements = iter(list(value.iterate(self))[::-1]) if backwards else value.iterate(self)
         make = rebuild.reversed_at if backwards else rebuild.iterator_at
         made = Iter(elements, kind, lambda taken: (make, [value, Const(taken)]))
+        made.still_valid = unmoved(value)
         return made
 
     def next_of(self, iterator: Value) -> Value | None:

@@ -80,19 +80,58 @@ def deque_popleft(cx: Capture, target: Deque) -> Value:
 def _take(cx: Capture, target: Deque, index: int) -> Value:
     if not target.items:
         cx.throw(IndexError, "pop from an empty deque")
+    target.moves += 1
     return cx.realize(target.items.pop(index))
 
 
 @_deque_method(deque.rotate)
 def deque_rotate(cx: Capture, target: Deque, n: Value = Const(1)) -> None:
-    if target.items:
-        k = cx.index(n) % len(target.items)
+    steps = cx.index(n)
+    if len(target.items) > 1:
+        k = steps % len(target.items)
         target.items[:] = target.items[len(target.items) - k :] + target.items[: len(target.items) - k]
+        target.moves += 1
 
 
-for _name in ("clear", "reverse", "remove", "insert", "__setitem__", "__delitem__"):
-    builtin(getattr(deque, _name))(BUILTINS[getattr(list, _name)])
-for _name in ("index", "count", "__getitem__", "__len__", "__iter__"):
+@_deque_method(deque.clear)
+def deque_clear(cx: Capture, target: Deque) -> None:
+    target.moves += bool(target.items)
+    target.items.clear()
+
+
+@_deque_method(deque.insert)
+def deque_insert(cx: Capture, target: Deque, index: Value, value: Value) -> None:
+    if len(target.items) == target.limit:
+        cx.throw(IndexError, "deque already at its maximum size")
+    target.items.insert(cx.index(index), value)
+    target.moves += 1
+
+
+@_deque_method(deque.remove)
+def deque_remove(cx: Capture, target: Deque, value: Value) -> None:
+    del target.items[_found(cx, target, value, 0, len(target.items))]
+    target.moves += 1
+
+
+@builtin(deque.index)
+def deque_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    target = storage(args[0], Deque, "deque.index")
+    start, stop = ([cx.index(a) for a in args[2:]] + [0, len(target.items)][len(args) - 2 :])[:2]
+    return Const(_found(cx, target, args[1], start, stop))
+
+
+def _found(cx: Capture, target: Deque, value: Value, start: int, stop: int) -> int:
+    """Where the value stands; without one the error names it."""
+    for i in range(len(target.items))[start:stop]:
+        if cx.same(target.at(cx, i), value) or cx.equal(target.at(cx, i), value):
+            return i
+    if not value.is_const():
+        raise Break("unsupported-operation", f"{value.describe()} is not in a deque")
+    cx.throw(ValueError, f"{operators.text(cx, value, repr).const()} is not in deque")
+    raise AssertionError
+
+
+for _name in ("reverse", "__setitem__", "__delitem__", "count", "__getitem__", "__len__", "__iter__"):
     builtin(getattr(deque, _name))(BUILTINS[getattr(list, _name)])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -115,19 +115,42 @@ class Deque(List):
     def __init__(self, items: list[Value], limit: int | None = None) -> None:
         super().__init__(items, collections.deque)
         self.limit = limit
+        self.moves = 0  # changes of what stands where, which end every iterator; a store into a place is none
 
     def push(self, value: Value, *, left: bool = False) -> None:
         """Append at one end; a full deque drops from the other."""
+        self.moves += 1
         self.items.insert(0 if left else len(self.items), value)
         if self.limit is not None and len(self.items) > self.limit:
             del self.items[-1 if left else 0]
 
-    def getitem(self, cx: Capture, key: Value) -> Value:
-        if isinstance(key, Slice):
-            cx.throw(TypeError, "sequence index must be integer, not 'slice'")
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        moves = self.moves
+        for i in range(len(self.items) + 1):
+            if self.moves != moves:
+                cx.throw(RuntimeError, "deque mutated during iteration")
+            if i < len(self.items):
+                yield self.at(cx, i)
+
+    def place(self, cx: Capture, key: Value) -> None:
+        """Raise what CPython raises for a key that is no place in this deque."""
+        if not issubclass(key.python_type(), int):  # the text of the error depends on how it was asked for
+            raise Break("unsupported-operation", f"deque[{key.describe()}]")
         if not -len(self.items) <= cx.index(key) < len(self.items):
             cx.throw(IndexError, "deque index out of range")
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        self.place(cx, key)
         return super().getitem(cx, key)
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        self.place(cx, key)
+        super().setitem(cx, key, value)
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        self.place(cx, key)
+        self.moves += 1
+        super().delitem(cx, key)
 
     def getattr(self, cx: Capture, name: str) -> Value:
         return Const(self.limit) if name == "maxlen" else super().getattr(cx, name)
@@ -171,15 +194,28 @@ class UserKey:
 
 def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[Value]:
     """`values` one after the other, as long as the dict or set that they come from keeps its size."""
-    size = len(iterated.entries)
-    for value in values:
+    size, same = len(iterated.entries), unmoved(iterated)
+    for i in range(size + 1):
         if len(iterated.entries) != size:
             kind = "dictionary" if isinstance(iterated, Dict) else "Set"
             cx.throw(RuntimeError, f"{kind} changed size during iteration")
-        yield value
-    if len(iterated.entries) != size:
-        kind = "dictionary" if isinstance(iterated, Dict) else "Set"
-        cx.throw(RuntimeError, f"{kind} changed size during iteration")
+        if not same():
+            raise Break("unsupported-operation", f"a {iterated.cls.__name__} whose members change while it is iterated")
+        if i < size:
+            yield values[i]
+
+
+def unmoved(container: Value) -> Callable[[], bool]:
+    """Whether later the members of a dict, set or deque stand where they stand now."""
+    if isinstance(container, DictView):
+        container = container.mapping
+    if isinstance(container, Deque):
+        deque, moves = container, container.moves
+        return lambda: deque.moves == moves
+    if isinstance(container, (Dict, Set)):
+        table, keys = container, list(container.entries)
+        return lambda: not table.changed or list(table.entries) == keys
+    return lambda: True
 
 
 class Dict(Value):

@@ -33,6 +33,9 @@ class Iter(Value):
         self.step: Callable[[], Value | None] = step if callable(step) else (lambda: next(step, None))
         self.cls = cls
         self.recipe = recipe
+        self.still_valid: Callable[[], bool] = lambda: (
+            True
+        )  # whether one made again from the recipe is in the same state
         self.exhausted = False
         self.taken = 0
         self.made_at: int | None = None  # step of the root frame's instruction that made it

@@ -20,7 +20,8 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 
 # Attributes that read data or autograd state that the graph does not have.
-DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__"})
+DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__",
+                             "const_data_ptr", "mutable_data_ptr"})  # fmt: skip
 AUTOGRAD_ATTRIBUTES = frozenset({"grad_fn", "_backward_hooks", "register_hook", "backward", "retain_grad",
                                  "register_post_accumulate_grad_hook", "_version"})  # fmt: skip
 FLAGS = frozenset(
@@ -31,6 +32,9 @@ FLAGS = frozenset(
 # Attributes and methods that depend on more than what the guard of a tensor compares.
 UNGUARDED = frozenset({"is_leaf", "output_nr", "retains_grad"})
 UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_shared", "is_pinned", "is_set_to"})
+# Methods that work on memory, or take the object apart: a fake tensor has no memory (torch crashes), and parts of its own.
+UNFAKEABLE = frozenset({"apply_", "map_", "map2_", "__deepcopy__", "__copy__", "__reduce__", "__reduce_ex__",
+                        "_reduce_ex_internal", "__setstate__", "__getstate__", "_typed_storage", "_storage"})  # fmt: skip
 TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 
@@ -158,7 +162,7 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name in AUTOGRAD_ATTRIBUTES:
         raise Break("unsupported-attribute", f"Tensor.{name}()")
-    if name in UNGUARDED_METHODS:
+    if name in UNGUARDED_METHODS or name in UNFAKEABLE:
         raise Break("unsupported-operation", f"Tensor.{name}()")
     if name in ("requires_grad_", "set_", "share_memory_", "resize_", "resize_as_", "rename_", "rename"):
         raise Break("unsupported-operation", f"Tensor.{name}()")

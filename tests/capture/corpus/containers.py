@@ -7,6 +7,8 @@ import collections
 import torch
 from capture.harness import ANY, case
 
+import pycompiler
+
 X = torch.arange(4.0)
 T = [torch.ones(4), torch.zeros(4)]
 
@@ -342,6 +344,81 @@ def deque_returned(x):
     d = collections.deque([x, 1], maxlen=4)
     d.append(x + 1)
     return d
+
+
+def _attempt(log, operation, *args):
+    try:
+        log.append(operation(*args))
+    except Exception as error:
+        log.append((type(error).__name__, str(error)))
+
+
+@case(X, breaks=ANY, recompiles=5)
+def deque_errors(x):
+    d, log = collections.deque([1, 2, 3, 1], maxlen=4), []
+    _attempt(log, d.insert, 1, 9)
+    _attempt(log, d.remove, 77)
+    _attempt(log, d.index, 3, 0, 2)
+    _attempt(log, d.__setitem__, 9, 5)
+    _attempt(log, d.__delitem__, 9)
+    _attempt(log, d.__getitem__, "a")
+    _attempt(log, d.__getitem__, slice(2))
+    return x + 1, log, list(d), type(iter(d)).__name__
+
+
+def _moved(change):
+    d, log = collections.deque([1, 2, 3, 1], maxlen=5), []
+    iterator = iter(d)
+    next(iterator)
+    change(d)
+    _attempt(log, next, iterator)
+    return log
+
+
+@case(X)
+def deque_changed_while_iterated(x):
+    return x + 1, [
+        _moved(lambda d: d.append(4)), _moved(lambda d: d.appendleft(4)), _moved(lambda d: d.pop()),
+        _moved(lambda d: d.popleft()), _moved(lambda d: d.rotate(0)), _moved(lambda d: d.insert(1, 9)),
+        _moved(lambda d: d.remove(1)), _moved(lambda d: d.extend([])), _moved(lambda d: d.extend([5])),
+        _moved(lambda d: d.__delitem__(0)), _moved(lambda d: d.clear()), _moved(lambda d: d.reverse()),
+        _moved(lambda d: d.__setitem__(1, 7)),
+    ]  # fmt: skip
+
+
+@case(X, breaks=ANY)
+def container_changed_while_iterated_across_a_break(x):
+    log = []
+    for made in (dict.fromkeys([1]), {1}, collections.deque([1])):
+        try:
+            for key in made:
+                if isinstance(made, dict):
+                    made[key + 1] = x
+                elif isinstance(made, set):
+                    made.add(key + 1)
+                else:
+                    made.append(key + 1)
+                pycompiler.graph_break()
+                if len(made) > 4:
+                    break
+        except RuntimeError as error:
+            log.append(str(error))
+        log.append(len(made))
+    return x + 1, log
+
+
+@case(X, breaks=ANY)
+def dict_members_replaced_while_iterated(x):
+    d, log = {1: x, 2: x, 3: 4}, []
+    try:
+        for key in d:
+            log.append(key)
+            if key == 1:
+                del d[1]
+                d[9] = 0
+    except RuntimeError as error:
+        log.append(str(error))
+    return x + 1, log, d
 
 
 @case(X)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -34,6 +35,23 @@ def methods(x):
         x.new_zeros(2), x.new_ones((2,)), x.new_full((2,), 3.0), x.new_tensor([1.0, 2.0]), x.type_as(x), x.expand_as(x), x.addmm(x[:, :2], x),
         x.matmul(x.t()), x.mm(x.T), x.dot if False else None, x.where(x > 1, -x), x.isnan(), x.any(), x.all(), x.logsumexp(1), x.narrow(1, 0, 2),
     )  # fmt: skip
+
+
+@case(X, breaks=ANY, recompiles=5)
+def copies_of_tensors(x):
+    shallow, deep = copy.copy(x), copy.deepcopy([x, x + 1])
+    return shallow, deep, shallow.data_ptr() == x.data_ptr(), deep[0].data_ptr() == x.data_ptr(), type(shallow)
+
+
+@case(X, breaks=ANY)
+def memory_written_by_python(x):
+    y = x.clone()
+    y.apply_(math.sqrt if False else abs)
+    y.map_(x, max)
+    try:
+        y.apply_(2)
+    except TypeError as e:
+        return y, str(e)
 
 
 @case(X, breaks="unsupported-operation")
