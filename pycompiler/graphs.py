@@ -46,6 +46,9 @@ def compile_aten(
     if any(_negated(n) for n in gm.graph.find_nodes(op="placeholder")):
         log.info("graph %s runs through ATen: an input is negated where it is read, not in its memory", name)
         return forward_of(gm)
+    if others := {d for n in gm.graph.nodes if (d := _device_type(n)) not in TARGETS} - {""}:
+        log.info("graph %s runs through ATen: tensors on %s", name, ", ".join(sorted(others)))
+        return forward_of(gm)
     if log_aot.enabled:
         log_aot(f"{name}\n{gm.print_readable(print_output=False)}")
     try:
@@ -108,6 +111,11 @@ def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]
 def _negated(node: fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj())
+
+
+def _device_type(node: fx.Node) -> str:
+    value = node.meta.get("val")
+    return value.device.type if isinstance(value, torch.Tensor) else ""
 
 
 def device_of(schedule: Schedule) -> str:

@@ -29,6 +29,7 @@ _RAISING = frozenset(
         *("_embedding_bag_forward_only", "nll_loss2d_forward", "multilabel_margin_loss_forward", "multi_margin_loss"),
         *("binary_cross_entropy", "_ctc_loss", "repeat_interleave", "bincount", "cholesky", "linalg_eig"),
         *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq"),
+        *("pick", "within"),  # ours (`checked.py`)
     )
 )
 
@@ -50,7 +51,7 @@ def acts(op: object) -> bool:
 @cache
 def raises(op: object) -> bool:
     """Refuses some values of its arguments: a call whose result nobody reads runs nevertheless."""
-    return isinstance(op, OpOverload) and op.namespace == "aten" and op.overloadpacket.__name__ in _RAISING
+    return isinstance(op, OpOverload) and op.namespace in _OURS and op.overloadpacket.__name__ in _RAISING
 
 
 _DIVIDING = frozenset(("floor_divide", "remainder", "fmod", "div"))

@@ -181,6 +181,9 @@ INDEX_RULES: dict[str, IndexRule] = {
     "row": IndexRule(False, IndexError, "index out of range in self"),  # embedding, index_select (but of columns)
     "column": IndexRule(False, RuntimeError, "INDICES element is out of DATA bounds, id={index} axis_dim={size}"),
     "target": IndexRule(False, IndexError, "Target {index} is out of bounds."),  # losses
+    # no indices: the one place of an element that is right, the next of one that is not
+    "unit input": IndexRule(False, RuntimeError, "all elements of input should be between 0 and 1"),
+    "unit target": IndexRule(False, RuntimeError, "all elements of target should be between 0 and 1"),
 }
 
 # Pointwise operations: name -> number of value arguments.  Meaning in interpret.py: torch's semantics on the args' dtype.

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir import checked
 from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.ir.loops import INDEX_RULES, Loop
 from pycompiler.lowering import values
@@ -66,12 +67,21 @@ def _selected(low: Lowering, x: Value, dim: int, indices: Value) -> Any:
 
 @lowering(aten.gather.default)
 def gather(low: Lowering, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Any:
+    return _gathered(low, x, dim, index, "element")
+
+
+@lowering(checked.pick)
+def pick(low: Lowering, x: Value, dim: int, classes: Value) -> Any:
+    return _gathered(low, x, dim, classes, "target")
+
+
+def _gathered(low: Lowering, x: Value, dim: int, index: Value, rule: str) -> Any:
     if x.rank == 0 or index.rank != x.rank:
         return NotImplemented
     d = normal_dim(dim, x.rank)
 
     def emit(body: Body, i: list[Expr]) -> Val:
-        at = position(body, index.load(body, i), x.shape[d], "element", d)
+        at = position(body, index.load(body, i), x.shape[d], rule, d)
         return x.load(body, [*i[:d], at, *i[d + 1 :]])
 
     return low.pointwise(emit, low.buffer_for(low.fake))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir.checked import within
 from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.lowering.body import Body, Val, compute_dtype
 from pycompiler.lowering.elementwise import folded, stored
@@ -20,6 +21,19 @@ from pycompiler.lowering.values import Value
 
 aten = torch.ops.aten
 MEAN, SUM = 1, 2
+
+
+@lowering(within)
+def checked_within(low: Lowering, x: Value, rule: str) -> Any:
+    def emit(body: Body, i: list[Expr]) -> Val:
+        v = x.load(body, i)
+        wide = v.to(compute_dtype(x.dtype))
+        inside = wide.test("ge", 0) & wide.test("le", 1)
+        place = inside.where(body.const(0, torch.int64), 1)
+        checked = body.emit("wrap_index", (place,), torch.int64, (Expr.of(1), rule, 0))
+        return checked.eq(0).where(v, 0)
+
+    return low.pointwise(emit, low.buffer_for(low.fake))
 
 
 class Classes:

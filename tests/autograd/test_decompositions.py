@@ -123,6 +123,11 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     *((aten.nll_loss_backward.default, nll_backward(r, w), {}) for w in (None, torch.rand(6)) for r in (0, 1, 2)),
     (aten.nll_loss_forward.default, (x(6), torch.tensor(3), None, 1, -100), {}),
     (aten.nll_loss2d_forward.default, (x(4, 6, 2, 1), T.view(4, 1, 1).expand(4, 2, 1), None, 1, 2), {}),
+    *(
+        (aten.binary_cross_entropy.default, (torch.rand(4, 6), torch.rand(4, 6), w, r), {})
+        for w in (None, torch.rand(6))
+        for r in (0, 1, 2)
+    ),
     (aten.mse_loss.default, (x(), x()), {}),
     (aten.mse_loss_backward.default, (x(), x(), x(), 0), {}),
     (aten.mse_loss_backward.default, (torch.rand(()), x(), x(), 1), {}),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from pycompiler.autograd.decomp.registry import like, rule, where, wide
+from pycompiler.ir.checked import pick, within
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -28,9 +29,7 @@ def _class_shape(x: Tensor) -> tuple[int, list[int]]:
 
 def _weights(x: Tensor, safe: Tensor, weight: Tensor, dim: int, shape: list[int]) -> Any:
     """The weight of each target's class."""
-    return aten.squeeze.dim(
-        aten.gather.default(aten.expand.default(aten.view.default(weight, shape), list(x.shape)), dim, safe), dim
-    )
+    return aten.squeeze.dim(pick(aten.expand.default(aten.view.default(weight, shape), list(x.shape)), dim, safe), dim)
 
 
 @rule(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
@@ -38,7 +37,7 @@ def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction
     dim, shape = _class_shape(x)
     kept = target != ignore
     safe = aten.unsqueeze.default(where(kept, target, 0), dim)
-    picked = -aten.squeeze.dim(aten.gather.default(x, dim, safe), dim)
+    picked = -aten.squeeze.dim(pick(x, dim, safe), dim)
     if weight is not None:
         weights = _weights(x, safe, weight, dim, shape)
         picked = picked * weights
@@ -65,6 +64,15 @@ def nll_loss_backward(
     hit = (classes == wanted) & (wanted != ignore)
     value = -grad if weight is None else -grad * aten.view.default(weight, shape)
     return where(hit, value, 0)
+
+
+@rule(aten.binary_cross_entropy.default)
+def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = _MEAN) -> Any:
+    x, target = within(x, "unit input"), within(target, "unit target")
+    least = aten.full.default([], -100, dtype=x.dtype, device=x.device, pin_memory=False)
+    no, yes = torch.maximum(torch.log1p(-x), least), torch.maximum(torch.log(x), least)
+    losses = (target - 1) * no - target * yes
+    return _reduced(losses if weight is None else losses * weight, reduction)
 
 
 @rule(aten.mse_loss.default)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pycompiler.autograd.decomp.registry import rule
 
@@ -15,8 +16,23 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
+def _called_as(name: str) -> bool:
+    """Whether the program being traced calls `name` itself."""
+    source = getattr(_get_current_dispatch_mode(), "source", None)
+    if source is None:
+        return True
+    called: str = source.target if isinstance(source.target, str) else getattr(source.target, "__name__", "")
+    return called.partition(".")[0] == name
+
+
 @rule(aten.bernoulli.p)
 def bernoulli(x: Tensor, p: float, generator: Any = None) -> Any:
     if generator is not None or not x.is_floating_point():
         return NotImplemented
-    return (aten.bernoulli.p(x, p) != 0).to(x.dtype)
+    if x.is_contiguous() or _called_as("bernoulli"):
+        return (aten.bernoulli.p(x, p) != 0).to(x.dtype)
+    # `bernoulli_`, of which functionalisation makes the other: that one fills memory in its order
+    strides: tuple[int, ...] = x.stride()
+    order = sorted(range(x.dim()), key=lambda d: -strides[d])
+    drawn = aten.bernoulli.p(aten.permute.default(x, order), p) != 0
+    return aten.permute.default(drawn, [order.index(d) for d in range(x.dim())]).to(x.dtype)
