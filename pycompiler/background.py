@@ -89,6 +89,8 @@ class Pool:
 
     def after_fork(self) -> None:
         left = [*self.running.values(), *self.waiting]
+        if self.workers and sys.getswitchinterval() == min(self.interval, SWITCH_S):
+            sys.setswitchinterval(self.interval)
         self.__init__()  # type: ignore[misc]
         self.waiting.extend(left)
         with self.changed:

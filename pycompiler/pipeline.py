@@ -50,6 +50,7 @@ from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.guard_entries import entries
 from pycompiler.ir.guards import Guard, explain, global_state
 from pycompiler.ir.interrupts import allowed, deferred
+from pycompiler.ir.shared import WhileInside
 from pycompiler.ir.source import Scope
 from pycompiler.ir.texts import drop_text, drop_text_with, forward_of
 from pycompiler.logs import artifact, stage, step
@@ -270,34 +271,15 @@ def without_saved_tensor_hooks() -> Iterator[None]:
             autograd_c._push_saved_tensors_default_hooks(pack, unpack)
 
 
-class RestingCollector:
-    """While frames are compiled, the oldest generation is not searched for garbage.
-
-    What a compile makes is in use until its end, and one search of all objects that torch made costs as much as the
-    compile of fifty layers.  Young garbage is still collected; thresholds that others set meanwhile stay.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._saved = gc.get_threshold()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._saved = gc.get_threshold()
-                gc.set_threshold(*self._saved[:2], NEVER)
-            self._inside += 1
-
-    def __exit__(self, *exc: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0 and gc.get_threshold() == (*self._saved[:2], NEVER):
-                gc.set_threshold(*self._saved)
-
-
 NEVER = 2**31 - 1
-RESTING_COLLECTOR = RestingCollector()
+RESTING_COLLECTOR = WhileInside(
+    gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds), lambda before: (*before[:2], NEVER)
+)
+"""While frames are compiled, the oldest generation is not searched for garbage.
+
+What a compile makes is in use until its end, and one search of all objects that torch made costs as much as the
+compile of fifty layers.  Young garbage is still collected; thresholds that others set meanwhile stay.
+"""
 
 
 class FrameLookup:
@@ -440,17 +422,36 @@ class modes_as_before:
             torch._C._pop_torch_function_stack()
 
 
-_knobs_lock = threading.RLock()
-
-
-@contextlib.contextmanager
-def own_knobs(knobs: dict[str, Any]) -> Iterator[None]:
+class OwnKnobs:
     """Knobs of one callable during its compile.  They are set for the process: one compile at a time has its own."""
-    if not knobs:
-        yield
-        return
-    with _knobs_lock, config.patch(knobs):
-        yield
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.before: dict[str, Any] = {}  # the values that the compile which has the lock put aside
+        os.register_at_fork(after_in_child=self.after_fork)
+
+    @contextlib.contextmanager
+    def __call__(self, knobs: dict[str, Any]) -> Iterator[None]:
+        if not knobs:
+            yield
+            return
+        with self.lock:
+            outer, self.before = self.before, {name: getattr(config, name) for name in knobs} | self.before
+            try:
+                with config.patch(knobs):
+                    yield
+            finally:
+                self.before = outer
+
+    def after_fork(self) -> None:
+        """The compile of another thread has ended with it."""
+        if not self.lock._is_owned():  # type: ignore[attr-defined]
+            before, self.lock, self.before = self.before, threading.RLock(), {}
+            for name, value in before.items():
+                setattr(config, name, value)
+
+
+own_knobs = OwnKnobs()
 
 
 class UsersError(BaseException):

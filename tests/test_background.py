@@ -246,3 +246,39 @@ def test_a_forked_process_goes_on(tmp_path: Any) -> None:
         tmp_path,
     )
     assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stderr
+
+
+def test_a_forked_process_has_no_settings_of_compiles_that_others_run(tmp_path: Any) -> None:
+    done = run(
+        """
+        import gc
+        from pycompiler import config
+        def settings():
+            return gc.get_threshold(), sys.getswitchinterval(), sys.getrecursionlimit(), config.emulate_precision_casts
+        inside, go = threading.Event(), threading.Event()
+        def slow(gm, inputs, **options):
+            inside.set()
+            go.wait(60)
+            return gm.forward
+        pycompiler.backends.register_backend(slow, name="slow")
+        before = settings()
+        f = pycompiler.compile(lambda x: x + 1, backend="slow", background=True)
+        compiled = pycompiler.wrapping.compiled_of(f)
+        compiled._pycompiler_family.knobs = {"emulate_precision_casts": not config.emulate_precision_casts}
+        f(x)
+        assert inside.wait(60) and settings() != before
+        child = os.fork()
+        same = child != 0 or settings()[0] == before[0] and settings()[2:] == before[2:]
+        go.set()
+        done = pycompiler.wait_for_compiles(60) and compiled.entries[0].kind == "plan"
+        for t in threading.enumerate():
+            if t.name == "pycompiler background":
+                t.join(60)
+        ok = same and done and settings() == before
+        if child == 0:
+            os._exit(0 if ok else 1)
+        print(ok, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stderr

@@ -10,11 +10,9 @@ work of that instruction is left in graph, guards or side effects.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +47,7 @@ from pycompiler.capture.values.containers import Dict, List, Set, Tuple
 from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
 from pycompiler.ir.guards import Guard, UserFrame
+from pycompiler.ir.shared import WhileInside
 from pycompiler.ir.source import Source, local
 
 STACK_NEEDED = 5000
@@ -110,36 +109,14 @@ def capture_frame(
     session = _Session(code, namespace, values)
     state = torch_api.read_state()
     try:
-        with deep_stack():
+        with DEEP_STACK:
             return session.run(fullgraph, on_break)
     finally:
         torch_api.write_state(state)
 
 
-_captures_lock = threading.Lock()
-_captures = 0  # that run now, in any thread
-_limit_before = 0
-
-
-@contextlib.contextmanager
-def deep_stack() -> Iterator[None]:
-    """A recursion limit that captures can live with: an inlined call takes about a dozen of our own.
-
-    The limit is one for all threads: the first capture raises it, the last one puts it back.
-    """
-    global _captures, _limit_before
-    with _captures_lock:
-        if _captures == 0:
-            _limit_before = sys.getrecursionlimit()
-            sys.setrecursionlimit(max(_limit_before, STACK_NEEDED))
-        _captures += 1
-    try:
-        yield
-    finally:
-        with _captures_lock:
-            _captures -= 1
-            if _captures == 0 and sys.getrecursionlimit() == max(_limit_before, STACK_NEEDED):
-                sys.setrecursionlimit(_limit_before)
+DEEP_STACK = WhileInside(sys.getrecursionlimit, sys.setrecursionlimit, lambda before: max(before, STACK_NEEDED))
+"""A recursion limit that captures can live with: an inlined call takes about a dozen of our own."""
 
 
 class _Session:

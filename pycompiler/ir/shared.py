@@ -1,0 +1,54 @@
+"""Settings of the process that compiles change: the collector's thresholds, the recursion limit, knobs.
+
+In: how a setting is read and written.  Out: a context manager for any number of threads.  A forked process has one thread:
+what the others changed is put back there (`os.register_at_fork`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class WhileInside(Generic[T]):
+    """A setting holds while any thread is inside: the first one in sets it, the last one out puts it back.
+
+    What others set meanwhile stays.
+    """
+
+    def __init__(self, read: Callable[[], T], write: Callable[[T], object], wanted: Callable[[T], T]) -> None:
+        self.read, self.write, self.wanted = read, write, wanted
+        self.before = read()
+        self.inside = 0
+        self.lock = threading.Lock()
+        self.own = threading.local()  # .inside: how often this thread is
+        os.register_at_fork(after_in_child=self.after_fork)
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.inside == 0:
+                self.before = self.read()
+                self.write(self.wanted(self.before))
+            self.inside += 1
+            self.own.inside = getattr(self.own, "inside", 0) + 1
+
+    def __exit__(self, *exc: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            self.own.inside -= 1
+            self.put_back()
+
+    def put_back(self) -> None:
+        if self.inside == 0 and self.read() == self.wanted(self.before):
+            self.write(self.before)
+
+    def after_fork(self) -> None:
+        self.lock = threading.Lock()
+        others = self.inside - getattr(self.own, "inside", 0)
+        if others:
+            self.inside -= others
+            self.put_back()
