@@ -496,6 +496,11 @@ class FrameCompiler:
         except (Unsupported, UserError):
             raise
         except Exception as e:
+            if (
+                isinstance(e, RecursionError) and not self.family.fullgraph
+            ):  # the program's calls have used the stack up
+                log.info("%s runs eagerly: %s", code.co_qualname, e)
+                return None
             error = located(e, code)
             if (config.raise_internal_errors or self.family.fullgraph) and not config.suppress_errors:
                 raise error from (None if error is e else e)

@@ -26,7 +26,7 @@ from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import UNORDERED, Deque, Dict, DictView, List, Set, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
-from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod
+from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
 from pycompiler.ir.source import ACCESSORS, Source
@@ -286,18 +286,21 @@ def _iter(head: Head, value: Iter, name: str) -> None:
         kind = "generator" if isinstance(value, Generator) else value.cls.__name__
         raise Break("generator-state", f"a {kind} made inside of the frame", value.made_at)
     make, args = value.recipe(value.taken)
-    if not value.still_valid() or any(_disturbed(head, arg, value.taken) for arg in args):
+    if value.over is not None and _disturbed(head, value.over, value.taken):
         raise Break("generator-state", f"a {value.cls.__name__} over what the frame has changed", value.made_at)
     head.store(head.call(make, *[head.load_item(a) for a in args]), name)
 
 
-def _disturbed(head: Head, value: Value, taken: int) -> bool:
-    """Whether the writes that are replayed later would disturb an iterator that generated code makes over it before."""
-    container = value.mapping if isinstance(value, DictView) else value
-    if not isinstance(container, (Dict, Set, List)) or id(container) not in head.cx.effects.containers:
+def _disturbed(head: Head, over: Over, taken: int) -> bool:
+    """Whether an iterator that generated code makes anew would not go on where the program's does: for what happened to the
+    container since, or by the writes that are replayed later."""
+    container = over.container
+    if over.is_moved(taken):
+        return True
+    if id(container) not in head.cx.effects.containers:
         return False
-    if isinstance(container, List) and not isinstance(container, Deque):
-        return taken > container.length_before  # it would stand behind the end
+    if isinstance(container, List) and not isinstance(container, Deque):  # it would stand behind the end
+        return (over.length - taken if over.backwards else taken) > container.length_before
     if not isinstance(container, Dict):
         return True
     keys = [key.value for key in container.entries]

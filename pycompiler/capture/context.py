@@ -12,6 +12,7 @@ import enum
 import operator
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -26,9 +27,9 @@ from pycompiler.capture.values.attributes import class_attribute, lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.containers import Deque, Dict, Key, List, Sequence, Set, Tuple, UserKey, unmoved
+from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.iterators import Generator, Iter, ends_others
+from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import new_fake_mode
@@ -64,12 +65,15 @@ class Capture:
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
         self.stopper: type[Exception] = Exception
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
+        self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
         self.inlined: set[types.CodeType] = set()
         self.module_hooks_checked: bool | None = None
         self.guard("global_state", const_source(torch), global_state())
 
     def release(self) -> None:
         """Forget everything: values, frames and the capture refer to each other in circles, and to what was passed."""
+        for exception in filter(None, (known() for known in self.holding)):
+            exception.__dict__["held"].clear()
         self.graph.__dict__.clear()
         self.__dict__.clear()
 
@@ -386,6 +390,7 @@ class Capture:
     def hold(self, exception: Value, frame: Any) -> None:
         """The traceback of an exception holds a frame that it leaves, and so its variables."""
         exception.__dict__.setdefault("held", []).append(frame)
+        self.holding.append(weakref.ref(exception))
 
     def drop(self, frame: Any, value: Value) -> None:
         """The root frame drops a reference: an iterator that existed before may end with it, and do anything."""
@@ -455,11 +460,16 @@ class Capture:
 
     def container_iterator(self, value: Value, kind: type, *, backwards: bool = False) -> Iter:
         """iter(container) or reversed(container), which generated code makes again and advances."""
-        elements = iter(list(value.iterate(self))[::-1]) if backwards else value.iterate(self)
-        make = rebuild.reversed_at if backwards else rebuild.iterator_at
-        made = Iter(elements, kind, lambda taken: (make, [value, Const(taken)]))
-        made.still_valid = unmoved(value)
-        return made
+        held = value.mapping if isinstance(value, DictView) else getattr(value, "storage", None) or value
+        over = Over(held, backwards=backwards) if isinstance(held, (Sequence, Dict, Set)) else None
+        if not backwards:
+            return Iter(
+                value.iterate(self), kind, lambda taken: (rebuild.iterator_at, [value, Const(taken)]), over=over
+            )
+        elements = list(value.iterate(self))
+        moving = held.backwards(self) if isinstance(held, List) else iter(elements[::-1])
+        length = Const(len(elements))
+        return Iter(moving, kind, lambda taken: (rebuild.reversed_at, [value, length, Const(taken)]), over=over)
 
     def next_of(self, iterator: Value) -> Value | None:
         """next(iterator), or None at its end."""

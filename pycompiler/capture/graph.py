@@ -117,10 +117,7 @@ class GraphBuilder:
         except (Break, KeyboardInterrupt):
             raise
         except Exception as e:
-            cause: BaseException = e
-            while cause.__cause__ is not None:
-                cause = cause.__cause__
-            if isinstance(cause, DataDependentOutputException):
+            if isinstance(_first_cause(e), DataDependentOutputException):
                 raise Break("data-dependent-value", f"{_name(target)}") from e
             raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
         finally:
@@ -257,6 +254,11 @@ def _version(node: fx.Node) -> int | None:
 
 def _name(target: Any) -> str:
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Where a chain of causes begins."""
+    return error if error.__cause__ is None else _first_cause(error.__cause__)
 
 
 def _has_tensor(result: Any) -> bool:

@@ -146,9 +146,13 @@ def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
     return it
 
 
-def reversed_at(iterable: Any, taken: int) -> Iterator[Any]:
+def reversed_at(iterable: Any, length: int, taken: int) -> Iterator[Any]:
+    """reversed(iterable) when its length was `length`, `taken` elements further."""
     it = reversed(iterable)
-    next(itertools.islice(it, taken, taken), None)
+    if isinstance(iterable, list):  # it may have grown since
+        it.__setstate__(length - taken - 1)  # type: ignore[attr-defined]
+    else:
+        next(itertools.islice(it, taken, taken), None)
     return it
 
 

@@ -85,10 +85,47 @@ def grown_at_its_end(x, table):
     return x
 
 
+def grown_before_a_break(x, table):
+    made = {"a": 1}
+    for value in made.values():
+        made["new"] = value
+        x = x + 1
+        if value == 1:
+            pycompiler.graph_break()
+    return x
+
+
+def grown_before_its_first_step(x, table):
+    keys = iter(table)
+    table["new"] = 1
+    return x, next(keys)
+
+
+def other_keys_of_the_same_size(x, table):
+    seen = []
+    for key in table:
+        if key == "a":
+            table["b"] = table.pop("b")
+        seen.append(key)
+    return x, seen
+
+
+def other_keys_before_a_break(x, table):
+    made, seen = {"a": 1, "b": 2}, []
+    for key, value in made.items():
+        if key == "a":
+            del made["a"]
+            made["d"] = 4
+            pycompiler.graph_break()
+        seen.append((key, value))
+    return x, seen
+
+
 @pytest.mark.parametrize(
     "program",
     [keys_over_a_write, items_over_a_deletion_of_the_last, values_of_now, values_that_the_loop_writes, grown,
-     grown_at_its_end],
+     grown_at_its_end, grown_before_a_break, grown_before_its_first_step, other_keys_of_the_same_size,
+     other_keys_before_a_break],
 )  # fmt: skip
 def test_iterators_over_dicts_are_live(program):
     both(program, with_a_hole)
@@ -172,9 +209,35 @@ def list_grown_before_its_loop(x, items):
     return seen
 
 
+def list_grown_before_its_loop_backwards(x, items):
+    items.append(5)
+    seen = []
+    for item in reversed(items):
+        seen.append(item)
+        pycompiler.graph_break()
+        seen.append(item)
+    return seen
+
+
+def list_changed_in_its_loop_backwards(x, items):
+    seen = []
+    for item in reversed(items):
+        if item == 1:
+            items[:] = [8, 9]
+            items.append(7)
+        if item == 9:
+            items.clear()
+            pycompiler.graph_break()
+            items.append(6)
+        seen.append(item)
+    return seen
+
+
 @pytest.mark.parametrize(
     ("program", "make"),
     [
+        (list_grown_before_its_loop_backwards, lambda: [3, 1]),
+        (list_changed_in_its_loop_backwards, lambda: [3, 2, 1]),
         (dict_grown_before_its_loop, dict),
         (dict_grown_before_its_loop, with_a_hole),
         (list_grown_before_its_loop, lambda: [3, 1]),

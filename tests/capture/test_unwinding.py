@@ -224,12 +224,33 @@ def closing_below_a_break(x, box):
         return x * inner(1) + inner(2)
 
 
+@contextlib.contextmanager
+def suspended():
+    try:
+        yield
+    finally:
+        pass
+
+
+def raising_over_a_suspended_generator(x, box):
+    with suspended(), suspended():
+        return sum(v + missing for v in box)  # noqa: F821
+
+
+def refused_operator(x, box):
+    return x - "a"
+
+
 class Box(list):
     pass
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("program", [broken, whole, catching, raising, closing, closing_again, closing_below_a_break])
+@pytest.mark.parametrize(
+    "program",
+    [broken, whole, catching, raising, closing, closing_again, closing_below_a_break,
+     raising_over_a_suspended_generator, refused_operator],
+)  # fmt: skip
 def test_what_is_passed_dies_with_the_call(program, backend):
     compiled = pycompiler.compile(program, backend=backend)
     gc.collect()
@@ -238,7 +259,7 @@ def test_what_is_passed_dies_with_the_call(program, backend):
         for _ in range(2):
             x, box = torch.ones(3), Box([3])
             refs = weakref.ref(x), weakref.ref(box)
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, NameError, TypeError):
                 compiled(x, box)
             del x, box
             assert [r() for r in refs] == [None, None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -51,6 +51,12 @@ class Sequence(Value):
         while i < len(self.items):  # live: a list may grow while it is iterated
             yield self.at(cx, i)
             i += 1
+
+    def backwards(self, cx: Capture) -> Iterator[Value]:
+        i = len(self.items) - 1
+        while 0 <= i < len(self.items):
+            yield self.at(cx, i)
+            i -= 1
 
     def contains(self, cx: Capture, item: Value) -> bool:
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
@@ -125,12 +131,22 @@ class Deque(List):
             del self.items[-1 if left else 0]
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
+        return self._walk(cx, range(len(self.items)))
+
+    def backwards(self, cx: Capture) -> Iterator[Value]:
+        return self._walk(cx, range(len(self.items))[::-1])
+
+    def _walk(self, cx: Capture, places: range) -> Iterator[Value]:
         moves = self.moves
-        for i in range(len(self.items) + 1):
-            if self.moves != moves:
-                cx.throw(RuntimeError, "deque mutated during iteration")
-            if i < len(self.items):
-                yield self.at(cx, i)
+
+        def each() -> Iterator[Value]:
+            for i in (*places, None):
+                if self.moves != moves:
+                    cx.throw(RuntimeError, "deque mutated during iteration")
+                if i is not None:
+                    yield self.at(cx, i)
+
+        return each()
 
     def place(self, cx: Capture, key: Value) -> None:
         """Raise what CPython raises for a key that is no place in this deque."""
@@ -192,30 +208,29 @@ class UserKey:
         return self.hash
 
 
+def last_key(keyed: Dict | Set) -> Key | None:
+    """The newest key. A dict or set that keeps it and its size has lost no key."""
+    return next(reversed(keyed.entries), None)
+
+
 def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[Value]:
-    """`values` one after the other, as long as the dict or set that they come from keeps its size."""
-    size, same = len(iterated.entries), unmoved(iterated)
-    for i in range(size + 1):
+    """`values` one after the other, as long as the dict or set that they come from keeps the size that it has now."""
+    size, last = len(iterated.entries), last_key(iterated)
+
+    def check() -> None:
         if len(iterated.entries) != size:
             kind = "dictionary" if isinstance(iterated, Dict) else "Set"
             cx.throw(RuntimeError, f"{kind} changed size during iteration")
-        if not same():
+        if last_key(iterated) is not last:
             raise Break("unsupported-operation", f"a {iterated.cls.__name__} whose members change while it is iterated")
-        if i < size:
-            yield values[i]
 
+    def each() -> Iterator[Value]:
+        for value in values:
+            check()
+            yield value
+        check()
 
-def unmoved(container: Value) -> Callable[[], bool]:
-    """Whether later the members of a dict, set or deque stand where they stand now."""
-    if isinstance(container, DictView):
-        container = container.mapping
-    if isinstance(container, Deque):
-        deque, moves = container, container.moves
-        return lambda: deque.moves == moves
-    if isinstance(container, (Dict, Set)):
-        table, keys = container, list(container.entries)
-        return lambda: not table.changed or list(table.entries) == keys
-    return lambda: True
+    return each()
 
 
 class Dict(Value):

@@ -12,8 +12,29 @@ from typing import Any
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key
 
 Recipe = tuple[Callable[..., Any], list[Value]]
+
+
+class Over:
+    """The list, dict or set that an iterator is over, and how it was when the iterator was made."""
+
+    def __init__(self, container: Sequence | Dict | Set, *, backwards: bool = False) -> None:
+        self.container, self.backwards = container, backwards
+        self.length = len(container.items if isinstance(container, Sequence) else container.entries)
+        self.last = None if isinstance(container, Sequence) else last_key(container)
+        self.moves = container.moves if isinstance(container, Deque) else 0
+
+    def is_moved(self, taken: int) -> bool:
+        """Whether an iterator made anew, after `taken` elements, would be elsewhere: a dict or set has other keys now, a
+        deque has ended its iterators, or the elements behind the place in a list are gone."""
+        container = self.container
+        if isinstance(container, Deque):
+            return container.moves != self.moves
+        if not isinstance(container, Sequence):
+            return len(container.entries) != self.length or last_key(container) is not self.last
+        return self.backwards and self.length - taken > len(container.items)
 
 
 class Iter(Value):
@@ -21,7 +42,7 @@ class Iter(Value):
 
     `step` gives the next element or None at the end.  `recipe` says how generated code makes an iterator in the same
     state: a function and its arguments, from the number of elements taken; without one, the iterator cannot be alive
-    where the graph ends.
+    where the graph ends.  `over` is the list, dict or set that its place is in.
     """
 
     def __init__(
@@ -29,15 +50,15 @@ class Iter(Value):
         step: Callable[[], Value | None] | Iterator[Value],
         cls: type = type(iter([])),
         recipe: Callable[[int], Recipe] | None = None,
+        *,
+        over: Over | None = None,
     ) -> None:
         self.step: Callable[[], Value | None] = step if callable(step) else (lambda: next(step, None))
         self.cls = cls
         self.recipe = recipe
-        self.still_valid: Callable[[], bool] = lambda: (
-            True
-        )  # whether one made again from the recipe is in the same state
         self.exhausted = False
         self.taken = 0
+        self.over = over
         self.made_at: int | None = None  # step of the root frame's instruction that made it
 
     def python_type(self) -> type:
