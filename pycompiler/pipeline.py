@@ -531,6 +531,7 @@ class FrameCompiler:
     ) -> Any:
         """An entry that runs the original code until a worker has compiled the graph."""
         entry = _native.Entry(guards, function, "eager")
+        captured.examples.clear()  # what was passed may go with the call
         name = place_of(function.__code__)
         start = time.perf_counter()
         watched = weakref.ref(entry)

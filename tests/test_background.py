@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +56,19 @@ def test_calls_are_eager_until_the_graph_is_compiled(gate: Gate) -> None:
         "hits": 3, "misses": 1, "compiles": 1, "eager_calls": 3, "limit_hits": 0, "guard_checks": 0, "fresh_failures": 0,
         "tail_calls": 0,
     }  # fmt: skip
+
+
+def test_what_was_passed_goes_with_the_call(gate: Gate) -> None:
+    _, go, _ = gate
+    blocker = pycompiler.compile(lambda x: x + 1, backend=gate[0], background=True)
+    blocker(torch.ones(2))
+    f, x = pycompiler.compile(lambda x: x.sin() + 1, background=True), torch.ones(2)
+    f(x)
+    passed = weakref.ref(x)
+    del x
+    assert passed() is None
+    go.set()
+    assert pycompiler.wait_for_compiles(60) and kinds(f) == ["plan"]
 
 
 def test_a_second_shape_is_another_entry(gate: Gate) -> None:

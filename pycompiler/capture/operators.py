@@ -152,9 +152,16 @@ def _type(value: Value) -> str:
 
 
 def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    if isinstance(left, Object) and isinstance(left.storage, List):
+        name = INPLACE[op][1]
+        own = lookup(cx, left.python_type(), name)
+        if own is MISSING or own is not getattr(left.storage.cls, name, MISSING):
+            return None
+        return left if _inplace(cx, op, left.storage, right) is not None else None
     if isinstance(left, List) and op == "+=":
         cx.effects.mutate(left)
-        left.items.extend(list(cx.elements(right)))
+        for value in list(cx.elements(right)):
+            left.push(value) if isinstance(left, Deque) else left.items.append(value)
         return left
     if isinstance(left, Dict) and op == "|=":
         dict_update(cx, left, right)

@@ -366,6 +366,20 @@ def deque_errors(x):
     return x + 1, log, list(d), type(iter(d)).__name__
 
 
+class Listed(list):
+    pass
+
+
+@case(X)
+def lists_grown_in_place(x):
+    a, b, d = Listed([1]), Listed([1]), collections.deque([1, 2], maxlen=3)
+    same = a
+    a += [x]
+    b *= 2
+    d += [5, 6]
+    return a, a is same, b, type(b) is Listed, list(d)
+
+
 def _moved(change):
     d, log = collections.deque([1, 2, 3, 1], maxlen=5), []
     iterator = iter(d)
