@@ -97,8 +97,11 @@ class Head:
         return f"__out{len(self.outputs) - 1}"
 
     def load_source(self, source: Source) -> Code:
-        """Push what is at `source`; before side effects are replayed, since they may change what it leads to."""
-        if source.base is None or not self.cx.effects:
+        """Push what is at `source`; read before side effects are replayed and cells get new contents, since both may change
+        what it leads to."""
+        root = source.root
+        through_cell = root.kind == "local" and root.arg in self.value_cells
+        if not through_cell and (source.base is None or not self.cx.effects):
             return self.follow(source)
         name = self.pinned.get(source)
         if name is None:

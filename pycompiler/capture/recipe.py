@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -28,7 +28,7 @@ class Resume(Hole):
     """The compiled function that goes on after a break: `code` in `namespace`."""
 
     code: types.CodeType
-    namespace: dict[str, Any]
+    namespace: dict[str, Any] = field(repr=False)
 
     @classmethod
     def of(cls, code: types.CodeType, namespace: dict[str, Any]) -> Resume:

@@ -271,3 +271,98 @@ def test_what_the_caller_handles_is_seen():
             again(x)
     with pytest.raises(RuntimeError, match="No active exception"):
         again(x)
+
+
+def reversed_after_growth(x, items):
+    items.append(5)
+    out = []
+    for k in reversed(items):
+        pycompiler.graph_break()
+        out.append(k)
+    return x + 1, out
+
+
+def reversed_and_not_begun(x, items):
+    items += [5, 6]
+    back = reversed(items)
+    pycompiler.graph_break()
+    return x + 1, list(back)
+
+
+def reversed_then_grown(x, items):
+    own = [1, 2, 3]
+    back = reversed(own)
+    own.append(4)
+    own[1] = 7
+    out = [next(back)]
+    pycompiler.graph_break()
+    return x + 1, out, next(back), next(back), next(back, None)
+
+
+def reversed_over_writes(x, items):
+    out = []
+    for k in reversed(items):
+        items[0] = 9
+        out.append(k)
+    back = reversed(items)
+    out.append(next(back))
+    items.clear()
+    return x + 1, out, list(back)
+
+
+def reversed_others(x, items):
+    backs = reversed(tuple(items)), reversed(range(4)), reversed({1: 2, 3: 4}), reversed(collections.deque(items))
+    out = [next(back) for back in backs]
+    pycompiler.graph_break()
+    return x + 1, out, [list(back) for back in backs]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [reversed_after_growth, reversed_and_not_begun, reversed_then_grown, reversed_over_writes, reversed_others],
+)
+def test_a_list_backwards_goes_on_where_it_stood(program):
+    both(program, lambda: [3, 1, 4])
+
+
+def cells_of_each_other(x, _):
+    z = x
+    x = z + 1
+
+    def outer(v):
+        pycompiler.graph_break()
+        return v
+
+    first = sum([outer(z) for _ in (1, 2)])
+    return x, z, first, sum([outer(x) for _ in (1, 2)])
+
+
+def a_local_of_a_cell(x, _):
+    before = x
+    inner = lambda: x  # noqa: E731
+    x = x + 1
+    pycompiler.graph_break()
+    return before, inner()
+
+
+def a_cell_emptied_twice(x, _):
+    j = 1
+    inner = lambda: j  # noqa: E731
+    for _ in (1, 2):
+        pycompiler.graph_break()
+        try:
+            del j
+        except UnboundLocalError:
+            return x + 1, "empty", inner
+    return x + 1, inner
+
+
+@pytest.mark.parametrize("program", [cells_of_each_other, a_local_of_a_cell])
+def test_cells_are_read_before_they_get_new_contents(program):
+    both(program, lambda: None)
+
+
+def test_a_cell_is_emptied_once():
+    compiled = pycompiler.compile(a_cell_emptied_twice, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.zeros(1), None)[1] == "empty"

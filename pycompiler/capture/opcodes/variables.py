@@ -91,14 +91,13 @@ def filled(frame: Any, name: str) -> Any:
         if name in frame.free:
             frame.cx.throw(NameError, f"cannot access free variable {plain!r} {where} in enclosing scope")
         frame.cx.throw(UnboundLocalError, f"cannot access local variable {plain!r} {where}")
+    cell.contents = frame.cx.realize(cell.contents)  # the guard that there are contents
     return cell
 
 
 @opcode("LOAD_DEREF")
 def load_deref(frame: Any, ins: Any) -> None:
-    cell = filled(frame, ins.argval)
-    cell.contents = frame.cx.realize(cell.contents)
-    frame.push(cell.contents)
+    frame.push(filled(frame, ins.argval).contents)
 
 
 @opcode("STORE_DEREF")

@@ -53,10 +53,14 @@ class Sequence(Value):
             i += 1
 
     def backwards(self, cx: Capture) -> Iterator[Value]:
-        i = len(self.items) - 1
-        while 0 <= i < len(self.items):
-            yield self.at(cx, i)
-            i -= 1
+        """From what is the last element now; ends where a list that became shorter has none."""
+
+        def each(i: int) -> Iterator[Value]:
+            while 0 <= i < len(self.items):
+                yield self.at(cx, i)
+                i -= 1
+
+        return each(len(self.items) - 1)
 
     def contains(self, cx: Capture, item: Value) -> bool:
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
