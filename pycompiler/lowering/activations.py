@@ -17,6 +17,8 @@ from pycompiler.lowering import values
 from pycompiler.lowering.body import Val, compute_dtype
 from pycompiler.lowering.elementwise import broadcast_load, elementwise
 from pycompiler.lowering.graph import Lowering
+from pycompiler.lowering.pointwise import least
+from pycompiler.lowering.promotion import rounded
 from pycompiler.lowering.registry import lowering, register
 from pycompiler.lowering.values import Value
 
@@ -121,6 +123,10 @@ def softshrink(x: Val, lambd: float = 0.5) -> Val:
     return inside.where(x * 0.0, (x > lambd).where(x - lambd, x + lambd))
 
 
+def hardshrink(x: Val, lambd: float = 0.5) -> Val:
+    return ((x >= -lambd) & (x <= lambd)).where(0.0, x)
+
+
 def shrink_backward(g: Val, x: Val, lambd: float) -> Val:
     return ((x >= -lambd) & (x <= lambd)).where(0.0, g)
 
@@ -134,7 +140,7 @@ TABLE: dict[Any, tuple[int, Tree]] = {
     aten.mish.default: (1, mish),
     aten.mish_backward.default: (2, mish_backward),
     aten.relu6.default: (1, lambda x: clip(x, 0, 6)),
-    aten.hardtanh.default: (1, lambda x, low=-1, high=1: clip(x, low, high)),
+    aten.hardtanh.default: (1, lambda x, low=-1, high=1: clip(x, least(x.dtype, low), high)),
     aten.hardtanh_backward.default: (2, lambda g, x, low, high: between(x, low, high).where(g, 0.0)),
     aten.hardsigmoid.default: (1, lambda x: clip(x + 3.0, 0, 6) / 6.0),
     aten.hardsigmoid_backward.default: (2, lambda g, x: between(x, -3, 3).where(g * (1.0 / 6), 0.0)),
@@ -147,10 +153,6 @@ TABLE: dict[Any, tuple[int, Tree]] = {
     aten.selu.default: (1, lambda x: elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)),
     aten.softplus.default: (1, softplus),
     aten.softplus_backward.default: (2, softplus_backward),
-    aten.softshrink.default: (1, softshrink),
-    aten.softshrink_backward.default: (2, shrink_backward),
-    aten.hardshrink.default: (1, lambda x, lambd=0.5: ((x >= -lambd) & (x <= lambd)).where(0.0, x)),
-    aten.hardshrink_backward.default: (2, shrink_backward),
     aten.threshold.default: (1, lambda x, threshold, value: (x <= threshold).where(value, x)),
     aten.threshold_backward.default: (2, lambda g, x, threshold: (x <= threshold).where(0.0, g)),
     aten.sigmoid_backward.default: (2, lambda g, y: g * (1.0 - y) * y),
@@ -171,6 +173,21 @@ def _row(tensors: int, tree: Tree) -> Callable[..., Any]:
 
 for _op, (_tensors, _tree) in TABLE.items():
     register(_op, _row(_tensors, _tree))
+
+
+def _shrink(tensors: int, tree: Tree) -> Callable[..., Any]:
+    def handler(low: Lowering, *args: Any) -> Any:
+        tensor, (lambd,) = args[0], args[tensors:] or (0.5,)
+        bound = rounded(lambd, tensor.dtype)
+        return elementwise(low, lambda *vals: tree(*vals, bound), args[:tensors])
+
+    return handler
+
+
+register(aten.softshrink.default, _shrink(1, softshrink))
+register(aten.softshrink_backward.default, _shrink(2, shrink_backward))
+register(aten.hardshrink.default, _shrink(1, hardshrink))
+register(aten.hardshrink_backward.default, _shrink(2, shrink_backward))
 
 
 @lowering(aten.elu_backward.default)

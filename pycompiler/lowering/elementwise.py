@@ -7,7 +7,7 @@ In: the operands and a tree (a function of `Val`s in the computation dtype).  Ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.lowering.body import Body, Val, compute_dtype
 from pycompiler.lowering.graph import Lowering
-from pycompiler.lowering.promotion import as_float, promoted
+from pycompiler.lowering.promotion import as_float, promoted, rounded
 from pycompiler.lowering.values import Exprs, Value, contiguous_strides
 
 
@@ -39,21 +39,33 @@ def broadcast_load(v: Value, body: Body, index: Sequence[Expr], shape: Exprs) ->
 
 
 def elementwise(low: Lowering, tree: Callable[..., Val], args: Sequence[Any], kind: Kind = Kind.DEFAULT,
-                dtype: torch.dtype | None = None) -> Value:  # fmt: skip
+                dtype: torch.dtype | None = None, exact: Collection[int] = ()) -> Value:  # fmt: skip
     """tree(args) for every element.  args: values, numbers (constants of the computation dtype) or None (passed on).
 
     dtype: the computation dtype, when promotion does not give it.
+    exact: which of args ATen's kernels of half precision take unrounded, where they are scalars (see `given_as`).
     """
     buffer = low.buffer_for(low.fake)
     compute = dtype or computation_dtype(args, kind)
+    given = [given_as(a, promoted(args), buffer.device, k in exact) for k, a in enumerate(args)]
     args = [low.on_device(a, buffer.device) if isinstance(a, Value) else a for a in args]
 
     def emit(body: Body, index: list[Expr]) -> Val:
-        vals = [broadcast_load(a, body, index, buffer.shape).to(compute) if isinstance(a, Value)
-                else None if a is None else body.const(a, compute) for a in args]  # fmt: skip
+        vals = [broadcast_load(a, body, index, buffer.shape).to(d).to(compute) if isinstance(a, Value)
+                else None if a is None else body.const(rounded(a, d), compute)
+                for a, d in zip(args, given, strict=True)]  # fmt: skip
         return tree(*vals)
 
     return low.pointwise(emit, buffer)
+
+
+def given_as(a: Any, dtype: torch.dtype, device: torch.device, exact: bool) -> torch.dtype:
+    """The dtype in which an operand comes to ATen's kernel of `dtype`: computing in float, that of half precision gets
+    operands that are rounded (`x == 0.3` finds the bfloat16 nearest to 0.3), but for some scalars, on CUDA all of the CPU."""
+    scalar = not isinstance(a, Value) or a.rank == 0
+    host = not isinstance(a, Value) or a.device.type == "cpu"
+    unrounded = scalar and host and (exact or device.type != "cpu")
+    return compute_dtype(dtype) if unrounded else dtype
 
 
 def mixed(low: Lowering, tree: Callable[..., Val], values: Sequence[Value]) -> Value:

@@ -6,7 +6,7 @@ A row of a table: ATen operator -> tree over the operands in the computation dty
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from pycompiler.lowering.body import Val
 from pycompiler.lowering.elementwise import Kind, elementwise, mixed
 from pycompiler.lowering.graph import Lowering
-from pycompiler.lowering.promotion import promoted
+from pycompiler.lowering.promotion import promoted, rounded
 from pycompiler.lowering.registry import lowering, register
 from pycompiler.lowering.values import Value
 
@@ -65,8 +65,8 @@ def sign(x: Val) -> Val:
     return x if x.dtype == torch.bool else x.op("sign")
 
 
-def power(x: Val, y: Val) -> Val:
-    """x ** y; the exponents that torch's own kernel treats specially are multiplications and roots."""
+def power(x: Val, y: Val, roots: bool = True) -> Val:
+    """x ** y; the exponents that torch's own kernel treats specially are multiplications and, where it takes them, roots."""
     n = y.constant
     if n is not None and is_float(x):
         special: dict[float, Tree] = {
@@ -74,7 +74,7 @@ def power(x: Val, y: Val) -> Val:
             0.5: lambda x: x.op("sqrt"), -0.5: lambda x: x.op("rsqrt"), -1.0: lambda x: x.op("reciprocal"),
             -2.0: lambda x: (x * x).op("reciprocal"),
         }  # fmt: skip
-        if float(n) in special:
+        if float(n) in special and (roots or abs(n) != 0.5):
             return special[float(n)](x)
     if n is not None and not is_float(x) and x.dtype != torch.bool and 0 <= n <= 4:
         result = x.like(1)
@@ -168,7 +168,7 @@ DEFAULT: dict[Any, Tree] = {
     aten.floor: unless_integer("floor"), aten.ceil: unless_integer("ceil"), aten.trunc: unless_integer("trunc"),
     aten.fix: unless_integer("trunc"), aten.round.default: unless_integer("round"),
     aten.frac: lambda x: x - x.op("trunc"), aten.fmod: op("fmod"), aten.remainder: op("mod"),
-    aten.floor_divide: op("floordiv"), aten.pow: power, aten.nextafter: op("nextafter"), aten.hypot: op("hypot"),
+    aten.floor_divide: op("floordiv"), aten.nextafter: op("nextafter"), aten.hypot: op("hypot"),
     aten.bitwise_and: op("and"), aten.bitwise_or: op("or"), aten.bitwise_xor: op("xor"), aten.bitwise_not: op("not"),
     aten.bitwise_left_shift: op("shl"), aten.bitwise_right_shift: op("shr"), aten.__lshift__: op("shl"),
     aten.__rshift__: op("shr"), aten.__and__: op("and"), aten.__or__: op("or"), aten.__xor__: op("xor"),
@@ -200,13 +200,16 @@ LOGIC: dict[Any, Tree] = {
 }  # fmt: skip
 
 
-def _row(tree: Tree, kind: Kind) -> Callable[..., Any]:
-    return lambda low, *args: elementwise(low, tree, args, kind)
+EXACT = {aten.mul: (1,), aten.floor_divide: (1,)}  # see `given_as`
+
+
+def _row(tree: Tree, kind: Kind, exact: Sequence[int]) -> Callable[..., Any]:
+    return lambda low, *args: elementwise(low, tree, args, kind, exact=exact)
 
 
 for _table, _kind in ((DEFAULT, Kind.DEFAULT), (FLOAT, Kind.FLOAT), (TEST, Kind.DEFAULT)):
     for _op, _tree in _table.items():
-        register(_op, _row(_tree, _kind))
+        register(_op, _row(_tree, _kind, EXACT.get(_op, ())))
 for _op, _tree in LOGIC.items():
     register(_op, (lambda tree: lambda low, *values: mixed(low, tree, values))(_tree))
 
@@ -214,6 +217,7 @@ for _op, _tree in LOGIC.items():
 @lowering(aten.add, aten.sub)
 def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Value:
     plus = low.op._overloadpacket is aten.add
+    alpha = _alpha(low, alpha, (x, y))
 
     def tree(x: Val, y: Val) -> Val:
         scaled = mul(y, y.like(alpha)) if alpha != 1 else y
@@ -222,22 +226,34 @@ def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Value:
     return elementwise(low, tree, (x, y))
 
 
+def _alpha(low: Lowering, alpha: Any, args: Sequence[Any]) -> Any:
+    return rounded(alpha, promoted(args)) if low.fake.device.type == "cpu" else alpha
+
+
 @lowering(aten.rsub)
 def rsub(low: Lowering, x: Value, y: Any, alpha: Any = 1) -> Any:
     if x.dtype is torch.bool:
         return NotImplemented  # ATen's kernel refuses it, its shape function does not
+    alpha = _alpha(low, alpha, (x, y))
     return elementwise(low, lambda x, y: y - x * alpha, (x, y))
 
 
 @lowering(aten.div, aten.divide, aten.true_divide)
 def div(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
     if rounding_mode is None:
-        return elementwise(low, lambda x, y: x / y, (x, y), Kind.FLOAT)
+        return elementwise(low, lambda x, y: x / y, (x, y), Kind.FLOAT, exact=(1,))
     name = {"trunc": "truncdiv", "floor": "floordiv"}[rounding_mode]
-    half = promoted((x, y))
-    if rounding_mode == "trunc" and half in (torch.bfloat16, torch.float16):  # ATen rounds the quotient first
+    half, by_scalar = promoted((x, y)), not isinstance(y, Value) or y.rank == 0
+    if rounding_mode == "trunc" and half in (torch.bfloat16, torch.float16) and not by_scalar:
+        # ATen rounds the quotient first
         return elementwise(low, lambda x, y: (x / y).to(half).to(x.dtype).op("trunc"), (x, y))
-    return elementwise(low, op(name), (x, y))
+    return elementwise(low, op(name), (x, y), exact=(1,))
+
+
+@lowering(aten.pow)
+def pow_(low: Lowering, x: Any, y: Any) -> Value:
+    roots = low.fake.device.type != "cpu" or promoted((x, y)) != torch.float16
+    return elementwise(low, lambda x, y: power(x, y, roots), (x, y))
 
 
 @lowering(aten.round.decimals)
@@ -250,8 +266,17 @@ def round_decimals(low: Lowering, x: Value, decimals: int = 0) -> Any:
     return elementwise(low, lambda x: (x / ten).op("round") * ten, (x,))
 
 
+def least(dtype: torch.dtype, bound: Any) -> Any:
+    """A lower bound; a negative one bounds no unsigned number, where it does not in ATen."""
+    if dtype == torch.uint8 and isinstance(bound, int) and bound < 0:
+        return torch.clamp(torch.zeros((), dtype=dtype), min=bound).item()
+    return bound
+
+
 @lowering(aten.clamp, aten.clip)
 def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Value:
+    min = least(promoted((x, min, max)), min)
+
     def tree(x: Val, low_end: Val | None, high: Val | None) -> Val:
         x = x if low_end is None else maximum(x, low_end)
         return x if high is None else minimum(x, high)
@@ -261,7 +286,7 @@ def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Value:
 
 @lowering(aten.clamp_min)
 def clamp_min(low: Lowering, x: Value, bound: Any) -> Value:
-    return elementwise(low, maximum, (x, bound))
+    return elementwise(low, maximum, (x, least(promoted((x, bound)), bound)))
 
 
 @lowering(aten.clamp_max)
@@ -303,7 +328,7 @@ def lerp(low: Lowering, x: Value, end: Value, weight: Any) -> Value:
     def tree(x: Val, y: Val, w: Val) -> Val:
         return (w.op("abs") < 0.5).where(x + w * (y - x), y - (y - x) * (1 - w))
 
-    return elementwise(low, tree, (x, end, weight))
+    return elementwise(low, tree, (x, end, weight), exact=(2,))
 
 
 @lowering(aten.nan_to_num)

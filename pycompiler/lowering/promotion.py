@@ -62,3 +62,8 @@ def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dty
 def as_float(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which an operator that makes floats of integers gives its result."""
     return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
+
+
+def rounded(number: Any, dtype: torch.dtype) -> Any:
+    """The number that torch makes of `number` in half precision; other dtypes are those in which loops compute."""
+    return torch.tensor(number, dtype=dtype).item() if dtype in (torch.bfloat16, torch.float16) else number

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import pycompiler
 from pycompiler.autograd.decomp.foreach import foreach
 from pycompiler.autograd.decomp.registry import RULES, rule
 from pycompiler.autograd.decompositions import default_decompositions
@@ -252,3 +253,11 @@ def test_foreach_leaves_others_alone() -> None:
     assert foreach(aten.add.Tensor) is None
     assert foreach(aten._foreach_add_.List) is None
     assert foreach(aten._foreach_addcdiv.Tensor) is None
+
+
+def test_addcmul_of_integers_takes_an_integer_of_a_float() -> None:
+    n = torch.tensor([0, 1, 2, 200], dtype=torch.int32)
+    assert RULES[aten.addcmul.default](n, n, n, value=1.5) is NotImplemented
+    got = pycompiler.compile(lambda n: torch.addcmul(n, n, n, value=1.5))(n)
+    assert got.dtype == torch.int32
+    assert got.equal(torch.addcmul(n, n, n, value=1.5))

@@ -290,3 +290,51 @@ def test_strides_follow_eager():
     check(lambda x: x.t() + x, [randn(4, 4)], native=True)
     check(lambda x: x.expand(4, 3) + 1, [randn(1, 3)], native=True)
     check(lambda x: x[:, ::2] * 2, [randn(4, 6)], native=True)
+
+
+ROUNDED = {
+    "==": lambda x, c: x == c,
+    "<": lambda x, c: c < x,
+    "%": lambda x, c: x % c,
+    "fmod": torch.fmod,
+    "+": lambda x, c: x + c,
+    "-": lambda x, c: c - x,
+    "*": lambda x, c: x * c,
+    "/": lambda x, c: x / c,
+    "//": lambda x, c: x // c,
+    "rfloordiv": lambda x, c: c // x,
+    "trunc": lambda x, c: torch.div(x, c, rounding_mode="trunc"),
+    "**": lambda x, c: x**c,
+    "rpow": lambda x, c: c**x,
+    "alpha": lambda x, c: torch.add(x, x.flip(0), alpha=c),
+    "hardshrink": F.hardshrink,
+    "0-d": lambda x, c: x == torch.full((), c),
+    "0-d first": lambda x, c: torch.full((), c) * x,
+    "0-d divisor": lambda x, c: x / torch.full((), c),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("dtype", [bf16, f16])
+@pytest.mark.parametrize("number", [0.3, 0.7])
+def test_scalars_beside_half_precision_are_rounded_where_aten_rounds_them(name, dtype, number):
+    """`x == 0.3` holds for the bfloat16 nearest to 0.3; products and quotients are those of 0.3 itself."""
+    near = (torch.arange(-16, 16) * torch.tensor(number, dtype=dtype)).to(dtype)
+    x = torch.cat([near, randn(96, dtype=dtype)])
+    check(lambda x: ROUNDED[name](x, number), [x], rtol=0, atol=0)
+
+
+def test_integers_beside_half_precision_are_rounded():
+    check(lambda n, x: (n + x, n == x, n * x), [torch.full((4,), 1001), torch.full((4,), 1000.0, dtype=bf16)], rtol=0)
+
+
+def test_half_power_of_float16():
+    """ATen has no root for it: the power of -inf is inf, that of -0.0 is 0.0."""
+    x = torch.tensor([-0.0, -math.inf, 2.0, 0.0], dtype=f16)
+    check(lambda x: (torch.signbit(x**0.5), x**0.5, x**-0.5), [x])
+
+
+def test_negative_lower_bounds_of_unsigned_numbers():
+    x = torch.tensor([0, 1, 200, 255], dtype=u8)
+    check(lambda x: (x.clamp(min=-3), x.clamp(-3, 5), x.clamp_min(-1), x.clamp(max=300 - 256)), [x], native=True)
+    check(lambda x: F.hardtanh(x, -1, 1), [x], native=True)

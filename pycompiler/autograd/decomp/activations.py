@@ -156,6 +156,8 @@ def rsub_tensor(x: Tensor, other: Tensor, *, alpha: Any = 1) -> Tensor:
 def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
     if value == 1:
         return x + a * b
+    if isinstance(value, float) and not (x + a * b).is_floating_point():
+        return NotImplemented  # the kernel of integers takes an integer of it
     return NotImplemented if x.dtype in (torch.float16, torch.bfloat16) else x + a * b * value
 
 
