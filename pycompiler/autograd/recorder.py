@@ -34,6 +34,7 @@ Decomposition = Callable[..., Any]
 
 _MISSING = object()
 _SMALL_CONSTANT = 1
+_VECTOR = 16  # elements from which on `normal_` draws a vector at a time where memory is contiguous
 
 
 class _NotFunctional(Exception):
@@ -284,6 +285,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self._depth:
                 raise _NotFunctional(str(func))
             raise AutogradUnsupported("an operator mutates its arguments unseen", str(func), "the graph runs eagerly")
+        if func is aten.normal_functional.default and args[0].numel() >= _VECTOR and not is_dense(args[0]):
+            # eager's kernel of the CPU draws otherwise into memory with gaps than into the copy that functionalisation makes
+            if args[0].device.type == "cpu":
+                raise AutogradUnsupported(
+                    "normal_ of a view with gaps", str(args[0].stride()), "the graph runs eagerly"
+                )
         if func is aten.unfold_backward.default and not self.differentiates:
             # functionalisation's inverse of `unfold`; it forgets the elements that no window covers
             raise AutogradUnsupported("a write through windows", "unfold", "the graph runs eagerly")

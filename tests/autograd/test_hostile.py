@@ -169,6 +169,40 @@ def inference_mode(f: Any) -> Any:
     return f(values(3, 4), values(4, 2))
 
 
+# -- random numbers: drawn into memory as it lies ------------------------------------------------------------------------
+
+
+def seeded(f: Any, *args: torch.Tensor) -> Any:
+    torch.manual_seed(3)
+    return f(*args), torch.rand(2)
+
+
+@asked(lambda x: (torch.dropout(x.t(), 0.4, True), torch.dropout(x, 0.4, True)))
+def dropout_of_a_transposed_tensor(f: Any) -> Any:
+    return seeded(f, values(5, 8)), seeded(f, leaf(5, 8)), seeded(f, values(3, 8).t())
+
+
+@asked(lambda x: (torch.empty_like(x).bernoulli_(0.4), torch.bernoulli(x, 0.4), x.bernoulli(0.4), torch.rand_like(x)))
+def bernoulli_of_a_permuted_tensor(f: Any) -> Any:
+    return seeded(f, values(2, 3, 4, 5).abs().div(2).permute(2, 0, 3, 1)), seeded(f, values(4, 5).abs().div(2))
+
+
+@asked(lambda n: n.clone().bernoulli_(0.4))
+def bernoulli_of_transposed_integers(f: Any) -> Any:
+    return seeded(f, torch.zeros(6, 9, dtype=torch.int64).t())
+
+
+@asked(
+    lambda x: (
+        x.new_zeros(20, 30)[:, :16].normal_(),
+        x.new_zeros(6, 6)[:, :2].normal_(),
+        x.new_zeros(9, 8).t().normal_(),
+    )
+)
+def normal_of_a_view_with_gaps(f: Any) -> Any:
+    return seeded(f, values(1))
+
+
 # -- outputs and inputs that are, or share, each other ------------------------------------------------------------------
 
 

@@ -27,10 +27,10 @@ def _called_as(name: str) -> bool:
 
 @rule(aten.bernoulli.p)
 def bernoulli(x: Tensor, p: float, generator: Any = None) -> Any:
-    if generator is not None or not x.is_floating_point():
+    if generator is not None:
         return NotImplemented
     if x.is_contiguous() or _called_as("bernoulli"):
-        return (aten.bernoulli.p(x, p) != 0).to(x.dtype)
+        return NotImplemented if not x.is_floating_point() else (aten.bernoulli.p(x, p) != 0).to(x.dtype)
     # `bernoulli_`, of which functionalisation makes the other: that one fills memory in its order
     strides: tuple[int, ...] = x.stride()
     order = sorted(range(x.dim()), key=lambda d: -strides[d])
