@@ -152,11 +152,13 @@ def _type(value: Value) -> str:
 
 
 def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
-    if isinstance(left, Object) and isinstance(left.storage, List):
+    if isinstance(left, Object) and isinstance(left.storage, (List, Set)):
         name = INPLACE[op][1]
-        own = lookup(cx, left.python_type(), name)
-        if own is MISSING or own is not getattr(left.storage.cls, name, MISSING):
-            return None
+        base = builtin_base(left.python_type())
+        if base not in (list, set, collections.deque) or lookup(cx, left.python_type(), name) is not base.__dict__.get(
+            name
+        ):
+            return None  # it has one of its own, or none
         return left if _inplace(cx, op, left.storage, right) is not None else None
     if isinstance(left, List) and op == "+=":
         cx.effects.mutate(left)
@@ -166,7 +168,7 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     if isinstance(left, Dict) and op == "|=":
         dict_update(cx, left, right)
         return left
-    if isinstance(left, Set) and left.cls is set and isinstance(right, Set):
+    if isinstance(left, Set) and issubclass(left.cls, set) and isinstance(right, Set):
         if op == "|=":
             set_update(cx, left, right)
         else:
@@ -190,7 +192,8 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
             if isinstance(a, Sequence) and isinstance(b, Const) and isinstance(b.value, int):
                 return cx.sequence(a.items * b.value, list if isinstance(a, List) else tuple)
     if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
-        merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, left.cls)
+        plain = issubclass(left.cls, dict) and left.cls.__or__ is dict.__or__  # of a subclass, too, it gives a dict
+        merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, dict if plain else left.cls)
         dict_update(cx, merged, right)
         return merged
     if op in "|&-^" and any(isinstance(v, (Set, DictView)) for v in (left, right)):

@@ -370,6 +370,30 @@ class Listed(list):
     pass
 
 
+class Grown(list):
+    def __iadd__(self, other):
+        return (len(self), other)
+
+
+class Members(set):
+    pass
+
+
+class Table(dict):
+    pass
+
+
+@case(X)
+def operators_of_subclasses(x):
+    a, s, d = Grown([1]), Members([1]), Table(a=1)
+    a += [x]
+    s |= {2}
+    s -= {1}
+    e = d | {"b": 2}
+    d |= {"c": 3}
+    return a, type(s) is Members, s == {2}, type(e) is dict, e, type(d) is Table, d
+
+
 @case(X)
 def lists_grown_in_place(x):
     a, b, d = Listed([1]), Listed([1]), collections.deque([1, 2], maxlen=3)
