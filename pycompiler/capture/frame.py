@@ -235,7 +235,8 @@ class _Session:
             stores = self.store_locals(head, root, names)
             pushes = self.push_stack(head, root, instruction)
             deletes = self.delete_locals(root)
-            tail = [*replay_effects(head), *self.restore_state(head), *cells, *stores, *pushes, *deletes]
+            # the stack first: what is on it may be a local that gets another value
+            tail = [*replay_effects(head), *self.restore_state(head), *pushes, *cells, *stores, *deletes]
             captured = self.captured(cx, head, tail=tail, at=instruction.offset, frame=root)
         captured.broke = record
         return captured

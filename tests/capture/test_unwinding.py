@@ -280,3 +280,46 @@ def test_a_module_dies_with_its_compiled_call():
         assert weight() is None
     finally:
         gc.enable()
+
+
+def returned_before_its_variable_changes(x):
+    try:
+        try:
+            pycompiler.graph_break()
+            return x
+        finally:
+            x = x * 0.5
+            pycompiler.graph_break()
+    finally:
+        x = x + 1
+        pycompiler.graph_break()
+
+
+def swapped_on_the_stack(x):
+    y = x + 5
+    try:
+        return [x, (x := y), (y := x + 1), pycompiler.graph_break(), x, y]
+    except KeyError:
+        return x, y
+
+
+def handled_and_returned(x):
+    try:
+        try:
+            raise ValueError
+        except ValueError:
+            pycompiler.graph_break()
+            return x
+        finally:
+            x = x * 0.5
+            pycompiler.graph_break()
+    except KeyError:
+        pass
+    return x
+
+
+@pytest.mark.parametrize("program", [returned_before_its_variable_changes, swapped_on_the_stack, handled_and_returned])
+def test_what_is_on_the_stack_is_not_what_its_variable_becomes(program):
+    compiled = pycompiler.compile(program, backend="eager")
+    for _ in range(2):
+        assert repr(compiled(torch.ones(2))) == repr(program(torch.ones(2)))
