@@ -455,7 +455,8 @@ class Capture:
                 return made
         kind = type(iter(()))
         if value.is_const() or isinstance(value, (Sequence, Dict, Set)):
-            kind = type(iter(value.python_type()())) if value.python_type() in ITERATED else kind
+            cls = value.python_type()
+            kind = type(iter(cls())) if any(cls is known for known in ITERATED) else kind
         return self.container_iterator(value, kind)
 
     def container_iterator(self, value: Value, kind: type, *, backwards: bool = False) -> Iter:
