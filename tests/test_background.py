@@ -296,3 +296,28 @@ def test_a_forked_process_has_no_settings_of_compiles_that_others_run(tmp_path: 
         tmp_path,
     )
     assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stderr
+
+
+def test_a_forked_process_compiles_what_another_thread_was_compiling(tmp_path: Any) -> None:
+    done = run(
+        """
+        inside, go = threading.Event(), threading.Event()
+        def slow(gm, inputs):
+            inside.set()
+            go.wait(60)
+            return gm.forward
+        f = pycompiler.compile(lambda x: x + 1, backend=slow)
+        thread = threading.Thread(target=lambda: f(x))
+        thread.start()
+        inside.wait()
+        child = os.fork()
+        go.set()
+        if child == 0:
+            ok = torch.equal(f(x), x + 1) and pycompiler.counters(f)["compiles"] == 1
+            os._exit(0 if ok else 1)
+        thread.join()
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

@@ -59,10 +59,10 @@ pub fn without_gil<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Who compiles a function now.
+/// Who compiles a function now: a thread of a process.  A forked process has its parent's owners, but not their threads.
 #[derive(Default)]
 pub struct CompileLock {
-    owner: Mutex<Option<u64>>,
+    owner: Mutex<Option<(u64, u32)>>,
     free: Condvar,
 }
 
@@ -77,24 +77,28 @@ pub enum Acquired {
 }
 
 impl CompileLock {
-    fn owner(&self) -> MutexGuard<'_, Option<u64>> {
+    fn owner(&self) -> MutexGuard<'_, Option<(u64, u32)>> {
         self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `may_wait` is false for a thread that holds another such lock: it must not wait, or two could wait for each other.
     pub fn acquire(&self, may_wait: bool) -> Res<Acquired> {
-        let me = thread_id();
+        let (me, process) = (thread_id(), std::process::id());
         let mut waited = false;
         loop {
             {
                 let mut owner = self.owner();
                 match *owner {
-                    None => {
-                        *owner = Some(me);
+                    Some((other, _)) if other == me => return Ok(Acquired::Refused),
+                    Some((_, theirs)) if theirs == process => {
+                        if !may_wait {
+                            return Ok(Acquired::Refused);
+                        }
+                    }
+                    _ => {
+                        *owner = Some((me, process));
                         return Ok(if waited { Acquired::Waited } else { Acquired::Now });
                     }
-                    Some(other) if other == me || !may_wait => return Ok(Acquired::Refused),
-                    Some(_) => {}
                 }
             }
             waited = true;
