@@ -841,6 +841,53 @@ def test_models_in_closures_are_freed() -> None:
     assert gone(make)
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("closure", [False, True])
+def test_functions_that_break_are_freed(backend: str, closure: bool) -> None:
+    """Their code refers to compiled functions that refer to it, and the collector does not look into code objects."""
+
+    def make() -> tuple[Any, Any]:
+        scale = torch.full((2,), 3.0)
+
+        def step(x: Any, n: Any) -> Any:
+            try:
+                for v in (n, 2):
+                    x = x * v
+                    pycompiler.graph_break()
+            finally:
+                x = x + (scale if closure else 1)
+            return x
+
+        marker = nn.Identity()
+        own = types.FunctionType(step.__code__, {**globals(), "marker": marker}, "step", None, step.__closure__)
+        made = pycompiler.compile(own, backend=backend)
+        for n in (1, 3):
+            assert torch.equal(made(torch.ones(2), n), own(torch.ones(2), n))
+        return weakref.ref(marker), made
+
+    assert gone(make)
+
+
+def test_functions_may_be_dropped_while_they_run() -> None:
+    kept: list[Any] = []
+
+    def collected(x: Any) -> Any:
+        pycompiler.graph_break()
+        kept.clear()
+        gc.collect()
+        return x + 1
+
+    def step(x: Any) -> Any:
+        for _ in range(3):
+            x = collected(x * 2)
+        pycompiler.graph_break()
+        return x.sin()
+
+    for _ in range(2):
+        kept.append(pycompiler.compile(step, backend="eager"))
+        assert torch.equal(kept[0](torch.ones(2)), torch.full((2,), 15.0).sin())
+
+
 def test_arguments_are_not_kept() -> None:
     made = pycompiler.compile(lambda m, x: m(x) + 1, backend="eager")
 

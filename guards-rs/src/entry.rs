@@ -59,6 +59,8 @@ pub struct Contents {
     target: Owned,
     /// The target, when it is one.
     call: Option<Handle<BackendCall>>,
+    /// `co_consts` of a generated function: the compiled graph, resume functions and others of its program.
+    constants: Option<Owned>,
     inputs: Owned,
     outputs: Owned,
     kind: Kind,
@@ -112,6 +114,11 @@ impl Entry {
         let contents = Contents {
             guards: Obj::of(guards).own().to_tuple()?,
             call: Handle::downcast(target.get()),
+            constants: if *kind == Kind::Function {
+                Some(target.func_code().own().attr(c"co_consts")?.to_tuple()?)
+            } else {
+                None
+            },
             target,
             inputs,
             outputs: outputs.map_or_else(Owned::none, |o| Obj::of(o).own()),
@@ -175,7 +182,12 @@ impl Entry {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.contents.try_read(|c| c.as_ref().map_or(Ok(()), |c| c.traverse(&visit))).unwrap_or(Ok(()))
+        // Contents that a call uses have an owner that the collector cannot know: they are kept, with what they refer to.
+        let ours = |c: &Option<Rc<Contents>>| match c {
+            Some(c) if Rc::strong_count(c) == 1 => c.traverse(&visit),
+            _ => Ok(()),
+        };
+        self.contents.try_read(ours).unwrap_or(Ok(()))
     }
 
     fn __clear__(&self) {
@@ -226,10 +238,20 @@ impl Contents {
             }
             bound.tree.visit(&mut |o| visit_obj(visit, o))?;
         }
-        if let Ok(cached) = self.with_closure.try_borrow() {
-            if let Some((closure, function)) = &*cached {
-                visit_obj(visit, closure.get())?;
-                visit_obj(visit, function.get())?;
+        let mut functions = vec![self.target.get()];
+        let cached = self.with_closure.try_borrow();
+        if let Some((closure, function)) = cached.as_ref().ok().and_then(|c| c.as_ref()) {
+            visit_obj(visit, closure.get())?;
+            visit_obj(visit, function.get())?;
+            functions.push(function.get());
+        }
+        if let Some(constants) = &self.constants {
+            visit_obj(visit, constants.get())?;
+            // The collector does not look into code objects.  The reference that the code object has to its constants is
+            // visited here, where nobody else can have it: cycles through resume functions would live for ever.
+            let code = self.target.func_code();
+            if functions.iter().all(|f| f.refcount() == 1) && code.refcount() == functions.len() as isize {
+                visit_obj(visit, constants.get())?;
             }
         }
         Ok(())

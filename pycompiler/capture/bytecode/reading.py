@@ -6,6 +6,7 @@ In: a code object. Out: its `Reading`: instructions that nobody may change, and 
 from __future__ import annotations
 
 import functools
+import weakref
 from types import CodeType
 
 from pycompiler.capture.bytecode.analysis import live_variables
@@ -32,7 +33,7 @@ class Reading:
         return live_variables(self.instructions)
 
 
-_READINGS: dict[CodeType, Reading] = {}
+_READINGS: weakref.WeakKeyDictionary[CodeType, Reading] = weakref.WeakKeyDictionary()
 
 
 def reading(code: CodeType) -> Reading:
