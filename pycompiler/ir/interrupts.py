@@ -6,6 +6,10 @@ handlers wait for a safe point of the compile.  A signal that comes a second tim
     with deferred():            # around a compile
         check()                 # a safe point: runs the handlers of signals that came
         with allowed(): ...     # code that may be interrupted anywhere
+
+CPython looks for signals after calls, at backward jumps and where functions start, in this file too.  Wherever that is, the
+state is whole, and stays so when a handler raises: while no block is open `_on` does what the user's handler does; while one
+is, a signal that comes in a function of this file waits for its next `check`.
 """
 
 from __future__ import annotations
@@ -46,50 +50,59 @@ def stop_with(asked: Callable[[], bool]) -> None:
 
 
 pending: list[tuple[int, FrameType | None]] = []
-_handlers: dict[int, Any] = {}  # the user's, while they are deferred
-_blocks = 0  # of `deferred` that are open, and whose handlers are deferred or carried; only in the main thread
-_waiting = False  # whether handlers are deferred; only the main thread reads and writes it
+_handlers: dict[
+    int, Any
+] = {}  # the user's, which `_on` stands for; kept, as somebody may have read `_on` and set it again
+_blocks = 0  # of `deferred` that are open; only in the main thread
+_waiting = False  # whether handlers wait; only the main thread reads and writes it
 
 
 def _is_main() -> bool:
     return threading.get_ident() == threading.main_thread().ident
 
 
-def _note(number: int, frame: FrameType | None) -> None:
-    again = any(n == number for n, _ in pending)
-    pending.append((number, frame))
-    if again:
-        check()
-
-
-def _install() -> None:
-    global _waiting
-    _waiting = True
-    for number in SIGNALS:
-        handler = signal.getsignal(number)
-        if callable(handler) and handler is not _note:
-            if handler is not _call:
-                _handlers[number] = handler
-            signal.signal(number, _note)
-
-
-def _put_back(inside: bool = False) -> None:
-    """Handlers run at once; `inside` of a `deferred` block what they raise is carried to its end."""
-    global _waiting
-    _waiting = False
-    for number in SIGNALS:
-        if number in _handlers and signal.getsignal(number) in (_note, _call):
-            signal.signal(number, _call if inside else _handlers[number])
+def _on(number: int, frame: FrameType | None) -> None:
+    """Hears a signal in the place of the user's handler."""
+    here = frame is not None and frame.f_globals is globals()
+    if _waiting or (_blocks and here):
+        again = any(n == number for n, _ in pending)
+        pending.append((number, frame))
+        if again and not here:
+            check()
+    else:
+        _call(number, frame)
 
 
 def _call(number: int, frame: FrameType | None) -> None:
-    """The user's handler."""
+    """The user's handler; what it raises inside of a `deferred` block is carried to the block's end."""
     handler = _handlers.get(number)
     if handler is not None:
         try:
             handler(number, frame)
         except Exception as error:
+            if not _blocks:
+                raise
             raise HandlerRaised(error) from None
+
+
+def _install() -> None:
+    """`_on` hears the signals that functions of the user hear."""
+    for number in SIGNALS:
+        handler = signal.getsignal(number)
+        if callable(handler) and handler is not _on:
+            _handlers[number] = handler
+            signal.signal(number, _on)
+
+
+def _put_back() -> None:
+    """The user's handlers are in place again, whatever one of them raises meanwhile."""
+    try:
+        for number in SIGNALS:
+            if signal.getsignal(number) is _on:
+                signal.signal(number, _handlers[number])
+    except BaseException:
+        _put_back()
+        raise
 
 
 def check() -> None:
@@ -105,43 +118,58 @@ class deferred:
     """Handlers wait while this block runs in the main thread; what waits runs at its end."""
 
     def __enter__(self) -> None:
-        global _blocks
+        global _blocks, _waiting
         self.outermost = _is_main() and not _waiting
         if self.outermost:
+            try:
+                _install()
+            except BaseException:
+                if not _blocks:
+                    _put_back()
+                raise
             _blocks += 1
-            _install()
+            _waiting = True
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        global _blocks
+        global _blocks, _waiting
         if not self.outermost:
             return
         _blocks -= 1
-        _put_back(inside=_blocks > 0)
+        _waiting = False
+        raised = error
         try:
             check()
-        except HandlerRaised as raised:
+        except HandlerRaised as carried:
             if _blocks:
                 raise
-            error = raised
-        if isinstance(error, HandlerRaised) and not _blocks:
-            own = error.error
+            raised = carried
+        finally:
+            if not _blocks:
+                _put_back()
+        if isinstance(raised, HandlerRaised) and not _blocks:
+            own = raised.error
             context = own.__context__
             try:
                 raise own
             finally:
                 own.__context__ = context
-                del own, error
+                del own, error, raised
 
 
 class allowed:
     """Handlers run at once while this block runs inside of `deferred`."""
 
     def __enter__(self) -> None:
+        global _waiting
         self.inside = _is_main() and _waiting
         if self.inside:
-            _put_back(inside=True)
+            _waiting = False
             check()
 
     def __exit__(self, *exc: object) -> None:
+        global _waiting
         if self.inside:
-            _install()
+            try:
+                _install()  # the block may have set handlers
+            finally:
+                _waiting = True
