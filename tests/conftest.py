@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -30,6 +31,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+_python = ctypes.pythonapi
+_python.PyInterpreterState_Get.restype = ctypes.c_void_p
+_python._PyInterpreterState_GetEvalFrameFunc.argtypes = [ctypes.c_void_p]
+_python._PyInterpreterState_GetEvalFrameFunc.restype = ctypes.c_void_p
+_python._PyInterpreterState_SetEvalFrameFunc.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+_DEFAULT = ctypes.cast(_python._PyEval_EvalFrameDefault, ctypes.c_void_p).value
+
+
+def _library_of(address: int) -> str:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        if first <= address < last:
+            return line.split()[-1]
+    return "nowhere"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frames_are_evaluated_by_python() -> Iterator[None]:
+    """torch.compile leaves its frame evaluation behind where a backend raised; callers then keep their arguments for longer.
+    Ours may not stay."""
+    yield
+    interpreter = _python.PyInterpreterState_Get()
+    left = _python._PyInterpreterState_GetEvalFrameFunc(interpreter)
+    if left != _DEFAULT:
+        assert "torch" in _library_of(left), _library_of(left)
+        _python._PyInterpreterState_SetEvalFrameFunc(interpreter, _DEFAULT)
 
 
 @pytest.fixture(scope="module", autouse=True)
