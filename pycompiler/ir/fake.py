@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch._refs.nn.functional
 from torch import _decomp
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -158,26 +159,61 @@ def _defer_mark(fn: types.FunctionType) -> None:
     setattr(fn, "__dynamo_disable", unmarked)
 
 
-def new_fake_mode() -> FakeTensorMode:
-    """A FakeTensorMode with static shapes that accepts real tensors among its inputs."""
+def _symbolic(plain: type[FakeTensorMode]) -> type[FakeTensorMode]:
+    """`plain` for symbolic sizes, which C++ kernels of meta tensors do not take: torch's Python dispatcher is on inside of
+    the mode.  Its cache would ask for sympy's expressions."""
+
+    def enter(mode: Any) -> Any:
+        guard: Any = enable_python_dispatcher()
+        guard.__enter__()
+        mode.guards = [*mode.guards, guard]
+        return plain.__enter__(mode)
+
+    def leave(mode: Any, *exc: Any) -> None:
+        plain.__exit__(mode, *exc)
+        mode.guards.pop().__exit__(*exc)
+
+    methods = {
+        "__enter__": enter,
+        "__exit__": leave,
+        "guards": [],
+        "cache_enabled": property(lambda _: False, lambda *_: None),
+    }
+    return type(f"Symbolic{plain.__name__}", (plain,), methods)
+
+
+@functools.cache
+def _symbolic_mode_class() -> type[FakeTensorMode]:
+    return _symbolic(_mode_class())
+
+
+def new_fake_mode(*, symbolic: bool = False) -> FakeTensorMode:
+    """A FakeTensorMode that accepts real tensors among its inputs; sizes are ints, or if `symbolic` also SymInts of ours."""
     if PEER not in sys.modules:
         _defer_marks()
     try:
-        return _mode_class()(allow_non_fake_inputs=True)
+        return (_symbolic_mode_class() if symbolic else _mode_class())(allow_non_fake_inputs=True)
     except (AttributeError, TypeError):  # another torch's constructor reads something else
-        return _counting_class()(allow_non_fake_inputs=True)
+        plain = _counting_class()
+        return (_symbolic(plain) if symbolic else plain)(allow_non_fake_inputs=True)
 
 
-def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
-    """A fake of `real`: same class, sizes, strides, dtype, device, leafness and `requires_grad`; no data.
+Layout = tuple[Sequence[Any], Sequence[Any]]
+
+
+def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = None) -> torch.Tensor:
+    """A fake of `real`: same class, sizes, strides, dtype, device, leafness and `requires_grad`; no data.  `layout`: its
+    sizes and strides, where they are symbolic (then `real` is a plain strided tensor).
 
     Plain strided tensors are converted here, cheaply; all others by the mode's own converter.
     """
-    if not _is_plain(real):
+    if not is_plain(real):
+        assert layout is None
         return mode.from_tensor(real, static_shapes=True)
+    sizes, strides = layout or (real.size(), real.stride())
     with no_dispatch(), torch.no_grad(), torch.inference_mode(False):  # inference tensors have no version counter
-        meta = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device="meta")
-        if real.storage_offset():
+        meta = torch.empty_strided(sizes, strides, dtype=real.dtype, device="meta")
+        if real.storage_offset() and layout is None:
             meta = _with_offset(real)
         fake: torch.Tensor = fake_tensor.FakeTensor(mode, meta, real.device)
     if not real.requires_grad:
@@ -185,13 +221,13 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     fake.requires_grad_()
     if not real.is_leaf:
         with mode, torch.enable_grad():
-            return fake.clone(memory_format=torch.preserve_format).as_strided(real.size(), real.stride())
+            return fake.clone(memory_format=torch.preserve_format).as_strided(sizes, strides)
     if isinstance(real, torch.nn.Parameter):
         fake._is_param = True  # type: ignore[attr-defined]
     return fake
 
 
-def _is_plain(t: torch.Tensor) -> bool:
+def is_plain(t: torch.Tensor) -> bool:
     return (
         type(t) in (torch.Tensor, torch.nn.Parameter)
         and t.layout is torch.strided

@@ -11,6 +11,8 @@ called with a tensor subclass imports `torch.distributed.tensor`, and the mode's
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -141,12 +143,64 @@ def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
     shape = direct(*args) if direct is not None and not kwargs else None
     if shape is not None:
         return FakeTensor(mode, torch.empty(shape, dtype=args[-1].dtype, device="meta"), device)
+    if op in _RESHAPES and _has_symbols(args):
+        return FakeTensor(mode, _reshaped(_view_twin(args[0]), args[1]), device)
     twin = _view_twin if op in _VIEWS else _twin
     out = op(*[_replaced(a, twin) for a in args], **kwargs)
     if isinstance(out, torch.Tensor):
         out = as_the_kernel(op, args, out, copies=device.type == "cpu")
         return FakeTensor(mode, out if op in _VIEWS else _apart(out), device)
     return type(out)([FakeTensor(mode, o, device) for o in out])
+
+
+_RESHAPES = frozenset((aten.view.default, aten._unsafe_view.default))
+
+
+def _has_symbols(args: Sequence[Any]) -> bool:
+    return args[0]._has_symbolic_sizes_strides or any(isinstance(n, torch.SymInt) for n in args[1])
+
+
+def _reshaped(x: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
+    """The view of `x` with another shape, as ATen finds it; torch's shape function asks sizes what nobody needs to know."""
+    known = [n for n in shape if not (type(n) is int and n == -1)]
+    wanted = functools.reduce(operator.mul, known, 1)
+    if len(known) < len(shape):
+        shape = [x.numel() // wanted if type(n) is int and n == -1 else n for n in shape]
+        wanted = functools.reduce(operator.mul, shape, 1)
+    if x.numel() != wanted:
+        raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {x.numel()}")
+    strides = view_strides(x.shape, x.stride(), shape)
+    if strides is None:
+        raise RuntimeError("view size is not compatible with input tensor's size and stride")
+    return x.as_strided(shape, strides)
+
+
+def view_strides(sizes: Sequence[Any], strides: Sequence[Any], shape: Sequence[Any]) -> list[Any] | None:
+    """ATen's `computeStride`: the strides of a view of `shape` with the same elements, None where there is none."""
+    if not sizes:
+        return [1] * len(shape)
+    made: list[Any] = [1] * len(shape)
+    if any(n == 0 for n in sizes):
+        for d in reversed(range(len(shape) - 1)):
+            made[d] = torch.sym_max(shape[d + 1], 1) * made[d + 1]
+        return (
+            list(strides)
+            if len(sizes) == len(shape) and all(a == b for a, b in zip(sizes, shape, strict=True))
+            else made
+        )
+    at, base, numel, taken = len(shape) - 1, strides[-1], 1, 1
+    for d in reversed(range(len(sizes))):
+        numel *= sizes[d]
+        if d and (sizes[d - 1] == 1 or strides[d - 1] == numel * base):
+            continue
+        while at >= 0 and (taken < numel or shape[at] == 1):
+            made[at] = taken * base
+            taken *= shape[at]
+            at -= 1
+        if taken != numel:
+            return None
+        base, numel, taken = strides[d - 1], 1, 1
+    return made if at == -1 else None
 
 
 def _apart(out: torch.Tensor) -> torch.Tensor:

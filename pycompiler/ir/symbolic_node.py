@@ -1,0 +1,627 @@
+"""The node under torch's SymInt, SymFloat and SymBool: what torch asks a symbolic number, answered over `ir.expr`.
+
+In: `Symbols` (`symbols.py`, which makes and explains them) and a value: an Expr, a `Real`, or a condition.  Out: nodes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pycompiler.ir.expr import ONE, ZERO, Expr
+
+if TYPE_CHECKING:
+    from pycompiler.ir.symbols import Symbols
+
+Env = Mapping[str, int]
+HOLDS: dict[str, Callable[[int], bool]] = {
+    "==": lambda v: v == 0,
+    "!=": lambda v: v != 0,
+    ">=": lambda v: v >= 0,
+}
+EXACT = 2**53  # integers below are floats
+
+
+def product(atoms: Iterable[Any]) -> Expr:
+    made = ONE
+    for atom in atoms:
+        made = made * (Expr.sym(atom.key) if atom.kind == "sym" else _FORMS[atom.kind](*atom.args))
+    return made
+
+
+_FORMS: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "//": operator.floordiv, "%": operator.mod, "min": Expr.min, "max": Expr.max,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A condition not decided yet: `kind` is that of a relation (args: the expression), "and", "or" or "not"."""
+
+    kind: str
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Real:
+    """A float over symbols: an operator of `REAL` and its arguments (Real, Expr, float).
+
+    `ratio` = (n, d): the value is n / d, rounded at most once, with 0 <= n.
+    """
+
+    op: str
+    args: tuple[Any, ...]
+    ratio: tuple[Expr, Expr] | None = None
+
+    def eval(self, env: Env) -> float:
+        got = [a.eval(env) if isinstance(a, (Real, Expr)) else a for a in self.args]
+        return float(REAL[self.op](*got))
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        found = [a.symbols for a in self.args if isinstance(a, (Real, Expr))]
+        return frozenset().union(*found)
+
+
+REAL: dict[str, Callable[..., Any]] = {
+    "float": float, "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
+    "pow": operator.pow, "mod": operator.mod, "neg": operator.neg, "abs": abs, "min": min, "max": max,
+    "int_truediv": operator.truediv,
+    **{name: getattr(math, name) for name in
+       ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log2")},
+}  # fmt: skip
+
+Number = Expr | Real | Truth | bool | float
+
+
+def divide(a: Expr, b: Expr) -> Expr | None:
+    """a / b where it is a polynomial of integers, else None."""
+    if b.const == 0:
+        return None
+    (lead, c), quotient, rest = b.terms[-1], ZERO, a
+    for _ in range(len(a.terms) + 8):
+        if rest.const == 0:
+            return quotient
+        for mono, k in reversed(rest.terms):
+            left = list(mono)
+            if k % c == 0 and all(_take(left, atom) for atom in lead):
+                term = product(left) * (k // c)
+                break
+        else:
+            return None
+        quotient, rest = quotient + term, rest - term * b
+    return None
+
+
+def _take(items: list[Any], item: Any) -> bool:
+    if item in items:
+        items.remove(item)
+        return True
+    return False
+
+
+# the node under torch's symbolic numbers ------------------------------------------------------------------------
+def _unsupported(name: str) -> Callable[..., NoReturn]:
+    def method(self: SymbolicNode, *args: Any) -> NoReturn:
+        raise NotImplementedError(f"{name} of symbolic sizes")
+
+    return method
+
+
+class SymbolicNode:
+    """What torch asks a symbolic number: value is an Expr (int), a Real (float), or a Truth or bool (bool)."""
+
+    __slots__ = ("_value", "env")
+
+    def __init__(self, env: Symbols, value: Number) -> None:
+        self.env = env
+        self._value = value
+
+    # what it is -----------------------------------------------------------------------------------------------
+    @property
+    def value(self) -> Any:
+        if type(self._value) is Expr:
+            self._value = self.env.resolve(self._value)
+        return self._value
+
+    @property
+    def expr(self) -> Any:
+        """For torch, which asks for symbols without a hint; ours is `expr_of`."""
+        return _ForTorch(self)
+
+    @property
+    def shape_env(self) -> _ForTorch:
+        return _ForTorch(self)
+
+    @property
+    def pytype(self) -> type:
+        return int if self.is_int() else bool if self.is_bool() else float
+
+    def is_int(self) -> bool:
+        return type(self._value) is Expr
+
+    def is_float(self) -> bool:
+        return isinstance(self._value, (Real, float))
+
+    def is_bool(self) -> bool:
+        return isinstance(self._value, (Truth, bool))
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def nested_int(self) -> None:
+        return None
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    @property
+    def constant(self) -> Any:
+        value = self.value
+        return value.const if type(value) is Expr else value if isinstance(value, (bool, float)) else None
+
+    def is_constant(self) -> bool:
+        return self.is_int() and self.value.const is not None or isinstance(self._value, bool)
+
+    def constant_int(self) -> int | None:
+        return self.value.const if self.is_int() else None
+
+    def constant_bool(self) -> bool | None:
+        return self._value if isinstance(self._value, bool) else None
+
+    maybe_as_int = constant_int
+    maybe_as_bool = constant_bool
+
+    def maybe_as_float(self) -> float | None:
+        return self._value if isinstance(self._value, float) else None
+
+    def has_hint(self) -> bool:
+        return True
+
+    @property
+    def hint(self) -> Any:
+        value = self.value
+        if isinstance(value, (Expr, Real)):
+            return value.eval(self.env.hints)
+        if isinstance(value, Truth):
+            return self.env.truth(value, ask=lambda kind, e: HOLDS[kind](e.eval(self.env.hints)))
+        return value
+
+    _hint = hint
+
+    def str(self) -> Any:
+        return f"{self.value}"
+
+    __repr__ = __str__ = _graph_repr = str
+
+    def clone(self) -> SymbolicNode:
+        return self
+
+    def __copy__(self) -> SymbolicNode:
+        return self
+
+    def __deepcopy__(self, memo: object) -> SymbolicNode:
+        return self
+
+    # making ---------------------------------------------------------------------------------------------------
+    def of(self, value: Number) -> SymbolicNode:
+        return SymbolicNode(self.env, value)
+
+    def wrap_int(self, value: int) -> SymbolicNode:
+        return self.of(Expr.of(value))
+
+    def wrap_float(self, value: float) -> SymbolicNode:
+        return self.of(float(value))
+
+    def wrap_bool(self, value: bool) -> SymbolicNode:
+        return self.of(bool(value))
+
+    # arithmetic -----------------------------------------------------------------------------------------------
+    def _reals(self, *others: SymbolicNode) -> bool:
+        return any(n.is_float() for n in (self, *others))
+
+    def add(self, other: SymbolicNode) -> SymbolicNode:
+        if self._reals(other):
+            return self._real("add", other)
+        return self.of(self.value + other.value)
+
+    def sub(self, other: SymbolicNode) -> SymbolicNode:
+        if self._reals(other):
+            return self._real("sub", other)
+        return self.of(self.value - other.value)
+
+    def mul(self, other: SymbolicNode) -> SymbolicNode:
+        if self._reals(other):
+            return self._real("mul", other)
+        return self.of(self.value * other.value)
+
+    def neg(self) -> SymbolicNode:
+        return self._real("neg") if self.is_float() else self.of(-self.value)
+
+    def pos(self) -> SymbolicNode:
+        return self
+
+    def abs(self) -> SymbolicNode:
+        if self.is_float():
+            return self._real("abs")
+        return self if self.env.at_least(self.value, 0) else self.neg()
+
+    def int_floordiv(self, other: SymbolicNode) -> SymbolicNode:
+        return self.of(_floordiv(self.env, self.value, other.value))
+
+    floordiv = int_floordiv
+
+    def mod(self, other: SymbolicNode) -> SymbolicNode:
+        if self._reals(other):
+            return self._real("mod", other)
+        return self.of(_mod(self.env, self.value, other.value))
+
+    def pow_by_natural(self, other: SymbolicNode) -> SymbolicNode:
+        made = ONE
+        for _ in range(self.env.pin(other.value)):
+            made = made * self.value
+        return self.of(made)
+
+    def pow(self, other: SymbolicNode) -> SymbolicNode:
+        if not self._reals(other) and self.env.at_least(other.value, 0):
+            return self.pow_by_natural(other)
+        return self.float_pow(other)
+
+    def lshift(self, other: SymbolicNode) -> SymbolicNode:
+        return self.of(self.value * (1 << self.env.pin(other.value)))
+
+    def rshift(self, other: SymbolicNode) -> SymbolicNode:
+        return self.of(_floordiv(self.env, self.value, Expr.of(1 << self.env.pin(other.value))))
+
+    def _bits(self, other: SymbolicNode, fn: Callable[[Any, Any], Any]) -> SymbolicNode:
+        if self.is_bool():
+            return self.wrap_bool(fn(self.bool_(), other.bool_()))
+        return self.wrap_int(fn(self.env.pin(self.value), self.env.pin(other.value)))
+
+    def bitwise_and(self, other: SymbolicNode) -> SymbolicNode:
+        return self._bits(other, operator.and_)
+
+    def bitwise_or(self, other: SymbolicNode) -> SymbolicNode:
+        return self._bits(other, operator.or_)
+
+    def bitwise_xor(self, other: SymbolicNode) -> SymbolicNode:
+        return self._bits(other, operator.xor)
+
+    def sym_sum(self, nodes: Sequence[SymbolicNode]) -> SymbolicNode:
+        total = ZERO
+        for node in nodes:
+            total = total + node.value
+        return self.of(total)
+
+    def sym_min(self, other: SymbolicNode) -> SymbolicNode:
+        return self._extreme("min", other)
+
+    def sym_max(self, other: SymbolicNode) -> SymbolicNode:
+        return self._extreme("max", other)
+
+    def _extreme(self, name: Any, other: SymbolicNode) -> SymbolicNode:
+        if self._reals(other):
+            return self._real(name, other)
+        known = self.env.known(">=", self.value - other.value)
+        if known is not None:
+            return self if known is (name == "max") else other
+        return self.of(getattr(self.value, name)(other.value))
+
+    # floats ---------------------------------------------------------------------------------------------------
+    def _real(self, op: Any, *others: SymbolicNode) -> SymbolicNode:
+        args = [n.value for n in (self, *others)]
+        if all(isinstance(a, float) for a in args):
+            return self.of(float(REAL[op](*args)))
+        return self.of(Real(op, tuple(args), _ratio(self.env, op, args)))
+
+    def sym_float(self) -> SymbolicNode:
+        if self.is_float():
+            return self
+        if self.value.const is not None:
+            return self.of(float(self.value.const))
+        return self.of(Real("float", (self.value,), (self.value, ONE)))
+
+    def int_truediv(self, other: SymbolicNode) -> SymbolicNode:
+        if self.env.equal(other.value, ZERO):
+            raise ZeroDivisionError("division by zero")
+        exact = divide(self.value, other.value)
+        if exact is not None:
+            return self.of(exact).sym_float()
+        positive = self.env.known(">=", self.value) and self.env.known(">=", other.value - 1)
+        ratio = (self.value, other.value) if positive else None
+        return self.of(Real("int_truediv", (self.value, other.value), ratio))
+
+    def float_truediv(self, other: SymbolicNode) -> SymbolicNode:
+        return self._real("truediv", other)
+
+    def truediv(self, other: SymbolicNode) -> SymbolicNode:
+        return self._real("truediv", other) if self._reals(other) else self.int_truediv(other)
+
+    def float_pow(self, other: SymbolicNode) -> SymbolicNode:
+        if isinstance(self.hint**other.hint, complex):
+            raise NotImplementedError("a complex power of a symbolic size")
+        return self._real("pow", other)
+
+    def floor(self) -> SymbolicNode:
+        return self._rounded(math.floor, lambda n, d: n // d)
+
+    def ceil(self) -> SymbolicNode:
+        return self._rounded(math.ceil, lambda n, d: (n + d - 1) // d)
+
+    def trunc(self) -> SymbolicNode:
+        return self._rounded(math.trunc, lambda n, d: n // d)
+
+    sym_int = trunc
+
+    def _rounded(self, fn: Callable[[float], int], exact: Callable[[Expr, Expr], Expr]) -> SymbolicNode:
+        """Below 2**53 a quotient rounded once lies on the same side of every integer as the exact one."""
+        if self.is_int():
+            return self
+        if isinstance(self._value, Real) and self._value.ratio is not None:
+            n, d = (self.env.resolve(e) for e in self._value.ratio)
+            if self.env.at_least(Expr.of(EXACT), n + 1):
+                return self.of(exact(n, d))
+        return self.wrap_int(fn(self.guard_float("", 0)))
+
+    def round(self, ndigits: int | None = None) -> SymbolicNode:
+        if self.is_int():
+            return self
+        value = self.guard_float("", 0)
+        return self.wrap_int(round(value)) if ndigits is None else self.wrap_float(round(value, ndigits))
+
+    def is_integer(self) -> SymbolicNode:
+        return self.wrap_bool(True if self.is_int() else self.guard_float("", 0).is_integer())
+
+    # conditions -----------------------------------------------------------------------------------------------
+    def _compare(self, op: Any, other: SymbolicNode) -> SymbolicNode:
+        if self.is_bool() or other.is_bool():
+            return self.wrap_bool(_COMPARE[op](self.bool_(), other.bool_()))
+        if self._reals(other):
+            return self._compare_reals(op, other)
+        a, b = self.value, other.value
+        if op in ("eq", "ne"):
+            return self._settled(Truth("==" if op == "eq" else "!=", (a - b,)))
+        less = {"ge": a - b, "gt": a - b - 1, "le": b - a, "lt": b - a - 1}[op]
+        return self._settled(Truth(">=", (less,)))
+
+    def _settled(self, condition: Truth) -> SymbolicNode:
+        known = self.env.known(condition.kind, condition.args[0])
+        return self.of(condition if known is None else known)
+
+    def _compare_reals(self, op: Any, other: SymbolicNode) -> SymbolicNode:
+        """n / d against an integer is n against a multiple of d; others must be known."""
+        if isinstance(self._value, Real) and isinstance(other.value, float) and other.value.is_integer():
+            small = abs(other.value) < EXACT
+            if self._value.ratio is not None and small and self.env.at_least(Expr.of(EXACT), self._value.ratio[0] + 1):
+                n, d = self._value.ratio
+                return self.of(n)._compare(op, self.of(d * int(other.value)))
+        a, b = (n.guard_float("", 0) if n.is_float() else n.guard_int("", 0) for n in (self, other))
+        return self.wrap_bool(_COMPARE[op](a, b))
+
+    def eq(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compare("eq", other)
+
+    def ne(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compare("ne", other)
+
+    def lt(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compare("lt", other)
+
+    def le(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compare("le", other)
+
+    def gt(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compare("gt", other)
+
+    def ge(self, other: SymbolicNode) -> SymbolicNode:
+        return self._compare("ge", other)
+
+    def sym_not(self) -> SymbolicNode:
+        return (
+            self.wrap_bool(not self._value) if isinstance(self._value, bool) else self.of(Truth("not", (self._value,)))
+        )
+
+    def and_(self, other: SymbolicNode) -> SymbolicNode:
+        return self.of(Truth("and", (self._value, other._value)))
+
+    def or_(self, other: SymbolicNode) -> SymbolicNode:
+        return self.of(Truth("or", (self._value, other._value)))
+
+    sym_and, sym_or = and_, or_
+
+    def xor(self, other: SymbolicNode) -> SymbolicNode:
+        return self._bits(other, operator.xor)
+
+    def sym_ite(self, then: SymbolicNode, other: SymbolicNode) -> SymbolicNode:
+        return then if self.bool_() else other
+
+    # deciding -------------------------------------------------------------------------------------------------
+    def guard_int(self, file: Any, line: int) -> int:
+        return self.env.pin(self.value) if self.is_int() else int(self.hint)
+
+    def int_(self) -> int:
+        return self.guard_int("", 0)
+
+    def guard_float(self, file: Any, line: int) -> float:
+        value = self.value
+        if isinstance(value, (Expr, Real)):
+            self.env.pin_all(value.symbols)
+        return float(self.hint)
+
+    def guard_bool(self, file: Any, line: int) -> bool:
+        value = self._value
+        if isinstance(value, (Expr, Real)):
+            return self.guard_float("", 0) != 0 if isinstance(value, Real) else not self.env.equal(self.value, ZERO)
+        answer = self.env.truth(value if isinstance(value, Truth) else bool(value), ask=self.env.decide)
+        assert answer is not None
+        return answer
+
+    def bool_(self) -> bool:
+        return self.guard_bool("", 0)
+
+    def expect_true(self, file: Any, line: int) -> bool:
+        return self.guard_bool(file, line)
+
+    guard_size_oblivious = guard_or_false = guard_or_true = expect_true
+
+    def statically_known_true(self, file: Any, line: int) -> bool:
+        return self.env.truth(self.value, ask=self.env.known) is True
+
+    # layouts --------------------------------------------------------------------------------------------------
+    def _layout(
+        self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode], order: Sequence[int]
+    ) -> SymbolicNode:
+        return self.wrap_bool(_lies(self.env, [n.value for n in sizes], [n.value for n in strides], order))
+
+    def is_contiguous(self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode]) -> SymbolicNode:
+        return self._layout(sizes, strides, range(len(sizes))[::-1])
+
+    def is_channels_last_contiguous_2d(
+        self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode]
+    ) -> SymbolicNode:
+        return self._layout(sizes, strides, (1, 3, 2, 0)) if len(sizes) == 4 else self.wrap_bool(False)
+
+    def is_channels_last_contiguous_3d(
+        self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode]
+    ) -> SymbolicNode:
+        return self._layout(sizes, strides, (1, 4, 3, 2, 0)) if len(sizes) == 5 else self.wrap_bool(False)
+
+    def is_channels_last_strides_2d(
+        self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode]
+    ) -> SymbolicNode:
+        return self._channels_last(sizes, strides, (1, 3, 2, 0))
+
+    def is_channels_last_strides_3d(
+        self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode]
+    ) -> SymbolicNode:
+        return self._channels_last(sizes, strides, (1, 4, 3, 2, 0))
+
+    def _channels_last(
+        self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode], order: Sequence[int]
+    ) -> SymbolicNode:
+        """As torch asks it of numbers: strides grow in the order of `order`, with the cases that it leaves out."""
+        if len(sizes) != len(order):
+            return self.wrap_bool(False)
+        env, least, first = self.env, ZERO, strides[1].value
+        if env.equal(first, ZERO):
+            return self.wrap_bool(False)
+        for d in order:
+            size, stride = sizes[d].value, strides[d].value
+            if env.equal(size, ZERO) or not env.at_least(stride, least):
+                return self.wrap_bool(False)
+            if d == 0 and env.equal(least, first):
+                return self.wrap_bool(False)
+            least = stride if env.equal(size, ONE) else stride * size
+        return self.wrap_bool(True)
+
+    def is_non_overlapping_and_dense(
+        self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode]
+    ) -> SymbolicNode:
+        """The dimensions of more than one element, by today's strides, lie without gaps."""
+        order = sorted(range(len(sizes)), key=lambda d: (sizes[d].hint > 1, strides[d].hint))
+        return self._layout(sizes, strides, order)
+
+    is_non_overlapping_and_dense_indicator = _unsupported("an indicator")
+
+
+class _ForTorch:
+    """What torch's helpers ask of a number's sympy expression and of its ShapeEnv."""
+
+    free_symbols: frozenset[Any] = frozenset()  # those without a hint
+
+    def __init__(self, node: SymbolicNode) -> None:
+        self.node = node
+
+    def __str__(self) -> str:
+        return str(self.node.value)
+
+    def _maybe_evaluate_static(self, expr: Any) -> bool | None:
+        return self.node.env.truth(self.node.value, ask=self.node.env.known)
+
+    def evaluate_sym_node(self, node: SymbolicNode, *args: Any, **kwargs: Any) -> bool:
+        return node.guard_bool("", 0)
+
+
+def _lies(env: Symbols, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
+    """Whether the dimensions, innermost first, lie without gaps; those of one element anyhow; tensors of none all do."""
+    if any(env.equal(n, ZERO) for n in sizes):
+        return True
+    expected = ONE
+    for d in order:
+        if env.equal(sizes[d], ONE):
+            continue
+        if not env.equal(strides[d], expected):
+            return False
+        expected = expected * sizes[d]
+    return True
+
+
+def _floordiv(env: Symbols, a: Expr, b: Expr) -> Expr:
+    if env.equal(b, ZERO):
+        raise ZeroDivisionError("integer division or modulo by zero")
+    exact = divide(a, b)
+    if exact is not None:
+        return exact
+    if env.known(">=", a) and env.known(">=", b - a - 1):
+        return ZERO
+    if not env.at_least(b, 1):
+        a, b = -a, -b
+    if env.at_least(a, 0):
+        return a // b
+    return -((b - a - 1) // b)
+
+
+def _mod(env: Symbols, a: Expr, b: Expr) -> Expr:
+    if env.equal(b, ZERO):
+        raise ZeroDivisionError("integer division or modulo by zero")
+    if divide(a, b) is not None:
+        return ZERO
+    if env.known(">=", a) and env.known(">=", b - a - 1):
+        return a
+    if env.at_least(b, 1) and env.at_least(a, 0):
+        return a % b
+    return a - b * _floordiv(env, a, b)
+
+
+def _ratio(env: Symbols, op: str, args: Sequence[Any]) -> tuple[Expr, Expr] | None:
+    """The exact fraction of sums and products of sizes and floats of few binary digits."""
+    if op not in ("add", "sub", "mul", "truediv"):
+        return None
+    found = []
+    for a in args:
+        if isinstance(a, Real) and a.ratio is not None:
+            n, d = a.ratio
+        elif isinstance(a, float) and math.isfinite(a) and 0 < a.as_integer_ratio()[0] < 2**20:
+            n, d = map(Expr.of, a.as_integer_ratio())
+        else:
+            return None
+        if d.const is None or d.const > 2**20 or d.const & (d.const - 1):
+            return None  # rounded
+        found.append((n, d))
+    (n, d), (m, e) = found
+    if op == "truediv":
+        if m.const is None or m.const & (m.const - 1):
+            return (n * e, d * m) if d == e == ONE and env.known(">=", m - 1) else None
+        n, d = n * e, d * m
+    else:
+        n, d = (n * m, d * e) if op == "mul" else (n * e + m * d if op == "add" else n * e - m * d, d * e)
+    return (n, d) if env.known(">=", n) else None
+
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+}  # fmt: skip
+
+
+def _math(name: str) -> Callable[[SymbolicNode], SymbolicNode]:
+    def method(self: SymbolicNode) -> SymbolicNode:
+        return self.sym_float()._real(name)
+
+    return method
+
+
+for _name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log2"):
+    setattr(SymbolicNode, f"sym_{_name}", _math(_name))

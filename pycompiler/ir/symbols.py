@@ -1,0 +1,313 @@
+"""Symbolic sizes: torch's SymInt, SymFloat and SymBool over `ir.expr`, and what a compile assumes of them.
+
+In: hints (the sizes of the call that is compiled).  Out: `Symbols`, one compile's environment, which makes symbolic
+integers that torch's operators, fake tensors and the captured program compute with, and `relations`: the assumptions
+that a later call's sizes must meet.
+
+    symbols = Symbols()
+    s0 = symbols.new(8)                 # a torch.SymInt, at least 2, today 8
+    expr_of(s0 * 4 // s0)               # 4: normal forms cancel
+    bool(s0 > 1)                        # True: a fact
+    bool(s0 * 3 > 20), symbols.relations    # True, [s0 >= 7]: today's answer, assumed from now on
+
+A comparison is settled by facts (ranges of the symbols, what is assumed already), else by the hints; then it is assumed.
+A symbol of which the very value is asked (`int(s0)`) is assumed to be its hint: from then on it is that constant.
+`//` and `%` are Python's: made here only where the dividend is not negative and the divisor positive, but the normal
+form moves constants out of dividends (`(10 - s0) // 3` is `(1 - s0) // 3 + 3`).
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Any
+
+import torch
+
+from pycompiler.ir.expr import ZERO, Bound, Expr
+from pycompiler.ir.symbolic_node import HOLDS, Env, SymbolicNode, Truth, product
+
+_NOT = {"==": "!=", "!=": "=="}
+
+
+class Specialise(Exception):
+    """A stage needs `names` to be numbers: the frame is captured again with these symbols static."""
+
+    def __init__(self, names: Iterable[str], why: str) -> None:
+        self.names, self.why = tuple(names), why
+        super().__init__(f"{', '.join(self.names)} must be known: {why}")
+
+
+@dataclass(frozen=True)
+class Relation:
+    """`expr kind 0` (kinds: ==, !=, >=).  `place`: what the compile was at when it was assumed (`Symbols.place`)."""
+
+    kind: str
+    expr: Expr
+    place: Any = field(default=None, compare=False)
+
+    def holds(self, env: Env) -> bool:
+        return HOLDS[self.kind](self.expr.eval(env))
+
+    def __str__(self) -> str:
+        """Terms with negative coefficients stand on the right."""
+        left = right = ZERO
+        for mono, c in self.expr.terms:
+            term = product(mono) * c
+            left, right = (left + term, right) if c > 0 else (left, right - term)
+        return f"{left} {self.kind} {right}"
+
+
+class Symbols:
+    """One compile's symbols (see the module docstring).
+
+    `hints`: the value of each today; `facts`: (least, greatest or None) of each; `relations`: what is assumed, in order.
+    """
+
+    def __init__(self) -> None:
+        self.hints: dict[str, int] = {}
+        self.facts: dict[str, tuple[int, int | None]] = {}
+        self.ranges: dict[str, tuple[int, int | None]] = {}  # as declared
+        self.relations: list[Relation] = []
+        self.replaced: dict[str, Expr] = {}
+        self.place: Callable[[], Any] = lambda: None
+        self._known: dict[tuple[str, Expr], bool] = {}
+
+    # making ---------------------------------------------------------------------------------------------------
+    def new(self, hint: int, *, low: int = 2, high: int | None = None, name: str | None = None) -> torch.SymInt:
+        """A symbol that is `hint` today, and always from `low` (0 at least) to `high`."""
+        name = name or f"s{len(self.hints)}"
+        if name in self.hints or low < 0 or hint < low or (high is not None and hint > high):
+            raise ValueError(f"no symbol {name} of {hint} from {low} to {high}")
+        self.hints[name] = hint
+        self.facts[name] = self.ranges[name] = (low, high)
+        return self._symint(Expr.sym(name))
+
+    def int(self, expr: Expr | builtins.int) -> torch.SymInt | builtins.int:
+        expr = self.resolve(Expr.of(expr))
+        return self._symint(expr) if expr.const is None else expr.const
+
+    def _symint(self, expr: Expr) -> torch.SymInt:
+        node: Any = SymbolicNode(self, expr)
+        return torch.SymInt(node)
+
+    def declared(self) -> list[Relation]:
+        """The ranges of the symbols, as relations."""
+        found = []
+        for name, (low, high) in self.ranges.items():
+            found.append(Relation(">=", Expr.sym(name) - low))
+            if high is not None:
+                found.append(Relation(">=", high - Expr.sym(name)))
+        return found
+
+    # asking ---------------------------------------------------------------------------------------------------
+    def resolve(self, expr: Expr) -> Expr:
+        """The expression over what is left of the symbols."""
+        return expr.subst(self.replaced) if self.replaced and expr.const is None else expr
+
+    def hint(self, expr: Expr) -> builtins.int:
+        return expr.eval(self.hints)
+
+    def bounds(self, expr: Expr) -> Bound:
+        """The least and the greatest value that facts allow."""
+        shifted = expr.subst({n: Expr.sym(n) + low for n in expr.symbols if (low := self.facts[n][0])})
+        return shifted.bounds(
+            {n: high - low + 1 for n in expr.symbols for low, high in (self.facts[n],) if high is not None}
+        )
+
+    def known(self, kind: str, expr: Expr) -> bool | None:
+        """Whether `expr kind 0`, as far as facts tell."""
+        normal = self._normal(kind, self.resolve(expr))
+        if normal is None:
+            return kind == "!="
+        expr = normal
+        if expr.const is not None:
+            return HOLDS[kind](expr.const)
+        low, high = self.bounds(expr)
+        if kind == ">=":
+            if low is not None and low >= 0:
+                return True
+            if high is not None and high < 0:
+                return False
+        elif (low is not None and low > 0) or (high is not None and high < 0):
+            return kind == "!="
+        return self._known.get((kind, expr))
+
+    def decide(self, kind: str, expr: Expr) -> bool:
+        """Whether `expr kind 0`: what facts do not tell is as it is today, and assumed."""
+        known = self.known(kind, expr)
+        if known is not None:
+            return known
+        answer = HOLDS[kind](self.hint(expr))
+        if kind == ">=":
+            self._assume(">=", expr if answer else -expr - 1)
+        else:
+            self._assume(kind if answer else _NOT[kind], expr)
+        return answer
+
+    def equal(self, a: Expr, b: Expr) -> bool:
+        return self.decide("==", a - b)
+
+    def at_least(self, a: Expr, b: Expr | builtins.int) -> bool:
+        return self.decide(">=", a - b)
+
+    def pin(self, expr: Expr) -> builtins.int:
+        """The expression's value, from now on a constant."""
+        expr = self.resolve(expr)
+        if expr.const is None:
+            self._assume("==", expr - self.hint(expr))
+        return self.hint(expr)
+
+    def pin_all(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            self.pin(Expr.sym(name))
+
+    def is_static(self, name: str) -> bool:
+        return self.resolve(Expr.sym(name)).const is not None
+
+    def _normal(self, kind: str, expr: Expr) -> Expr | None:
+        """An equivalent expression of fewer factors; None when it cannot be 0."""
+        if expr.const is not None:
+            return expr
+        expr = self._without_factors(expr)
+        if kind == ">=":
+            expr = self._without_division(expr)
+            if expr.const is not None:
+                return expr
+        g = gcd(*(c for mono, c in expr.terms if mono))
+        if g == 0:
+            return expr
+        constant = sum(c for mono, c in expr.terms if not mono)
+        if kind != ">=":
+            if constant % g:
+                return None
+            g = g if expr.terms[-1][1] > 0 else -g
+        made = Expr.of(constant // g)
+        for mono, c in expr.terms:
+            made = made + (product(mono) * (c // g) if mono else 0)
+        return made
+
+    def _without_factors(self, expr: Expr) -> Expr:
+        """Without the symbols, positive ones, that are factors of all of it."""
+        monos = [list(mono) for mono, _ in expr.terms]
+        for atom in expr.terms[0][0]:
+            positive = atom.kind == "sym" and self.facts[atom.key][0] > 0
+            if positive and all(atom in mono for mono in monos):
+                for mono in monos:
+                    mono.remove(atom)
+        made = ZERO
+        for mono, (_, c) in zip(monos, expr.terms, strict=True):
+            made = made + product(mono) * c
+        return made
+
+    def _without_division(self, expr: Expr) -> Expr:
+        """`b // k >= c` is `b >= k*c`, and `a >= b // k` is `k*a + k > b`, where `k` is positive."""
+        for mono, c in expr.terms:
+            if len(mono) != 1 or mono[0].kind != "//" or c not in (1, -1):
+                continue
+            b, k = mono[0].args
+            if k.const is not None and k.const > 0:
+                rest = (expr - c * product(mono)) * k
+                return self._without_division(rest + b if c == 1 else rest + k - 1 - b)
+        return expr
+
+    def _assume(self, kind: str, expr: Expr) -> None:
+        normal = self._normal(kind, self.resolve(expr))
+        assert normal is not None
+        self.relations.append(Relation(kind, normal, self.place()))
+        self._known[kind, normal] = True
+        if kind == ">=":
+            opposite = self._normal(">=", -normal - 1)
+            assert opposite is not None
+            self._known[">=", opposite] = False
+            self._narrow(normal)
+        else:
+            self._known[_NOT[kind], normal] = False
+        if kind == "==":
+            self._replace(normal)
+
+    def _narrow(self, expr: Expr) -> None:
+        """The range of a symbol by an inequality in it alone."""
+        if len(expr.symbols) != 1:
+            return
+        (name,) = expr.symbols
+        factor, (low, high) = expr.coeff(name), self.facts[name]
+        if factor is None or factor.const not in (1, -1):
+            return
+        rest = (expr - factor * Expr.sym(name)).as_int()
+        if factor.const == 1:
+            self.facts[name] = (max(low, -rest), high)
+        else:
+            self.facts[name] = (low, rest if high is None else min(high, rest))
+
+    def _replace(self, expr: Expr) -> None:
+        """Solves `expr == 0` for a symbol that can be replaced by a number or by a multiple of another symbol."""
+        for name in sorted(expr.symbols, key=list(self.hints).index, reverse=True):
+            factor = expr.coeff(name)
+            if factor is None or factor.const not in (1, -1):
+                continue
+            rest = expr - factor * Expr.sym(name)
+            other = -rest if factor.const == 1 else rest
+            if other.const is None and not (len(other.terms) == 1 and all(a.kind == "sym" for a in other.terms[0][0])):
+                continue
+            if other.const is None and other.terms[0][1] < 0:
+                continue
+            self.replaced = {n: e.subst({name: other}) for n, e in self.replaced.items()} | {name: other}
+            if len(other.symbols) == 1 and other == Expr.sym(next(iter(other.symbols))):
+                (low, high), (low2, high2) = self.facts[name], self.facts[next(iter(other.symbols))]
+                highs = [h for h in (high, high2) if h is not None]
+                self.facts[next(iter(other.symbols))] = (max(low, low2), min(highs) if highs else None)
+            return
+
+    # conditions -----------------------------------------------------------------------------------------------
+    def truth(self, condition: Truth | bool, *, ask: Callable[[str, Expr], bool | None]) -> bool | None:
+        """The value of a condition whose relations `ask` answers (None: it does not know)."""
+        if isinstance(condition, bool):
+            return condition
+        if condition.kind == "not":
+            inner = self.truth(condition.args[0], ask=ask)
+            return None if inner is None else not inner
+        if condition.kind in ("and", "or"):
+            decides = condition.kind == "or"
+            found = []
+            for part in condition.args:
+                found.append(self.truth(part, ask=ask))
+                if found[-1] is decides:
+                    return decides
+            return None if None in found else not decides
+        return ask(condition.kind, condition.args[0])
+
+
+# expressions ----------------------------------------------------------------------------------------------------
+def expr_of(value: Any) -> Expr:
+    """The expression of an int or of one of our SymInts."""
+    if isinstance(value, torch.SymInt):
+        node = value.node
+        if not isinstance(node, SymbolicNode):
+            raise TypeError(f"not a symbol of ours: {value}")
+        if not node.is_int():
+            raise TypeError(f"not an integer: {value}")
+        return node.value  # type: ignore[no-any-return]
+    return Expr.of(value)
+
+
+def hint_of(value: Any) -> Any:
+    """The number that an int, float, bool or one of our symbolic values is today."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value.node.hint
+    return value
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether the value is a symbolic number that is no constant."""
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return False
+    return not value.node.is_constant()
+
+
+def symbols_of(value: Any) -> Symbols | None:
+    """The compile that a symbolic value belongs to."""
+    node = getattr(value, "node", None)
+    return node.env if isinstance(node, SymbolicNode) else None
