@@ -54,8 +54,10 @@ def _arg(f: Callable[..., Tensor]) -> Callable[[Tensor], tuple[Tensor, ...]]:
 
 
 def _welford(x: Tensor) -> tuple[Tensor, ...]:
-    mean = x.mean(-1)
-    return mean, (x - mean.unsqueeze(-1)).square().sum(-1)
+    near = x.mean(-1)
+    gaps = x - near.unsqueeze(-1)
+    rest = gaps.mean(-1)  # of equal numbers: what their rounded mean is away
+    return near + rest, (gaps.square().sum(-1) - gaps.sum(-1) * rest).clamp_min(0)
 
 
 # kind -> function of the values with all reduction dimensions flattened into the last

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.loops import Buffer, Loop
+from pycompiler.ir.loops import Buffer
 from pycompiler.lowering.body import Val, compute_dtype
 from pycompiler.lowering.elementwise import folded, lazy, stored
 from pycompiler.lowering.graph import Lowering
@@ -22,7 +22,6 @@ from pycompiler.lowering.values import Value, normal_dim, product, reshape
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Finish = Callable[[Val], Val]
-INLINED = 4  # operations of a loop that is repeated where it is read
 
 
 def dims_of(v: Value, dim: Any) -> tuple[int, ...]:
@@ -176,22 +175,6 @@ def moments(
     return mean, m2
 
 
-def start_of(low: Lowering, x: Value, dims: Sequence[int]) -> Value | None:
-    """The first element along `dims`, as 1 there: less it, equal numbers are zeros, whose moments are exact in any order.
-
-    None where a loop of more than a few operations makes x: the fold would no longer be part of that loop's kernel.
-    """
-    makers = [n for n in low.program.nodes if isinstance(n, Loop) and any(b.name == x.buffer for b in n.out)]
-    if any(len(n.body) > INLINED or n.reduction is not None or n.init is not None for n in makers):
-        return None
-    shape = tuple(Expr.of(1) if d in dims else n for d, n in enumerate(x.shape))
-    return Value(shape, x.dtype, x.device, emit=lambda body, i: x.load(body, i))
-
-
-def difference(x: Value, start: Value, compute: torch.dtype) -> Value:
-    return lazy(lambda v, s: v - s, x, start, dtype=compute)
-
-
 def spread(
     low: Lowering, x: Value, dim: Any, correction: Any, keepdim: bool, root: bool, fakes: Any, *, exact: bool = True
 ) -> Any:
@@ -205,8 +188,7 @@ def spread(
     if isinstance(correction, bool):
         correction = int(correction)
     compute = torch.float64 if exact and x.dtype == torch.float32 and x.device.type == "cpu" else compute_dtype(x.dtype)
-    start = start_of(low, x, dims) if exact and compute == compute_dtype(x.dtype) else None
-    mean, m2 = moments(low, x if start is None else difference(x, start, compute), dims, keepdim, fakes[0], compute)
+    mean, m2 = moments(low, x, dims, keepdim, fakes[0], compute)
     degrees: float = max(count.as_int() - correction, 0)
 
     def finish(v: Val) -> Val:
@@ -215,11 +197,7 @@ def spread(
     result = finished(low, m2, fakes[0], finish)
     if len(fakes) == 1:
         return result
-    if start is not None:
-        mean = lazy(lambda v, s: v + s, mean, reshape(start, mean.shape), dtype=compute)
-    return result, mean if x.dtype == mean.dtype and mean.buffer is not None else finished(
-        low, mean, fakes[1], lambda v: v
-    )
+    return result, finished(low, mean, fakes[1], lambda v: v) if x.dtype != mean.dtype else mean
 
 
 @lowering(aten.var.correction)

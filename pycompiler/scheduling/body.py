@@ -19,6 +19,8 @@ _SIMPLE = (
 WEIGHT: dict[str, int] = {**dict.fromkeys(_FREE, 0), **dict.fromkeys(_SIMPLE, 1), "truediv": 4, "reciprocal": 4,
                           "sqrt": 4, "rsqrt": 6}  # fmt: skip
 TRANSCENDENTAL_WEIGHT = 12
+CHEAP = 3  # arithmetic that is better repeated than stored
+FEW = 8  # a consumer of less than 1/FEW of the values is better off computing them
 
 
 def cost(loop: Loop) -> int:

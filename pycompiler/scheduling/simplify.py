@@ -1,14 +1,14 @@
-"""Rewrites of a program before fusion: dead nodes, welford as two passes, inlining of cheap producers.
+"""Rewrites of a program before fusion: dead nodes, folds as two passes, inlining of cheap producers.
 
 In: a `Program`.  Out: its nodes, fewer and fatter, in an order that respects dependencies.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 import torch
 
@@ -17,14 +17,13 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import loads, numel, space_of
 from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Op, Program, Ref
 from pycompiler.ir.verify import reads_of
-from pycompiler.scheduling.body import cost, inline, tidy
+from pycompiler.scheduling.body import CHEAP, FEW, cost, inline, tidy
 from pycompiler.scheduling.space import fresh_var, rewrite
 from pycompiler.scheduling.stores import candidates, readers_first
+from pycompiler.scheduling.two_passes import TWO_PASSES
 
 BODY_LIMIT = 160  # operations in a body after inlining
-CHEAP = 3  # arithmetic that is better repeated than stored
 CHEAP_USES = 4
-FEW = 8  # a consumer of less than 1/FEW of the values is better off computing them
 
 
 @dataclass
@@ -43,6 +42,22 @@ class Graph:
     def is_alone(self, node: Node) -> bool:
         """Whether nothing may be fused with a node."""
         return not self.alone.isdisjoint(node.origin)
+
+    def repeatable(self, node: Node) -> TypeGuard[Loop]:
+        """Pointwise, one result with one writer; what it reads is never overwritten later."""
+        if not isinstance(node, Loop) or node.reduction or node.init or node.store_mode != "set" or len(node.out) != 1:
+            return False
+        name = node.out[0].name
+        if self.is_alone(node) or len(self.writers[name]) != 1 or not self.readers[name]:
+            return False
+        return not any(self.overwritten(b) for b, _ in loads(node))
+
+    def overwritten(self, name: str) -> bool:
+        """Whether the buffer changes after somebody may have read it."""
+        writers = self.writers[name]
+        return any(isinstance(w, Extern) and name in w.mutates for w in writers) or (
+            name in self.kept and bool(writers) and all(getattr(w, "init", None) == name for w in writers)
+        )
 
     def index(self) -> Graph:
         self.writers, self.readers = defaultdict(list), defaultdict(list)
@@ -120,110 +135,6 @@ def split_reductions(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes)
 
 
-def _buffer(
-    graph: Graph, name: str, dtype: torch.dtype, dims: list[tuple[str, Expr]], device: torch.device
-) -> tuple[Buffer, Expr]:
-    """A fresh contiguous buffer over `dims` and the index that stores into it."""
-    stride, at, strides = Expr.of(1), Expr.of(0), []
-    for v, n in reversed(dims):
-        strides.append(stride)
-        at = at + Expr.sym(v) * stride
-        stride = stride * n
-    buffer = Buffer(name, dtype, tuple(n for _, n in dims), tuple(reversed(strides)), device)
-    graph.buffers[name] = buffer
-    return buffer, at
-
-
-def _twice(graph: Graph, node: Loop, name: str) -> tuple[list[Loop], Loop]:
-    """(nodes to add, `node` with a value that is cheap to compute twice)."""
-    folded = set(node.reduction.vars) if node.reduction is not None else set()
-    if cost(node) <= CHEAP and sum(not folded.isdisjoint(at.symbols) for _, at in loads(node)) <= 1:
-        return [], node
-    dims, dtype = space_of(node), node.body[node.results[0]].dtype
-    whole, at = _buffer(graph, f"{name}_x", dtype, dims, node.out[0].device)
-    vars_, ranges = tuple(v for v, _ in dims), tuple(n for _, n in dims)
-    stored = replace(node, out=(whole,), vars=vars_, ranges=ranges, store_index=(at,), reduction=None)
-    return [stored], replace(node, body=(Op("load", (), dtype, (whole.name, at)),), results=(0,))
-
-
-def _welford(graph: Graph, node: Loop) -> list[Loop]:
-    """mean = sum(x)/n, then m2 = sum((x - mean)^2), which loses nothing to cancellation."""
-    reduction = node.reduction
-    assert reduction is not None
-    mean, m2 = node.out
-    dtype = node.body[node.results[0]].dtype
-    count = math.prod(reduction.ranges, start=Expr.of(1))
-    outer = space_of(node)[: len(node.vars)]
-    total, total_at = _buffer(graph, f"{mean.name}_sum", dtype, outer, mean.device)
-    made, value = _twice(graph, node, mean.name)
-    fold = replace(reduction, kind="sum")
-    made.append(replace(value, out=(total,), store_index=(total_at,), reduction=fold))
-    divide: tuple[Op, ...] = (
-        Op("load", (), dtype, (total.name, total_at)),
-        Op("index", (), torch.int64, (count,)),
-        Op("cast", (1,), dtype),
-        Op("truediv", (0, 2), dtype),
-    )
-    if count.is_const:
-        divide = (divide[0], Op("const", (), dtype, (float(count.as_int()),)), Op("truediv", (0, 1), dtype))
-    at = node.store_index
-    made.append(Loop((mean,), node.vars, node.ranges, divide, (len(divide) - 1,), at[:1], origin=node.origin))
-    k = len(value.body)
-    square = (
-        *value.body,
-        Op("load", (), dtype, (mean.name, at[0])),
-        Op("sub", (value.results[0], k), dtype),
-        Op("mul", (k + 1, k + 1), dtype),
-    )
-    made.append(replace(value, out=(m2,), body=square, results=(k + 2,), store_index=at[1:], reduction=fold))
-    return made
-
-
-def _argument(graph: Graph, node: Loop) -> list[Loop]:
-    """The extreme, then the least position of what equals it (or, a NaN winning, is a NaN)."""
-    reduction = node.reduction
-    assert reduction is not None
-    points = numel(list(zip(reduction.vars, reduction.ranges, strict=True)))
-    if points is None or points >= 2**31:
-        return [node]
-    (out,), dtype, outer = node.out, node.body[node.results[0]].dtype, space_of(node)[: len(node.vars)]
-    if dtype == torch.bool:
-        body = (*node.body, Op("cast", (node.results[0],), torch.int32))
-        return _argument(graph, replace(node, body=body, results=(len(body) - 1,)))
-    best, best_at = _buffer(graph, f"{out.name}_best", dtype, outer, out.device)
-    first, first_at = _buffer(graph, f"{out.name}_first", torch.int32, outer, out.device)
-    made, value = _twice(graph, node, out.name)
-    made.append(
-        replace(value, out=(best,), store_index=(best_at,), reduction=replace(reduction, kind=reduction.kind[3:]))
-    )
-    position, stride = Expr.of(0), Expr.of(1)
-    for v, n in zip(reversed(reduction.vars), reversed(reduction.ranges), strict=True):
-        position, stride = position + Expr.sym(v) * stride, stride * n
-    k, x = len(value.body), value.results[0]
-    search = [
-        *value.body,
-        Op("load", (), dtype, (best.name, best_at)),
-        Op("eq", (x, k), torch.bool),
-        Op("isnan", (x,), torch.bool),
-        Op("or", (k + 1, k + 2), torch.bool),
-        Op("index", (), torch.int32, (position,)),
-        Op("const", (), torch.int32, (points,)),
-        Op("where", (k + 3, k + 4, k + 5), torch.int32),
-    ]
-    fold = replace(reduction, kind="min")
-    made.append(
-        replace(value, out=(first,), body=tuple(search), results=(k + 6,), store_index=(first_at,), reduction=fold)
-    )
-    wide = (Op("load", (), torch.int32, (first.name, first_at)), Op("cast", (0,), torch.int64))
-    made.append(Loop((out,), node.vars, node.ranges, wide, (1,), node.store_index, origin=node.origin))
-    return made
-
-
-TWO_PASSES: dict[str, Callable[[Graph, Loop], list[Loop]]] = {
-    "welford": _welford, "argmax": _argument, "argmin": _argument,
-}  # fmt: skip
-
-
 # What a fold over nothing gives.
 IDENTITY: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1}
 
@@ -254,11 +165,11 @@ def inline_all(graph: Graph) -> Graph:
             readers[name].add(k)
     for k in reversed(nodes):  # last first: what a consumer then reads is offered to it in turn
         producer = nodes[k]
-        if isinstance(producer, Loop) and _repeatable(graph, producer):
+        if graph.repeatable(producer):
             _repeat_for_few(graph, nodes, readers, producer)
     for k in range(len(graph.nodes)):
         producer = nodes[k]
-        if not isinstance(producer, Loop) or not _repeatable(graph, producer):
+        if not graph.repeatable(producer):
             continue
         name = producer.out[0].name
         if name in graph.kept:
@@ -277,16 +188,6 @@ def inline_all(graph: Graph) -> Graph:
             readers[read].discard(k)
         del nodes[k]
     return replace(graph, nodes=[nodes[k] for k in sorted(nodes)])
-
-
-def _repeatable(graph: Graph, loop: Loop) -> bool:
-    """Pointwise, one result with one writer; what it reads is never overwritten later."""
-    if loop.reduction or loop.init or loop.store_mode != "set" or len(loop.out) != 1 or graph.is_alone(loop):
-        return False
-    name = loop.out[0].name
-    if len(graph.writers[name]) != 1 or not graph.readers[name]:
-        return False
-    return not any(_overwritten(graph, b) for b, _ in loads(loop))
 
 
 def _repeat_for_few(graph: Graph, nodes: dict[int, Node], readers: dict[str, set[int]], producer: Loop) -> None:
@@ -308,18 +209,6 @@ def _repeat_for_few(graph: Graph, nodes: dict[int, Node], readers: dict[str, set
             readers[name].discard(u)
             for read in set(reads_of(loop)):
                 readers[read].add(u)
-
-
-def _overwritten(graph: Graph, name: str) -> bool:
-    """Whether the buffer changes after somebody may have read it."""
-    writers = graph.writers[name]
-    return any(isinstance(w, Extern) and name in w.mutates for w in writers) or (
-        name in graph.kept and _is_input(graph, name) and bool(writers)
-    )
-
-
-def _is_input(graph: Graph, name: str) -> bool:
-    return bool(graph.writers[name]) and all(getattr(w, "init", None) == name for w in graph.writers[name])
 
 
 def _inlined(graph: Graph, producer: Loop, name: str, users: list[Node]) -> list[Loop] | None:

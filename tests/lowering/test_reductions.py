@@ -202,3 +202,30 @@ def test_equal_numbers_do_not_vary(dtype, n):
 
     for result in pycompiler.compile(fn)(x, x.contiguous()):
         assert not result.any(), result
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 3e4])
+def test_equal_numbers_are_normalised_to_zero(dtype, scale):
+    """Whatever makes them, and in rows of any length: what their rounded mean was away came out as up to 1."""
+    for n in (3, 7, 108, 1000):
+        start = torch.randn(5, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) * scale
+        x = start.to(dtype).expand(5, n).contiguous()
+
+        def fn(x, n=n):
+            made = F.gelu(x) / 7  # which are not at hand before the moments
+            norms = F.layer_norm(x, (n,)), F.layer_norm(x + x, (n,)), F.layer_norm(made, (n,))
+            images = x.view(1, 5, n)
+            norms += F.group_norm(images, 5), F.instance_norm(images), F.batch_norm(images, None, None, training=True)
+            return *norms, torch.var_mean(x, 1)[0], torch.var_mean(x.t().contiguous(), 0)[0], x.std(1)
+
+        for result in pycompiler.compile(fn, dynamic=False)(x):
+            assert not result.any(), result
+
+
+def test_normalised_beside_a_far_first_number():
+    """The first number is no better a start than another one where it lies far off."""
+    x = torch.randn(4, 1024, generator=torch.Generator().manual_seed(0))
+    x[:, 0] = torch.tensor([1e4, -1e6, 1e8, 3.0])
+    exact = F.layer_norm(x.double(), (1024,))
+    assert (pycompiler.compile(F.layer_norm)(x, (1024,)).double() - exact).abs().max() < 1e-5

@@ -1,0 +1,214 @@
+"""Reductions that do not vectorise as two that do: moments, and extremes with their positions.
+
+In: a graph and a fold of it.  Out: the loops instead of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from pycompiler.ir.expr import ZERO, Expr
+from pycompiler.ir.kernel import loads, numel, space_of
+from pycompiler.ir.loops import Buffer, Extern, Loop, Op
+from pycompiler.scheduling.body import CHEAP, FEW, cost
+from pycompiler.scheduling.space import rewrite
+
+if TYPE_CHECKING:
+    from pycompiler.scheduling.simplify import Graph
+
+# Digits of a float's mantissa.
+DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+FAR = 4  # loops from a fold to where its values come from, that are looked at
+
+
+def _buffer(
+    graph: Graph, name: str, dtype: torch.dtype, dims: list[tuple[str, Expr]], device: torch.device
+) -> tuple[Buffer, Expr]:
+    """A fresh contiguous buffer over `dims` and the index that stores into it."""
+    stride, at, strides = Expr.of(1), Expr.of(0), []
+    for v, n in reversed(dims):
+        strides.append(stride)
+        at = at + Expr.sym(v) * stride
+        stride = stride * n
+    buffer = Buffer(name, dtype, tuple(n for _, n in dims), tuple(reversed(strides)), device)
+    graph.buffers[name] = buffer
+    return buffer, at
+
+
+def _twice(graph: Graph, node: Loop, name: str) -> tuple[list[Loop], Loop]:
+    """(nodes to add, `node` with a value that is cheap to compute twice)."""
+    folded = set(node.reduction.vars) if node.reduction is not None else set()
+    if cost(node) <= CHEAP and sum(not folded.isdisjoint(at.symbols) for _, at in loads(node)) <= 1:
+        return [], node
+    dims, dtype = space_of(node), node.body[node.results[0]].dtype
+    whole, at = _buffer(graph, f"{name}_x", dtype, dims, node.out[0].device)
+    vars_, ranges = tuple(v for v, _ in dims), tuple(n for _, n in dims)
+    stored = replace(node, out=(whole,), vars=vars_, ranges=ranges, store_index=(at,), reduction=None)
+    return [stored], replace(node, body=(Op("load", (), dtype, (whole.name, at)),), results=(0,))
+
+
+def _sums_equal_numbers(node: Loop, count: Expr) -> bool:
+    """Whether the sum of `count` equal numbers is exact: they are of a type with fewer digits than it is made in."""
+    result = node.body[node.results[0]]
+    source = node.body[result.args[0]].dtype if result.name == "cast" else result.dtype
+    spare = DIGITS.get(result.dtype, 0) - DIGITS.get(source, DIGITS[torch.float64])
+    return count.is_const and spare >= 0 and count.as_int() <= 2**spare
+
+
+def _at_hand(graph: Graph, loop: Loop, far: int = FAR) -> bool:
+    """Whether a few values of the loop can be had before the rest: what it reads is in memory, or cheap to repeat."""
+    if cost(loop) > CHEAP:
+        return False
+    writers = [w for name in {name for name, _ in loads(loop)} for w in graph.writers[name]]
+    return all(
+        isinstance(w, Extern) or (far > 0 and graph.repeatable(w) and _at_hand(graph, w, far - 1)) for w in writers
+    )
+
+
+class Moments:
+    """mean = sum(x)/n, then m2 = sum((x - mean)^2), which loses nothing to cancellation.
+
+    The rounded sum of equal numbers has another mean, from which they are all away: normalised, by 1.  So, unless that
+    sum is exact, the numbers are summed up less the first of them, where that is at hand before the others; else the
+    second pass adds up what they are away as well, and both results are corrected by the average of that.
+    """
+
+    def __init__(self, graph: Graph, node: Loop) -> None:
+        assert node.reduction is not None
+        self.graph, self.node, self.dtype = graph, node, node.body[node.results[0]].dtype
+        self.count = math.prod(node.reduction.ranges, start=Expr.of(1))
+        self.made, self.value = _twice(graph, node, node.out[0].name)
+        self.fold = replace(node.reduction, kind="sum")
+
+    def loops(self) -> list[Loop]:
+        (mean, m2), (mean_at, m2_at) = self.node.out, self.node.store_index
+        if _sums_equal_numbers(self.node, self.count):
+            self.finished(mean, mean_at, self.average(self.folded("sum")))
+            self.folded_into(m2, m2_at, self.apart(mean.name, mean_at, square=True))
+        elif not self.made and self.is_long() and _at_hand(self.graph, self.node):
+            start = self.start()
+            average = self.average(self.folded("sum", self.apart(*start)))
+            self.finished(mean, mean_at, self.plus(average, start))
+            self.folded_into(m2, m2_at, self.apart(mean.name, mean_at, square=True))
+        else:
+            near = self.buffer("near")
+            self.finished(*near, self.average(self.folded("sum")))
+            at = near[0].name, near[1]
+            rest, square = self.folded("rest", self.apart(*at)), self.folded("square", self.apart(*at, square=True))
+            average = self.average(rest)
+            self.finished(mean, mean_at, self.plus(average, at))
+            self.finished(m2, m2_at, self.corrected(average, square))
+        return self.made
+
+    def is_long(self) -> bool:
+        return not self.count.is_const or self.count.as_int() >= FEW
+
+    # ---- loops ---------------------------------------------------------------------------------------------------
+
+    def buffer(self, name: str) -> tuple[Buffer, Expr]:
+        dims = space_of(self.node)[: len(self.node.vars)]
+        return _buffer(self.graph, f"{self.node.out[0].name}_{name}", self.dtype, dims, self.node.out[0].device)
+
+    def folded(self, name: str, body: tuple[Op, ...] = ()) -> tuple[str, Expr]:
+        out, at = self.buffer(name)
+        self.folded_into(out, at, body)
+        return out.name, at
+
+    def folded_into(self, out: Buffer, at: Expr, body: tuple[Op, ...]) -> None:
+        """The sum of a body's last value; of the numbers themselves without a body."""
+        result = len(body) - 1 if body else self.value.results[0]
+        loop = replace(self.value, out=(out,), body=body or self.value.body, results=(result,), store_index=(at,))
+        self.made.append(replace(loop, reduction=self.fold))
+
+    def finished(self, out: Buffer, at: Expr, body: tuple[Op, ...]) -> None:
+        node = self.node
+        self.made.append(Loop((out,), node.vars, node.ranges, body, (len(body) - 1,), (at,), origin=node.origin))
+
+    def start(self) -> tuple[str, Expr]:
+        """The first of the numbers."""
+        out, at = self.buffer("start")
+        node = self.node
+        first = replace(node, out=(out,), store_index=(at,), reduction=None)
+        dims = space_of(node)[: len(node.vars)]
+        self.made.append(rewrite(first, dict.fromkeys(self.fold.vars, ZERO), dims, dict(dims)))
+        return out.name, at
+
+    # ---- bodies --------------------------------------------------------------------------------------------------
+
+    def average(self, total: tuple[str, Expr]) -> tuple[Op, ...]:
+        load = Op("load", (), self.dtype, total)
+        if self.count.is_const:
+            count = Op("const", (), self.dtype, (float(self.count.as_int()),))
+            return load, count, Op("truediv", (0, 1), self.dtype)
+        index = Op("index", (), torch.int64, (self.count,))
+        return load, index, Op("cast", (1,), self.dtype), Op("truediv", (0, 2), self.dtype)
+
+    def apart(self, name: str, at: Expr, *, square: bool = False) -> tuple[Op, ...]:
+        """What a number is away from an element, or the square of it."""
+        k, x = len(self.value.body), self.value.results[0]
+        gap = (*self.value.body, Op("load", (), self.dtype, (name, at)), Op("sub", (x, k), self.dtype))
+        return (*gap, Op("mul", (k + 1, k + 1), self.dtype)) if square else gap
+
+    def plus(self, average: tuple[Op, ...], element: tuple[str, Expr]) -> tuple[Op, ...]:
+        k = len(average)
+        return (*average, Op("load", (), self.dtype, element), Op("add", (k - 1, k), self.dtype))
+
+    def corrected(self, average: tuple[Op, ...], square: tuple[str, Expr]) -> tuple[Op, ...]:
+        """`square` less the total of which `average` is the average times it, which is no less than 0 but for rounding."""
+        k, dtype = len(average), self.dtype
+        less = (Op("mul", (0, k - 1), dtype), Op("load", (), dtype, square), Op("sub", (k + 1, k), dtype))
+        return (*average, *less, Op("const", (), dtype, (0.0,)), Op("maximum", (k + 2, k + 3), dtype))
+
+
+def _welford(graph: Graph, node: Loop) -> list[Loop]:
+    return Moments(graph, node).loops()
+
+
+def _argument(graph: Graph, node: Loop) -> list[Loop]:
+    """The extreme, then the least position of what equals it (or, a NaN winning, is a NaN)."""
+    reduction = node.reduction
+    assert reduction is not None
+    points = numel(list(zip(reduction.vars, reduction.ranges, strict=True)))
+    if points is None or points >= 2**31:
+        return [node]
+    (out,), dtype, outer = node.out, node.body[node.results[0]].dtype, space_of(node)[: len(node.vars)]
+    if dtype == torch.bool:
+        body = (*node.body, Op("cast", (node.results[0],), torch.int32))
+        return _argument(graph, replace(node, body=body, results=(len(body) - 1,)))
+    best, best_at = _buffer(graph, f"{out.name}_best", dtype, outer, out.device)
+    first, first_at = _buffer(graph, f"{out.name}_first", torch.int32, outer, out.device)
+    made, value = _twice(graph, node, out.name)
+    made.append(
+        replace(value, out=(best,), store_index=(best_at,), reduction=replace(reduction, kind=reduction.kind[3:]))
+    )
+    position, stride = Expr.of(0), Expr.of(1)
+    for v, n in zip(reversed(reduction.vars), reversed(reduction.ranges), strict=True):
+        position, stride = position + Expr.sym(v) * stride, stride * n
+    k, x = len(value.body), value.results[0]
+    search = [
+        *value.body,
+        Op("load", (), dtype, (best.name, best_at)),
+        Op("eq", (x, k), torch.bool),
+        Op("isnan", (x,), torch.bool),
+        Op("or", (k + 1, k + 2), torch.bool),
+        Op("index", (), torch.int32, (position,)),
+        Op("const", (), torch.int32, (points,)),
+        Op("where", (k + 3, k + 4, k + 5), torch.int32),
+    ]
+    fold = replace(reduction, kind="min")
+    made.append(
+        replace(value, out=(first,), body=tuple(search), results=(k + 6,), store_index=(first_at,), reduction=fold)
+    )
+    wide = (Op("load", (), torch.int32, (first.name, first_at)), Op("cast", (0,), torch.int64))
+    made.append(Loop((out,), node.vars, node.ranges, wide, (1,), node.store_index, origin=node.origin))
+    return made
+
+
+TWO_PASSES: dict[str, Callable[[Graph, Loop], list[Loop]]] = {
+    "welford": _welford, "argmax": _argument, "argmin": _argument,
+}  # fmt: skip
