@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from kernel_harness import compile_plan, lowered, run_plan
 
 import pycompiler
+from pycompiler.codegen.cpp import generate
+from pycompiler.ir.checked import within
 
 N = 40_000
 
@@ -110,3 +113,25 @@ def test_a_fixed_number_of_threads_repeats_bit_for_bit() -> None:
     first = run_plan(plan, [x], 2)
     for _ in range(5):
         assert all(torch.equal(a, b) for a, b in zip(first, run_plan(plan, [x], 2), strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("shape", [(N,), (8, N // 8), (N // 8, 8)])
+def test_values_out_of_range_are_noticed_by_vector_loops(shape: tuple[int, ...], threads: int) -> None:
+    """They were found element by element: the loop was no vector loop, and ten times slower."""
+    p, t = torch.rand(shape), torch.rand(shape)
+
+    def loss(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return (within(p, "unit input") - within(t, "unit target")).exp()
+
+    for fn in (loss, lambda p, t: loss(p, t).sum(), lambda p, t: loss(p, t).sum(0)):
+        plan, made = compile_plan(lowered(fn, [p, t]))
+        pragmas = re.findall(r"#pragma omp simd.*", generate(made).text)
+        assert any("wrong" in pragma for pragma in pragmas)
+        torch.testing.assert_close(run_plan(plan, [p, t], threads)[0], fn(p, t))
+        for k, text in enumerate(["all elements of input", "all elements of target"]):
+            for at in (0, N // 2, N - 1):
+                bad = [p.clone(), t.clone()]
+                bad[k].view(-1)[at] = 1.5
+                with pytest.raises(RuntimeError, match=text):
+                    run_plan(plan, bad, threads)

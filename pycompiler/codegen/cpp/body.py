@@ -64,6 +64,7 @@ class Context:
     column_at: dict[str, str] = field(default_factory=dict)  # position in the array of a column fold
     staged: dict[tuple[str, Expr], str] = field(default_factory=dict)  # loads that a tile holds -> place in it
     scalar_only: bool = False  # something in the pass cannot be vectorised
+    flags: dict[str, int] = field(default_factory=dict)  # checks of values in the pass -> what they report
 
     def index(self, e: Expr, local: Mapping[str, str] | None = None) -> str:
         return c_index(e, {**self.names, **local} if local else self.names, self.ranges)
@@ -180,11 +181,23 @@ class BodyWriter:
         """A checked index: its value is in range from here on."""
         size: Expr = op.attrs[0]
         value = self.value[op.args[0]]
+        if size == 1 and not INDEX_RULES[op.attrs[1]].wraps and self.scope_for([value], []) is not self.c.row:
+            return self.flagged(value, error_site(op))
         call = "pyc_wrap_index" if INDEX_RULES[op.attrs[1]].wraps else "pyc_index"
         text = f"{call}({value}, {self.c.index(size, self.local(size))}, {error_site(op)}, &error)"
         scope = self.scope_for([value], [size])
         self.may_fail(scope)
         return self.define((text,), text, "int64_t", scope)
+
+    def flagged(self, value: str, site: int) -> str:
+        """An index that can only be 0: a vector loop notes whether another one was there, and its end reports it."""
+        if ("flag", value, site) not in self.inside.known:
+            flag = self.c.function.fresh("wrong")
+            self.inside.lines.append(f"{flag} |= {value} != 0;")
+            self.inside.known["flag", value, site] = flag
+            self.c.flags[flag] = site
+            self.c.function.may_fail = True
+        return "0"
 
     def load(self, op: Op) -> str:
         kept = self.kept(op)

@@ -274,7 +274,7 @@ class NestWriter:
         """One pass: row values, then the inner loop, then the folds that it completes.  Without inner loops all values are
         of the row, in order."""
         c = self.context
-        c.scalar_only = False
+        c.scalar_only, c.flags = False, {}
         inside = Scope() if self.inner_loops else c.row
         current, inner = Pass(inside), list[Stage]()
         for s in stages:
@@ -286,6 +286,10 @@ class NestWriter:
                 inner.append(s)
         for s in inner:
             self.write_inner(s, current)
+        for flag, site in c.flags.items():
+            current.before.append(f"int32_t {flag} = 0;")
+            current.clauses.append(f"reduction(|:{flag})")
+            current.after.append(f"if ({flag}) pyc_index(1, 1, {site}, &error);")
         if inner:
             self.close_pass(current)
             for name in (n for s in inner if s.role == "point" for n in s.outputs):
