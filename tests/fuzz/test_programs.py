@@ -106,6 +106,36 @@ def test_unsteady_programs_are_told_apart() -> None:
     assert compare(steady, compiler=wrong).kind == "differs"
 
 
+def eager_with(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    return altered(lambda r, a: (change(r[0]),))
+
+
+def of_one(line: str, leaf: str) -> Program:
+    return Program(1, (f"a0 = {leaf}",), ("x0 = a0",), (line,), ("t0",))
+
+
+def test_few_digits_that_come_to_be_equal_are_unsteady() -> None:
+    """One of a bfloat16's neighbours is equal: not each run that rounds otherwise hits it."""
+    p = of_one("t0 = F.log_softmax(x0, -1) == F.log_softmax(x0.flip(0), -1)", "data(5, 14, 9, dtype=torch.bfloat16)")
+    make, fn = p.load()
+    (equal,) = fn(*make()[1])
+    (x,) = make()[1]
+    near = (torch.log_softmax(x, -1) - torch.log_softmax(x.flip(0), -1)).abs() < 0.02
+    assert near.sum() > equal.sum()
+    assert compare(p, compiler=eager_with(lambda t: near)).kind == "unsteady"
+    assert compare(p, compiler=eager_with(lambda t: ~t)).kind == "differs"
+
+
+def test_as_many_values_as_rounding_leaves_are_unsteady() -> None:
+    """How many are positive of what is left of a difference; a count that no rounding leads to is a finding."""
+    p = of_one("t0 = (r := x0 * 0.1 + x0 * 0.2 - x0 * 0.3)[r > 0]", "data(3, 1, dtype=torch.float64)")
+    other = eager_with(lambda t: t[:0] if t.numel() else t.new_ones(1))
+    assert compare(p, compiler=other).kind == "unsteady"
+    assert compare(p, compiler=eager_with(lambda t: t.new_ones(2))).kind == "differs"
+    steady = of_one("t0 = x0[x0 > 0]", "data(3, 1, dtype=torch.float64)")
+    assert compare(steady, compiler=other).kind == "differs"
+
+
 def test_programs_are_cut_down() -> None:
     def fails(p: Program) -> bool:
         make, fn = p.load()
