@@ -15,6 +15,7 @@ __version__: str
 Mode = Literal["compile", "run", "eager", "error"]
 EntryKind = Literal["function", "plan", "eager"]
 Level = Literal["offsets", "c_abi", "slow"]
+Sign = Literal["events", "versions", "nothing"]
 # (position of the entry in `CompiledFunction.entries`, index of a guard that fails; the number of guards stands for an
 # input source that cannot be read)
 Reason = tuple[int, int]
@@ -152,6 +153,13 @@ def pause_hook() -> None:
 def resume_hook() -> None: ...
 def set_fast_guards(on: bool) -> bool:
     """Turns the fast path of guards on or off, for all callables; returns whether this interpreter supports it."""
+
+def force_dict_sign(sign: Sign | None) -> Sign:
+    """By what the fast path learns that a dict changed, for trees built from now on; None: the best that works here.
+    Returns what is in force."""
+
+def watched_dicts() -> int:
+    """How many dicts call back when they change, for guards that rely on it."""
 
 def force_tensor_level(level: Level) -> Level:
     """Caps how tensors are read, for guards built from now on; returns the level in force."""

@@ -16,6 +16,7 @@ mod plan;
 mod signature;
 mod tensor_view;
 
+use ffi::dict_probe::{self, Sign};
 use ffi::object::{type_error, value_error, Obj, Owned};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -86,6 +87,29 @@ fn set_fast_guards(on: bool) -> bool {
     guard::tree::fast_guards_supported()
 }
 
+const SIGNS: &[(&str, Sign)] = &[("events", Sign::Event), ("versions", Sign::Version), ("nothing", Sign::Nothing)];
+
+/// By what the fast path of guards learns that a dict changed ("events", "versions", "nothing"), for trees built from now
+/// on; None: the best that works here.  Returns what is in force.
+#[pyfunction]
+fn force_dict_sign(sign: Option<&str>) -> PyResult<&'static str> {
+    let wanted = match sign.map(|sign| SIGNS.iter().find(|(name, _)| *name == sign)) {
+        None => None,
+        Some(Some((_, sign))) => Some(*sign),
+        Some(None) => {
+            return Err(value_error("unknown sign of a dict's change; known: events, versions, nothing").into())
+        }
+    };
+    let got = dict_probe::force(wanted);
+    Ok(SIGNS.iter().find(|(_, sign)| *sign == got).map_or("", |(name, _)| name))
+}
+
+/// How many dicts call back when they change, for guards that rely on it.
+#[pyfunction]
+fn watched_dicts() -> usize {
+    ffi::dict_events::watched()
+}
+
 const LEVELS: &[(&str, tensor_view::Level)] = &[
     ("offsets", tensor_view::Level::Offsets),
     ("c_abi", tensor_view::Level::CAbi),
@@ -152,6 +176,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(pause_hook, m)?)?;
     m.add_function(wrap_pyfunction!(resume_hook, m)?)?;
     m.add_function(wrap_pyfunction!(set_fast_guards, m)?)?;
+    m.add_function(wrap_pyfunction!(force_dict_sign, m)?)?;
+    m.add_function(wrap_pyfunction!(watched_dicts, m)?)?;
     m.add_function(wrap_pyfunction!(force_tensor_level, m)?)?;
     m.add_function(wrap_pyfunction!(tensor_probe, m)?)?;
     m.add_function(wrap_pyfunction!(guard_kinds, m)?)?;

@@ -17,7 +17,17 @@ from pycompiler import _native
 from pycompiler.ir.guards import Guard, TensorSpec, first_failure, global_state
 from pycompiler.ir.source import GLOBALS, Scope, Source, const, local
 
-pytestmark = pytest.mark.skipif(not _native.set_fast_guards(True), reason="dicts of this CPython have no versions")
+pytestmark = pytest.mark.skipif(not _native.set_fast_guards(True), reason="dicts of this CPython tell of no change")
+SIGNS = [sign for sign in ("events", "versions") if _native.force_dict_sign(sign) == sign]  # type: ignore[arg-type]
+_native.force_dict_sign(None)
+
+
+@pytest.fixture(autouse=True, params=SIGNS)
+def dict_sign(request: pytest.FixtureRequest) -> Iterator[None]:
+    assert _native.force_dict_sign(request.param) == request.param
+    yield
+    _native.force_dict_sign(None)
+
 
 X = local("x")
 

@@ -14,7 +14,9 @@
 mod access;
 pub mod aten;
 pub mod callable;
+pub mod dict_events;
 mod dict_keys;
+pub mod dict_probe;
 pub mod frame;
 pub mod mro;
 pub mod object;

@@ -3,7 +3,7 @@
 //! A `Word` may be read only while the object that it lies in lives.  `guard/fast.rs` orders words so that each one is read
 //! after the words that prove it alive; the versions of types are held by strong references.
 
-use super::object::{clear_error, Obj, Owned, Raised, Res};
+use super::object::{clear_error, Obj, Owned, Raised};
 use pyo3::ffi::*;
 use std::mem::offset_of;
 use std::ptr::null_mut;
@@ -12,6 +12,13 @@ use std::ptr::null_mut;
 pub struct Word {
     at: usize,
     want: usize,
+}
+
+impl Word {
+    /// Whether both had the same value.
+    pub fn had_value_of(self, other: Word) -> bool {
+        self.want == other.want
+    }
 }
 
 #[inline]
@@ -39,7 +46,7 @@ fn word(at: usize) -> Word {
     Word { at, want: read(at) }
 }
 
-/// The version of a dict: unique to this dict in this state, for every mutation takes a new one.
+/// The version of a dict: unique to this dict in this state, for every mutation takes a new one (where `dict_probe` says so).
 pub fn dict_version(dict: Obj) -> Word {
     word(dict.id() + offset_of!(PyDictObject, ma_used) + size_of::<usize>())
 }
@@ -144,66 +151,6 @@ pub fn class_is_fixed(o: Obj) -> bool {
         let ty = Py_TYPE(o.ptr());
         PyType_HasFeature(ty, Py_TPFLAGS_IMMUTABLETYPE) != 0 && PyModule_Check(o.ptr()) == 0
     }
-}
-
-// Every way to change a dict, by name, applied to `d`; and an instance that shares keys, changed through attributes.
-const PROBE: &std::ffi::CStr = c"
-import types
-class Thing:
-    def __init__(self):
-        self.a = 1; self.b = 2
-class Sub(dict): pass
-def store(o, v):
-    o.a = v
-def plain():
-    d = {'a': 1, 'b': 2}
-    return d, [lambda: d.__setitem__('a', 3), lambda: d.__setitem__('c', 1), lambda: d.__delitem__('c'), lambda: d.pop('b'),
-               lambda: d.setdefault('q', 1), lambda: d.update(a=9), lambda: d.update({'z': 1}), lambda: d.__ior__({'y': 2}),
-               lambda: d.popitem(), lambda: d.clear(), lambda: d.__setitem__(1, 2)]
-def sub():
-    s = Sub(a=1)
-    return s, [lambda: s.__setitem__('a', 3), lambda: dict.__setitem__(s, 'c', 1), lambda: s.pop('c')]
-def instance(warm):
-    o = Thing()
-    for i in range(warm): store(Thing(), i)
-    v = vars(o)
-    for i in range(warm): store(o, i)
-    return v, [lambda: store(o, 'x'), lambda: setattr(o, 'a', 6), lambda: setattr(o, 'new', 6), lambda: delattr(o, 'b'),
-               lambda: object.__setattr__(o, 'a', 7), lambda: v.__setitem__('a', 8), lambda: store(o, 9)]
-def module():
-    m = types.ModuleType('m'); m.x = 1
-    return vars(m), [lambda: setattr(m, 'x', 2), lambda: setattr(m, 'y', 2), lambda: delattr(m, 'y')]
-def changes():
-    return plain(), sub(), instance(0), instance(100), module()
-";
-
-/// Whether this interpreter's dicts have versions that every mutation changes.
-pub fn dict_versions_work() -> bool {
-    let probe = || -> Res<bool> {
-        let scope = Owned::dict()?;
-        let code = pyo3::Python::attach(|py| -> pyo3::PyResult<()> {
-            py.run(PROBE, Some(&scope.to_bound(py).cast_into()?), None)
-        });
-        code?;
-        let changes = scope.dict_get(&Owned::interned("changes")?)?.ok_or(Raised)?;
-        for pair in changes.call(&[], None)?.to_tuple()?.tuple_items() {
-            let (dict, steps) = (pair.tuple_item(0), pair.tuple_item(1).own().to_tuple()?);
-            for step in steps.tuple_items() {
-                let before = dict_version(dict);
-                step.own().call(&[], None)?;
-                if first_changed(&[before]).is_none() {
-                    return Ok(false);
-                }
-            }
-        }
-        // Two fresh dicts never share a version.
-        let (a, b) = (Owned::dict()?, Owned::dict()?);
-        Ok(dict_version(*a).want != dict_version(*b).want)
-    };
-    probe().unwrap_or_else(|Raised| {
-        clear_error();
-        false
-    })
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use super::fast::{Fast, State, Verdict};
 use super::methods::{Method, Methods};
 use super::source::Read;
 use super::{Build, Check, Relational, Walk};
+use crate::ffi::dict_probe::{self, Sign};
 use crate::ffi::object::value_error;
 use crate::ffi::sync::GilCell;
-use crate::ffi::words::dict_versions_work;
 use crate::ffi::{Obj, Owned, Res};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A step.  `fail` is the guard to blame when a path cannot be read: the first below it.
 pub enum Op {
@@ -425,18 +425,13 @@ fn reads_dict(op: &Op) -> bool {
 }
 
 static FAST_GUARDS: AtomicBool = AtomicBool::new(true);
-/// Unknown, unsupported, supported.
-static SUPPORTED: AtomicU8 = AtomicU8::new(0);
 
 /// Turns the fast path on or off, for every tree.
 pub fn set_fast_guards(on: bool) {
     FAST_GUARDS.store(on, Ordering::Relaxed);
 }
 
-/// Whether this interpreter's dicts have versions; probed once.
+/// Whether this interpreter's dicts tell that they change; probed once.
 pub fn fast_guards_supported() -> bool {
-    if SUPPORTED.load(Ordering::Relaxed) == 0 {
-        SUPPORTED.store(1 + u8::from(dict_versions_work()), Ordering::Relaxed);
-    }
-    SUPPORTED.load(Ordering::Relaxed) == 2
+    dict_probe::sign() != Sign::Nothing
 }

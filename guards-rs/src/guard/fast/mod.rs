@@ -1,14 +1,29 @@
 //! The fast path: when nothing that a whole subtree was read through has changed, its guards need no evaluation.
 //!
-//! In: a tree whose check just succeeded, and the values it saw.  Out: `Fast`, a flat list of words of memory (dict versions,
-//! type pointers, slots) in depth-first order, and the few checks that words cannot answer (tensors, most of all).
+//! In: a tree whose check just succeeded, and the values it saw.  Out: `Fast`: dicts that call back when they change, a flat
+//! list of words of memory (type pointers and versions, slots, dict versions, tensor metadata) in depth-first order, and the
+//! few checks that neither can answer.
 //!
-//! Why it is sound.  A value is *pinned* when equal words prove that the path leads to the very object seen before:
-//! - an item of a dict whose version is the same: the dict held it all the time, and no other dict has that version;
+//! A dict tells that it changed in one of two ways (`ffi/dict_probe.rs` says which is to be relied on in this interpreter):
+//! - by an *event*, before each change and before its death.  Until one was heard, all the dicts that a recording watches
+//!   live and hold what they held: one comparison for all of them, made first (`ffi/dict_events.rs`);
+//! - by a *version*, a word of its own that every change makes a new one, unlike that of any other dict.
+//!
+//! Why it is sound.  A value is *pinned* when they prove that the path leads to the very object seen before:
+//! - an item of a dict that did not change: the dict held it all the time.  Where the dict has no event, its version is
+//!   compared, and no other dict has that version;
 //! - an item of a pinned tuple, a part of a pinned method, the immutable parts of a pinned function;
 //! - a class attribute, while the (strongly held) type has the same version;
-//! - anything else that a slot holds (an instance dict aside, whose own version follows): the slot is the same and a weak
+//! - anything else that a slot holds (an instance dict aside, which follows as a dict): the slot is the same and a weak
 //!   reference to the object is alive, or a strong one is held (constants, code), so no other object can have its address.
+//!
+//! Nothing says that an object got another class or another instance dict: its two slots are words.  Nor is there anything
+//! to gain from events of types and functions: a program has few of them, and one word each.
+//!
+//! An event is heard before the change, by the thread that makes it, which holds the GIL from there to the end of the change;
+//! a check reads everything without letting go of the GIL.  So a check comes wholly before the event or wholly after the
+//! change.  (Another watcher of the same dict would have to run Python in its own callback to get in between; none does.)
+//! What was heard stays heard: the recording is done with, and the next one asks anew.
 //!
 //! Words are read in an order in which the earlier ones prove that the later ones lie in live objects; a word that was
 //! read already proves the same again, and is left out.  What can change without a word is evaluated each time; a word that
@@ -26,6 +41,7 @@ pub use pins::{Owner, Pins, Settled};
 
 use super::tree::{Program, Relate};
 use super::Walk;
+use crate::ffi::dict_events::News;
 use crate::ffi::tensor_words::Known;
 use crate::ffi::words::{self, TypeVersion, Word};
 use crate::ffi::{NoCollector, Obj, Owned};
@@ -74,6 +90,8 @@ pub struct Fast {
     roots: Vec<(usize, Obj, Owner)>,
     globals: Option<(Obj, Owner)>,
     versions: Vec<TypeVersion>,
+    /// Of dicts, where these call back.
+    news: News,
     words: Vec<Word>,
     owners: Vec<Owner>,
     /// Checked after all words.
@@ -136,7 +154,7 @@ impl Fast {
 
     /// Whether it spares more than it costs.
     pub fn is_worth_it(&self) -> bool {
-        self.words.len() + self.tensors.as_ref().map_or(0, Known::len) >= 3
+        self.news.len() + self.words.len() + self.tensors.as_ref().map_or(0, Known::len) >= 3
     }
 
     #[inline]
@@ -165,6 +183,9 @@ impl Fast {
     /// The first watched thing that changed.
     #[inline]
     fn changed(&self, locals: &[Option<Obj>], globals: Obj) -> Option<Owner> {
+        if let Some(owner) = self.news.heard() {
+            return Some(owner);
+        }
         for (slot, value, owner) in &self.roots {
             if locals.get(*slot).copied().flatten() != Some(*value) {
                 return Some(*owner);

@@ -1,6 +1,7 @@
 //! What words can watch: the vocabulary of `Kind::settle` and of the recorder.
 
 use super::Fast;
+use crate::ffi::dict_probe::{self, Sign};
 use crate::ffi::tensor_words::{Known, Pattern};
 use crate::ffi::torch::Layout;
 use crate::ffi::words::{self, TypeVersion, Word};
@@ -82,10 +83,25 @@ impl Pins<'_> {
         if self.is_volatile(facet) || self.fast.globals.is_some_and(|(g, _)| g == dict) {
             return false;
         }
-        if self.tagged.insert(dict.id()) {
-            self.push(words::dict_version(dict), facet);
+        if self.tagged.contains(&dict.id()) {
+            return true;
         }
-        true
+        let watched = dict_probe::prepare(dict) && self.watch(dict, facet);
+        if watched {
+            self.tagged.insert(dict.id());
+        }
+        watched
+    }
+
+    fn watch(&mut self, dict: Obj, facet: Facet) -> bool {
+        match dict_probe::sign() {
+            Sign::Event => self.fast.news.watch(dict, owner(self.op, facet)),
+            Sign::Version => {
+                self.push(words::dict_version(dict), facet);
+                true
+            }
+            Sign::Nothing => false,
+        }
     }
 
     /// Watches the contents of a dict; false when they change too often.

@@ -1,0 +1,226 @@
+//! How a dict tells that it changed: by a version or by an event, whichever every kind of change leads to in this interpreter.
+//!
+//! What an interpreter misses depends on its patch release: CPython 3.13.0 says nothing of a store to an attribute that
+//! lies in the object itself, though the instance dict that somebody asked for shows it.  So every kind of change is tried
+//! once, also by bytecode that has been specialised for instances with and without a dict of their own.  Where attributes in
+//! objects are the trouble, they are moved into the dict (`prepare`), as `popitem` does; the dict stays the same object.
+
+use super::dict_events::{self, News};
+use super::object::{clear_error, Obj, Owned, Raised, Res};
+use super::sync::GilCell;
+use super::words::{dict_version, first_changed};
+use pyo3::ffi::*;
+use std::mem::offset_of;
+
+/// What tells that a dict changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    Nothing,
+    Version,
+    Event,
+}
+
+#[derive(Clone, Copy)]
+struct Found {
+    sign: Sign,
+    /// Attributes in objects are moved into the dict.
+    moves: bool,
+}
+
+static FOUND: GilCell<Option<Found>> = GilCell::new(None);
+
+fn found() -> Found {
+    if let Some(found) = FOUND.read(|f| *f) {
+        return found;
+    }
+    let best = [Sign::Event, Sign::Version].into_iter().find_map(probe);
+    let found = best.unwrap_or(Found { sign: Sign::Nothing, moves: false });
+    FOUND.replace(Some(found));
+    found
+}
+
+/// What this interpreter's dicts have; probed once.
+pub fn sign() -> Sign {
+    found().sign
+}
+
+/// For tests: another sign, if it works here; None: the best one.  Trees that are built later rely on it.
+pub fn force(sign: Option<Sign>) -> Sign {
+    match sign {
+        None => drop(FOUND.replace(None)),
+        Some(Sign::Nothing) => drop(FOUND.replace(Some(Found { sign: Sign::Nothing, moves: false }))),
+        Some(sign) => drop(FOUND.replace(probe(sign).or(Some(Found { sign: Sign::Nothing, moves: false })))),
+    }
+    found().sign
+}
+
+/// The way to rely on `sign` here.
+fn probe(sign: Sign) -> Option<Found> {
+    if sign == Sign::Event && !dict_events::available() {
+        return None;
+    }
+    let works = |found: &Found| {
+        tells_of_every_change(*found).unwrap_or_else(|Raised| {
+            clear_error();
+            false
+        })
+    };
+    [false, true].into_iter().map(|moves| Found { sign, moves }).find(works)
+}
+
+/// Whether a dict shows attributes that lie in objects: of an instance, or of instances of its class.
+fn is_split(dict: Obj) -> bool {
+    let values = dict.id() + offset_of!(PyDictObject, ma_used) + 3 * size_of::<usize>();
+    // SAFETY: *live*; callers check that it is a dict; the word after that of its keys.
+    unsafe { *(values as *const usize) != 0 }
+}
+
+/// Makes a dict tell of every change; false when it cannot.  Runs no code but that of others who watch the dict.
+pub fn prepare(dict: Obj) -> bool {
+    if !found().moves || !is_split(dict) {
+        return true;
+    }
+    move_values(dict).unwrap_or_else(|Raised| {
+        clear_error();
+        false
+    })
+}
+
+/// The last item leaves and comes again: nothing else about the dict changes, its order neither.
+fn move_values(dict: Obj) -> Res<bool> {
+    if dict.dict_len() == 0 {
+        let none = Owned::none();
+        dict.own().dict_set(*Owned::interned("__dict__")?, *none)?;
+        dict.own().attr(c"popitem")?.call(&[], None)?;
+    } else {
+        let item = dict.own().attr(c"popitem")?.call(&[], None)?;
+        dict.own().dict_set(item.tuple_item(0), item.tuple_item(1))?; // there is room: the table has just been made
+    }
+    Ok(!is_split(dict))
+}
+
+// Every way to change a dict, by name, applied to `d`; instances, changed through attributes by bytecode that is used to
+// instances like them or unlike them.  `ready` is what the engine does to a dict before it relies on it.
+const PROBE: &std::ffi::CStr = c"
+import types, collections
+class Thing:
+    def __init__(self):
+        self.a = 1; self.b = 2
+class Hooked:
+    def __init__(self):
+        self.a = 1; self.b = 2
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value)
+class Listed(list):
+    def __init__(self):
+        self.a = 1; self.b = 2
+class Sub(dict): pass
+class Empty: pass
+def store_one(o, v):
+    o.a = v
+def ready(moves, d):
+    if moves and d:
+        k, v = d.popitem(); d[k] = v
+    return d
+def plain(d):
+    return d, [lambda: d.__setitem__('a', 3), lambda: d.__setitem__('c', 1), lambda: d.__delitem__('c'), lambda: d.pop('b'),
+               lambda: d.setdefault('q', 1), lambda: d.update(a=9), lambda: d.update({'z': 1}), lambda: d.__ior__({'y': 2}),
+               lambda: d.popitem(), lambda: d.clear(), lambda: d.update({'z': 1, 'w': 5}), lambda: d.clear(),
+               lambda: d.__setitem__(1, 2), lambda: dict.__setitem__(d, 'c', 1), lambda: dict.clear(d), lambda: d.__init__(a=7)]
+def instance(kind, warm, moves):
+    store = types.FunctionType(store_one.__code__.replace(), {})
+    o = kind()
+    if warm == 1:
+        for i in range(40): store(kind(), i)
+    v = ready(moves, vars(o))
+    if warm > 1:
+        for i in range(40):
+            t = o if warm == 2 else kind()
+            if warm == 4: ready(moves, vars(t))
+            store(t, i)
+    return v, [lambda: store(o, 'x'), lambda: store(o, 'y'), lambda: setattr(o, 'a', 6), lambda: setattr(o, 'new', 6),
+               lambda: delattr(o, 'b'), lambda: object.__setattr__(o, 'a', 7), lambda: v.__setitem__('a', 8), lambda: store(o, 9),
+               lambda: [store(o, i) for i in range(40)], lambda: store(o, 10), lambda: object.__delattr__(o, 'a'),
+               lambda: store(o, 11), lambda: v.clear(), lambda: store(o, 12)]
+def module():
+    m = types.ModuleType('m'); m.x = 1
+    return vars(m), [lambda: setattr(m, 'x', 2), lambda: setattr(m, 'y', 2), lambda: delattr(m, 'y')]
+def changes(moves):
+    items = {'a': 1, 'b': 2}
+    made = [plain(dict(items)), plain(collections.OrderedDict(items)), plain(Sub(items)), plain(collections.defaultdict(int, items)), module()]
+    return tuple(made + [instance(kind, warm, moves) for kind in (Thing, Hooked, Listed) for warm in range(5)])
+def doomed():
+    return [{'a': 1}], [collections.OrderedDict(a=1)], [Sub(a=1)], [{}], [Thing()], [Hooked()], [Empty()]
+";
+
+fn tells_of_every_change(found: Found) -> Res<bool> {
+    let scope = Owned::dict()?;
+    pyo3::Python::attach(|py| py.run(PROBE, Some(&scope.to_bound(py).cast_into()?), None))?;
+    let get = |name: &str| -> Res<Owned> { scope.dict_get(&Owned::interned(name)?)?.ok_or(Raised) };
+    let moves = Owned::bool(found.moves);
+    for pair in get("changes")?.call(&[*moves], None)?.to_tuple()?.tuple_items() {
+        let (dict, steps) = (pair.tuple_item(0), pair.tuple_item(1).own().to_tuple()?);
+        if found.moves && is_split(dict) {
+            return Ok(false);
+        }
+        for step in steps.tuple_items() {
+            let sign = Watched::new(found.sign, dict);
+            step.own().call(&[], None)?;
+            if !sign.changed() {
+                return Ok(false);
+            }
+        }
+    }
+    match found.sign {
+        Sign::Version => has_versions_of_its_own(),
+        _ => tells_its_death(found, &get("doomed")?),
+    }
+}
+
+/// Two fresh dicts never share a version.
+fn has_versions_of_its_own() -> Res<bool> {
+    let (a, b) = (Owned::dict()?, Owned::dict()?);
+    Ok(!dict_version(*a).had_value_of(dict_version(*b)))
+}
+
+fn tells_its_death(found: Found, doomed: &Owned) -> Res<bool> {
+    for holder in doomed.call(&[], None)?.to_tuple()?.tuple_items() {
+        let Some(object) = holder.list_item(0) else { return Ok(false) };
+        let Some(dict) = (if object.is_dict() { Some(object) } else { object.instance_dict() }) else {
+            return Ok(false);
+        };
+        if found.moves && is_split(dict) && !move_values(dict)? {
+            return Ok(false);
+        }
+        let mut news = News::default();
+        news.watch(dict, 0);
+        holder.own().attr(c"clear")?.call(&[], None)?;
+        if news.heard().is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+enum Watched {
+    Version(super::words::Word),
+    Event(News),
+}
+
+impl Watched {
+    fn new(sign: Sign, dict: Obj) -> Watched {
+        if sign == Sign::Version {
+            return Watched::Version(dict_version(dict));
+        }
+        let mut news = News::default();
+        news.watch(dict, 0);
+        Watched::Event(news)
+    }
+
+    fn changed(&self) -> bool {
+        match self {
+            Watched::Version(word) => first_changed(&[*word]).is_some(),
+            Watched::Event(news) => news.heard().is_some(),
+        }
+    }
+}
