@@ -272,3 +272,21 @@ def test_a_filter_with_a_wrong_answer_is_named(answer: Any) -> None:
 
     with pytest.raises(exc.ArgumentError, match=r"guard filter 'filter_' returned .* one bool a guard"):
         pycompiler.compile(part, options={"guard_filter_fn": filter_})(X)
+
+
+def test_evaluation_functions_in_front_of_each_other() -> None:
+    """torch.compile puts its evaluation function in front of ours, and we ours in front of it, inside of a break: frames
+    were handed in a circle for ever where its compile failed."""
+    seen: list[int] = []
+
+    def wants(x: torch.Tensor) -> torch.Tensor:
+        seen.append(1)
+        return x * 2
+
+    def program(x: torch.Tensor) -> Any:
+        return eagerly(x.sum() > 100, wants, torch.sin, (x,))
+
+    eagerly = pycompiler.disable(torch.cond, recursive=False)
+    compiled = pycompiler.compile(program, backend="eager")
+    with pytest.raises(Exception, match="side effect"):
+        compiled(torch.ones(3))

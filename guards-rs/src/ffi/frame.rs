@@ -10,6 +10,7 @@ use super::stack;
 use crate::hook::{self, Answer};
 use pyo3::ffi::*;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
@@ -56,6 +57,7 @@ type EvalFunction = unsafe extern "C" fn(*mut PyThreadState, *mut RawFrame, c_in
 
 // Private functions of CPython, exported by every supported version; 3.12 gave the last three other names.
 extern "C" {
+    fn _PyEval_EvalFrameDefault(thread: *mut PyThreadState, frame: *mut RawFrame, throw: c_int) -> *mut PyObject;
     fn _PyInterpreterState_GetEvalFrameFunc(interpreter: *mut PyInterpreterState) -> EvalFunction;
     fn _PyInterpreterState_SetEvalFrameFunc(interpreter: *mut PyInterpreterState, f: EvalFunction);
     #[cfg_attr(Py_3_12, link_name = "PyUnstable_Eval_RequestCodeExtraIndex")]
@@ -96,9 +98,25 @@ static PREVIOUS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 /// A filler and a RETURN_VALUE.
 static RETURN: [AtomicU16; 2] = [AtomicU16::new(0), AtomicU16::new(0)];
 
+thread_local! {
+    /// The frame that this thread handed to somebody else's evaluation function last, of those that still run.
+    static HANDED_ON: Cell<*mut RawFrame> = const { Cell::new(null_mut()) };
+}
+
 unsafe fn default(thread: *mut PyThreadState, frame: *mut RawFrame, throw: c_int) -> *mut PyObject {
     let previous = PREVIOUS.load(Ordering::Relaxed);
-    std::mem::transmute::<*mut c_void, EvalFunction>(previous)(thread, frame, throw)
+    if previous as *const () == _PyEval_EvalFrameDefault as *const () {
+        return _PyEval_EvalFrameDefault(thread, frame, throw);
+    }
+    // Whoever put theirs in front of ours again, after we did so with theirs, gives us the frame back.
+    let before = HANDED_ON.replace(frame);
+    let result = if before == frame {
+        _PyEval_EvalFrameDefault(thread, frame, throw)
+    } else {
+        std::mem::transmute::<*mut c_void, EvalFunction>(previous)(thread, frame, throw)
+    };
+    HANDED_ON.set(before);
+    result
 }
 
 #[cfg(not(Py_3_12))]
