@@ -48,7 +48,7 @@ from pycompiler.autograd.views import (
     view_root,
     view_steps,
 )
-from pycompiler.ir import interrupts
+from pycompiler.ir import interrupts, transforms
 from pycompiler.ir.effects import node_stays
 from pycompiler.ir.strides import layouts
 
@@ -418,7 +418,11 @@ class _Trace:
 
     def _run_forward(self) -> tuple[Any, ...]:
         pairs = zip(self.inputs, self.examples, strict=True)
-        values = iter([example if item is None else item.seen for item, example in pairs])
+        return self._run_graph([example if item is None else item.seen for item, example in pairs])
+
+    def _run_graph(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """What `self.gm` gives for these inputs."""
+        values = iter(inputs)
         env: dict[fx.Node, Any] = {}
         last_use = _last_uses(self.gm.graph)
         for node in self.gm.graph.nodes:
@@ -447,6 +451,8 @@ class _Trace:
             raise AutogradUnsupported("an operator cannot be traced", seen, "the graph runs eagerly") from error
 
     def _run_target(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        if node.op == "get_attr":  # tensors are inputs (`lift_attributes`): a graph inside of this one
+            return getattr(self.gm, str(node.target))
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
         if not _writes(node):
@@ -493,10 +499,22 @@ class _Trace:
             torch._functionalize_commit_update(written)
             torch._functionalize_sync(written)
 
-    @staticmethod
-    def _called(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _checkpoint(self, body: fx.GraphModule, preserve_rng_state: bool, *tensors: Any) -> tuple[Any, ...]:
+        """The body, in this graph: what it records is computed again in the backward (`partition.py`)."""
+        outer, source = (self.gm, self.recorder.region), self.recorder.source
+        self.gm, self.recorder.region = body, self.recorder.next_region()
+        try:
+            return self._run_graph(tensors)
+        finally:
+            (self.gm, self.recorder.region), self.recorder.source = outer, source
+
+    def _called(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if node.op == "call_function":
             assert callable(node.target)
+            if node.target is transforms.checkpoint:
+                return self._checkpoint(*args)
+            if node.target is transforms.cond:
+                raise AutogradUnsupported("a branch on the value of a tensor", str(node), "the graph runs eagerly")
             if node.target is attention.TARGET:
                 args, kwargs = attention.prepared(tuple(args), dict(kwargs))
             if node.target in _NEEDS_PYTHON_DISPATCHER:

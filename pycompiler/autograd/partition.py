@@ -79,6 +79,8 @@ class Region:
             if node.op == "call_function" and any(a in self.backward for a in node.all_input_nodes):
                 self.backward.add(node)
         self.inputs = set(joint.inputs)
+        self.results = {*joint.fresh, *(value for _, value in joint.stores)}
+        self.checkpointed = self._checkpointed()
         kept, new = joint.kept() - apart, joint.fresh[: len(joint.mutations)]
         self.written = _mutated(joint)
         self.kept_outputs = {n for k, n in enumerate(joint.fresh) if ("fresh", k) in kept}
@@ -99,6 +101,8 @@ class Region:
 
     def default_cut(self) -> list[fx.Node]:
         """What the backward reads, without views of what can be read itself."""
+        if self.checkpointed:
+            return self.min_cut({n for n in self.live if n.op == "call_function"} - self.checkpointed)
         return [n for n in self.reads if n.op != "get_attr"]
 
     def budget_cut(self, budget: float) -> list[fx.Node]:
@@ -143,13 +147,29 @@ class Region:
         forced = dear | self.inputs
         return [n for n, i in index.items() if 2 * i + 1 in reaching and (n in forced or 2 * i not in reaching)]
 
+    def _checkpointed(self) -> set[fx.Node]:
+        """What only the inside of a checkpoint reads, which the backward computes again; but for random numbers, and masks,
+        which are small and may have been made of them."""
+        found = set()
+        for n in self.joint.graph.nodes:
+            region, value = n.meta.get("again"), n.meta.get("val")
+            if region is None or n in self.backward or ordered(n.target) or n in self.results:
+                continue
+            if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
+                continue
+            if all(u.meta.get("again") == region or u in self.backward for u in n.users):
+                found.add(n)
+        return found
+
     def _is_dear(self, n: fx.Node) -> bool:
-        return n.op == "call_function" and not is_cheap(n)
+        return n.op == "call_function" and not is_cheap(n) and n not in self.checkpointed
 
     def _save_cost(self, n: fx.Node) -> int:
         value = n.meta.get("val")
         if n.op == "get_attr":
             return 0
+        if n in self.checkpointed:
+            return INFINITE
         if n in self.kept_outputs:
             return 0  # alive anyway, and eager keeps it, too
         if n in self.itself_inputs or n in self.written:

@@ -11,6 +11,7 @@ kept alive by that node's meta, so ``id`` is a sound key. Equal pure calls give 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -119,6 +120,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.constants: dict[str, torch.Tensor] = {}
         self.source: fx.Node | None = None
         self.differentiates = False  # the forward is recorded, the gradients follow
+        self.region: int | None = None  # of a checkpoint: what is recorded now is computed again
+        self._regions = itertools.count()
         self._node_of: dict[int, fx.Node] = {}
         self._constant_of: dict[int, FakeTensor] = {}
         self._seen: dict[Any, Any] = {}
@@ -126,6 +129,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._open: list[OpOverload] = []  # operators being decomposed; one that a rule calls itself stays whole
         self._given: set[int] = set()  # ids of tensors that functionalisation holds
         self._last_placeholder: fx.Node | None = None
+
+    def next_region(self) -> int:
+        return next(self._regions) if self.region is None else self.region
 
     # -- tensors and nodes ------------------------------------------------------------------------------------------
 
@@ -351,6 +357,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _attach(self, node: fx.Node, out: Any) -> None:
         node.meta["val"] = out
+        if self.region is not None:
+            node.meta["again"] = self.region
         if self.source is not None:
             node.meta["source"] = self.source.name
             for key in ("stack_trace", "user"):

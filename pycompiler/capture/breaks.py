@@ -52,6 +52,10 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
     "explicit-break": ("pycompiler.graph_break() was called", "remove the call"),
     "mutation-unsupported": ("mutation that cannot be replayed", "mutate the object outside of the compiled region"),
     "global-state": ("change of global torch state that is not captured", "change the state outside of the region"),
+    "inner-graph": (
+        "part of a transformed, checkpointed or conditional function that its graph cannot have",
+        "move it out of the function that is passed on, or accept the break",
+    ),
     "import": ("import with side effects inside the compiled region", "import at module level"),
     "trace-budget": ("the capture grew beyond its instruction budget", "move the loop out of the compiled region"),
 }

@@ -90,7 +90,7 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)
         if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):
-            cx.effects.calls.append((fn, args))
+            cx.effects.defer(fn, args)
             return Const(None)
         reason = skip.why_not_inlined(fn.real)
         if reason is not None:

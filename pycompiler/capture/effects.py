@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pycompiler.capture.values.base import Cell, Place, Value
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Cell, Place, Value, next_age
 from pycompiler.capture.values.containers import Dict
 from pycompiler.capture.values.objects import Object
 
@@ -23,6 +24,7 @@ class Effects:
         self.cells: dict[int, Cell] = {}
         self.tracebacks: dict[int, Value] = {}  # existing exceptions that were raised again
         self.calls: list[tuple[Value, list[Value]]] = []  # calls that wait until the graph has run (skip.DEFERRED)
+        self.since: int | None = None  # what was made before may not change now: the age of the innermost pure tracer
 
     def __bool__(self) -> bool:
         return bool(self.attributes or self.containers or self.globals or self.cells or self.calls or self.tracebacks)
@@ -32,6 +34,26 @@ class Effects:
         kinds = (self.attributes, self.containers, self.globals, self.cells, self.calls)
         return tuple(len(k) for k in kinds)
 
+    def begin(self, pure: bool) -> int | None:
+        """A tracer starts; the mark that its `end` takes."""
+        mark = self.since
+        if pure:
+            self.since = next_age()
+        return mark
+
+    def end(self, mark: int | None) -> None:
+        self.since = mark
+
+    def allow(self, value: Value | None, what: str) -> None:
+        """An effect on `value`, or outside of the program's values; a function that may run twice, or never, has none."""
+        if self.since is not None and (value is None or value.source is not None or value.age < self.since):
+            raise Break("inner-graph", f"it changes what was there before: {what}")
+
+    def defer(self, fn: Value, args: list[Value]) -> None:
+        """A call that waits until the graph has run."""
+        self.allow(None, fn.describe())
+        self.calls.append((fn, args))
+
     def passed(self, exception: Value, place: Place) -> None:
         """An exception passes through a frame. A new one gets its traceback when it is built."""
         exception.passed = [*exception.passed, place]
@@ -40,18 +62,21 @@ class Effects:
 
     def mutate(self, container: Value) -> None:
         """A container is about to change; only existing ones need a replay."""
+        self.allow(container, container.describe())
         if isinstance(container, Dict):
             container.changed = True
         if container.source is not None:
             self.containers.setdefault(id(container), container)
 
     def set_attr(self, obj: Any, name: str, value: Value) -> None:
+        self.allow(obj, f"{obj.describe()}.{name}")
         obj.overlay[name] = value
         if obj.exists:
             self.attributes.pop((id(obj), name), None)
             self.attributes[(id(obj), name)] = (obj, name, value)
 
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
+        self.allow(None, f"global {name}")
         self.globals.pop((id(namespace), name), None)
         self.globals[(id(namespace), name)] = (namespace, name, value)
 
@@ -60,6 +85,7 @@ class Effects:
         return found[2] if found else None
 
     def set_cell(self, cell: Cell, value: Value | None) -> None:
+        self.allow(cell, cell.describe())
         cell.contents = value
         cell.changed = True
         if cell.source is not None:

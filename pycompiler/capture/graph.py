@@ -52,6 +52,8 @@ class GraphBuilder:
         self._last_input: fx.Node | None = None
         self.versions: dict[int, int] = {}
         self.used: list[Tensor] = []  # inputs of the finished graph
+        self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
+        self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
 
     # inputs ---------------------------------------------------------------------------------------------------
     def add_input(self, real: torch.Tensor, source: Source) -> Tensor:
@@ -97,9 +99,40 @@ class GraphBuilder:
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self._call("call_method", name, _method(name), args, kwargs, False)
 
+    def call_inner(self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any]) -> Value:
+        """`target(*bodies, *args)`, a function of `ir/transforms.py`; values among `args` go into the graph."""
+        nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
+        return self._record("call_function", target, target, nodes, {}, False)
+
+    def place_inner(
+        self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any], results: list[Tensor]
+    ) -> None:
+        """As `call_inner`, of a function whose results are known: from now on they are this graph's tensors."""
+        nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
+        node = self.graph.call_function(target, tuple(nodes))
+        made = tuple(t.fake for t in results)
+        node.meta["example_value"], node.meta["strides"], node.meta["user"] = made, layouts(made), self.cx.user_stack
+        node.meta["acts"] = any(n.meta.get("acts") for body in bodies for n in body.graph.nodes)
+        for i, value in enumerate(results):
+            value.node = self.graph.call_function(operator.getitem, (node, i))
+            value.node.meta["example_value"] = value.fake
+            self.by_fake[id(value.fake)] = value
+
+    def submodule(self, body: fx.GraphModule) -> fx.Node:
+        """The node that stands for a graph inside of this one."""
+        name = f"body_{len(self.attributes)}"
+        self.attributes[name] = body
+        node = self.graph.get_attr(name)
+        node.meta["example_value"] = body
+        return node
+
     def _call(self, op: str, target: Any, run: Any, args: list[Value], kwargs: dict[str, Value], always: bool) -> Value:
         nodes = [self.to_arg(a) for a in args]
         knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
+        return self._record(op, target, run, nodes, knodes, always)
+
+    def _record(self, op: str, target: Any, run: Any, nodes: list[Any], knodes: dict[str, Any], always: bool) -> Value:
+        """Run the call on fakes, and add it to the graph."""
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
@@ -128,7 +161,7 @@ class GraphBuilder:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others)
         if not (always or mutates or acts or _has_tensor(result)):
             return self.cx.make(result)
-        known = self.by_fake.get(id(result)) if isinstance(result, torch.Tensor) else None
+        known = self.known(result) if isinstance(result, torch.Tensor) else None
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
@@ -136,6 +169,16 @@ class GraphBuilder:
         if known is not None:  # an in-place operator: the result is its argument
             return known
         return self.from_result(result, node)
+
+    def known(self, fake: torch.Tensor) -> Tensor | None:
+        """The value that `fake` stands for, if there is one."""
+        return self.by_fake.get(id(fake))
+
+    def node_of(self, value: Tensor) -> fx.Node:
+        """The node of this graph that stands for a tensor."""
+        if value.node.graph is not self.graph:
+            raise Break("inner-graph", f"{value.describe()} outlives the function that made it")
+        return value.node
 
     def _counts(self) -> tuple[int, ...]:
         """How many operators have been dispatched: with effects, that write, that happen once, that are not ordinary."""
@@ -154,7 +197,7 @@ class GraphBuilder:
     def from_result(self, result: Any, node: fx.Node) -> Value:
         """The value of a call's result: tensors inside containers become getitem nodes."""
         if isinstance(result, torch.Tensor):
-            known = self.by_fake.get(id(result))
+            known = self.known(result)
             if known is not None:
                 return known
             if not isinstance(result, FakeTensor):
@@ -180,7 +223,7 @@ class GraphBuilder:
         """The fx argument that stands for `value`."""
         value = self.cx.realize(value)
         if isinstance(value, Tensor):
-            return value.node
+            return self.node_of(value)
         if isinstance(value, Const):
             return _plain_constant(value.value)
         return value_to_arg(self, value)
@@ -199,8 +242,8 @@ class GraphBuilder:
     # end ------------------------------------------------------------------------------------------------------
     def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
         """The graph returning a tuple of `outputs`; dead calls are removed unless they mutate."""
-        self.graph.output(tuple(t.node for t in outputs))
-        _remove_dead(self.graph)
+        self.graph.output(tuple(self.node_of(t) for t in outputs))
+        remove_dead(self.graph)
         self.used = self._prune_inputs()
         module = fx.GraphModule(self.attributes, self.graph, class_name="CapturedGraph")
         return module
@@ -289,7 +332,7 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
     raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
 
 
-def _remove_dead(graph: fx.Graph) -> None:
+def remove_dead(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
         if node.op == "placeholder" or node.op == "output" or node.users:
             continue

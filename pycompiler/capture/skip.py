@@ -117,7 +117,10 @@ SKIP_PREFIXES = (
     "numpy", "pandas", "matplotlib", "pycompiler.api", "pycompiler.capture", "pycompiler.pipeline", "pycompiler.debug",
     "pycompiler.backends", "pycompiler.runtime", "_pytest", "pluggy", "ctypes", "cffi", "warnings", "rich",
 )  # fmt: skip
-INLINE_ANYWAY = ("pycompiler.capture.polyfills", "torch.autograd.grad_mode", "torch.nn", "torch.distributions")
+INLINE_ANYWAY = (
+    "pycompiler.capture.polyfills", "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
+    "torch._functorch.apis", "torch._functorch.functional_call",
+)  # fmt: skip
 
 
 def module_of(fn: types.FunctionType) -> str:

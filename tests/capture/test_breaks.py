@@ -42,6 +42,11 @@ def builtin_call(x: Any) -> Any:
     return y * 2
 
 
+@provokes("inner-graph", X)
+def inner_graph(x: Any) -> Any:
+    return torch.func.vmap(lambda r: r * 2 if r.is_contiguous() else r)(x) + 1
+
+
 @pycompiler.disable
 def _disabled(x: Any) -> Any:
     return x * 5

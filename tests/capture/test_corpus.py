@@ -18,6 +18,7 @@ from capture.corpus import (
     protocols,
     scalars,
     tensors,
+    transforms,
 )
 from capture.harness import Case, cases, check_case
 
@@ -34,6 +35,7 @@ MODULES = (
     protocols,
     scalars,
     tensors,
+    transforms,
 )
 
 # Tensor programs of each family whose result depends on how the compiler treats mutation, views and state.

@@ -1,5 +1,14 @@
 """Handlers of builtin functions, one file a family; importing this package fills `calls.BUILTINS`."""
 
-from pycompiler.capture.builtins import collections, containers, exceptions, iteration, numbers, python, torch_api
+from pycompiler.capture.builtins import (
+    collections,
+    containers,
+    exceptions,
+    iteration,
+    numbers,
+    python,
+    torch_api,
+    transforms,
+)
 
-FAMILIES = (collections, containers, exceptions, iteration, numbers, python, torch_api)
+FAMILIES = (collections, containers, exceptions, iteration, numbers, python, torch_api, transforms)

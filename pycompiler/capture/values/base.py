@@ -6,8 +6,9 @@ a subclass in this folder; a user's class, dataclass or module needs no kind of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 from pycompiler.capture.breaks import Break
 from pycompiler.ir.source import Source
@@ -19,11 +20,20 @@ Place = tuple[str, str, str, int]
 """File, name and qualified name of a frame's code, and the line: an entry of a traceback."""
 
 
+next_age: Callable[[], int] = itertools.count().__next__
+
+
 class Value:
     """A value of the captured program.  `source` says where it can be loaded from, if it existed before the frame."""
 
     source: Source | None = None
     passed: Sequence[Place] = ()  # where an exception passed, the innermost place first
+    age: int  # grows from value to value
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made.age = next_age()
+        return made
 
     def python_type(self) -> type:
         """The class that type() gives; breaks when it is not known."""

@@ -123,6 +123,7 @@ class Function(Value):
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         if self.real is not None:
             super().setattr(cx, name, value)
+        cx.effects.allow(self, self.describe())
         if name == "__name__":
             self.name = value.const()
         elif name == "__qualname__":

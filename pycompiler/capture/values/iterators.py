@@ -68,6 +68,7 @@ class Iter(Value):
         """The next element, or None when exhausted."""
         if self.exhausted:
             return None
+        cx.effects.allow(self, "an iterator")
         value = self.step()
         if value is None:
             self.exhausted = True
@@ -127,6 +128,7 @@ class Generator(Iter):
 
     def _run(self, cx: Capture, resume: Callable[[], tuple[str, Value]]) -> Value | None:
         """Let the frame run to its next yield, its return or its exception."""
+        cx.effects.allow(self, "a generator")
         self.running = True
         if self in cx.suspended:
             cx.suspended.remove(self)

@@ -32,6 +32,9 @@ FLAGS = frozenset(
 # Attributes and methods that depend on more than what the guard of a tensor compares.
 UNGUARDED = frozenset({"is_leaf", "output_nr", "retains_grad"})
 UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_shared", "is_pinned", "is_set_to"})
+# What depends on how a transform wraps a tensor: on its levels, on where its batch dimension lies.
+LEVELLED = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "output_nr", "retains_grad"})
+LEVELLED_METHODS = frozenset({"stride", "is_contiguous"})
 # Methods that work on memory, or take the object apart: a fake tensor has no memory (torch crashes), and parts of its own.
 UNFAKEABLE = frozenset({"apply_", "map_", "map2_", "__deepcopy__", "__copy__", "__reduce__", "__reduce_ex__",
                         "_reduce_ex_internal", "__setstate__", "__getstate__", "_typed_storage", "_storage"})  # fmt: skip
@@ -63,6 +66,8 @@ class Tensor(Value):
         lookup(cx, self.cls, name)
 
     def getattr(self, cx: Capture, name: str) -> Value:
+        if name in LEVELLED and cx.graph.levels:
+            raise Break("inner-graph", f"Tensor.{name} under a transform")
         if name in UNGUARDED:
             return self._unguarded(cx, name)
         if name in FLAGS:
@@ -162,6 +167,8 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name in AUTOGRAD_ATTRIBUTES:
         raise Break("unsupported-attribute", f"Tensor.{name}()")
+    if name in LEVELLED_METHODS and cx.graph.levels:
+        raise Break("inner-graph", f"Tensor.{name}() under a transform")
     if name in UNGUARDED_METHODS or name in UNFAKEABLE:
         raise Break("unsupported-operation", f"Tensor.{name}()")
     if name in ("requires_grad_", "set_", "share_memory_", "resize_", "resize_as_", "rename_", "rename"):

@@ -1,0 +1,340 @@
+"""Functions that take functions: torch.func's transforms, `torch.cond`, checkpoints.
+
+Each is a call in the graph (`ir/transforms.py`) with the traced function as a graph inside (`tracers.py`). The functions
+given are called as eager calls them: with tensors that a transform wraps or slices, which capture stands in for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pycompiler.capture import tracers
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import LATE, Args, Kwargs
+from pycompiler.capture.tracers import Tracer
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, Sequence, Tuple
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import transforms
+from pycompiler.ir.kernels import memory_of
+
+Handler = Callable[[Capture, Args, Kwargs], Value]
+
+
+def _late(module: str, *names: str) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            LATE[module, name] = handler
+        return handler
+
+    return register
+
+
+def _given(cx: Capture, names: str, args: Args, kwargs: Kwargs, **defaults: Value) -> list[Value]:
+    """The arguments by name, of a function with these parameters."""
+    bound = {**defaults, **dict(zip(names.split(), args, strict=False)), **kwargs}
+    if bound.keys() != set(names.split()) or len(args) > len(names.split()):
+        raise Break("inner-graph", "a call that does not fit its signature")
+    return [cx.realize(bound[name]) for name in names.split()]
+
+
+def _items(cx: Capture, value: Value) -> list[Value]:
+    if not isinstance(value, Sequence):
+        raise Break("inner-graph", f"{value.describe()} where a tuple is expected")
+    return [cx.realize(v) for v in value.items]
+
+
+def _keywords(cx: Capture, value: Value) -> Kwargs:
+    assert isinstance(value, Dict)
+    return {k.const(): v for k, v in value.pairs(cx)}
+
+
+def _detached(cx: Capture, tensor: Tensor, *, requires_grad: bool = False) -> torch.Tensor:
+    """A fake like the tensor's, of its own."""
+    try:
+        with cx.fake_mode:
+            fake = tensor.fake.detach()
+            return fake.requires_grad_() if requires_grad else fake
+    except RuntimeError as e:
+        raise Break("inner-graph", str(e)) from e
+
+
+def _with_aux(cx: Capture, result: Value, has_aux: bool) -> tuple[Value, Value | None]:
+    """A function's result and what comes along with it."""
+    if not has_aux:
+        return result, None
+    pair = _items(cx, result)
+    if len(pair) != 2 or result.python_type() is not tuple:
+        raise Break("inner-graph", "a function with has_aux=True that returns no pair")
+    return pair[0], pair[1]
+
+
+class _Results:
+    """The tensors of a call in the graph, handed out in order."""
+
+    def __init__(self, cx: Capture, result: Value) -> None:
+        self.cx = cx
+        self.left = iter(_items(cx, result))
+
+    def like(self, value: Value) -> Value:
+        """A tree like `value` with the next tensors in it."""
+        return tracers.mapped(self.cx, value, lambda t: next(self.left), tracers.refused)
+
+
+def _one(value: Value) -> Value:
+    """For `mapped`: a leaf that holds no tensor."""
+    return value if value.is_const() else tracers.refused(value)
+
+
+# torch.func -----------------------------------------------------------------------------------------------------------
+EAGER = "torch._functorch.eager_transforms"
+
+
+@_late(EAGER, "grad_and_value_impl")
+def grad_and_value(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Tuple(_gradients(cx, args, kwargs))
+
+
+@_late(EAGER, "grad_impl")
+def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    gradients, value = _gradients(cx, args, kwargs)
+    return Tuple([gradients, value.items[1]]) if isinstance(value, Tuple) else gradients
+
+
+def _gradients(cx: Capture, args: Args, kwargs: Kwargs) -> list[Value]:
+    """The gradients, and the value or (value, aux)."""
+    fn, argnums, aux_flag, positional, keywords = _given(cx, "func argnums has_aux args kwargs", args, kwargs)
+    given, keywords_ = _items(cx, positional), _keywords(cx, keywords)
+    wanted = _positions(cx, argnums, len(given))
+    has_aux = cx.truth(aux_flag)
+    leaves: list[Tensor] = []
+    with tracers.inner(cx, levels=True, grad=True) as tracer:
+        for i in wanted:
+            given[i] = tracers.mapped(cx, given[i], lambda t: _variable(cx, tracer, t, leaves), tracers.refused)
+        loss, aux = _with_aux(cx, cx.call(fn, given, keywords_), has_aux)
+        if not isinstance(loss, Tensor):
+            raise Break("inner-graph", f"the gradient of {loss.describe()}")
+        body, lifted = tracer.close([loss, *(tracers.tensors(cx, aux) if aux else ())])
+    made = _Results(cx, cx.graph.call_inner(transforms.grad_and_value, [body], [len(leaves), *leaves, *lifted]))
+    before = [_items(cx, positional)[i] for i in wanted]
+    gradients = [made.like(v) for v in before]
+    value = made.like(loss)
+    return [
+        Tuple(gradients) if isinstance(argnums, Tuple) else gradients[0],
+        value if aux is None else Tuple([value, made.like(aux)]),
+    ]
+
+
+def _positions(cx: Capture, argnums: Value, count: int) -> list[int]:
+    """The positions that `argnums` means."""
+    known = [v.const() for v in _items(cx, argnums)] if isinstance(argnums, Tuple) else [argnums.const()]
+    if not all(type(n) is int and -count <= n < count for n in known) or not known:
+        raise Break("inner-graph", f"argnums={known}")
+    found = [n % count for n in known]
+    if len(set(found)) != len(found):
+        raise Break("inner-graph", f"argnums={known}")
+    return found
+
+
+def _variable(cx: Capture, tracer: Tracer, tensor: Tensor, leaves: list[Tensor]) -> Tensor:
+    leaves.append(tensor)
+    return tracer.argument(_detached(cx, tensor, requires_grad=True))
+
+
+@_late("torch._functorch.vmap", "_check_randomness_arg")
+def check_randomness(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    (randomness,) = _given(cx, "randomness", args, kwargs)
+    if randomness.const() not in ("error", "different", "same"):
+        raise Break("inner-graph", f"randomness={randomness.const()!r}")
+    return Const(None)
+
+
+@_late("torch._functorch.vmap", "vmap_impl")
+def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    fn, in_dims, out_dims, randomness, chunk_size, *given = (cx.realize(a) for a in args)
+    leaves: list[Tensor] = []
+    dims: list[int] = []
+    with tracers.inner(cx, levels=True, pure=not cx.is_none(chunk_size)) as tracer:  # of each chunk it is called
+
+        def sliced(tensor: Tensor, dim: Value) -> Value:
+            if cx.is_none(dim):
+                return tensor
+            leaves.append(tensor)
+            dims.append(_dim(dim))
+            return tracer.argument(_slice(cx, tensor, dims[-1]))
+
+        dims_of = _items(cx, in_dims) if isinstance(in_dims, Sequence) else [in_dims] * len(given)
+        if len(dims_of) != len(given):
+            raise Break("inner-graph", "in_dims that do not fit the arguments")
+        slices = [_zipped(cx, v, d, sliced) for v, d in zip(given, dims_of, strict=True)]
+        result = cx.call(fn, slices, kwargs)
+        outs: list[Tensor] = []
+        places: list[int | None] = []
+
+        def out(tensor: Tensor, dim: Value) -> Value:
+            outs.append(tensor)
+            places.append(None if cx.is_none(dim) else _dim(dim))
+            return tensor
+
+        _zipped(cx, result, out_dims, out)
+        tracers.tensors(cx, result)  # all leaves are
+        body, lifted = tracer.close(outs)
+    fixed = [tuple(dims), tuple(places), randomness.const(), chunk_size.const()]
+    return _Results(cx, cx.graph.call_inner(transforms.vmap, [body], [*fixed, *leaves, *lifted])).like(result)
+
+
+def _dim(value: Value) -> int:
+    known = value.const()
+    if type(known) is not int:
+        raise Break("inner-graph", f"dimension {known!r}")
+    return known
+
+
+def _slice(cx: Capture, tensor: Tensor, dim: int) -> torch.Tensor:
+    fake = tensor.fake
+    if not -fake.dim() <= dim < fake.dim() or not fake.shape[dim]:
+        raise Break("inner-graph", f"dimension {dim} of {tensor.describe()}")
+    with cx.fake_mode:
+        return fake.detach().select(dim, 0)
+
+
+def _zipped(cx: Capture, value: Value, dims: Value, fn: Callable[[Tensor, Value], Value]) -> Value:
+    """`mapped` with the dimension of each tensor: `dims` is a tree like `value`, or one dimension for all below."""
+    value, dims = cx.realize(value), cx.realize(dims)
+    if isinstance(dims, Const):
+        other = (lambda v: v) if cx.is_none(dims) else tracers.refused
+        return tracers.mapped(cx, value, lambda t: fn(t, dims), other)
+    if isinstance(dims, Dict) and isinstance(value, Dict):
+        pairs = [(k, v, dims.lookup(cx, k)) for k, v in value.pairs(cx)]
+        if len(pairs) == len(dims.entries) and value.cls is dims.cls is dict:
+            return Dict({cx.key(k): _zipped(cx, v, d, fn) for k, v, d in pairs if d is not None})
+    if isinstance(dims, Sequence) and isinstance(value, Sequence) and dims.cls is value.cls in (list, tuple):
+        if len(dims.items) == len(value.items):
+            pairs_ = zip(value.items, dims.items, strict=True)
+            return cx.sequence([_zipped(cx, v, d, fn) for v, d in pairs_], value.cls)
+    raise Break("inner-graph", f"dimensions {dims.describe()} for {value.describe()}")
+
+
+@_late(EAGER, "_jvp_with_argnums")
+def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    names = "func primals tangents argnums strict has_aux"
+    fn, primals, tangents, argnums, strict, aux_flag = _given(cx, names, args, kwargs, strict=Const(False))
+    if not cx.is_none(argnums) or primals.python_type() is not tuple:
+        raise Break("inner-graph", "jvp of some arguments")
+    has_aux = cx.truth(aux_flag)
+    leaves: list[Tensor] = []
+    with tracers.inner(cx, levels=True) as tracer:
+
+        def dual(tensor: Tensor) -> Value:
+            leaves.append(tensor)
+            return tracer.argument(_detached(cx, tensor))
+
+        duals = tracers.mapped(cx, primals, dual, tracers.refused)
+        result, aux = _with_aux(cx, cx.call(fn, _items(cx, duals), {}), has_aux)
+        outs = tracers.tensors(cx, result)
+        body, lifted = tracer.close([*outs, *(tracers.tensors(cx, aux) if aux else ())])
+    along = tracers.tensors(cx, tangents)
+    if not _alike(cx, primals, tangents):
+        raise Break("inner-graph", "tangents that are not like the primals")
+    fixed = [len(leaves), len(outs), cx.truth(strict)]
+    made = _Results(cx, cx.graph.call_inner(transforms.jvp, [body], [*fixed, *leaves, *along, *lifted]))
+    value = made.like(result)
+    others = [] if aux is None else [made.like(aux)]
+    return Tuple([value, made.like(result), *others])
+
+
+def _alike(cx: Capture, a: Value, b: Value) -> bool:
+    """Whether two trees have one structure."""
+    a, b = cx.realize(a), cx.realize(b)
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return isinstance(a, Tensor) and isinstance(b, Tensor)
+    if isinstance(a, Sequence) and isinstance(b, Sequence):
+        same = a.cls is b.cls and len(a.items) == len(b.items)
+        return same and all(_alike(cx, v, w) for v, w in zip(a.items, b.items, strict=True))
+    if isinstance(a, Dict) and isinstance(b, Dict):
+        if a.cls is not b.cls or list(a.entries) != list(b.entries):
+            return False
+        return all(_alike(cx, v, w) for (_, v), (_, w) in zip(a.pairs(cx), b.pairs(cx), strict=True))
+    return False
+
+
+# branches and checkpoints ---------------------------------------------------------------------------------------------
+@_late("torch.utils.checkpoint", "checkpoint")
+def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    options = {name: kwargs.pop(name) for name in CHECKPOINT if name in kwargs}
+    for name, value in options.items():
+        value = cx.realize(value)
+        if not CHECKPOINT[name](value.const() if value.is_const() else getattr(value, "real", None)):
+            raise Break("inner-graph", f"checkpoint with {name}={value.describe()}")
+    if "use_reentrant" not in options or not args or cx.is_none(args[0]) or cx.graph.levels:
+        raise Break("inner-graph", "a checkpoint that says not use_reentrant=False, or under a transform")
+    keeps = options.get("preserve_rng_state", Const(True)).const()
+    drawn = cx.fake_mode.once
+    with tracers.inner(cx, pure=True, packs=True) as tracer:
+        result = cx.call(args[0], args[1:], kwargs)
+        outs = _own(tracer, tracers.tensors(cx, result, _one))
+        if not keeps and cx.fake_mode.once > drawn:
+            raise Break("inner-graph", "random numbers in a checkpoint that draws others in the backward")
+        body, lifted = tracer.close(outs)
+    cx.graph.place_inner(transforms.checkpoint, [body], [keeps, *lifted], outs)
+    return result
+
+
+CHECKPOINT: dict[str, Callable[[Any], bool]] = {
+    "use_reentrant": lambda v: v is False,
+    "preserve_rng_state": lambda v: isinstance(v, bool),
+    "context_fn": lambda v: v is torch.utils.checkpoint.noop_context_fn,
+    "determinism_check": lambda v: isinstance(v, str),
+    "debug": lambda v: v is False,
+    "early_stop": lambda v: isinstance(v, bool),
+    "respect_saved_tensors_hooks": lambda v: v is None,
+}
+"""The options of a checkpoint, and whether a value of one is captured."""
+
+
+def _own(tracer: Tracer, found: list[Tensor]) -> list[Tensor]:
+    """The tensors that a tracer made, each once."""
+    return list(dict.fromkeys(t for t in found if t.node.graph is tracer.graph))
+
+
+@_late("torch", "cond")
+def cond(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    pred, yes, no, operands = _given(cx, "pred true_fn false_fn operands", args, kwargs, operands=Tuple([]))
+    given = _items(cx, operands)
+    if pred.is_const():
+        return cx.call(yes if cx.truth(pred) else no, given, {})
+    if not isinstance(pred, Tensor) or pred.fake.numel() != 1:
+        raise Break("inner-graph", f"torch.cond of {pred.describe()}")
+    tracers.tensors(cx, operands)
+    (result, outs, body), (other, other_outs, other_body) = (_branch(cx, fn, given) for fn in (yes, no))
+    if not _alike(cx, result, other) or [_meta(t) for t in outs] != [_meta(t) for t in other_outs]:
+        raise Break("inner-graph", "branches with unlike results")
+    lifted = list(dict.fromkeys(t for tracer in (body, other_body) for t in tracer.used_outside()))
+    kinds = tuple(a.fake.requires_grad or b.fake.requires_grad for a, b in zip(outs, other_outs, strict=True))
+    for t, kind in zip(outs, kinds, strict=True):
+        if kind and not t.fake.requires_grad:
+            t.fake.requires_grad_()
+    bodies = [tracer.close(results, lifted)[0] for tracer, results in ((body, outs), (other_body, other_outs))]
+    cx.graph.place_inner(transforms.cond, bodies, [kinds, pred, *lifted], outs)
+    return result
+
+
+def _branch(cx: Capture, fn: Value, given: list[Value]) -> tuple[Value, list[Tensor], Tracer]:
+    """A branch's result, its tensors, and its tracer, not yet closed."""
+    with tracers.inner(cx, pure=True) as tracer:
+        result = cx.call(fn, list(given), {})
+        outs = tracers.tensors(cx, result)
+        memory = [memory_of(t.fake) for t in outs]
+        outside = {memory_of(fake) for _, fake, _ in tracer.given}
+        if _own(tracer, outs) != outs or len(set(memory)) != len(memory) or outside & set(memory):
+            raise Break("inner-graph", "a branch returns what it was given, or one tensor twice")
+        return result, outs, tracer
+
+
+def _meta(tensor: Tensor) -> Any:
+    fake = tensor.fake
+    return fake.shape, fake.stride(), fake.dtype, fake.device, fake.is_conj(), fake.is_neg()

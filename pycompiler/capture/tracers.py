@@ -1,0 +1,181 @@
+"""Tracers inside of tracers: a function that the program passes on is traced into a graph of its own.
+
+In: the capture in progress.  Out: a `Tracer`, its graph builder for as long as `inner` lasts, and a graph module.
+Example: ``with inner(cx, levels=True) as tracer: result = cx.call(fn, args, {})``, then ``tracer.close([...])``.
+
+A tensor of a tracer further out that the function uses becomes an input of the inner graph ("lifted"); existing tensors
+are inputs of the outermost graph first. A tensor of the inner graph that is used after its end breaks the graph, so what
+a function leaks is never wrong. Effects on Python objects happen while the function is traced, once, as when it is called
+once; where the program may call it more often or not at all (`pure`), an effect on anything older breaks the graph.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import fx
+
+from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.builtins import torch_api
+from pycompiler.capture.graph import GraphBuilder, remove_dead
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.containers import Dict, List, Tuple
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.source import Source
+
+
+class Tracer(GraphBuilder):
+    """The graph of a function that is called by a call of the graph around it."""
+
+    def __init__(self, cx: Capture, outer: GraphBuilder, levels: bool, packs: bool) -> None:
+        super().__init__(cx, outer.fake_mode)
+        self.asker = outer.asker
+        self.outer = outer
+        self.levels = levels or outer.levels
+        self.packs = packs or outer.packs
+        self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
+        self._lifted: dict[fx.Node, Tensor] = {}  # placeholder → what it stands for outside
+        self._lift: dict[fx.Node, fx.Node] = {}  # node outside → placeholder
+
+    # inputs ---------------------------------------------------------------------------------------------------
+    def argument(self, fake: torch.Tensor) -> Tensor:
+        """A tensor that the function is called with."""
+        value = Tensor(self._placeholder(f"arg_{len(self.given)}", fake), fake)
+        self.by_fake[id(fake)] = value
+        return value
+
+    def add_input(self, real: torch.Tensor, source: Source) -> Tensor:
+        return self.outer.add_input(real, source)
+
+    def constant_tensor(self, real: torch.Tensor) -> Tensor:
+        return self.outer.constant_tensor(real)
+
+    def known(self, fake: torch.Tensor) -> Tensor | None:
+        return super().known(fake) or self.outer.known(fake)
+
+    def node_of(self, value: Tensor) -> fx.Node:
+        if value.node.graph is self.graph:
+            return value.node
+        node = self._lift.get(value.node)
+        if node is None:
+            self.outer.node_of(value)  # breaks for a tensor of a tracer that has ended
+            node = self._lift[value.node] = self._placeholder(f"lifted_{len(self._lift)}", value.fake)
+            self._lifted[node] = value
+        return node
+
+    def _placeholder(self, name: str, fake: torch.Tensor) -> fx.Node:
+        anchor = self._last_input
+        with self.graph.inserting_before(self._first()) if anchor is None else self.graph.inserting_after(anchor):
+            node = self._last_input = self.graph.placeholder(name)
+        node.meta["example_value"] = fake
+        self.given.append((node, fake, fake._version))
+        return node
+
+    # end ------------------------------------------------------------------------------------------------------
+    def used_outside(self) -> list[Tensor]:
+        """The lifted tensors."""
+        return list(self._lifted.values())
+
+    def close(self, results: list[Tensor], lifted: list[Tensor] | None = None) -> tuple[fx.GraphModule, list[Tensor]]:
+        """The graph with these results, and the lifted tensors that it takes after the function's own arguments.
+
+        `lifted`: those that it shall take, in order, used or not.
+        """
+        outputs = tuple(self.node_of(t) for t in results)
+        if any(fake._version != version for _, fake, version in self.given) or self._writes_given():
+            raise Break("inner-graph", "it writes a tensor that was made outside of it")
+        self.graph.output(outputs)
+        remove_dead(self.graph)
+        if lifted is not None:
+            self._take(lifted)
+        else:
+            self._prune_inputs()
+        return fx.GraphModule(self.attributes, self.graph, class_name="InnerGraph"), list(self._lifted.values())
+
+    def _prune_inputs(self) -> list[Tensor]:
+        """Erase placeholders of lifted tensors that nothing uses."""
+        for node in [n for n in self._lifted if not n.users]:
+            self.graph.erase_node(node)
+            del self._lifted[node]
+        return list(self._lifted.values())
+
+    def _take(self, lifted: list[Tensor]) -> None:
+        """Let the placeholders be those of `lifted`, in order."""
+        places = {value.node: node for node, value in self._lifted.items()}
+        anchor = self.graph._root
+        for i, value in enumerate(lifted):
+            with self.graph.inserting_after(anchor):
+                anchor = self.graph.placeholder(f"operand_{i}")
+            anchor.meta["example_value"] = value.fake
+            if (old := places.get(value.node)) is not None:
+                old.replace_all_uses_with(anchor)
+                self.graph.erase_node(old)
+
+    def _writes_given(self) -> bool:
+        """Whether a call writes memory of the placeholders unseen by their versions (`x.data.add_`)."""
+        memory = {memory_of(fake) for _, fake, _ in self.given}
+        written = [a for n in self.graph.nodes if n.meta.get("mutates") for a in (*n.args[:1], n.kwargs.get("out"))]
+        values = [a.meta["example_value"] for a in written if isinstance(a, fx.Node)]
+        return any(memory_of(v) in memory for v in values if isinstance(v, torch.Tensor))
+
+
+@contextmanager
+def inner(
+    cx: Capture, *, levels: bool = False, grad: bool = False, pure: bool = False, packs: bool = False
+) -> Iterator[Tracer]:
+    """A tracer on top of the stack.  `levels`: the graph will run under a transform, one of gradients with `grad`;
+    `pure`: see the module docstring; `packs`: the graph will run under a checkpoint."""
+    if grad and cx.graph.packs:
+        raise Break("inner-graph", "a gradient transform in a checkpoint")
+    outer: GraphBuilder = cx.graph
+    tracer = cx.graph = Tracer(cx, outer, levels, packs)
+    state = torch_api.read_state()
+    if grad:
+        torch._C._set_grad_enabled(True)
+    begun = torch_api.read_state()
+    mark = cx.effects.begin(pure)
+    try:
+        yield tracer
+        if torch_api.read_state() != begun:
+            raise Break("inner-graph", "it leaves global state changed")
+    except Raised as raised:
+        raise Break("inner-graph", f"it raises {raised.value.describe()}") from None
+    finally:
+        cx.effects.end(mark)
+        cx.graph = outer
+        torch_api.write_state(state)
+
+
+def mapped(cx: Capture, value: Value, fn: Callable[[Tensor], Value], other: Callable[[Value], Value]) -> Value:
+    """A copy of a tree of tuples, lists and dicts with `fn` of its tensors and `other` of its other leaves, in order."""
+    value = cx.realize(value)
+    if isinstance(value, Tensor):
+        return fn(value)
+    if isinstance(value, Tuple) and (value.cls is tuple or hasattr(value.cls, "_fields")):
+        return Tuple([mapped(cx, v, fn, other) for v in value.items], value.cls)
+    if isinstance(value, List) and value.cls is list:
+        return List([mapped(cx, v, fn, other) for v in value.items], value.cls)
+    if isinstance(value, Dict) and value.cls in (dict, collections.OrderedDict):
+        return Dict({cx.key(k): mapped(cx, v, fn, other) for k, v in value.pairs(cx)}, value.cls)
+    return other(value)
+
+
+def refused(value: Value) -> Value:
+    """For `mapped`: a leaf must be a tensor."""
+    raise Break("inner-graph", f"{value.describe()} where a tensor is expected")
+
+
+def tensors(cx: Capture, value: Value, other: Callable[[Value], Value] = refused) -> list[Tensor]:
+    """The tensors of a tree, in order."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    mapped(cx, value, note, other)
+    return found
