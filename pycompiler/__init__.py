@@ -9,8 +9,10 @@ from pycompiler.api import (
     explain_miss,
     graph_break,
     is_compiling,
+    load,
     reset,
     run,
+    save,
     set_policy,
     wait_for_compiles,
 )
@@ -20,6 +22,6 @@ from pycompiler.progress import compile_times
 
 __all__ = [
     "__version__", "compile", "compile_times", "config", "counters", "disable", "exc", "explain", "explain_miss",
-    "get_default_backend", "graph_break", "is_compiling", "list_backends", "register_backend", "reset", "run",
+    "get_default_backend", "graph_break", "is_compiling", "list_backends", "load", "register_backend", "reset", "run", "save",
     "set_default_backend", "set_policy", "wait_for_compiles",
 ]  # fmt: skip

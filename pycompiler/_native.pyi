@@ -43,6 +43,9 @@ class CompiledFunction:
     def reset(self) -> None:
         """Drops all entries and counters; entries that run now finish."""
     def set_mode(self, mode: Mode, /) -> None: ...
+    def install(self, entry: Entry, /) -> None:
+        """Stores an entry that was not compiled here, as the one used last, for the code object of `fn`."""
+    def entries_of(self, code: CodeType, /) -> list[Entry]: ...
     def explain_miss(self, *args: Any, **kwargs: Any) -> list[tuple[int, int, str]]:
         """(entry, guard, text) per entry that does not fit these arguments; empty when one fits."""
     @property
@@ -189,6 +192,9 @@ class Plan:
     @property
     def arena_bytes(self) -> int:
         """Scratch memory of one call."""
+    @property
+    def exclusive(self) -> tuple[list[int], Callable[..., Sequence[Any]]] | None:
+        """What `unless_shared` was given: (written, eager)."""
 
 def unless_shared(plan: Plan, written: Sequence[int], eager: Callable[..., Sequence[Any]]) -> None:
     """From now on `plan` gives back what `eager` returns for its inputs, when an input at one of the positions `written`

@@ -9,8 +9,9 @@ In: functions and modules.  Out: the same, compiled.  Example:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +21,9 @@ from pycompiler.background import wait
 from pycompiler.errors import ArgumentError, UnknownName
 from pycompiler.errors import describe as _describe
 from pycompiler.wrapping import compiled_of
+
+if TYPE_CHECKING:
+    from pycompiler.artefacts.save import Saved
 
 POLICIES = ("compile", "run", "eager", "error")
 OURS = ("eager", "aot_eager", "native")
@@ -151,6 +155,33 @@ def run(fn: Any = None) -> Any:
     for part in parts:
         part._pycompiler_family.set_policy("run")
     return fn
+
+
+def save(compiled: Any, path: str | os.PathLike[str]) -> Saved:
+    """Write what a compiled callable has compiled so far to a file, for `load` in another process.
+
+    Guards, generated code, graphs and their kernels, forward and backward, of all its entries and resume functions; no
+    parameters.  Entries that mean something in this process only are left out: `Saved.left_out` and the log say why.
+    Raises `ArtefactError` when nothing can be saved.  The file appears complete or not at all.
+    """
+    from pycompiler.artefacts.save import save  # a program that does not save does without it
+
+    return save(compiled, path)
+
+
+def load(path: str | os.PathLike[str], model: Callable[..., Any], *, trust: bool = False) -> Any:
+    """Compile `model`, the function or module that was compiled for `save`, with the entries of the file.
+
+    Calls that they fit run natively; nothing is compiled, and no C++ compiler is needed.  All other calls are compiled.
+    Raises `ArtefactError` for a file that is damaged, that was written with other versions, on a CPU with more
+    instructions or from other sources of what it captured; and for one that others may write (it holds native code)
+    unless `trust` is True.
+    """
+    if not callable(model):
+        raise ArgumentError(f"load() takes the function or nn.Module that was compiled, got {_describe(model)}")
+    from pycompiler.artefacts.load import load
+
+    return load(path, lambda settings: compile(model, **settings), trust=trust)
 
 
 def set_policy(fn: Any, policy: _native.Mode) -> Any:

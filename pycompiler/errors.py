@@ -71,6 +71,10 @@ class DoubleBackwardError(UserError):
     """A second derivative through a compiled graph whose inputs are gone or changed."""
 
 
+class ArtefactError(UserError):
+    """A file that `load` refuses, or a callable of which `save` can write nothing; the text says why."""
+
+
 # ---------------------------------------------------------------- graph breaks
 
 

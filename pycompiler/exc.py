@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pycompiler.errors import (
     ArgumentError,
+    ArtefactError,
     BackendError,
     BadBackendResult,
     ConfigError,
@@ -28,8 +29,8 @@ FailOnRecompileLimitHit = RecompileLimitExceeded
 InternalTorchDynamoError = InternalError
 
 __all__ = [
-    "ArgumentError", "BackendCompilerFailed", "BackendError", "BadBackendResult", "ConfigError", "DoubleBackwardError",
-    "FailOnRecompileLimitHit", "InternalError", "InternalTorchDynamoError", "InvalidBackend", "PyCompilerError",
-    "RecompileError", "RecompileLimitExceeded", "RecompileLimitWarning", "TorchDynamoException", "UnknownName",
-    "Unsupported", "UserError",
+    "ArgumentError", "ArtefactError", "BackendCompilerFailed", "BackendError", "BadBackendResult", "ConfigError",
+    "DoubleBackwardError", "FailOnRecompileLimitHit", "InternalError", "InternalTorchDynamoError", "InvalidBackend",
+    "PyCompilerError", "RecompileError", "RecompileLimitExceeded", "RecompileLimitWarning", "TorchDynamoException",
+    "UnknownName", "Unsupported", "UserError",
 ]  # fmt: skip

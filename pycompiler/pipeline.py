@@ -50,6 +50,7 @@ from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.guard_entries import entries
 from pycompiler.ir.guards import Guard, explain, global_state
 from pycompiler.ir.interrupts import allowed, deferred
+from pycompiler.ir.names import code_digest, traced_through
 from pycompiler.ir.shared import WhileInside
 from pycompiler.ir.source import Scope
 from pycompiler.ir.texts import drop_text, drop_text_with, forward_of
@@ -122,6 +123,20 @@ class GraphRecord:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Remarks:
+    """What an entry rests on besides its guards, which cannot change while the process runs: see `Captured`."""
+
+    process: tuple[str, ...] = ()
+    abstract: tuple[tuple[type, type, bool], ...] = ()
+
+
+def remarks_of(captured: Captured) -> Remarks:
+    targets = dict.fromkeys(n.target for n in captured.graph.graph.nodes) if captured.graph is not None else ()
+    calls = [f"its graph holds what {name} did when it was traced" for t in targets if (name := traced_through(t))]
+    return Remarks((*captured.process, *calls), captured.abstract)
+
+
 @dataclass(eq=False)
 class Family:
     """What the frames of one compiled callable share: backend, flags, resume functions, records."""
@@ -141,6 +156,10 @@ class Family:
     policy: _native.Mode = "compile"
     background: bool = False  # a call that misses runs eagerly, and its graph is compiled by a worker
     hooked: dict[types.CodeType, Any] = field(default_factory=dict)  # functions reached through the frame hook
+    shelf: dict[str, Callable[[Any], None]] = field(
+        default_factory=dict
+    )  # digest of such a function's code → loads its entries
+    remarks: weakref.WeakKeyDictionary[Any, Remarks] = field(default_factory=weakref.WeakKeyDictionary)  # by entry
 
     def __post_init__(self) -> None:
         _families.add(self)
@@ -148,7 +167,9 @@ class Family:
 
     def copy(self) -> Family:
         """A family of its own with the same settings."""
-        return replace(self, resumes={}, hooked={}, members=Members(), listener=None)
+        return replace(
+            self, resumes={}, hooked={}, shelf={}, remarks=weakref.WeakKeyDictionary(), members=Members(), listener=None
+        )
 
     def reset(self) -> None:
         """Drop all entries of all members, and the resume functions.  The policy stays."""
@@ -156,6 +177,7 @@ class Family:
             member.reset()
         self.resumes.clear()
         self.hooked.clear()
+        self.shelf.clear()
 
     def set_policy(self, policy: _native.Mode) -> None:
         """What a miss does, in all members, resume functions included: see `_native.CompiledFunction.set_mode`."""
@@ -306,6 +328,8 @@ class FrameLookup:
                 found = _native.CompiledFunction(function, disabled, name=function.__qualname__)
             elif skip.why_not_hooked(function) is None:
                 found = new_compiled(without_state(function), family)
+                if family.shelf and (stored := family.shelf.pop(code_digest(code), None)) is not None:
+                    stored(found)
             else:
                 return None
             family.hooked[code] = found
@@ -531,6 +555,7 @@ class FrameCompiler:
     ) -> Any:
         """An entry that runs the original code until a worker has compiled the graph."""
         entry = _native.Entry(guards, function, "eager")
+        self.family.remarks[entry] = remarks_of(captured)
         captured.examples.clear()  # what was passed may go with the call
         name = place_of(function.__code__)
         start = time.perf_counter()
@@ -569,6 +594,14 @@ class FrameCompiler:
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
     ) -> Any:
         """The entry of a captured frame whose graph was compiled; None where the original code does as well."""
+        entry = self.entry_of(function, captured, guards, graph)
+        if entry is not None:
+            self.family.remarks[entry] = remarks_of(captured)
+        return entry
+
+    def entry_of(
+        self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
+    ) -> Any:
         if captured.template is not None:
             if captured.empty:
                 if function.__code__ in self.family.hooked:  # nothing to gain from compiling it
@@ -577,9 +610,8 @@ class FrameCompiler:
             assert graph is not None
             return _native.Entry(guards, graph, "plan", captured.template, captured.inputs)
         assert captured.code is not None
-        code = peer.leave_alone(fill(captured.code, lambda hole: self.held(hole, graph)))
-        hook = self.family.frame_hook if captured.broke is not None else None
-        return _native.Entry(guards, with_empty_cells(code, function.__globals__), "function", frame_hook=hook)
+        code = fill(captured.code, lambda hole: self.held(hole, graph))
+        return function_entry(self.family, guards, code, function.__globals__, hook=captured.broke is not None)
 
     def held(self, hole: Hole, graph: Callable[..., Any] | None) -> object:
         """What generated code holds in place of `hole`."""
@@ -650,12 +682,7 @@ class FrameCompiler:
         return [e.fake for e in examples]
 
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:
-        found = self.family.resumes.get(code)
-        if found is None:
-            function = with_empty_cells(peer.leave_alone(code), namespace)  # the cells come as arguments
-            made = new_compiled(function, self.family, positional=True)
-            found = self.family.resumes.setdefault(code, made)  # a worker may have been quicker
-        return found
+        return resume_function(self.family, code, namespace)
 
     # reports --------------------------------------------------------------------------------------------------
     def on_break(self, record: BreakRecord) -> None:
@@ -762,6 +789,24 @@ def new_compiled(
     made.set_mode(family.mode)
     family.members.add(made)
     return made
+
+
+def resume_function(family: Family, code: types.CodeType, namespace: dict[str, Any]) -> Any:
+    """The compiled function that goes on with `code` after a break: one a family."""
+    found = family.resumes.get(code)
+    if found is None:
+        function = with_empty_cells(peer.leave_alone(code), namespace)  # the cells come as arguments
+        made = new_compiled(function, family, positional=True)
+        found = family.resumes.setdefault(code, made)  # a worker may have been quicker
+    return found
+
+
+def function_entry(
+    family: Family, guards: Sequence[Guard], code: types.CodeType, namespace: dict[str, Any], *, hook: bool
+) -> Any:
+    """The entry that runs generated code; with a `hook`, functions that it calls are met by the frame hook."""
+    function = with_empty_cells(peer.leave_alone(code), namespace)
+    return _native.Entry(guards, function, "function", frame_hook=family.frame_hook if hook else None)
 
 
 def limit_message(fn: Any, limit: int, last: str) -> str:

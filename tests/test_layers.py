@@ -30,9 +30,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "background": {"config", "ir", "logs"},
     "graphs": BASE | {"lowering", "scheduling", "codegen", "runtime", "progress"},
     "pipeline": BASE | {"capture", "autograd", "background", "backends", "graphs", "progress"},
+    "artefacts": BASE | {"capture", "autograd", "runtime", "pipeline", "wrapping"},  # their data, in a file
     "distributed": BASE | {"pipeline"},
     "wrapping": BASE | {"pipeline"},
-    "api": BASE | {"wrapping", "pipeline", "background", "backends", "distributed"},
+    "api": BASE | {"artefacts", "wrapping", "pipeline", "background", "backends", "distributed"},
     "exc": {"errors"},
     "debug": BASE | {"pipeline", "backends", "api", "wrapping", "capture"},  # shows what capture records
     "__init__": BASE | {"api", "backends", "debug", "distributed", "exc", "progress"},

@@ -2,6 +2,7 @@
 
 use crate::cache::{Counters, Reasons};
 use crate::compiled::{compiled, explain, Compiled, Frame, Inner, Mode, MODES};
+use crate::entry::EntryRef;
 use crate::ffi::object::{type_error, value_error};
 use crate::ffi::sync::CompileLock;
 use crate::ffi::{Obj, Owned, Raised, Res};
@@ -141,6 +142,26 @@ pub fn entries(this: Obj) -> Res<Owned> {
     let inner = compiled(&this)?;
     let all: Vec<Owned> = inner.codes.borrow().iter().flat_map(|c| c.snapshot()).map(|e| e.obj().own()).collect();
     Owned::list_from(all)
+}
+
+pub fn entries_of(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+    let [code] = args else { return Err(type_error("entries_of(code) takes exactly one argument")) };
+    let inner = compiled(&this)?;
+    let found = inner.codes.borrow().iter().find(|c| c.code.get() == *code).cloned();
+    let entries: Vec<Owned> = found.iter().flat_map(|c| c.snapshot()).map(|e| e.obj().own()).collect();
+    Owned::list_from(entries)
+}
+
+/// Stores an entry as the one used last.  It counts as no compilation; limits see it as any other.
+pub fn install(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+    let [entry] = args else { return Err(type_error("install(entry) takes exactly one argument")) };
+    let entry = EntryRef::downcast(*entry).ok_or_else(|| type_error("install(entry) takes an Entry"))?;
+    let inner = compiled(&this)?;
+    let cache = inner.cache(inner.function.func_code())?;
+    let signature = &cache.signature;
+    entry.bind(&signature.names, signature.freevars.get(), signature.n_params())?;
+    cache.push_front(entry);
+    Ok(Owned::none())
 }
 
 pub fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {

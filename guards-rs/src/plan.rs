@@ -181,7 +181,11 @@ impl Plan {
             2 => Ok(self.n_inputs.into_pyobject(py)?.into_any()),
             3 => Ok(self.n_outputs().into_pyobject(py)?.into_any()),
             4 => self.routes().into_pyobject(py),
-            _ => Ok(self.arena_bytes.into_pyobject(py)?.into_any()),
+            5 => Ok(self.arena_bytes.into_pyobject(py)?.into_any()),
+            _ => Ok(match self.exclusive.parts() {
+                Some((written, eager)) => (written.to_vec(), eager.bind(py)).into_pyobject(py)?.into_any(),
+                None => py.None().into_bound(py),
+            }),
         }
     }
 

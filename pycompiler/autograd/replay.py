@@ -87,10 +87,6 @@ class Replay:
         self.held = {i for i in self.watched if i in self.joint.arrived and is_copied(inputs[i])}
 
     # what the forward keeps ----------------------------------------------------------------------------------------
-    def state(self) -> list[torch.Tensor]:
-        """The states of the generators that the graph draws from."""
-        return [torch.cuda.get_rng_state(d) if d.type == "cuda" else torch.get_rng_state() for d in self.random]
-
     def has_version(self, index: int) -> bool:
         return not self.likes[index].inference
 
@@ -192,6 +188,11 @@ class Replay:
             if tangent is not None and differentiable and (out := find[kind](index)).requires_grad:
                 pairs.append((out, tangent))
         return pairs
+
+
+def generator_states(devices: Sequence[torch.device]) -> list[torch.Tensor]:
+    """The states of the generators of the devices that a graph draws from."""
+    return [torch.cuda.get_rng_state(d) if d.type == "cuda" else torch.get_rng_state() for d in devices]
 
 
 class _Like:

@@ -9,6 +9,7 @@ once; `source_of` gives the text back. Shapes, devices, ``requires_grad`` and gr
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -20,8 +21,9 @@ from torch import fx
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint, Output, Way
 from pycompiler.autograd.partition import Partition, without_tangents
-from pycompiler.autograd.replay import Replay, transformed
+from pycompiler.autograd.replay import Replay, generator_states, transformed
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
+from pycompiler.ir.later import Later, now
 from pycompiler.ir.texts import keep_text
 from pycompiler.logs import stage
 
@@ -39,7 +41,11 @@ def source_of(fn: Any) -> str:
 
 
 def _build(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Any:
-    text = "\n".join(lines) + "\n"
+    return build_text(name, "\n".join(lines) + "\n", scope)
+
+
+def build_text(name: str, text: str, scope: dict[str, Any]) -> Any:
+    """The function `name` that `text` defines; `scope` becomes its globals."""
     filename = f"<pycompiler.autograd {name} {id(scope):x}>"
     exec(compile(text, filename, "exec"), scope)
     fn = scope[name]
@@ -91,7 +97,7 @@ class LazyBackward:
 
     def __init__(self, module: fx.GraphModule, compiler: BackwardCompiler) -> None:
         self._lock = threading.Lock()
-        self._pending: tuple[fx.GraphModule, BackwardCompiler] | None = (module, compiler)
+        self._pending: tuple[fx.GraphModule, BackwardCompiler] | Later | None = (module, compiler)
         self.call: Boxed | None = None
         if not module.graph.output_node().args[0]:
             self._pending, self.call = None, lambda _: ()
@@ -100,7 +106,7 @@ class LazyBackward:
         """Compile now, once, whatever thread asks; returns `call`."""
         with self._lock:
             if self._pending is not None:
-                module, compiler = self._pending
+                module, compiler = now(self._pending)
                 inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
                 _native.pause_hook()  # a backward inside of a compiled program is not part of that program
                 try:
@@ -158,7 +164,7 @@ def differentiable(
         lone = Node(joint, part, part, again, range(len(joint.tangents)), range(len(joint.inputs)), alone=True)
         return _function(lone, compiler, name, forward, ahead)
     nodes = [_node_of(joint, part, again, way, tracked) for way in ways]
-    scope: dict[str, Any] = {"forward_graph": forward, "state": again.state}
+    scope: dict[str, Any] = {"forward_graph": forward, "state": functools.partial(generator_states, again.random)}
     scope |= {"set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled}
     lines = ["def run(*args):", "    before = grad_mode()", "    set_grad(False)", "    try:"]
     lines += [f"        rng = {'state()' if again.random else 'None'}", "        outs = forward_graph(*args)"]
@@ -207,16 +213,19 @@ def _node_of(joint: Joint, part: Partition, again: Replay, way: Way, tracked: se
 def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compiled, ahead: bool) -> Compiled:
     scope: dict[str, Any] = {
         "forward_graph": forward,
-        "state": node.again.state,
+        "state": functools.partial(generator_states, node.again.random),
         "ref": weakref.ref,
         "held": held,
         "version": version,
     }
-    members = {
-        "forward": staticmethod(_build("forward", _forward_lines(node), scope)),
-        "backward": staticmethod(_backward(node, compiler, ahead)),
-    }
-    function = type(f"Compiled_{name}", (torch.autograd.Function,), members)
+    forward_function = _build("forward", _forward_lines(node), scope)
+    return apply_of(f"Compiled_{name}", forward_function, _backward(node, compiler, ahead))
+
+
+def apply_of(name: str, forward: Any, backward: Any) -> Compiled:
+    """`apply` of an autograd Function of two plain functions."""
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function = type(name, (torch.autograd.Function,), members)
     # Not Function.apply: its checks for functorch are the caller's guards on dispatch keys.
     return super(torch.autograd.Function, function).apply  # type: ignore[misc,no-any-return]
 
@@ -308,9 +317,14 @@ class _Variants:
     """The functions that run compiled backwards: one for each set of a node's outputs that got no gradient."""
 
     def __init__(self, node: Node, compiler: BackwardCompiler, ahead: bool) -> None:
-        self.node, self.compiler, self.ahead = node, compiler, ahead
+        self._node: Node | Later = node
+        self.compiler, self.ahead = compiler, ahead
         self.known: dict[tuple[bool, ...], Any] = {}
         self._lock = threading.Lock()
+
+    @property
+    def node(self) -> Node:
+        return now(self._node)  # type: ignore[no-any-return]
 
     def find(self, pattern: tuple[bool, ...]) -> Any:
         """The function for this pattern of missing tangents."""

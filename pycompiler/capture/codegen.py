@@ -204,20 +204,22 @@ def _set(head: Head, value: Set, name: str) -> None:
     if value.additions() is None and value.recipe is not None and not any(v.changed for v in value.recipe[1]):
         head.store(head.call(value.recipe[0], *[head.load(v) for v in value.recipe[1]]), name)
         return
-    items = [head.load(v) for v in _additions(value)]
+    items = [head.load(v) for v in _additions(head, value)]
     if value.cls is set:
         head.store([*_flat(items), *build.build_set(len(items))], name)
     else:
         head.store(head.call(value.cls, [*_flat(items), *build.build_tuple(len(items))]), name)
 
 
-def _additions(value: Set) -> list[Value]:
+def _additions(head: Head, value: Set) -> list[Value]:
     """The elements in the order in which they are added to a new set, which then has the order that it has in eager."""
     order = value.additions()
     if order is None:
         if value.made_at is None:
             raise SkipFrame(f"a {value.cls.__name__} of which the order is not known is alive where the graph ends")
         raise Break("unsupported-operation", UNORDERED, value.made_at)
+    if not value.plain and len(order) > 1:
+        head.cx.looks_at_hashes(value.shadow)
     return order
 
 
@@ -236,7 +238,7 @@ def _object(head: Head, value: Object, name: str) -> None:
         items = [head.load_item(v) for v in storage.items]
         head.prepare += [*head.call(rebuild.fill_list, me, *items), *build.pop_top()]
     elif isinstance(storage, Set):
-        items = [head.load(v) for v in _additions(storage)]
+        items = [head.load(v) for v in _additions(head, storage)]
         head.prepare += [*head.call(rebuild.fill_set, me, *items), *build.pop_top()]
     if value.passed:
         head.prepare += _grown_traceback(head, me, value)

@@ -13,7 +13,7 @@ import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -67,6 +67,8 @@ class Capture:
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
         self.inlined: set[types.CodeType] = set()
+        self.process: dict[str, None] = {}  # what was folded into this capture and is another thing in another process
+        self.abstract: dict[tuple[type, type], bool] = {}  # whether a class is one of an abstract class
         self.module_hooks_checked: bool | None = None
         self.guard("global_state", const_source(torch), global_state())
 
@@ -166,8 +168,16 @@ class Capture:
         return self.steps
 
     # constants ------------------------------------------------------------------------------------------------
+    def looks_at_hashes(self, values: Iterable[Any], what: str = "the order of a set") -> None:
+        """Text, None and classes have other hashes in another process: what follows from them is said of the capture."""
+        if not all(map(same_hash_everywhere, values)):
+            self.process[f"it depends on {what}, which differs between processes"] = None
+
     def evaluate_raw(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """fn(*args) on real constants; what it raises is raised in the captured program."""
+        for a in args:
+            if type(a) in (set, frozenset) and len(a) > 1 and not any(fn is f for f in ORDERLESS):
+                self.looks_at_hashes(a)
         try:
             return fn(*args, **kwargs)
         except (Break, Raised):
@@ -500,6 +510,17 @@ class Capture:
 
     def builtin_namespace(self) -> dict[str, Any]:
         return builtins.__dict__
+
+
+# Functions of sets that see no order.
+ORDERLESS = (len, bool, isinstance, operator.contains, operator.eq, operator.ne)
+
+
+def same_hash_everywhere(value: Any) -> bool:
+    """Whether this constant has the same hash in every process."""
+    if type(value) in (tuple, frozenset):
+        return all(map(same_hash_everywhere, value))
+    return type(value) in (int, float, complex, bool)
 
 
 def _may_be(a: Value, b: Value) -> bool:

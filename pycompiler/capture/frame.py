@@ -86,6 +86,8 @@ class Captured:
     op_count: int = 0
     empty: bool = False  # neither graph nor effects nor break: the original code does as well
     inlined: set[types.CodeType] = field(default_factory=set)
+    process: tuple[str, ...] = ()  # why it means nothing in another process
+    abstract: tuple[tuple[type, type, bool], ...] = ()  # (class, abstract class, whether it was one)
 
 
 class _AtBreak(Exception):
@@ -385,6 +387,8 @@ class _Session:
             inputs = [t.source for t in cx.graph.used if t.source is not None]
             examples = [Example(t.real, t.fake) for t in cx.graph.used]
         result = Captured(list(cx.guards.values()), gm, inputs, examples, inlined=cx.inlined)
+        result.process = tuple(cx.process)
+        result.abstract = tuple((cls, base, answer) for (cls, base), answer in cx.abstract.items())
         result.op_count = cx.graph.op_count() if gm is not None else 0
         if template is not None:
             result.template = template

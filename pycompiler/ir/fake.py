@@ -198,6 +198,19 @@ def new_fake_mode(*, symbolic: bool = False) -> FakeTensorMode:
         return (_symbolic(plain) if symbolic else plain)(allow_non_fake_inputs=True)
 
 
+def fake_like(
+    mode: FakeTensorMode,
+    shape: Sequence[Any],
+    stride: Sequence[Any],
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """A fake tensor that lies so, a leaf."""
+    with no_dispatch(), torch.no_grad(), torch.inference_mode(False):  # inference tensors have no version counter
+        return fake_tensor.FakeTensor(mode, _meta(shape, stride, offset, dtype), device)
+
+
 Layout = tuple[Sequence[Any], Sequence[Any]]
 
 
@@ -211,11 +224,8 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
         assert layout is None
         return mode.from_tensor(real, static_shapes=True)
     sizes, strides = layout or (real.size(), real.stride())
-    with no_dispatch(), torch.no_grad(), torch.inference_mode(False):  # inference tensors have no version counter
-        meta = torch.empty_strided(sizes, strides, dtype=real.dtype, device="meta")
-        if real.storage_offset() and layout is None:
-            meta = _with_offset(real)
-        fake: torch.Tensor = fake_tensor.FakeTensor(mode, meta, real.device)
+    offset = int(real.storage_offset()) if layout is None else 0
+    fake = fake_like(mode, sizes, strides, offset, real.dtype, real.device)
     if not real.requires_grad:
         return fake
     fake.requires_grad_()
@@ -236,8 +246,9 @@ def is_plain(t: torch.Tensor) -> bool:
     )
 
 
-def _with_offset(real: torch.Tensor) -> torch.Tensor:
-    """A meta tensor whose storage offset is that of `real`, in a storage just large enough."""
-    last = sum((n - 1) * s for n, s in zip(real.size(), real.stride(), strict=True)) if real.numel() else 0
-    base = torch.empty(real.storage_offset() + last + 1, dtype=real.dtype, device="meta")
-    return torch.as_strided(base, real.size(), real.stride(), real.storage_offset())
+def _meta(shape: Sequence[Any], stride: Sequence[Any], offset: int, dtype: torch.dtype) -> torch.Tensor:
+    """A meta tensor that lies so, in a storage just large enough."""
+    if not offset:
+        return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+    last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else 0
+    return torch.as_strided(torch.empty(offset + last + 1, dtype=dtype, device="meta"), shape, stride, offset)

@@ -209,6 +209,8 @@ methods:
     "counters" "Counters of this callable, by name." methods::counters;
     "reset" "Drops all entries and counters; the next call compiles again." methods::reset;
     "set_mode" "set_mode('compile' | 'run' | 'eager' | 'error')." methods::set_mode;
+    "install" "install(entry): stores an entry that nobody compiled here, for the function's code object." methods::install;
+    "entries_of" "The entries of one code object, most recently used first." methods::entries_of;
     "explain_miss" "Why no entry fits these arguments: [(entry index, guard index, text)]; empty when one fits." methods::explain_miss;
 properties:
     "entries" "All entries, most recently used first." methods::entries;

@@ -25,6 +25,11 @@ impl Exclusive {
         shares(inputs.iter().map(filled), written).then_some(eager)
     }
 
+    /// The written inputs and that program, as `unless_shared` was given them.
+    pub fn parts(&self) -> Option<(&[usize], &Py<PyAny>)> {
+        self.0.get().map(|(written, eager)| (&**written, eager))
+    }
+
     pub fn held(&self) -> Option<&Py<PyAny>> {
         self.0.get().map(|(_, eager)| eager)
     }

@@ -162,6 +162,7 @@ def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     cx.key_of(args[0])  # raises TypeError for what cannot be hashed
     if not args[0].is_const():
         raise Break("unsupported-operation", f"hash({args[0].describe()})")
+    cx.looks_at_hashes([args[0].const()], "a hash")
     return cx.evaluate(hash, args[0].const())
 
 

@@ -64,6 +64,13 @@ def resume_info(code: CodeType) -> ResumeInfo | None:
     return last if isinstance(last, ResumeInfo) else None
 
 
+def share(code: CodeType) -> None:
+    """`resume` finds a resume function's code that was made elsewhere."""
+    info = resume_info(code)
+    if info is not None:
+        _shared.setdefault((id(info.original), info.at, info.locals, info.stack, info.boxed), code)
+
+
 def cell_parameters(info: ResumeInfo | None) -> tuple[str, ...]:
     """The parameters of a resume function that are given cell objects; none of an ordinary function's are."""
     if info is None:

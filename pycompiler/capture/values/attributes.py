@@ -111,6 +111,7 @@ def _is_subclass(cx: Capture, cls: type, base: type, instance: Value | None) -> 
         return bool(cx.truth(cx.call(function, [cx.make(base), cx.make(cls) if instance is None else instance], {})))
     guard_mro(cx, cls)
     answer = bool(cx.evaluate_raw(issubclass, cls, base))
+    cx.abstract[cls, base] = answer
     if not answer and issubclass(meta, abc.ABCMeta):
         cx.guard("equals", const_source(REGISTRATIONS).attr("token"), abc.get_cache_token())
     return answer

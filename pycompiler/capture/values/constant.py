@@ -60,6 +60,8 @@ class Const(Value):
     def iterate(self, cx: Capture) -> Iterator[Value]:
         if not hasattr(type(self.value), "__iter__"):
             cx.throw(TypeError, f"{type(self.value).__name__!r} object is not iterable")
+        if type(self.value) is frozenset and len(self.value) > 1:
+            cx.looks_at_hashes(self.value)
         return (cx.make(v) for v in self.value)
 
     def contains(self, cx: Capture, item: Value) -> bool:

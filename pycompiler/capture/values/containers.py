@@ -431,6 +431,7 @@ class Set(Value):
             return values
         if self.shadow is None:
             raise Break("unsupported-operation", UNORDERED)
+        cx.looks_at_hashes(self.shadow)
         place = {v: i for i, v in enumerate(self.shadow)}
         return sorted(values, key=lambda v: place[v.const()])
 
@@ -490,6 +491,8 @@ class Set(Value):
             given = operand.additions() if isinstance(operand, Set) else elements
             if given is None:
                 raise Break("unsupported-operation", UNORDERED)
+            if isinstance(operand, Set) and not operand.plain and len(given) > 1:
+                cx.looks_at_hashes(operand.shadow)
             then = Set({Key(cx, v): v for v in given}, frozenset) if isinstance(operand, Set) else Tuple(given)
             cx.effects.mutate(self)
             self.log.append((method, then))
@@ -515,6 +518,8 @@ class Set(Value):
         if self.source is not None and not self.changed:
             return self
         order = self.additions() if self.source is None else None
+        if order is not None and not self.plain and len(order) > 1:
+            cx.looks_at_hashes(self.shadow)
         return None if order is None else Set({Key(cx, v): v for v in order}, self.cls)
 
     def is_const(self) -> bool:

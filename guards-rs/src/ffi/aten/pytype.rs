@@ -262,7 +262,8 @@ unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc,
 }
 
 /// In the order of `Plan::attribute`.
-const ATTRIBUTES: [&std::ffi::CStr; 6] = [c"name", c"plan", c"n_inputs", c"n_outputs", c"routes", c"arena_bytes"];
+const ATTRIBUTES: [&std::ffi::CStr; 7] =
+    [c"name", c"plan", c"n_inputs", c"n_outputs", c"routes", c"arena_bytes", c"exclusive"];
 
 unsafe extern "C" fn attribute(object: *mut ffi::PyObject, which: *mut c_void) -> *mut ffi::PyObject {
     // SAFETY: called by the interpreter on a live instance of this type.

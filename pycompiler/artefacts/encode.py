@@ -1,0 +1,412 @@
+"""Objects to records; see `data`.
+
+In: `Encoder(root)`, the code object and the globals of the callable's function, which the loading side gives.
+Out: `value(object)`, what stands for it; `records`, `names`, `libraries`.  What cannot be written raises `Unsavable`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import marshal
+import operator
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from pycompiler import _native
+from pycompiler.artefacts.data import INLINE, LATER, SHARED, Unsavable, fields_of, is_data
+from pycompiler.autograd import runtime
+from pycompiler.errors import describe
+from pycompiler.ir.expr import Atom, Expr
+from pycompiler.ir.guards import Guard
+from pycompiler.ir.later import Later, LaterCall
+from pycompiler.ir.names import Name, content, name_of
+from pycompiler.ir.plan import Plan
+from pycompiler.ir.source import ACCESSORS, Source, read
+from pycompiler.ir.source import Scope as ReadScope
+
+Token = Any  # a plain value, or a 1-tuple: the position of a record
+
+CONSTANT_BYTES = 1 << 24  # a tensor that a graph holds, at most
+META = ("val", "requires_grad", "strides", "acts", "mutates", "user", "constant")
+EXISTING = ("name", "class", "at", "root code", "root globals", "torch", "reader", "resume")
+_READERS = {id(accessor.read): kind for kind, accessor in ACCESSORS.items()}
+
+
+class Encoder:
+    """`names`: (name, content) of what exists outside; `libraries`: the files of kernels."""
+
+    def __init__(self, root: types.FunctionType, parent: Encoder | None = None, meta: tuple[str, ...] = META) -> None:
+        self.root = root
+        self.meta = meta  # of nodes of graphs
+        self.records: list[tuple[Any, ...]] = []
+        self.names: list[tuple[Name, str]] = [] if parent is None else parent.names
+        self.libraries: list[bytes] = [] if parent is None else parent.libraries
+        self.named: dict[Name, int] = {} if parent is None else parent.named
+        self.memo: dict[int, Token] = {}
+        self.shared: dict[Any, Token] = {}
+        self.keep: list[Any] = []
+        self.namespace: dict[str, Any] = root.__globals__
+
+    # positions --------------------------------------------------------------------------------------------------
+    def add(self, *record: Any) -> Token:
+        self.records.append(record)
+        return (len(self.records) - 1,)
+
+    def remember(self, value: Any, token: Token) -> Token:
+        self.memo[id(value)] = token
+        self.keep.append(value)
+        return token
+
+    @contextlib.contextmanager
+    def whole_or_nothing(self) -> Iterator[None]:
+        """What was written in the block is forgotten when something in it cannot be."""
+        parts = (self.records, self.names, self.libraries)
+        before, tables = [len(part) for part in parts], [dict(t) for t in (self.memo, self.shared, self.named)]
+        try:
+            yield
+        except Unsavable:
+            for part, length in zip(parts, before, strict=True):
+                del part[length:]  # type: ignore[attr-defined]
+            self.memo, self.shared, self.named = tables
+            raise
+
+    # values -----------------------------------------------------------------------------------------------------
+    def value(self, value: Any) -> Token:
+        cls = type(value)
+        found = self.memo.get(id(value))
+        if found is not None:
+            return found
+        if type(cls) is not type:  # whose equality may be anything
+            return self.remember(value, self.unusual(value))
+        if cls in INLINE:
+            return value
+        if cls in SHARED:
+            token = self.shared.get(value)
+            if token is None:
+                token = self.shared[value] = self.made(value)
+            return self.remember(value, token)
+        write = WRITE.get(cls)
+        if write is not None:
+            token = write(self, value)
+        elif is_data(cls):
+            token = self.made(value)
+        else:
+            token = self.unusual(value)
+        return self.remember(value, token)
+
+    def values(self, items: Any) -> tuple[Token, ...]:
+        return tuple(self.value(v) for v in items)
+
+    def made(self, value: Any) -> Token:
+        """An object of one of CLASSES."""
+        cls = type(value)
+        names = fields_of(cls)
+        if cls is Guard:
+            return self.add("guard", value.kind, self.value(value.source), self.guard_arg(value),
+                            self.values(value.others), self.values(value.user[-1:]))  # fmt: skip
+        if cls is Source:
+            return self.add("source", value.kind, self.value(value.base), self.value(value.arg))
+        place = self.memo.get(id(cls)) or self.remember(cls, self.add("class", cls.__module__, cls.__qualname__, names))
+        if names is not None and cls.__dataclass_params__.frozen:
+            return self.add("make", place, self.values(getattr(value, n) for n in names))
+        token = self.remember(value, self.add("new", place))
+        state = {n: getattr(value, n) for n in names or list(value.__dict__)}
+        written = {n: self.later(v) if (cls, n) in LATER and v is not None else self.value(v) for n, v in state.items()}
+        self.add("state", token, tuple(written.items()))
+        return token
+
+    def guard_arg(self, guard: Guard) -> Token:
+        """What a guard compares with.  Where it asks for identity, that is an object with a name, or what the guard's own path
+        leads to."""
+        if guard.kind != "id_is":
+            return self.value(guard.arg)
+        weak = isinstance(guard.arg, weakref.ref)
+        value = _alive(guard.arg) if weak else guard.arg
+        token = self.existing(value)
+        if token == ():
+            token = self.at(guard.source, value)
+        return self.add("weak", token) if weak else token
+
+    def existing(self, value: Any) -> Token:
+        """The token of an object that will be that very object, or () when it has no name."""
+        if type(value) in (type(None), bool, type(Ellipsis)):
+            return value
+        try:
+            token = self.value(value)
+        except Unsavable:
+            return ()
+        return token if type(token) is tuple and self.records[token[0]][0] in EXISTING else ()
+
+    def at(self, source: Source, value: Any) -> Token:
+        """What a path leads to that starts at a global or at a named object."""
+        text = content(value)
+        if source.root.kind == "local" or text is None:
+            raise Unsavable(f"{describe(value)}, which is compared by identity at {source}, has no name")
+        try:
+            if read(source, ReadScope({}, self.namespace)) is not value:
+                raise LookupError("it leads to something else now")
+        except Exception as e:  # whatever a path of the program raises
+            raise Unsavable(f"{source} is not what it was: {e}") from None
+        token = self.add("at", self.value(self.namespace), self.value(source), text)
+        return self.remember(value, token)
+
+    def later(self, value: Any, meta: tuple[str, ...] = META) -> Token:
+        """Something that is decoded when it is needed, apart from all else: its records are a text of their own."""
+        inner = Encoder(self.root, self, meta)
+        inner.namespace = self.namespace
+        top = inner.value(value.get() if isinstance(value, Later) else value)
+        return self.add("later", marshal.dumps((inner.records, top)))
+
+    def unusual(self, value: Any) -> Token:
+        for kind, write in BY_BASE:
+            if issubclass(type(value), kind):
+                return write(self, value)
+        return self.named_value(value)
+
+    def named_value(self, value: Any) -> Token:
+        """What existed before, by its name."""
+        if value is self.root.__globals__:
+            return self.add("root globals")
+        name = name_of(value)
+        text = None if name is None else content(value)
+        if name is None or text is None:
+            raise Unsavable(f"{describe(value)} has no name that another process could look it up by")
+        place = self.named.get(name)
+        if place is None:
+            place = self.named[name] = len(self.names)
+            self.names.append((name, text))
+        return self.add("name", place)
+
+
+# kinds of values ----------------------------------------------------------------------------------------------------
+def _tuple(e: Encoder, value: tuple[Any, ...]) -> Token:
+    return e.add("tuple", e.values(value))
+
+
+def _list(e: Encoder, value: list[Any]) -> Token:
+    token = e.remember(value, e.add("list"))
+    e.add("extend", token, e.values(value))
+    return token
+
+
+def _dict(e: Encoder, value: dict[Any, Any]) -> Token:
+    if value is e.root.__globals__ or isinstance(value.get("__name__"), str) or id(value) in _named_dicts(e):
+        return e.named_value(value)
+    token = e.remember(value, e.add("dict"))
+    e.add("update", token, tuple((e.value(k), e.value(v)) for k, v in list(value.items())))
+    return token
+
+
+def _named_dicts(e: Encoder) -> frozenset[int]:
+    module = torch.nn.modules.module
+    tables = (
+        "_global_backward_hooks",
+        "_global_backward_pre_hooks",
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+    )
+    return frozenset(id(getattr(module, n)) for n in tables if hasattr(module, n))
+
+
+def _function(e: Encoder, value: types.FunctionType) -> Token:
+    if (text := runtime.source_of(value)) != "":
+        return _printed(e, value, text)
+    if (kind := _READERS.get(id(value))) is not None:
+        return e.add("reader", kind)
+    if value.__module__.startswith("pycompiler.") and "<locals>" in value.__qualname__:
+        return _closure(e, value)
+    return e.named_value(value)
+
+
+def _printed(e: Encoder, value: types.FunctionType, text: str) -> Token:
+    """A wrapper of `autograd.runtime`: its text, and its globals."""
+    name = text.partition("(")[0].removeprefix("def ")
+    scope = {k: v for k, v in value.__globals__.items() if k not in ("__builtins__", name)}
+    token = e.remember(value, e.add("printed", name, text, value.__name__))
+    e.add("globals", token, tuple((k, e.value(v)) for k, v in scope.items()))
+    return token
+
+
+def _closure(e: Encoder, value: types.FunctionType) -> Token:
+    """A function that a function of ours made."""
+    code = e.named_value(value.__code__)
+    defaults, kwdefaults = e.value(value.__defaults__), e.value(value.__kwdefaults__)
+    token = e.remember(value, e.add("closure", value.__module__, value.__name__, code, defaults, kwdefaults))
+    e.add("cells", token, tuple(e.value(c.cell_contents) for c in value.__closure__ or ()))
+    return token
+
+
+def _code(e: Encoder, value: types.CodeType) -> Token:
+    if value is e.root.__code__:
+        return e.add("root code")
+    try:
+        return e.named_value(value)
+    except (Unsavable, RecursionError):
+        pass
+    constants = e.values(value.co_consts)
+    return e.add("code", marshal.dumps(value.replace(co_consts=())), constants)
+
+
+def _builtin(e: Encoder, value: types.BuiltinFunctionType) -> Token:
+    owner = value.__self__
+    if value.__name__ == "apply" and isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        if owner.__module__ == runtime.__name__:
+            members = (owner.__dict__["forward"].__func__, owner.__dict__["backward"].__func__)
+            return e.add("apply", owner.__name__, *e.values(members))
+    return e.named_value(value)
+
+
+def _method(e: Encoder, value: types.MethodType) -> Token:
+    owner = value.__self__
+    if isinstance(owner, fx.GraphModule):
+        return e.add("graph call", e.later(owner, meta=()))
+    return e.add("method", e.value(owner), value.__name__)
+
+
+def _plan(e: Encoder, value: Any) -> Token:
+    plan: Plan = value.plan
+    if plan.launcher != "host":
+        raise Unsavable(f"graph {plan.name} has kernels for a GPU")
+    library = None
+    if plan.library is not None:
+        library = len(e.libraries)
+        try:
+            e.libraries.append(Path(plan.library).read_bytes())
+        except OSError as error:
+            raise Unsavable(f"the kernels of graph {plan.name} are gone: {error}") from None
+    made = e.add(
+        "plan", e.value(plan.__class__(**{**plan.__dict__, "library": None, "source": ""})), library, plan.source
+    )
+    e.remember(value, made)
+    if value.exclusive is not None:
+        written, eager = value.exclusive
+        e.add("unless shared", made, tuple(written), e.value(eager))
+    return made
+
+
+def _tensor(e: Encoder, value: torch.Tensor) -> Token:
+    if isinstance(value, FakeTensor):
+        return _fake(e, value)
+    if type(value) is not torch.Tensor or value.requires_grad or value.layout is not torch.strided:
+        raise Unsavable(f"a graph holds a tensor that the program owns: {type(value).__name__}{list(value.shape)}")
+    if value.device.type != "cpu" or value.is_conj() or value.is_neg():
+        raise Unsavable(f"a graph holds a tensor on {value.device}")
+    size = 0
+    if value.numel():
+        size = (1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))) * value.element_size()
+    if size > CONSTANT_BYTES:
+        raise Unsavable(f"a graph holds a constant of {size} bytes ({value.dtype}{list(value.shape)}); "
+                        f"at most {CONSTANT_BYTES} are saved: pass it as an argument, or make it a buffer")  # fmt: skip
+    data = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return e.add("tensor", data, tuple(value.shape), value.stride(), e.value(value.dtype))
+
+
+def _fake(e: Encoder, value: FakeTensor) -> Token:
+    whole = (*value.shape, *value.stride(), value.storage_offset())
+    if not all(type(n) is int for n in whole) or value.layout is not torch.strided:
+        raise Unsavable("a graph with symbolic sizes, or tensors that are not strided, that may be compiled again")
+    if value.is_conj() or value.is_neg() or value.is_inference():
+        raise Unsavable("a graph of tensors that are views of another kind, that may be compiled again")
+    return e.add("fake", tuple(value.shape), value.stride(), value.storage_offset(), e.value(value.dtype),
+                 e.value(value.device), value.requires_grad)  # fmt: skip
+
+
+def _graph(e: Encoder, value: fx.Graph) -> Token:
+    token = e.remember(value, e.add("graph"))
+    for node in value.nodes:
+        parts = e.values((node.target, node.args, node.kwargs))
+        meta = tuple((k, e.value(node.meta[k])) for k in e.meta if k in node.meta)
+        e.remember(node, e.add("node", token, node.op, node.name, parts, meta))
+    return token
+
+
+def _node(e: Encoder, value: fx.Node) -> Token:
+    e.value(value.graph)
+    found = e.memo.get(id(value))
+    if found is None:
+        raise Unsavable(f"node {value.name} is in no graph any more")
+    return found
+
+
+def _graph_module(e: Encoder, value: fx.GraphModule) -> Token:
+    held: dict[str, Any] = {}
+    for node in value.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            held[node.target] = functools.reduce(getattr, node.target.split("."), value)
+    return e.add("graph module", e.value(value.graph), tuple((k, e.value(v)) for k, v in held.items()))
+
+
+def _compiled(e: Encoder, value: Any) -> Token:
+    """A resume function stands among the constants of generated code."""
+    return e.named_value(value)
+
+
+def _partial(e: Encoder, value: functools.partial[Any]) -> Token:
+    return e.add("partial", e.value(value.func), e.values(value.args), e.value(value.keywords))
+
+
+def _reduced(e: Encoder, value: Any) -> Token:
+    return e.add("call", *e.values(value.__reduce__()[:2]))
+
+
+def _text(e: Encoder, value: Any) -> Token:
+    return e.add("torch", str(value).removeprefix("torch."))
+
+
+WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
+    tuple: _tuple,
+    list: _list,
+    dict: _dict,
+    torch.Size: lambda e, v: e.add("size", tuple(v)),
+    set: lambda e, v: e.add("set", e.values(v)),
+    frozenset: lambda e, v: e.add("frozenset", e.values(v)),
+    range: lambda e, v: e.add("range", v.start, v.stop, v.step),
+    slice: lambda e, v: e.add("slice", *e.values((v.start, v.stop, v.step))),
+    torch.dtype: _text,
+    torch.layout: _text,
+    torch.memory_format: _text,
+    torch.device: lambda e, v: e.add("device", str(v)),
+    weakref.ref: lambda e, v: e.add("weak", e.value(_alive(v))),
+    types.FunctionType: _function,
+    types.CodeType: _code,
+    types.BuiltinFunctionType: _builtin,
+    types.MethodType: _method,
+    functools.partial: _partial,
+    type(NotImplemented): lambda e, v: e.add("not implemented"),
+    type(runtime.threading.Lock()): lambda e, v: e.add("lock"),
+    _native.Plan: _plan,
+    _native.BackendCall: lambda e, v: e.add("backend call", e.value(v.target)),
+    _native.PlainState: lambda e, v: e.add("plain state"),
+    Later: lambda e, v: e.later(v),
+    LaterCall: lambda e, v: e.add("graph call", e.later(v.later)),
+    Expr: _reduced,
+    Atom: _reduced,
+    fx.Graph: _graph,
+    fx.Node: _node,
+    _native.CompiledFunction: _compiled,
+    operator.itemgetter: _reduced,
+    operator.attrgetter: _reduced,
+}  # fmt: skip
+
+BY_BASE: tuple[tuple[Any, Callable[[Encoder, Any], Token]], ...] = (
+    (torch.Tensor, _tensor),
+    (fx.GraphModule, _graph_module),
+    (fx.immutable_collections.immutable_list, lambda e, v: e.add("fixed list", e.values(v))),
+    (fx.immutable_collections.immutable_dict, lambda e, v: e.add("fixed dict", e.values(v), e.values(v.values()))),
+)
+
+
+def _alive(reference: Any) -> Any:
+    found = reference()
+    if found is None:
+        raise Unsavable("a guard compares with an object that is gone")
+    return found

@@ -1,0 +1,168 @@
+"""The file: what stands around the records, and what must be equal for it to be read.
+
+Layout: MAGIC, sha256 of all that follows, length of the header, header (JSON), body (`marshal`: names, records, top, libraries).
+In: header and body.  Out: a file that is complete or not there.  `marshal` and generated code belong to one version of
+Python, kernels to a CPU, guards and dispatch keys to one torch: the header says which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import marshal
+import os
+import platform
+import stat
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pycompiler
+from pycompiler.artefacts.data import FORMAT
+from pycompiler.errors import ArtefactError
+from pycompiler.ir.names import VERSIONED
+from pycompiler.runtime.toolchain import cpu_identity, libc_identity
+
+MAGIC = b"pycompiler artefact\n"
+_LENGTH = struct.Struct("<Q")
+_HEAD = len(MAGIC) + 32 + _LENGTH.size
+
+
+# what must be equal ---------------------------------------------------------------------------------------------
+@functools.cache
+def own_sources() -> str:
+    """A digest of this package's sources: the version alone does not change with each edit."""
+    root = Path(pycompiler.__file__).parent
+    h = hashlib.sha256()
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        for name in sorted(files):
+            if name.endswith((".py", ".h")):
+                h.update(name.encode())
+                with open(os.path.join(folder, name), "rb") as f:
+                    h.update(f.read())
+    return h.hexdigest()
+
+
+FACTS: dict[str, Callable[[], Any]] = {
+    "format": lambda: FORMAT,
+    "python": lambda: f"{sys.implementation.name} {platform.python_version()}",
+    "bytecode": lambda: importlib.util.MAGIC_NUMBER.hex(),
+    "torch": lambda: torch.__version__,
+    "pycompiler": lambda: pycompiler.__version__,
+    "sources": own_sources,
+    "machine": platform.machine,
+    "libc": libc_identity,
+    "cuda": torch.cuda.is_available,
+}
+CPU, PACKAGES = "cpu", "packages"
+
+
+def facts(modules: Iterable[str]) -> dict[str, Any]:
+    """What holds here, as the header says it; `modules`: what names lead through."""
+    tops = {module.partition(".")[0] for module in modules}
+    return {
+        **{fact: tell() for fact, tell in FACTS.items()},
+        CPU: cpu_identity(),
+        PACKAGES: {top: v for top in sorted(tops - VERSIONED) if (v := _version(top)) is not None},
+    }
+
+
+def _version(package: str) -> str | None:
+    version = getattr(sys.modules.get(package), "__version__", None)
+    return version if isinstance(version, str) else None
+
+
+def check(header: dict[str, Any]) -> None:
+    """ArtefactError, with one line a fact, when the file was written where something else held."""
+    wrong = []
+    for fact, tell in FACTS.items():
+        if header.get(fact) != (here := tell()):
+            wrong.append(f"{fact}: written with {header.get(fact)}, this is {here}")
+    missing = sorted(set(str(header.get(CPU, "")).split()) - set(cpu_identity().split()))
+    if missing:
+        wrong.append(f"cpu: the kernels may use {', '.join(missing[:8])}, which this one lacks")
+    for package, version in header.get(PACKAGES, {}).items():
+        if (here := _version(package)) is not None and here != version:
+            wrong.append(f"{package}: written with {version}, this is {here}")
+    if wrong:
+        raise ArtefactError("\n".join(["the artefact was written elsewhere; save it again here:", *wrong]))
+
+
+# writing ----------------------------------------------------------------------------------------------------------
+def write(path: Path, header: dict[str, Any], body: tuple[Any, ...]) -> int:
+    """Writes a file of its own beside `path`, then gives it the name; its size.  OSError leaves nothing behind."""
+    text = json.dumps(header, sort_keys=True).encode()
+    rest = _LENGTH.pack(len(text)) + text + marshal.dumps(body)
+    data = MAGIC + hashlib.sha256(rest).digest() + rest
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return len(data)
+
+
+# reading ----------------------------------------------------------------------------------------------------------
+def open_safely(path: Path, trust: bool) -> bytes:
+    """The file's bytes; ArtefactError when others than this user can have written them."""
+    try:
+        with open(path, "rb") as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode):
+                raise ArtefactError(f"{path} is no plain file")
+            if not trust:
+                _check_owner(path, info)
+            return file.read()
+    except OSError as e:
+        raise ArtefactError(f"{path} cannot be read: {e.strerror or e}") from None
+
+
+def _check_owner(path: Path, info: os.stat_result) -> None:
+    why = None
+    if info.st_uid not in (os.geteuid(), 0):
+        why = f"belongs to user {info.st_uid}, not to this one ({os.geteuid()})"
+    elif info.st_mode & 0o022:
+        why = f"may be written by others (mode {stat.S_IMODE(info.st_mode):o}; chmod go-w)"
+    if why is not None:
+        raise ArtefactError(f"{path} {why}; it holds native code: load(..., trust=True) if you know who wrote it")
+
+
+def parse(data: bytes, what: str) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """(header, body); ArtefactError for what is no artefact, damaged, or from elsewhere.  Nothing of the body is read
+    before its digest and the header were checked."""
+    if not data.startswith(MAGIC):
+        raise ArtefactError(f"{what} is no artefact of pycompiler")
+    if len(data) < _HEAD:
+        raise ArtefactError(f"{what} is damaged: it ends after {len(data)} bytes")
+    rest = memoryview(data)[len(MAGIC) + 32 :]
+    if hashlib.sha256(rest).digest() != data[len(MAGIC) : len(MAGIC) + 32]:
+        raise ArtefactError(f"{what} is damaged: its contents do not have the recorded sha256")
+    (length,) = _LENGTH.unpack_from(rest)
+    try:
+        header = json.loads(bytes(rest[_LENGTH.size : _LENGTH.size + length]))
+        if not isinstance(header, dict):
+            raise ValueError("its header is no table")
+    except ValueError as e:
+        raise ArtefactError(f"{what} is damaged: {e}") from None
+    check(header)
+    try:
+        body = marshal.loads(rest[_LENGTH.size + length :])
+        names, records, top, libraries = body
+    except (ValueError, EOFError, TypeError) as e:
+        raise ArtefactError(f"{what} is damaged: {e}") from None
+    return header, (names, records, top, libraries)

@@ -1,0 +1,131 @@
+"""A compiled callable → a file.
+
+In: what `compile` returned, after calls that compiled it.  Out: a file with all its entries, those of its resume functions
+and of the functions that the frame hook met, with their graphs, forward and backward; `Saved` says what is not in it.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pycompiler.artefacts import file
+from pycompiler.artefacts.data import SavedCallable, SavedEntry, SavedFunction, Unsavable
+from pycompiler.artefacts.encode import Encoder
+from pycompiler.errors import ArtefactError
+from pycompiler.ir.names import code_digest, naming
+from pycompiler.logs import stage
+from pycompiler.pipeline import Family, Remarks
+from pycompiler.wrapping import compiled_of
+
+log = stage("dynamo")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """`entries` are in the file of `size` bytes; `left_out` has one line for each that is not, with the reason."""
+
+    entries: int
+    left_out: tuple[str, ...]
+    size: int
+
+
+def save(compiled: Any, path: str | os.PathLike[str]) -> Saved:
+    """See `api.save`."""
+    made = compiled_of(compiled)
+    if made is None:
+        raise ArtefactError("save() takes what pycompiler.compile returned")
+    family: Family = made._pycompiler_family
+    if not family.ours:
+        raise ArtefactError(f"what backend {family.backend_name!r} makes of a graph cannot be saved; those of ours can")
+    writer = _Writer(made, family)
+    if family.guard_filter is not None:
+        writer.left_out.append("the guard filter: entries that are compiled after load() keep all their guards")
+    with naming():
+        top = writer.encoder.value(writer.callable())
+    if not writer.count:
+        first = (
+            "nothing of it can be saved:"
+            if writer.left_out
+            else "nothing to save: call it first, so that it is compiled"
+        )
+        raise ArtefactError("\n".join([first, *writer.left_out]))
+    modules = [name[1] for name, _ in writer.encoder.names if name[0] != "operator"]
+    encoder, target = writer.encoder, Path(os.path.abspath(os.fspath(path)))
+    header = {
+        "callable": made.name,
+        "entries": writer.count,
+        "settings": settings(family),
+        **file.facts([made.fn.__module__, *modules]),
+    }
+    try:
+        size = file.write(target, header, (encoder.names, encoder.records, top, encoder.libraries))
+    except OSError as e:
+        raise ArtefactError(f"{target} cannot be written: {e.strerror or e}") from e
+    for line in writer.left_out:
+        log.warning("not saved: %s", line)
+    return Saved(writer.count, tuple(writer.left_out), size)
+
+
+class _Writer:
+    def __init__(self, made: Any, family: Family) -> None:
+        self.made, self.family = made, family
+        self.encoder = Encoder(made.fn)
+        self.count = 0
+        self.left_out: list[str] = []
+
+    def callable(self) -> SavedCallable:
+        """All functions of the family.  Resume functions first: generated code refers to them."""
+        resumes = [made for code, made in list(self.family.resumes.items()) if self.knows(code, made)]
+        return SavedCallable(
+            self.function(self.made, None),
+            [self.function(made, made) for made in resumes],
+            [self.function(made, None) for made in list(self.family.hooked.values()) if made.entries],
+        )
+
+    def knows(self, code: types.CodeType, made: Any) -> bool:
+        try:
+            with self.encoder.whole_or_nothing():
+                parts = self.encoder.value(code), self.encoder.value(made.fn.__globals__)
+                self.encoder.remember(made, self.encoder.add("resume", *parts))
+                return True
+        except Unsavable as e:
+            self.left_out.append(f"resume function {code.co_qualname}: {e}")
+            return False
+
+    def function(self, made: Any, kept: Any) -> SavedFunction:
+        code: types.CodeType = made.fn.__code__
+        found = SavedFunction(kept, "" if kept is not None else code_digest(code), made.name)
+        self.encoder.namespace = made.fn.__globals__
+        for place, entry in enumerate(made.entries_of(code)):
+            saved = self.entry(entry)
+            try:
+                with self.encoder.whole_or_nothing():
+                    if reasons := self.family.remarks.get(entry, Remarks()).process:
+                        raise Unsavable("; ".join(reasons))
+                    self.encoder.value(saved)
+            except Unsavable as e:
+                self.left_out.append(f"{made.name}, entry {place}: {e}")
+                continue
+            self.count += 1
+            found.entries.append(saved)
+        return found
+
+    def entry(self, entry: Any) -> SavedEntry:
+        kind, target = entry.kind, entry.target
+        target = target.__code__ if kind == "function" else None if kind == "eager" else target
+        abstract = self.family.remarks.get(entry, Remarks()).abstract
+        return SavedEntry(
+            kind, list(entry.guards), target, entry.outputs, tuple(entry.inputs), entry.frame_hook, abstract
+        )
+
+
+def settings(family: Family) -> dict[str, Any]:
+    """What `compile` was told."""
+    return {
+        "backend": family.backend_name, "fullgraph": family.fullgraph, "dynamic": family.dynamic,
+        "recompile_limit": family.recompile_limit, "options": dict(family.knobs), "background": family.background,
+    }  # fmt: skip

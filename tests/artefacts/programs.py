@@ -1,0 +1,537 @@
+"""Programs that are compiled and saved in one process, and loaded in another: see `processes.py`.
+
+Each `Case` makes what is compiled, and gives a list of calls on it; a call returns tensors and plain values.
+"""
+
+from __future__ import annotations
+
+import collections
+import collections.abc
+import contextlib
+import dataclasses
+import enum
+import functools
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pycompiler
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "examples"))
+from models.gpt import GPT, Config
+
+
+@dataclass(frozen=True)
+class Case:
+    """`make()` gives a function or module; `calls` use the compiled one."""
+
+    make: Callable[[], Any]
+    calls: list[Callable[[Any], Any]]
+    entries: int = 1
+    left_out: str = ""  # a part of why it is not saved
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(*calls: Callable[[Any], Any], entries: int = 1, left_out: str = "") -> Callable[[Any], Any]:
+    def register(make: Any) -> Any:
+        CASES[make.__name__] = Case(make, list(calls), entries, left_out)
+        return make
+
+    return register
+
+
+def data(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(result: Tensor, module: nn.Module) -> list[Tensor]:
+    result.sum().backward()
+    found = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+    module.zero_grad()
+    return [result.detach(), *found]
+
+
+# values and guards --------------------------------------------------------------------------------------------------
+def pointwise(x: Tensor, scale: float = 2.0, *, kind: str = "gelu") -> dict[str, Any]:
+    return {"y": F.gelu(x) * scale if kind == "gelu" else x, "n": x.shape[0], "t": (x + 1, [1, "two", None])}
+
+
+@case(lambda f: f(data(4, 5)), lambda f: f(data(4, 5), 3.0), lambda f: f(data(6, 5), kind="no"), entries=3)
+def arguments() -> Any:
+    return pointwise
+
+
+@case(lambda f: f(data(2, 8, 16)))
+def transformer_layer() -> Any:
+    torch.manual_seed(0)
+    return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+
+
+def tokens(seed: int) -> Tensor:
+    return torch.randint(0, 256, (2, 16), generator=torch.Generator().manual_seed(seed))
+
+
+@case(lambda f: gradients(f(tokens(0), tokens(1)), f), lambda f: f(tokens(2)).detach(), entries=2)
+def gpt() -> Any:
+    torch.manual_seed(0)
+    return GPT(Config(layers=1, width=32, length=16))
+
+
+@case(lambda f: gradients(f(data(2, 3, 8, 8)), f))
+def convnet() -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+
+
+class Point(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+@dataclass
+class Pair:
+    first: Tensor
+    second: Any
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Kind(str, enum.Enum):
+    PLAIN = "plain"
+    SQUARE = "square"
+
+
+@dataclass(frozen=True)
+class Settings:
+    slope: float = 0.1
+    names: tuple[str, ...] = ("a", "b")
+
+
+SETTINGS = Settings()
+LEAKY = lambda x: F.leaky_relu(x, SETTINGS.slope)  # noqa: E731
+
+
+def with_classes(p: Point, pair: Pair, colour: Colour, kind: Kind) -> tuple[Any, ...]:
+    y = LEAKY(p.x) if colour is Colour.RED else p.y
+    z = y * y if kind is Kind.SQUARE else y
+    return Pair(z + pair.first, len(SETTINGS.names)).first, Point(z, p.y), colour is Colour.BLUE
+
+
+def points() -> tuple[Any, ...]:
+    return Point(data(3), data(3, seed=1)), Pair(data(3, seed=2), None)
+
+
+@case(lambda f: f(*points(), Colour.RED, Kind.SQUARE), lambda f: f(*points(), Colour.BLUE, Kind.PLAIN), entries=2)
+def classes() -> Any:
+    return with_classes
+
+
+def abstract(x: Any) -> Any:
+    if isinstance(x, collections.abc.Mapping):
+        return x["a"] + 1
+    return x + 2
+
+
+class Bag:
+    def __init__(self, t: Tensor) -> None:
+        self.t = t
+
+    def __add__(self, n: int) -> Tensor:
+        return self.t + n
+
+
+@case(lambda f: f(Bag(data(3))), lambda f: f({"a": data(3)}), entries=2)
+def abstract_classes() -> Any:
+    return abstract
+
+
+def constants_inside(x: Tensor) -> Tensor:
+    return x * torch.tensor([1.0, 2.0, 3.0]) + torch.arange(3) + math.pi
+
+
+@case(lambda f: f(data(2, 3)))
+def constants() -> Any:
+    return constants_inside
+
+
+@functools.lru_cache
+def table(n: int) -> tuple[int, ...]:
+    return tuple(range(n))
+
+
+def cached(x: Tensor) -> Tensor:
+    return x + len(table(4)) + table(4)[2]
+
+
+@case(lambda f: f(data(3)))
+def lru_cached() -> Any:
+    return cached
+
+
+def decorated(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs) + 1
+
+    return inner
+
+
+@decorated
+def shifted(x: Tensor) -> Tensor:
+    return x.sin()
+
+
+@torch.no_grad()
+def quiet(x: Tensor) -> Tensor:
+    return shifted(x) * 2
+
+
+@case(lambda f: f(data(3)))
+def decorators() -> Any:
+    return lambda x: quiet(x) + shifted(x)
+
+
+# closures and state -------------------------------------------------------------------------------------------------
+def make_closure(n: int, t: Tensor) -> Any:
+    count = 0
+
+    def inner(x: Tensor) -> Tensor:
+        nonlocal count
+        count += n
+        return x * n + t
+
+    inner.count = lambda: count  # type: ignore[attr-defined]
+    return inner
+
+
+@case(lambda f: (f(data(3)), f(data(3)), f.count()), entries=2)
+def closure() -> Any:
+    return make_closure(3, data(3, seed=5))
+
+
+def gives_function(x: Tensor) -> Any:
+    y = x + 1
+
+    def later(z: Tensor) -> Tensor:
+        return y * z
+
+    return later
+
+
+@case(lambda f: f(data(3))(data(3, seed=1)))
+def makes_a_function() -> Any:
+    return gives_function
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+        self.names: list[str] = []
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add_(x.detach().abs())
+        self.names.append("call")
+        self.last = x.shape
+        return x * self.seen
+
+
+def counted(f: Any) -> Any:
+    x = data(3).requires_grad_()
+    y = f(x)
+    y.sum().backward()
+    return y.detach(), x.grad, f.seen.clone(), list(f.names), tuple(f.last)
+
+
+@case(counted, entries=1)
+def buffers() -> Any:
+    return Counting()
+
+
+def fills(x: Tensor, out: list[Tensor], into: dict[str, Any]) -> None:
+    out.append(x + 1)
+    into["n"] = x.sum()
+    x.mul_(2)
+
+
+def filled(f: Any) -> Any:
+    x, out, into = data(3), [data(3)], {"m": 1}
+    f(x, out, into)
+    return x, out, into
+
+
+@case(filled)
+def effects() -> Any:
+    return fills
+
+
+def writes(a: Tensor, b: Tensor) -> Tensor:
+    a.add_(1)
+    return a * b
+
+
+def sharing(f: Any) -> Any:
+    a, b = data(4), data(4, seed=1)
+    whole = data(5)
+    return f(a, b), a, f(whole[:4], whole[1:]), whole
+
+
+@case(sharing)
+def shared_memory() -> Any:
+    return writes
+
+
+# gradients ----------------------------------------------------------------------------------------------------------
+def two(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return (x * y).exp(), x.sin() + y
+
+
+def both(f: Any, which: tuple[int, ...]) -> list[Any]:
+    x, y = data(3).requires_grad_(), data(3, seed=1).requires_grad_()
+    outs = f(x, y)
+    sum(outs[k].sum() for k in which).backward()
+    return [x.grad, y.grad]
+
+
+@case(lambda f: both(f, (0, 1)), lambda f: both(f, (1,)), lambda f: both(f, (0,)))
+def partial_gradients() -> Any:
+    return two
+
+
+def second_derivative(f: Any) -> Any:
+    x = data(3).requires_grad_()
+    (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+    return torch.autograd.grad(first.sum(), x)[0]
+
+
+@case(second_derivative)
+def double_backward() -> Any:
+    return lambda x: (x * x).sin()
+
+
+def dropped(f: Any) -> Any:
+    torch.manual_seed(7)
+    x = data(64).requires_grad_()
+    y = f(x)
+    y.sum().backward()
+    return y.detach(), x.grad
+
+
+@case(dropped)
+def dropout() -> Any:
+    return lambda x: F.dropout(x, 0.5) * 2
+
+
+def cast(f: Any) -> Any:
+    x = data(4, 4).requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = f(x)
+    y.float().sum().backward()
+    return y.detach(), x.grad
+
+
+@case(cast)
+def autocast() -> Any:
+    return lambda x: (x @ x).relu()
+
+
+def views(f: Any) -> Any:
+    x = data(4, 4).requires_grad_()
+    a, b = f(x)
+    with torch.no_grad():
+        a.fill_(3)
+    return a.detach(), b.detach()
+
+
+@case(views)
+def aliases() -> Any:
+    def alias(x: Tensor) -> Any:
+        y = x * 2
+        return y, y.t()[1:]
+
+    return alias
+
+
+# graph breaks -------------------------------------------------------------------------------------------------------
+def broken(x: Tensor, n: int) -> Tensor:
+    y = x * n
+    pycompiler.graph_break()
+    z = [y, n]
+    for k in range(2):
+        pycompiler.graph_break()
+        z.append(y.cos() + k)
+    return z[-1] + z[0] + z[1]
+
+
+@case(lambda f: f(data(3), 2), lambda f: gradients_of(f), entries=6)
+def breaks() -> Any:
+    return broken
+
+
+def gradients_of(f: Any) -> Any:
+    x = data(3).requires_grad_()
+    f(x, 3).sum().backward()
+    return x.grad
+
+
+@contextlib.contextmanager
+def doubled(log: list[str]) -> Iterator[int]:
+    log.append("in")
+    yield 2
+    log.append("out")
+
+
+def inner_break(x: Tensor) -> Tensor:
+    y = x.exp()
+    pycompiler.graph_break()
+    return y.sum()
+
+
+def break_inside(x: Tensor) -> tuple[Tensor, list[str]]:
+    log: list[str] = []
+    a = inner_break(x) * 2
+    try:
+        with doubled(log) as n:
+            pycompiler.graph_break()
+            a = a * n + x
+            raise KeyError("k")
+    except KeyError:
+        a = a - 1
+    return a + inner_break(x), log
+
+
+@case(lambda f: f(data(3)), entries=4)
+def breaks_inside() -> Any:
+    return break_inside
+
+
+def helper(x: Tensor, n: int) -> Tensor:
+    return (x * n).tanh().sum()
+
+
+def unknown_call(x: Tensor) -> Any:
+    y = x + 1
+    found = list(map(functools.partial(helper, y), collections.OrderedDict(a=1, b=2).values().__reversed__()))
+    print("called", end="")
+    return found, helper(y, 3)
+
+
+@case(lambda f: f(data(3)), entries=2)
+def hooked() -> Any:
+    return unknown_call
+
+
+def cells(x: Tensor) -> Any:
+    total = x * 0
+
+    def add(y: Tensor) -> None:
+        nonlocal total
+        total = total + y
+
+    add(x)
+    pycompiler.graph_break()
+    add(x * 2)
+    return total, [add.__name__]
+
+
+@case(lambda f: f(data(3)), entries=2)
+def broken_closure() -> Any:
+    return cells
+
+
+# errors -------------------------------------------------------------------------------------------------------------
+def outside(f: Any) -> Any:
+    good = f(data(4, 3), torch.tensor([1, 3]))
+    try:
+        f(data(4, 3), torch.tensor([1, 4]))
+    except IndexError as e:
+        return good, str(e)
+    return good, "no error"
+
+
+@case(outside)
+def index_error() -> Any:
+    return lambda x, i: x[i] * 2
+
+
+# what cannot be saved -----------------------------------------------------------------------------------------------
+def ordered(x: Tensor) -> list[str]:
+    x = x + 1
+    return [name for name in {"a", "b", "c"}]
+
+
+@case(lambda f: sorted(f(data(3))), entries=0, left_out="the order of a set, which differs between processes")
+def set_order() -> Any:
+    return ordered
+
+
+@case(lambda f: f(data(3), {"a", "b"}))
+def set_membership() -> Any:
+    return lambda x, names: x + 1 if "a" in names and "z" not in {"x", "y"} else x
+
+
+class Local:
+    pass
+
+
+UNNAMED = [Local()]
+
+
+@case(lambda f: f(data(3)), entries=1)
+def object_of_a_list() -> Any:
+    return lambda x: x + 1 if type(UNNAMED[0]) is Local else x
+
+
+def local_class() -> type:
+    class Inside(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    return Inside
+
+
+@case(lambda f: f(data(3)), entries=0, left_out="local_class.<locals>.Inside")
+def class_without_name() -> Any:
+    return local_class()()
+
+
+@dataclasses.dataclass
+class Model:
+    scale: float
+
+    def run(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+    @staticmethod
+    def still(x: Tensor) -> Tensor:
+        return x - 1
+
+    @property
+    def twice(self) -> float:
+        return self.scale * 2
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.run(self.still(x)) * self.twice
+
+
+@case(lambda f: f(data(3)))
+def method() -> Any:
+    return Model(1.5).run
+
+
+@case(lambda f: f(data(3)))
+def callable_object() -> Any:
+    return Model(1.5)

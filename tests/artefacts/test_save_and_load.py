@@ -1,0 +1,283 @@
+"""Save and load in one process: settings, files on disk, threads, artefacts of artefacts."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pycompiler
+from pycompiler.artefacts import encode
+from pycompiler.exc import ArtefactError, RecompileError
+from pycompiler.wrapping import compiled_of
+
+
+def scaled(x: Tensor, n: int = 2) -> Tensor:
+    return (x * n).relu()
+
+
+def broken(x: Tensor) -> Tensor:
+    y = x + 1
+    pycompiler.graph_break()
+    return y * 2
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers(x)
+        return out
+
+
+def saved(model: Any, path: Path, *calls: Any, **settings: Any) -> Any:
+    compiled = pycompiler.compile(model, **settings)
+    for arguments in calls:
+        compiled(*arguments)
+    assert pycompiler.save(compiled, path).left_out == ()
+    return compiled
+
+
+def test_what_save_says(tmp_path: Path) -> None:
+    compiled = pycompiler.compile(scaled)
+    compiled(torch.ones(3))
+    compiled(torch.ones(3), 4)
+    done = pycompiler.save(compiled, str(tmp_path / "a"))
+    assert (done.entries, done.left_out, done.size) == (2, (), os.path.getsize(tmp_path / "a"))
+    assert stat.S_IMODE(os.stat(tmp_path / "a").st_mode) == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_settings_come_back(tmp_path: Path) -> None:
+    options = {"activation_memory_budget": 0.5}
+    saved(scaled, tmp_path / "a", (torch.ones(3),), fullgraph=True, recompile_limit=3, options=options)
+    family = compiled_of(pycompiler.load(tmp_path / "a", scaled))._pycompiler_family
+    assert (family.fullgraph, family.recompile_limit, family.knobs, family.backend_name) == (True, 3, options, "native")
+
+
+def test_the_entry_used_last_comes_first(tmp_path: Path) -> None:
+    compiled = saved(scaled, tmp_path / "a", (torch.ones(3),), (torch.ones(4),), (torch.ones(3),))
+    loaded = pycompiler.load(tmp_path / "a", scaled)
+    for c in (compiled, loaded):
+        before = pycompiler.counters(c)["guard_checks"]
+        c(torch.ones(3))
+        assert pycompiler.counters(c)["guard_checks"] == before + 1
+    assert [len(e.guards) for e in loaded.entries] == [len(e.guards) for e in compiled.entries]
+
+
+def test_frozen(tmp_path: Path) -> None:
+    """A loaded callable that must not compile runs what it has, and says why for what it has not."""
+    saved(scaled, tmp_path / "a", (torch.ones(3),))
+    loaded = pycompiler.set_policy(pycompiler.load(tmp_path / "a", scaled), "error")
+    assert torch.equal(loaded(torch.ones(3)), scaled(torch.ones(3)))
+    with pytest.raises(RecompileError, match=r"sizes \(5,\), expected \(3,\)"):
+        loaded(torch.ones(5))
+    assert "programs" not in str(pycompiler.explain_miss(loaded, torch.ones(5)))
+    assert "test_save_and_load.py:" in pycompiler.explain_miss(loaded, torch.ones(5))[0]
+
+
+def test_misses_are_compiled(tmp_path: Path) -> None:
+    saved(broken, tmp_path / "a", (torch.ones(3),))
+    loaded = pycompiler.load(tmp_path / "a", broken)
+    for n in (3, 4, 3, 4):
+        assert torch.equal(loaded(torch.ones(n)), broken(torch.ones(n)))
+    assert pycompiler.counters(loaded)["compiles"] == 2
+
+
+def test_loaded_twice_and_saved_again(tmp_path: Path) -> None:
+    first = saved(Layers(), tmp_path / "a", (torch.ones(3, 4),))
+    models = [Layers(), Layers()]
+    loaded = [pycompiler.load(tmp_path / "a", m) for m in models]
+    for made, model in zip(loaded, models, strict=True):  # parameters are the module's own
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(made(x), model(x))
+        made(x).sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+        assert pycompiler.counters(made)["compiles"] == 0
+    loaded[0](torch.ones(5, 4))
+    assert pycompiler.save(loaded[0], tmp_path / "b").entries == 2
+    again = pycompiler.load(tmp_path / "b", models[1])
+    for n in (3, 5):
+        torch.testing.assert_close(again(torch.ones(n, 4)), models[1](torch.ones(n, 4)))
+    assert pycompiler.counters(again)["compiles"] == 0
+    assert pycompiler.counters(first)["compiles"] == 1
+
+
+def test_reset_drops_what_was_loaded(tmp_path: Path) -> None:
+    saved(broken, tmp_path / "a", (torch.ones(3),))
+    loaded = pycompiler.load(tmp_path / "a", broken)
+    pycompiler.reset(loaded)
+    loaded(torch.ones(3))
+    assert pycompiler.counters(loaded)["compiles"] == 2
+
+
+def test_methods_and_classes(tmp_path: Path) -> None:
+    model = Layers()
+    saved(model.forward, tmp_path / "a", (torch.ones(3, 4),))
+    loaded = pycompiler.load(tmp_path / "a", model.forward)
+    torch.testing.assert_close(loaded(torch.ones(3, 4)), model(torch.ones(3, 4)))
+    assert compiled_of(loaded).counters()["compiles"] == 0
+
+
+def test_code_that_was_replaced_is_not_saved(tmp_path: Path) -> None:
+    """Entries of code that the function had before are none of what it has now."""
+
+    def changing(x: Tensor) -> Tensor:
+        return x + 1
+
+    def other(x: Tensor) -> Tensor:
+        return x - 1
+
+    compiled = pycompiler.compile(changing)
+    compiled(torch.ones(3))
+    changing.__code__ = other.__code__
+    compiled(torch.ones(3))
+    assert pycompiler.save(compiled, tmp_path / "a").entries == 1
+
+    def fresh(x: Tensor) -> Tensor:
+        return x * 0
+
+    fresh.__code__ = other.__code__
+    assert torch.equal(pycompiler.load(tmp_path / "a", fresh)(torch.ones(3)), torch.zeros(3))
+
+
+LARGE = torch.zeros(1 << 23)
+
+
+def left_out(model: Any, path: Path, *arguments: Any) -> str:
+    compiled = pycompiler.compile(model)
+    compiled(*arguments)
+    with pytest.raises(ArtefactError) as raised:
+        pycompiler.save(compiled, path)
+    return str(raised.value)
+
+
+def test_large_constants_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(x: Tensor) -> Tensor:
+        return x + torch.tensor([1.0, 2.0, 3.0])
+
+    saved(small, tmp_path / "a", (torch.ones(3),))
+    assert pycompiler.load(tmp_path / "a", small)(torch.ones(3)).tolist() == [2, 3, 4]
+    monkeypatch.setattr(encode, "CONSTANT_BYTES", 8)
+    assert "a constant of 12 bytes (torch.float32[3])" in left_out(small, tmp_path / "a", torch.ones(3))
+
+
+class Odd(type):
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("never compared")
+
+    def __hash__(cls) -> int:
+        raise RuntimeError("never hashed")
+
+
+class OddThing(metaclass=Odd):
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __repr__(self) -> str:
+        raise RuntimeError("repr")
+
+
+ODD = {"a": OddThing()}
+
+
+def test_objects_that_lie(tmp_path: Path) -> None:
+    def with_odd(x: Tensor, y: Any = ODD["a"]) -> Any:
+        return x + 1, y
+
+    saved(with_odd, tmp_path / "a", (torch.ones(3),))
+    assert pycompiler.load(tmp_path / "a", with_odd)(torch.ones(3))[1] is ODD["a"]
+
+
+def test_operators_of_the_program(tmp_path: Path) -> None:
+    """One that runs as it is may be saved; what was traced through its Python code may not."""
+    name = "artefact_own::twice"
+
+    @torch.library.custom_op(name, mutates_args=())
+    def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+
+    def run(x: Tensor) -> Tensor:
+        return torch.ops.artefact_own.twice(x) + 1
+
+    saved(run, tmp_path / "a", (torch.ones(3),))
+    assert pycompiler.load(tmp_path / "a", run)(torch.ones(3)).tolist() == [3, 3, 3]
+    twice.register_autograd(lambda ctx, g: g * 2)
+    assert name in left_out(run, tmp_path / "b", torch.ones(3))
+    with torch.library._scoped_library("artefact_own", "FRAGMENT") as library:
+        library.define("thrice(Tensor x) -> Tensor")
+        library.impl("thrice", lambda x: x * 3, "CompositeImplicitAutograd")
+
+        def composed(x: Tensor) -> Tensor:
+            return torch.ops.artefact_own.thrice(x)
+
+        assert "artefact_own::thrice" in left_out(composed, tmp_path / "b", torch.ones(3))
+
+
+def test_globals_are_read_at_each_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_global(x: Tensor) -> Tensor:
+        return x + LARGE[:3]
+
+    saved(with_global, tmp_path / "a", (torch.ones(3),))
+    loaded = pycompiler.load(tmp_path / "a", with_global)
+    monkeypatch.setitem(globals(), "LARGE", torch.full((1 << 23,), 5.0))
+    assert loaded(torch.ones(3)).tolist() == [6.0, 6.0, 6.0]
+
+
+@pytest.fixture
+def busy() -> Iterator[Any]:
+    """A compiled callable that another thread calls, and compiles for more and more sizes."""
+    compiled = pycompiler.compile(broken, recompile_limit=1000)
+    compiled(torch.ones(1))
+    stop, failed = threading.Event(), []
+
+    def calls() -> None:
+        n = 1
+        while not stop.is_set():
+            n += 1
+            for m in (n, 1 + n // 2):
+                if not torch.equal(compiled(torch.ones(m)), broken(torch.ones(m))):
+                    failed.append(m)
+
+    thread = threading.Thread(target=calls)
+    thread.start()
+    yield compiled
+    stop.set()
+    thread.join()
+    assert not failed
+
+
+def test_saved_while_another_thread_compiles(busy: Any, tmp_path: Path) -> None:
+    for k in range(3):
+        assert pycompiler.save(busy, tmp_path / "a").entries >= 2 + k
+        loaded = pycompiler.load(tmp_path / "a", broken)
+        assert torch.equal(loaded(torch.ones(1)), broken(torch.ones(1)))
+        assert pycompiler.counters(loaded)["compiles"] == 0
+
+
+def test_saved_by_many_threads(tmp_path: Path) -> None:
+    compiled = saved(scaled, tmp_path / "a", (torch.ones(3),))
+    done: list[int] = []
+
+    def work() -> None:
+        done.append(pycompiler.save(compiled, tmp_path / "a").entries)
+        done.append(len(pycompiler.load(tmp_path / "a", scaled).entries))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert done == [1] * 12
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
