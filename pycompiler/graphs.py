@@ -20,6 +20,7 @@ from pycompiler.ir.interrupts import allowed, check
 from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
 from pycompiler.ir.loops import Program
 from pycompiler.ir.plan import Plan
+from pycompiler.ir.symbols import Specialise, symbols_of
 from pycompiler.ir.texts import forward_of
 from pycompiler.ir.verify import verify
 from pycompiler.logs import artifact, stage
@@ -61,6 +62,11 @@ def compile_aten(
             log_output(output_code(plan, program.inputs))
         return _native.Plan(plan)
     except NoCompiler:
+        return forward_of(gm)
+    except Specialise as needed:
+        if not any(s.is_settled for n in gm.graph.find_nodes(op="placeholder") if (s := symbols_of(n.meta["val"]))):
+            raise
+        log.info("graph %s runs through ATen: %s", name, needed)
         return forward_of(gm)
     except Exception as e:
         if config.raise_internal_errors:

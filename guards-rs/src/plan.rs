@@ -30,8 +30,9 @@ use crate::ffi::aten::{
     Unwrapped,
 };
 use crate::hook::paused;
+use arena::Room;
 use aten::Aten;
-use size::{Dims, Size};
+use size::{Dims, Size, NUMBER};
 
 /// Work (elements) from which the GIL is released: below, handing it over costs more than the work.
 const RELEASE_WORK: u64 = 20_000;
@@ -51,6 +52,11 @@ enum Step {
     Place {
         slot: usize,
         offset: usize,
+    },
+    /// A buffer without a tensor whose size a call tells, in a part of the scratch block.
+    Room {
+        slot: usize,
+        room: usize,
     },
     View {
         slot: usize,
@@ -108,6 +114,8 @@ struct Cast {
 enum Output {
     Input(usize),
     Const(Py<PyAny>),
+    /// A number made of sizes.
+    Number(Size),
     /// The position of a tensor that the plan holds.
     Constant(usize),
     /// A tensor made by the plan; `keep`: a later output returns the same object.
@@ -142,6 +150,8 @@ pub struct Plan {
     /// Slots whose address kernels need.
     wants_ptr: Vec<bool>,
     arena_bytes: usize,
+    /// Behind those bytes, one after the other.
+    rooms: Vec<Room>,
     exclusive: shared::Exclusive,
     /// Whether a step may run Python code: an operator, a launcher.
     may_run_python: bool,
@@ -162,6 +172,8 @@ struct Frame<'a, 'py> {
     slots: &'a mut [Slot],
     ptrs: &'a mut [usize],
     env: &'a [i64],
+    /// Where each room starts.
+    rooms: &'a [usize],
     gil: Gil<'py>,
     arena: usize,
     threads: Option<i32>,
@@ -194,6 +206,7 @@ impl Plan {
         let route = |step: &Step| match step {
             Step::Alloc { .. } => "alloc",
             Step::Place { .. } => "place",
+            Step::Room { .. } => "room",
             Step::View { .. } => "view",
             Step::Shift { .. } => "shift",
             Step::Kernel { launch: Launch::Host(_), .. } => "kernel",
@@ -260,12 +273,14 @@ impl Plan {
         if let Some(eager) = self.exclusive.instead(&slots[..self.n_inputs]) {
             return paused(|| shared::run_eager(self, py, eager, inputs, sink));
         }
-        let env = self.environment(slots)?;
-        let scratch = if self.arena_bytes > 0 { Some(Scratch::take(self.arena_bytes)?) } else { None };
+        let env = self.environment(py, inputs, slots)?;
+        let mut room = (Vec::new(), Vec::new());
+        let (rooms, bytes) = self.room_starts(&env, &mut room).map_err(|Failure(text)| self.unfit(&text))?;
+        let scratch = if bytes > 0 { Some(Scratch::take(bytes)?) } else { None };
         let arena = scratch.as_ref().map_or(0, Scratch::address);
-        let room = (Vec::new(), Vec::new());
+        let gil = Gil::held(py);
         let mut frame =
-            Frame { plan: self, inputs, slots, ptrs, env: &env, gil: Gil::held(py), arena, threads: None, room };
+            Frame { plan: self, inputs, slots, ptrs, env: &env, rooms: &rooms, gil, arena, threads: None, room };
         for (i, step) in self.steps.iter().enumerate() {
             if let Err(error) = frame.step(step) {
                 let py = frame.gil.acquire();
@@ -307,13 +322,33 @@ impl Plan {
         Ok(())
     }
 
-    /// The values of the size symbols, from the inputs' shapes.
-    fn environment(&self, slots: &[Slot]) -> PyResult<Cow<'static, [i64]>> {
+    /// Offsets in the scratch block, and its bytes.
+    fn room_starts(&self, env: &[i64], room: &mut (Vec<i64>, Vec<i64>)) -> Outcome<(Vec<usize>, usize)> {
+        let (mut starts, mut bytes) = (Vec::with_capacity(self.rooms.len()), self.arena_bytes);
+        for wanted in &self.rooms {
+            starts.push(bytes);
+            let more = wanted.bytes(env, room)?;
+            bytes = bytes.checked_add(more).ok_or_else(|| Failure("a call's buffers do not fit memory".into()))?;
+        }
+        Ok((starts, bytes))
+    }
+
+    #[cold]
+    fn unfit(&self, text: &str) -> PyErr {
+        PyRuntimeError::new_err(format!("graph {}: {text}", self.name))
+    }
+
+    /// The values of the size symbols, from the inputs' shapes, or the inputs that are numbers.
+    fn environment(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &[Slot]) -> PyResult<Cow<'static, [i64]>> {
         if self.symbols.is_empty() {
             return Ok(Cow::Borrowed(&[]));
         }
         let mut env = Vec::with_capacity(self.symbols.len());
         for &(slot, dim) in &self.symbols {
+            if dim == NUMBER {
+                env.push(inputs[slot].to_bound(py).extract()?);
+                continue;
+            }
             let lacks = || PyTypeError::new_err(format!("graph {}: input {slot} has no dimension {dim}", self.name));
             env.push(slots[slot].handle()?.size(dim).ok_or_else(lacks)?);
         }
@@ -331,6 +366,10 @@ impl Plan {
             let object = match output {
                 Output::Input(slot) => frame.inputs[*slot].to_bound(py),
                 Output::Const(object) => object.bind(py).clone(),
+                Output::Number(size) => {
+                    let value = size.eval(frame.env).map_err(|Failure(text)| self.unfit(&text))?;
+                    value.into_pyobject(py)?.into_any()
+                }
                 Output::Constant(at) => self.constants[*at].object.bind(py).clone(),
                 Output::Again(first) => {
                     kept.iter().find(|(j, _)| j == first).map(|(_, o)| o.clone()).ok_or_else(|| self.empty(i))?
@@ -450,6 +489,7 @@ impl Frame<'_, '_> {
                 self.fill(*slot, tensor)?;
             }
             Step::Place { slot, offset } => self.ptrs[*slot] = self.arena + offset,
+            Step::Room { slot, room } => self.ptrs[*slot] = self.arena + self.rooms[*room],
             Step::Shift { slot, base, bytes } => self.ptrs[*slot] = self.ptrs[*base] + bytes,
             Step::View { slot, base, shape, stride, offset, dtype } => {
                 let tensor = self.view(*base, shape, stride, offset, dtype.as_ref())?;

@@ -14,6 +14,7 @@ then ``torch.autograd.grad`` runs under it too. So one pass sees mutation, alias
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -50,7 +52,9 @@ from pycompiler.autograd.views import (
 )
 from pycompiler.ir import interrupts, transforms
 from pycompiler.ir.effects import node_stays
+from pycompiler.ir.numbers import SYMBOLIC
 from pycompiler.ir.strides import layouts
+from pycompiler.ir.symbols import Specialise, hint_of, symbols_of
 
 aten = torch.ops.aten
 
@@ -258,7 +262,13 @@ def trace_joint(
     grad_mode, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # the cache would keep wrappers of this trace for the user's next region
     try:
-        with torch.inference_mode(False), torch.set_grad_enabled(grad_mode), functional(), recorder:
+        with (
+            torch.inference_mode(False),
+            torch.set_grad_enabled(grad_mode),
+            _python_rules(inputs),
+            functional(),
+            recorder,
+        ):
             trace.run()
     except _DATA_DEPENDENT as error:
         raise AutogradUnsupported("an operator depends on data", str(error), "the graph runs eagerly") from error
@@ -274,6 +284,12 @@ def trace_joint(
     return trace.joint
 
 
+def _python_rules(inputs: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Torch's Python dispatcher where sizes are symbolic, which C++ composite kernels do not all take."""
+    symbolic = any(isinstance(t, torch.Tensor) and t._has_symbolic_sizes_strides for t in inputs)
+    return enable_python_dispatcher() if symbolic else contextlib.nullcontext()
+
+
 _DATA_DEPENDENT = (
     fake_tensor.DataDependentOutputException,
     fake_tensor.DynamicOutputShapeException,
@@ -282,16 +298,20 @@ _DATA_DEPENDENT = (
 
 
 def _refuse_exotic(example: Any) -> None:
-    if isinstance(example, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        raise AutogradUnsupported("symbolic number as input", str(example), "compile with static sizes")
+    if isinstance(example, SYMBOLIC) and symbols_of(example) is None:
+        raise AutogradUnsupported("another compiler's symbolic number", str(example), "compile with static sizes")
     if not isinstance(example, torch.Tensor):
         return
     if not isinstance(example, FakeTensor):
         raise TypeError(f"expected a FakeTensor as example input, got {type(example).__name__}")
     if example.layout is not torch.strided or example.is_nested or example.is_quantized:
         raise AutogradUnsupported("input that is not strided", f"layout {example.layout}", "the graph runs eagerly")
-    if example._has_symbolic_sizes_strides:
+    if example._has_symbolic_sizes_strides and not _ours(example):
         raise AutogradUnsupported("input with symbolic sizes", str(tuple(example.shape)), "compile with static sizes")
+
+
+def _ours(t: torch.Tensor) -> bool:
+    return all(symbols_of(n) is not None for n in (*t.shape, *t.stride()) if isinstance(n, torch.SymInt))
 
 
 def _storage(t: torch.Tensor) -> int:
@@ -443,7 +463,7 @@ class _Trace:
     def _run_node(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         try:
             return self._run_target(node, env)
-        except (AutogradUnsupported, *_DATA_DEPENDENT):
+        except (AutogradUnsupported, Specialise, *_DATA_DEPENDENT):
             raise
         except Exception as error:
             # The user's error or a limit of tracing: in both cases eager does the right thing.
@@ -628,7 +648,7 @@ class _Trace:
         if not is_dense(expected):
             return node if _overlaps_itself(expected) else self._with_gaps(node, shape, stride)
         if not same_places(value, expected):
-            order = sorted(range(len(shape)), key=lambda d: -stride[d])
+            order = sorted(range(len(shape)), key=lambda d: -hint_of(stride[d]))
             node = self._made(aten.permute.default, node, order)
             node = self._made(aten.clone.default, node, memory_format=torch.contiguous_format)
             node = self._made(aten.permute.default, node, [order.index(d) for d in range(len(shape))])
@@ -644,7 +664,7 @@ class _Trace:
         return self._made(aten.as_strided.default, memory, shape, stride)
 
     def _made(self, op: OpOverload, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
-        made = self.recorder.graph.call_function(op, (node, *args), kwargs)
+        made = self.recorder.graph.call_function(op, (node, *self.recorder.numbers.arguments(args)), kwargs)
         with plain(self.recorder.fake_mode):
             vals = [a.meta["val"] if isinstance(a, fx.Node) else a for a in (node, *args)]
             made.meta.update(node.meta, val=op(*vals, **kwargs))
@@ -816,6 +836,7 @@ class _Trace:
                 fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
             else:
                 fake = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+            fake.is_contiguous()  # of symbolic sizes decided now, while it can be assumed
         self.joint.tangents.append(self.recorder.placeholder(f"tangent_{k}", fake))
         return torch._to_functional_tensor(fake)
 
@@ -865,7 +886,7 @@ def _with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> lis
     if base.requires_grad and not t.requires_grad:
         return [Step(under_no_grad, (s,), {}) for s in steps or [_ALIAS]]
     if t.requires_grad and _creation(t) == _MULTI_OUTPUT:
-        return [*steps, Step(as_one_of_several, (), {})]
+        return [*(steps or [_ALIAS]), Step(as_one_of_several, (), {})]
     return steps or [_ALIAS]
 
 
@@ -934,8 +955,8 @@ def _meet(written: torch.Tensor, read: torch.Tensor, node: fx.Node) -> bool:
 
 def _extent(t: torch.Tensor) -> tuple[int, int]:
     """The first and the last byte that `t` covers, counted from the start of its storage."""
-    first = int(t.storage_offset())
-    last = first + sum((n - 1) * int(s) for n, s in zip(t.shape, t.stride(), strict=True))
+    first: Any = t.storage_offset()
+    last = first + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
     return first * t.element_size(), (last + 1) * t.element_size() - 1
 
 

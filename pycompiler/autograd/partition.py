@@ -26,6 +26,8 @@ from pycompiler.autograd.recompute import SMALL, is_cheap, recompute_cost, size_
 from pycompiler.autograd.recorder import is_dense, overlaps_itself
 from pycompiler.autograd.views import view_parent, view_root
 from pycompiler.ir.effects import node_stays, ordered
+from pycompiler.ir.numbers import Numbers
+from pycompiler.ir.symbols import expr_of
 
 aten = torch.ops.aten
 
@@ -221,7 +223,7 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
     owner_of = {view_root(n): n for n in joint.fresh if n in region.itself_outputs}
     fw, bw = _forward(joint, region.backward, cut), _Builder(joint)
     outputs = [fw.no_view(n) for n in joint.fresh]
-    saved: dict[fx.Node, tuple[str, int]] = {}
+    saved: dict[fx.Node, tuple[str, int]] = {n: ("input", input_index[n]) for n in joint.inputs if is_size(n)}
     rebuilt: list[tuple[fx.Node, fx.Node]] = []
     for n in sorted(cut, key=lambda n: input_index.get(n, len(input_index))):
         owner = owner_of.get(view_root(n))
@@ -282,7 +284,8 @@ def _taken_unkept(joint: Joint, part: Partition) -> frozenset[tuple[str, int]]:
 
 def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> Partition:
     """`part` with the backward for calls in which the tangents `missing` are undefined; it takes the others only."""
-    graph, results = undefined.without(part.backward, len(joint.tangents), missing)
+    numbers, results = undefined.without(part.backward, len(joint.tangents), missing)
+    graph = numbers.graph
     reached = frozenset[int]().union(*(p.inputs for k, p in enumerate(joint.paths) if k not in missing))
     kept: dict[fx.Node, int] = {}
     grads: list[tuple[str, int] | None] = []
@@ -292,7 +295,7 @@ def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> 
             grads.append(None)
         elif g[0] == "result" or (g[0] == "tangent" and g[1] in missing):
             node = results[g[1]] if g[0] == "result" else None
-            node = undefined.zeros(graph, joint_node.meta["val"]) if node is None else node
+            node = undefined.zeros(numbers, joint_node.meta["val"]) if node is None else node
             grads.append(("result", kept.setdefault(node, len(kept))))
         else:
             grads.append(g)
@@ -344,6 +347,11 @@ def _store(fw: _Builder, joint: Joint) -> None:
         node.meta["val"] = target.meta["val"]
 
 
+def is_size(n: fx.Node) -> bool:
+    """Whether a placeholder is a symbolic size.  Every backward gets all of them."""
+    return isinstance(n.meta["val"], torch.SymInt)
+
+
 def is_copied(n: fx.Node) -> bool:
     """Whether an input or output that eager does not keep, which the caller may write, is saved as a copy. Large ones are
     saved themselves: a write to one before the backward is an error there."""
@@ -366,12 +374,15 @@ class _Builder:
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
         self.graph = fx.Graph()
+        self.numbers = Numbers(self.graph, {})
         self.env: dict[fx.Node, fx.Node] = {}
 
     def placeholder(self, n: fx.Node) -> None:
         copy = self.graph.placeholder(n.name)
         copy.meta["val"] = n.meta["val"]
         self.env[n] = copy
+        if is_size(n):
+            self.numbers.symbols[repr(expr_of(n.meta["val"]))] = copy
 
     def emit(self, wanted: set[fx.Node]) -> None:
         """Copy `wanted` in the order of the joint graph."""
@@ -410,7 +421,8 @@ class _Builder:
         return copy
 
     def rebuild(self, n: fx.Node, owner: fx.Node) -> None:
-        copy = self.graph.call_function(aten.view.default, (self.env[owner], list(n.meta["val"].shape)), {})
+        shape = self.numbers.arguments(list(n.meta["val"].shape))
+        copy = self.graph.call_function(aten.view.default, (self.env[owner], shape), {})
         copy.meta["val"] = n.meta["val"]
         self.env[n] = copy
 

@@ -17,6 +17,8 @@ from torch._ops import OpOverload
 
 from pycompiler.autograd.views import is_view_op
 from pycompiler.ir.effects import ordered
+from pycompiler.ir.numbers import is_number
+from pycompiler.ir.symbols import hint_of
 
 aten = torch.ops.aten
 
@@ -61,7 +63,7 @@ def _cheap_target(target: object) -> bool:
 
 def is_cheap(node: fx.Node) -> bool:
     """Pointwise work, views, casts and fills: recomputing reads no more than loading the result would."""
-    return _cheap_target(node.target) and not _compares_floats(node)
+    return is_number(node.target) or (_cheap_target(node.target) and not _compares_floats(node))
 
 
 def _compares_floats(node: fx.Node) -> bool:
@@ -78,7 +80,7 @@ def size_bytes(node: fx.Node) -> int:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return 0
-    return int(value.numel()) * value.element_size()
+    return int(hint_of(value.numel())) * value.element_size()
 
 
 _MATMUL = frozenset((aten.mm, aten.addmm, aten.bmm, aten.baddbmm))
@@ -90,8 +92,8 @@ def recompute_cost(node: fx.Node) -> float:
     values = [a.meta["val"] for a in node.all_input_nodes if isinstance(a.meta.get("val"), torch.Tensor)]
     result = max(1, size_bytes(node))
     if packet in _MATMUL and len(values) >= 2:
-        return 2.0 * float(values[-2].shape[-1])
-    read = sum(v.numel() * v.element_size() for v in values)
+        return 2.0 * float(hint_of(values[-2].shape[-1]))
+    read = sum(hint_of(v.numel()) * v.element_size() for v in values)
     if packet is aten.convolution and len(values) >= 2:
-        return 2.0 * float(math.prod(values[1].shape[1:]))
+        return 2.0 * float(math.prod(map(hint_of, values[1].shape[1:])))
     return 1.0 + float(read) / result

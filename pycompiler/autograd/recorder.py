@@ -26,7 +26,9 @@ from pycompiler.autograd.kernels import recorded
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op
 from pycompiler.ir.effects import acts, ordered
+from pycompiler.ir.numbers import SYMBOLIC, Numbers, value_of
 from pycompiler.ir.propagate import propagate
+from pycompiler.ir.symbols import expr_of, hint_of
 
 aten = torch.ops.aten
 prim = torch.ops.prim
@@ -57,7 +59,7 @@ def tensors_in(args: Any) -> Iterator[torch.Tensor]:
 def is_dense(t: torch.Tensor) -> bool:
     """True when the strides of `t` are a permutation of contiguous ones (no overlap, no holes)."""
     expected = 1
-    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True), key=lambda at: (hint_of(at[0]), hint_of(at[1]))):
         if size == 1:
             continue
         if stride != expected:
@@ -66,13 +68,20 @@ def is_dense(t: torch.Tensor) -> bool:
     return True
 
 
+def is_probably_dense(t: torch.Tensor) -> bool:
+    """`is_dense` of today's sizes, which assumes nothing of others."""
+    shape, stride = ([hint_of(n) for n in ns] for ns in (t.shape, t.stride()))
+    return is_dense(torch.empty_strided(shape, stride, device="meta"))
+
+
 def overlaps_itself(t: torch.Tensor, shape: Sequence[int] | None = None, stride: Sequence[int] | None = None) -> bool:
     """True for a tensor (or its view by `shape` and `stride`) that may have two elements in one place of memory."""
     shape, stride = (t.shape if shape is None else shape), (t.stride() if stride is None else stride)
-    if 0 in shape:
+    if any(n == 0 for n in shape):
         return False
-    reach = 0
-    for step, n in sorted((int(s), int(n)) for n, s in zip(shape, stride, strict=True) if n > 1):
+    reach: Any = 0
+    steps = [(s, n) for n, s in zip(shape, stride, strict=True) if n > 1]
+    for step, n in sorted(steps, key=lambda at: (hint_of(at[0]), hint_of(at[1]))):
         if step <= reach:
             return True
         reach += (n - 1) * step
@@ -129,6 +138,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._open: list[OpOverload] = []  # operators being decomposed; one that a rule calls itself stays whole
         self._given: set[int] = set()  # ids of tensors that functionalisation holds
         self._last_placeholder: fx.Node | None = None
+        self.numbers = Numbers(self.graph, {})
 
     def next_region(self) -> int:
         return next(self._regions) if self.region is None else self.region
@@ -145,6 +155,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node = self.graph.placeholder(name)
         node.meta["val"] = value
         self._last_placeholder = node
+        if isinstance(value, torch.SymInt):
+            self.numbers.symbols.setdefault(repr(expr_of(value)), node)
         if isinstance(value, torch.Tensor):
             self._node_of[id(value)] = node
             self._given.add(id(value))
@@ -248,8 +260,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = type(value)
         if kind is FakeTensor:
             return self._node_of[id(value)]
-        if kind is tuple or kind is list:
+        if kind is tuple or kind is list or kind is torch.Size:
             return tuple([self._key(v) for v in value])
+        if kind in SYMBOLIC:
+            return (kind, value_of(value))
         if kind is float and value == 0.0:
             return (float, str(value))  # 0.0 and -0.0 compare equal
         if isinstance(value, torch.Tensor):
@@ -271,6 +285,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             while self.graph._root.prev is not mark:
                 self.graph.erase_node(self.graph._root.prev)
             self._seen.clear()  # it may name erased nodes
+            self.numbers.known.clear()
             return NotImplemented
         finally:
             self._open.pop()
@@ -282,7 +297,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             like = torch.empty_strided(value.shape, strides, device="meta")
         if same_places(value, like) or not is_dense(like):
             return value
-        order = sorted(range(like.dim()), key=lambda d: -strides[d])
+        order = sorted(range(like.dim()), key=lambda d: -hint_of(strides[d]))
         back = [order.index(d) for d in range(like.dim())]
         return value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
@@ -343,17 +358,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return {k: self._arg(v) for k, v in value.items()}
         if isinstance(value, torch.Size):
             return [self._arg(v) for v in value]
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self._symbol(value)
-        return value
-
-    def _symbol(self, value: Any) -> Any:
-        node = value.node
-        if node.constant is not None:
-            return node.constant
-        if node.expr.is_number:
-            return node.expr.__int__() if isinstance(value, torch.SymInt) else node.expr.__float__()
-        raise AutogradUnsupported("symbolic number in the graph", str(value), "compile with static sizes")
+        return self.numbers.node(value) if isinstance(value, SYMBOLIC) else value
 
     def _attach(self, node: fx.Node, out: Any) -> None:
         node.meta["val"] = out

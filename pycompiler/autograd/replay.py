@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir.effects import draws
+from pycompiler.ir.symbols import expr_of
 from pycompiler.ir.texts import drop_text_with
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -75,6 +76,8 @@ class Replay:
     def _find(self, part: Partition) -> None:
         inputs, needed = self.joint.inputs, _inputs_of_gradients(self.joint)
         tensors = [j for j, n in enumerate(part.saved_nodes) if isinstance(n.meta["val"], torch.Tensor)]
+        numbers = [n.meta["val"] for n in part.saved_nodes if not isinstance(n.meta["val"], torch.Tensor)]
+        self.sizes = {repr(expr_of(v)): k for k, v in enumerate(numbers) if isinstance(v, torch.SymInt)}
         place = {part.saved_nodes[j]: p for p, j in enumerate(tensors)}
         # A copy has no history: of an input that requires grad it is no use.
         copies = {n for n, (kind, _) in zip(part.saved_nodes, part.saved, strict=True) if kind == "output"}
@@ -121,7 +124,8 @@ class Replay:
         if self.lost:
             raise self._error(f"it writes {', '.join(self.lost)}, whose old value is gone")
         saved = ctx.saved_tensors
-        inputs = [like.zeros() if isinstance(like, _Like) else like for like in self.likes]
+        sizes = {name: ctx.numbers[k] for name, k in self.sizes.items()}
+        inputs = [like.zeros(sizes) if isinstance(like, _Like) else _known(like, sizes) for like in self.likes]
         for i, j in self.saved.items():
             inputs[i] = saved[j]
         if self.watched and not ctx.watched:
@@ -199,13 +203,18 @@ class _Like:
     """What a tensor is, without its memory."""
 
     def __init__(self, example: torch.Tensor) -> None:
-        self.shape, self.stride = tuple(example.shape), example.stride()
+        self.shape, self.stride = (tuple(map(expr_of, sizes)) for sizes in (example.shape, example.stride()))
         self.dtype, self.device = example.dtype, example.device
         self.requires_grad, self.inference = example.requires_grad, example.is_inference()
 
-    def zeros(self) -> torch.Tensor:
-        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+    def zeros(self, sizes: Mapping[str, int]) -> torch.Tensor:
+        shape, stride = ([n.eval(sizes) for n in ns] for ns in (self.shape, self.stride))
+        made = torch.empty_strided(shape, stride, dtype=self.dtype, device=self.device)
         return made.zero_().requires_grad_(self.requires_grad)
+
+
+def _known(number: Any, sizes: Mapping[str, int]) -> Any:
+    return expr_of(number).eval(sizes) if isinstance(number, torch.SymInt) else number
 
 
 @contextlib.contextmanager

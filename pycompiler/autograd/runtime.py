@@ -9,10 +9,13 @@ once; `source_of` gives the text back. Shapes, devices, ``requires_grad`` and gr
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
+import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +26,11 @@ from pycompiler.autograd.joint import Joint, Output, Way
 from pycompiler.autograd.partition import Partition, without_tangents
 from pycompiler.autograd.replay import Replay, generator_states, transformed
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
+from pycompiler.autograd.views import Step
 from pycompiler.ir.later import Later, now
+from pycompiler.ir.numbers import SYMBOLIC, real_text, symbols_in, text_of, value_of
+from pycompiler.ir.symbolic_node import Real
+from pycompiler.ir.symbols import Specialise, expr_of, symbols_of
 from pycompiler.ir.texts import keep_text
 from pycompiler.logs import stage
 
@@ -110,13 +117,22 @@ class LazyBackward:
                 inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
                 _native.pause_hook()  # a backward inside of a compiled program is not part of that program
                 try:
-                    with torch.no_grad(), torch._C._DisableAutocast():
+                    with torch.no_grad(), torch._C._DisableAutocast(), settled(inputs):
                         self.call = boxed(compiler(module, inputs))
                 finally:
                     _native.resume_hook()
                 self._pending = None
         assert self.call is not None  # set before `_pending` is cleared
         return self.call
+
+
+@contextlib.contextmanager
+def settled(inputs: Sequence[Any]) -> Iterator[None]:
+    """Nothing more is assumed of the symbolic sizes among a backward's inputs: the calls that come are not checked for it.
+    Whoever needs an assumption runs the graph as it is."""
+    symbols = next((s for n in inputs if isinstance(n, torch.SymInt) and (s := symbols_of(n)) is not None), None)
+    with contextlib.nullcontext() if symbols is None else symbols.settled():
+        yield
 
 
 def _coerce(tangent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -136,6 +152,12 @@ class _Like:
         self.shape, self.dtype, self.device = tuple(value.shape), value.dtype, value.device
         self._stride = value.stride()
         self._contiguous = value.is_contiguous()
+
+    def of(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> _Like:
+        """The same of other sizes."""
+        other = copy.copy(self)
+        other.shape, other._stride = shape, stride
+        return other
 
     def stride(self) -> tuple[int, ...]:
         return self._stride
@@ -366,22 +388,33 @@ class _Variants:
             return backward(ctx, *tangents)  # type: ignore[no-any-return]
 
 
+def _names(values: Iterable[Any], form: str) -> dict[str, str]:
+    """Where symbols are found: `form` of the position of each that is among the values."""
+    found = ((repr(expr_of(v)), form.format(k)) for k, v in enumerate(values) if isinstance(v, torch.SymInt))
+    return dict(reversed([*found]))
+
+
 def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: dict[str, Any]) -> list[str]:
     joint = node.joint
     names = [f"g{k}" for k in node.outputs]
     tangents = [joint.tangent_of[k] for k in defined]
     lines = [f"def gradients(ctx, {', '.join(names)}):"]
+    numbers = [n.meta["val"] for n in node.part.saved_nodes if not isinstance(n.meta["val"], torch.Tensor)]
+    sizes = _names(numbers, "ctx.numbers[{}]")
     for k, tangent in zip(tangents, defined, strict=True):
         like = _Like(joint.tangents[tangent].meta["val"])
         scope[f"like{k}"], scope[f"strides{k}"] = like, like.stride()
+        strides = text_of(like.stride(), sizes)
+        text = text_of((like.shape, like.stride()), sizes)
+        text = None if text is None else f"*{text}"
         lines += [
             f"    if g{k}.layout is not dense:",
             f"        return again(ctx, ({' '.join(f'{n},' for n in names)}))",
         ]
         lazy = f" or g{k}.is_conj()" if like.dtype.is_complex else ""
         lines += [
-            f"    if g{k}.stride() != strides{k} or g{k}.is_neg(){lazy}:",
-            f"        g{k} = coerce(g{k}, like{k})",
+            f"    if g{k}.stride() != {strides or f'strides{k}'} or g{k}.is_neg(){lazy}:",
+            f"        g{k} = coerce(g{k}, like{k}{'' if text is None else f'.of({text})'})",
         ]
     kept = joint.kept(defined)
     for j, watched in enumerate(node.watched):
@@ -452,15 +485,20 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
     plain = [Output("fresh", i) for i in range(len(joint.fresh))]
     if not joint.mutations and not joint.touched and joint.outputs == plain:
         return inner
-    scope: dict[str, Any] = {"inner": inner, "set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled}
+    scope: dict[str, Any] = {
+        "inner": inner,
+        "set_grad": torch._C._set_grad_enabled,
+        "grad_mode": torch.is_grad_enabled,
+    }
     scope |= {"foreach_copy": torch._foreach_copy_, "touch": torch._C._autograd._unsafe_set_version_counter}
     lines = ["def run(*args):"]
     # Before anything is saved: what autograd's nodes kept before such a write, nobody can differentiate.
     lines += [f"    touch((args[{i}],), (args[{i}]._version + 1,))" for i in joint.touched]
     lines.append("    outs = inner(*args)")
     lines += _mutation_lines(joint)
+    sizes = _names((n.meta["val"] for n in joint.inputs), "args[{}]")
     for k, output in enumerate(joint.outputs):
-        lines += _output_lines(k, output, scope)
+        lines += _output_lines(k, output, scope, sizes)
     lines.append(f"    return ({' '.join(f'r{k},' for k in range(len(joint.outputs)))})")
     run = _build("run", lines, scope)
     run.__name__ = run.__qualname__ = f"run_{name}"
@@ -494,7 +532,10 @@ def _copies(pairs: list[tuple[str, str]], indent: str) -> list[str]:
     return [f"{indent}foreach_copy([{targets}], [{values}])"]
 
 
-def _output_lines(k: int, output: Output, scope: dict[str, Any]) -> list[str]:
+def _output_lines(k: int, output: Output, scope: dict[str, Any], sizes: Mapping[str, str]) -> list[str]:
+    if output.kind == "constant" and isinstance(output.value, SYMBOLIC):
+        scope["math"] = math
+        return [f"    r{k} = {_number_text(output.value, sizes)}"]
     if output.kind == "constant":
         scope[f"constant{k}"] = output.value
         return [f"    r{k} = constant{k}"]
@@ -509,7 +550,10 @@ def _output_lines(k: int, output: Output, scope: dict[str, Any]) -> list[str]:
         kwargs = dict(step.kwargs)
         offset = kwargs.pop("offset", None)
         scope[f"args{k}_{j}"], scope[f"kwargs{k}_{j}"] = step.args, kwargs
-        arguments = f"*args{k}_{j}" + (f", **kwargs{k}_{j}" if kwargs else "")
+        if names := symbols_in((*kwargs.values(), *(a for s in step.args if isinstance(s, Step) for a in s.args))):
+            raise Specialise(names, "a view's keyword")
+        arguments = f"*{text_of(step.args, sizes) or f'args{k}_{j}'}" + (f", **kwargs{k}_{j}" if kwargs else "")
+        offset = offset if offset is None else text_of(offset, sizes) or offset
         if offset is not None:
             arguments += f", r{k}.storage_offset() + {offset}"
         item = "" if step.item is None else f"[{step.item}]"
@@ -519,3 +563,9 @@ def _output_lines(k: int, output: Output, scope: dict[str, Any]) -> list[str]:
             else f"    r{k} = op{k}_{j}(r{k}){item}"
         )
     return lines
+
+
+def _number_text(value: Any, sizes: Mapping[str, str]) -> str:
+    """A number of the program's as Python text."""
+    found = value_of(value)
+    return real_text(found, sizes) if isinstance(found, Real) else text_of(value, sizes) or repr(found)

@@ -16,15 +16,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.autograd.recorder import is_dense
+from pycompiler.autograd.recorder import is_probably_dense
+from pycompiler.ir.numbers import Numbers
+from pycompiler.ir.symbols import expr_of, hint_of
 
 aten = torch.ops.aten
 
 
-def without(module: fx.GraphModule, tangents: int, missing: Collection[int]) -> tuple[fx.Graph, list[fx.Node | None]]:
+def without(module: fx.GraphModule, tangents: int, missing: Collection[int]) -> tuple[Numbers, list[fx.Node | None]]:
     """`module`'s graph without those of its last `tangents` placeholders that `missing` counts, still without output.
 
-    Returns the graph, and of each result its node there, or None for one that is undefined.
+    Returns the graph, in `numbers`, and of each result its node there, or None for one that is undefined.
     """
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     last = placeholders[len(placeholders) - tangents :]
@@ -33,18 +35,23 @@ def without(module: fx.GraphModule, tangents: int, missing: Collection[int]) -> 
         if node.op != "output":
             cut.copy(node)
     results: Any = module.graph.output_node().args[0]
-    return cut.graph, [None if n in cut.undefined else cut.env[n] for n in results]
+    return cut.numbers, [None if n in cut.undefined else cut.env[n] for n in results]
 
 
 class _Cut:
     def __init__(self, undefined: set[fx.Node], dependent: set[fx.Node]) -> None:
         self.graph = fx.Graph()
+        self.numbers = Numbers(self.graph, {})
         self.env: dict[fx.Node, fx.Node] = {}
         self.undefined = undefined
         self.dependent = dependent  # on a tangent
 
     def copy(self, node: fx.Node) -> None:
         if node in self.undefined:
+            return
+        if node.op == "placeholder" and isinstance(node.meta["val"], torch.SymInt):
+            self.env[node] = self.graph.node_copy(node)
+            self.numbers.symbols[repr(expr_of(node.meta["val"]))] = self.env[node]
             return
         reads = [a for a in node.all_input_nodes if a in self.dependent]
         if reads:
@@ -63,23 +70,25 @@ class _Cut:
         if not (isinstance(a, fx.Node) and isinstance(b, fx.Node)) or not (a in self.undefined or b in self.undefined):
             return None
         rest = b if a in self.undefined else a
-        ours, wanted = rest.meta["val"], node.meta["val"]
-        return (
-            rest if (ours.shape, ours.dtype, ours.stride()) == (wanted.shape, wanted.dtype, wanted.stride()) else None
-        )
+        return rest if _lies(rest.meta["val"]) == _lies(node.meta["val"]) else None
 
     def _read(self, node: fx.Node) -> fx.Node:
         if node not in self.undefined:
             return self.env[node]
-        return zeros(self.graph, node.meta["val"])
+        return zeros(self.numbers, node.meta["val"])
 
 
-def zeros(graph: fx.Graph, value: torch.Tensor) -> fx.Node:
+def _lies(t: torch.Tensor) -> tuple[Any, ...]:
+    return t.dtype, *map(expr_of, (*t.shape, *t.stride()))
+
+
+def zeros(numbers: Numbers, value: torch.Tensor) -> fx.Node:
     """Zeros like `value`."""
+    graph = numbers.graph
     order = list(range(value.dim()))
-    if is_dense(value):
-        order.sort(key=lambda d: (-value.stride()[d], d))
-    shape = [value.shape[d] for d in order]
+    if is_probably_dense(value):
+        order.sort(key=lambda d: (-hint_of(value.stride()[d]), d))
+    shape = numbers.arguments([value.shape[d] for d in order])
     options: dict[str, Any] = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
     made = graph.call_function(aten.full.default, (shape, 0), options)
     made.meta["val"] = torch.empty_like(value).permute(order).contiguous()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -77,16 +77,17 @@ def view_root(node: fx.Node) -> fx.Node:
 
 
 def view_steps(node: fx.Node, base: fx.Node) -> list[Step] | None:
-    """The steps that lead from `base` to `node`, or None when `node` is no view of `base` with constant arguments."""
+    """The steps that lead from `base` to `node`, or None when `node` is no view of `base` with numbers for arguments."""
     steps: list[Step] = []
     while node is not base:
         parent = view_parent(node)
         if parent is None:
             return None
         node, step = parent
-        if any(isinstance(a, fx.Node) for a in (*step.args, *step.kwargs.values())):
+        args, kwargs = fx.map_arg((step.args, step.kwargs), lambda n: n.meta["val"])
+        if any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values())):
             return None
-        steps.append(step)
+        steps.append(replace(step, args=args, kwargs=kwargs))
     return steps[::-1]
 
 

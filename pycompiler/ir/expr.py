@@ -24,6 +24,10 @@ IntLike = Union[int, "Expr"]
 Bound = tuple[int | None, int | None]
 
 
+class SymbolicError(TypeError):
+    """A number was needed where there is a symbolic size."""
+
+
 class Atom:
     """A factor: kind is "sym", "//", "%", "min" or "max".  Interned, so equality is identity; ordered by `key`."""
 
@@ -102,6 +106,11 @@ class Expr:
             found = _SYMBOLS.setdefault(name, _make((((_symbol_atom(name),), 1),), None))
         return found
 
+    @staticmethod
+    def of_atom(atom: Atom) -> Expr:
+        """The atom alone."""
+        return _make((((atom,), 1),), None)
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     @property
@@ -110,8 +119,8 @@ class Expr:
 
     def as_int(self) -> int:
         if self.const is None:
-            raise TypeError(f"the expression {self} is symbolic: an int was expected (its symbols: "
-                            f"{', '.join(sorted(self.symbols))})")  # fmt: skip
+            raise SymbolicError(f"the expression {self} is symbolic: an int was expected (its symbols: "
+                                f"{', '.join(sorted(self.symbols))})")  # fmt: skip
         return self.const
 
     __int__ = as_int
@@ -119,6 +128,12 @@ class Expr:
 
     def __bool__(self) -> bool:
         return bool(self.as_int())
+
+    @property
+    def symbol(self) -> str | None:
+        """The name, when the expression is one symbol."""
+        single = _single(self)
+        return single[0].key if single is not None and single[1] == 1 and single[0].kind == "sym" else None
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -385,11 +400,41 @@ def _within(e: Expr, k: Expr, ranges: Mapping[str, IntLike] | None) -> bool:
         return False
     if k.const is None:
         low, _ = e.bounds(ranges)
-        single = _single(e)
-        fits = single is not None and single[1] == 1 and single[0].kind == "sym" and ranges.get(single[0].key) == k
-        return fits and low is not None and low >= 0
+        return low is not None and low >= 0 and below(e, k, ranges)
     low, high = e.bounds(ranges)
     return low is not None and high is not None and low >= 0 and high < k.const
+
+
+def below(e: Expr, k: Expr, ranges: Mapping[str, IntLike]) -> bool:
+    """Whether e < k is known wherever 0 <= symbol < ranges[symbol], symbols without a range being sizes: not negative.
+
+    Of a polynomial that grows in each variable the last point is the greatest: i*n + j is at most m*n - 1.
+    """
+    last: dict[str, IntLike] = {}
+    for mono, c in e.terms:
+        for atom in mono:
+            if atom.kind != "sym" or (c < 0 and atom.key in ranges) or atom.key.startswith("%"):
+                return False
+            if atom.key in ranges:
+                last[atom.key] = Expr.of(ranges[atom.key]) - 1
+    gap, _ = (k - e.subst(last)).bounds({})
+    return gap is not None and gap > 0
+
+
+def quotient(a: Expr, k: Expr) -> Expr | None:
+    """a / k where that is a polynomial: 6*m*n of 2*n is 3*m; None else."""
+    if k == 0:
+        return None
+    if k.const is not None:
+        return (
+            _make(tuple((m, c // k.const) for m, c in a.terms), None)
+            if a.const is None and all(c % k.const == 0 for _, c in a.terms)
+            else Expr.of(a.const // k.const)
+            if a.const is not None and a.const % k.const == 0
+            else None
+        )
+    q, r = _split(a, k)
+    return q if r == 0 else None
 
 
 def _split(a: Expr, k: Expr) -> tuple[Expr, Expr]:
@@ -411,7 +456,7 @@ def _split(a: Expr, k: Expr) -> tuple[Expr, Expr]:
                 rest[mono] = c
         return (_from_dict(quotient), _from_dict(rest)) if quotient else (ZERO, a)
     if len(k.terms) != 1:
-        return ZERO, a
+        return _split_by_sum(a, k)
     (factors, n), q_terms, r_terms = k.terms[0], {}, {}
     for mono, c in a.terms:
         left = list(mono)
@@ -420,6 +465,18 @@ def _split(a: Expr, k: Expr) -> tuple[Expr, Expr]:
         else:
             r_terms[mono] = c
     return _from_dict(q_terms), _from_dict(r_terms)
+
+
+def _split_by_sum(a: Expr, k: Expr) -> tuple[Expr, Expr]:
+    """As `_split`, by the terms of highest degree: i*(n + 1) + j is i*n + i + j, of which n divides i*n."""
+    lead = _make((max(k.terms, key=lambda t: (len(t[0]), t)),), None)
+    total, rest = ZERO, a
+    for _ in a.terms:
+        q, _left = _split(rest, lead)
+        if q == 0 or len((less := rest - q * k).terms) >= len(rest.terms):
+            break
+        total, rest = total + q, less
+    return total, rest
 
 
 def _take(items: list[Atom], item: Atom) -> bool:

@@ -119,13 +119,10 @@ def _flat(t: Tensor) -> Tensor:
 
 def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of `program` on `inputs`.  Mutated inputs are written in place, as a plan would."""
-    m = _Machine({})
+    m = _Machine(program.sizes(inputs))
     for buffer, value in zip(program.inputs, inputs, strict=True):
         if buffer is not None:
             m.storage[buffer.name] = _flat(value)
-            for size, n in zip((*buffer.shape, *buffer.stride), (*value.shape, *value.stride()), strict=True):
-                if not size.is_const and size == Expr.sym(repr(size)):
-                    m.sizes[repr(size)] = n
     for name, constant in program.constants.items():
         m.storage[name] = _flat(constant)
     for node in program.nodes:
@@ -140,7 +137,7 @@ def _output(m: _Machine, output: Ref | int | tuple[Any] | None, inputs: Sequence
     if isinstance(output, Ref):
         return m.tensor(output)
     if isinstance(output, tuple):
-        return output[0]
+        return output[0].eval(m.sizes) if isinstance(output[0], Expr) else output[0]
     return None if output is None else inputs[output]
 
 

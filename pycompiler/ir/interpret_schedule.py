@@ -76,12 +76,10 @@ class _Machine:
     def give(self, inputs: Sequence[Any]) -> None:
         """Inputs and constants are memory that is there, written as far as it reaches."""
         program = self.schedule.program
+        self.sizes = program.sizes(inputs)
         for buffer, value in zip(program.inputs, inputs, strict=True):
             if buffer is not None:
                 self.own(buffer.name, value)
-                for size, n in zip((*buffer.shape, *buffer.stride), (*value.shape, *value.stride()), strict=True):
-                    if not size.is_const and size == Expr.sym(repr(size)):
-                        self.sizes[repr(size)] = n
         for name, constant in program.constants.items():
             self.own(name, constant)
 
@@ -171,7 +169,7 @@ class _Machine:
             self.check_written(output, "the result")
             return self.tensor(output)
         if isinstance(output, tuple):
-            return output[0]
+            return output[0].eval(self.sizes) if isinstance(output[0], Expr) else output[0]
         return None if output is None else inputs[output]
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.hints import likely_product
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program
 
 LOADS = ("load", "masked_load")
@@ -68,6 +69,11 @@ def numel(dims: Sequence[Dim]) -> int | None:
             return None
         total *= n.as_int()
     return total
+
+
+def likely_points(dims: Sequence[Dim]) -> int | None:
+    """The number of points that there probably are: what heuristics go by.  None where nothing is known."""
+    return likely_product([n for _, n in dims])
 
 
 @dataclass

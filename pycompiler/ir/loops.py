@@ -16,7 +16,7 @@ well.  Its body is a list of `Op` in SSA form (a value is the position of the op
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ import torch
 
 from pycompiler.ir.expr import Expr
 
+NUMBER = -1  # as the "dimension" that gives a symbol's value: the input is the number
 Size = Expr  # sizes and indices are expressions; a static size is an Expr that is a constant (see expr.py)
 
 
@@ -137,6 +138,9 @@ class Program:
     An output is a `Ref` (a view of a buffer, often the whole of it), an input index (`int`: returned as is), a
     constant in a 1-tuple, or None.  `constants`: tensors baked into the graph, by buffer name.  `users`: by name of an ATen
     node whose loops check something of the user's (CHECKS), the line of the user's program.
+
+    Of symbolic sizes, `hints` says what they were in the call that was captured, and `numbers` which inputs are numbers:
+    symbol -> position.  Others are dimensions of inputs (`origins`).
     """
 
     inputs: list[Buffer | None]
@@ -146,6 +150,22 @@ class Program:
     buffers: dict[str, Buffer] = field(default_factory=dict)
     name: str = "graph"
     users: dict[str, str] = field(default_factory=dict)
+    hints: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def origins(self) -> dict[str, tuple[int, int]]:
+        """Where a call finds the value of each size symbol: (input, dimension of it), (input, NUMBER) for a number itself."""
+        found: dict[str, tuple[int, int]] = {}
+        for position, b in enumerate(self.inputs):
+            for dim, n in enumerate(b.shape if b is not None else ()):
+                if n.symbol is not None:
+                    found.setdefault(n.symbol, (position, dim))
+        return {name: (position, NUMBER) for name, position in self.numbers.items()} | found
+
+    def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """The values of the size symbols in a call."""
+        at = self.origins().items()
+        return {name: inputs[k] if dim == NUMBER else inputs[k].shape[dim] for name, (k, dim) in at}
 
 
 def checks(op: Op) -> bool:

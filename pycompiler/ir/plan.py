@@ -9,13 +9,14 @@ last step that reads it, unless it is an output.  Sizes are ints (static) or `Ex
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.loops import INDEX_RULES
+from pycompiler.ir.loops import INDEX_RULES, NUMBER
 
 Size = int | Expr
 
@@ -160,10 +161,11 @@ Step = Alloc | View | Kernel | Aten | Expect | CountVersions | Free | CopyInto
 
 @dataclass
 class Plan:
-    """`outputs`: per output a slot (int), or a 1-tuple holding a constant (None included).
+    """`outputs`: per output a slot (int), or a 1-tuple holding a constant (None included) or an `Expr`, whose value it is.
 
     `constants`: slot -> tensor, filled before the first step and never freed.
-    `symbols`: name of a size symbol -> (input slot, dimension) that gives its value at a call.
+    `symbols`: name of a size symbol -> (input slot, dimension) that gives its value at a call; with NUMBER for dimension
+    the input is the value.  `hints`: what they were in the call that was captured.
     `library`: path of the library that holds the kernels' symbols, or None when there are none.
     `launcher`: how a kernel is started: "host" (a C function of a shared library) or "triton" (a function of a Python
     module that takes the tensors).
@@ -179,3 +181,8 @@ class Plan:
     name: str = "graph"
     symbols: dict[str, tuple[int, int]] = field(default_factory=dict)
     launcher: str = "host"
+    hints: dict[str, int] = field(default_factory=dict)
+
+    def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """The values of the size symbols in a call."""
+        return {n: inputs[k] if dim == NUMBER else inputs[k].size(dim) for n, (k, dim) in self.symbols.items()}

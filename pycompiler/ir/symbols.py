@@ -19,7 +19,8 @@ form moves constants out of dividends (`(10 - s0) // 3` is `(1 - s0) // 3 + 3`).
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
@@ -74,6 +75,7 @@ class Symbols:
         self.replaced: dict[str, Expr] = {}
         self.place: Callable[[], Any] = lambda: None
         self._known: dict[tuple[str, Expr], bool] = {}
+        self.is_settled = False
 
     # making ---------------------------------------------------------------------------------------------------
     def new(self, hint: int, *, low: int = 2, high: int | None = None, name: str | None = None) -> torch.SymInt:
@@ -101,6 +103,15 @@ class Symbols:
             if high is not None:
                 found.append(Relation(">=", high - Expr.sym(name)))
         return found
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """The guards of the compile are made: what is not known cannot be assumed any more, and raises Specialise."""
+        before, self.is_settled = self.is_settled, True
+        try:
+            yield
+        finally:
+            self.is_settled = before
 
     # asking ---------------------------------------------------------------------------------------------------
     def resolve(self, expr: Expr) -> Expr:
@@ -214,6 +225,8 @@ class Symbols:
         return expr
 
     def _assume(self, kind: str, expr: Expr) -> None:
+        if self.is_settled:
+            raise Specialise(sorted(expr.symbols), f"{expr} {kind} 0 would be assumed after the guards are made")
         normal = self._normal(kind, self.resolve(expr))
         assert normal is not None
         self.relations.append(Relation(kind, normal, self.place()))

@@ -83,13 +83,13 @@ for _number, _ops in {
     lowering(*_ops)(_constant_row(_number))
 
 
-def ramp(fake: torch.Tensor, start: Number, step: Number) -> Value:
+def ramp(fake: torch.Tensor, start: Number | Expr, step: Number | Expr) -> Value:
     """start + i*step, in int64 for integers, else in the dtype in which ATen computes it."""
-    exact = isinstance(start, int) and isinstance(step, int)
+    whole = [Expr.of(n) for n in (start, step) if isinstance(n, int | Expr)]
 
     def emit(body: Body, index: Sequence[Expr]) -> Val:
-        if exact:
-            return body.index(index[0] * int(step) + int(start)).to(fake.dtype)
+        if len(whole) == 2:
+            return body.index(index[0] * whole[1] + whole[0]).to(fake.dtype)
         wide = torch.float64 if fake.dtype in (torch.float64, torch.float32) else torch.float32
         position = body.index(index[0]).to(wide)
         return (position * float(step) + float(start)).to(fake.dtype)
@@ -99,17 +99,21 @@ def ramp(fake: torch.Tensor, start: Number, step: Number) -> Value:
 
 @lowering(aten.arange.default)
 def arange(low: Lowering, end: Any, **options: Any) -> Any:
-    return ramp(low.fake, 0, 1) if isinstance(end, int) else NotImplemented
+    return ramp(low.fake, 0, 1) if isinstance(end, int | Expr) else NotImplemented
 
 
 @lowering(aten.arange.start)
 def arange_start(low: Lowering, start: Any, end: Any, **options: Any) -> Any:
-    return ramp(low.fake, start, 1) if isinstance(start, int) else NotImplemented
+    return ramp(low.fake, start, 1) if isinstance(start, int | Expr) else NotImplemented
 
 
 @lowering(aten.arange.start_step)
 def arange_step(low: Lowering, start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
-    return ramp(low.fake, start, step) if isinstance(start, int) and isinstance(step, int) else NotImplemented
+    return (
+        ramp(low.fake, start, step)
+        if isinstance(start, int | Expr) and isinstance(step, int | Expr)
+        else NotImplemented
+    )
 
 
 @lowering(prims.iota.default)

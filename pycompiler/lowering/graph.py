@@ -22,10 +22,14 @@ from torch.utils import _pytree as pytree
 
 from pycompiler.ir import interrupts
 from pycompiler.ir.effects import divides, raises
-from pycompiler.ir.expr import ZERO, Expr
+from pycompiler.ir.expr import ZERO, Expr, SymbolicError
 from pycompiler.ir.guards import own_place
+from pycompiler.ir.hints import hinted, likely
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, checks
+from pycompiler.ir.numbers import value_of
 from pycompiler.ir.printer import print_program
+from pycompiler.ir.symbolic_node import Real
+from pycompiler.ir.symbols import Specialise, Symbols, symbols_of
 from pycompiler.ir.verify import reads_of, refs_of
 from pycompiler.logs import artifact
 from pycompiler.lowering.body import Body, Val
@@ -36,6 +40,7 @@ from pycompiler.lowering.values import (
     Value,
     contiguous_strides,
     expand,
+    hints_of,
     mapped,
     restrided,
     select,
@@ -53,6 +58,10 @@ COMPUTABLE = {
 }  # fmt: skip
 
 
+# Folds that have a value over nothing.
+OF_NOTHING = frozenset(("sum", "prod", "any", "all"))
+
+
 class LoweringError(Exception):
     """The graph holds something that can become neither loops nor an ATen call."""
 
@@ -67,6 +76,7 @@ class Lowering:
         self.node: fx.Node
         self.external: Set[str] = frozenset()
         self._placed: dict[fx.Node, Value] = {}  # what Externs were given for a node
+        self.symbols: Symbols | None = None
 
     @property
     def fake(self) -> Any:
@@ -81,6 +91,20 @@ class Lowering:
         """The fake tensor of the current node's argument at `position`."""
         argument: Any = self.node.args[position]
         return argument.meta["val"]
+
+    # -- symbolic sizes -------------------------------------------------------------------------------------------
+
+    def at_least(self, a: Expr, b: Expr | int) -> bool:
+        """Whether a >= b: a fact, or as it is today, which is assumed of later calls."""
+        least, most = (a - b).bounds({})
+        if least is not None and least >= 0:
+            return True
+        if most is not None and most < 0:
+            return False
+        return self.symbols.at_least(a, b) if self.symbols is not None else (likely(a - b) or 0) >= 0
+
+    def least(self, a: Expr, b: Expr) -> Expr:
+        return a if self.at_least(b, a) else b
 
     # -- buffers --------------------------------------------------------------------------------------------------
 
@@ -116,6 +140,8 @@ class Lowering:
     def reduce(self, kind: str, v: Value, dims: Sequence[int], emit: Callable[[Val], Val], outs: Sequence[Buffer],
                keepdim: bool = False) -> tuple[Value, ...]:  # fmt: skip
         """Folds emit(element of v) over `dims`; each of `outs` has v's shape without them (or 1 there)."""
+        if kind not in OF_NOTHING and not all(self.at_least(v.shape[d], 1) for d in dims if v.shape[d].const is None):
+            raise SymbolicError(f"{kind} of nothing")
         out = outs[0]
         index, names, ranges = loop_space(out.shape, out.stride)
         kept = iter(index if not keepdim else [i for d, i in enumerate(index) if d not in dims])
@@ -233,6 +259,8 @@ class Lowering:
                 torch.Tensor, lambda t: torch.empty_like(t, memory_format=torch.contiguous_format), fake
             )
         refs = fx.map_arg((node.args, node.kwargs), self._argument)
+        for real in (a for a in pytree.tree_leaves(refs) if isinstance(a, Real)):
+            raise Specialise(real.symbols, f"{node.target} takes a float made of sizes")
         mutated: list[str] = []
         target: Value | None = None
         for i, a in enumerate(op._schema.arguments):
@@ -263,10 +291,11 @@ class Lowering:
 
 
 def stride_order(shape: Sequence[Expr], stride: Sequence[Expr]) -> list[int]:
-    """Dimensions from the largest stride to the smallest; dimensions of unknown order stay as they are."""
-    if not all(s.is_const for s in stride):
+    """Dimensions from the largest stride to the smallest, as they probably are; those of unknown order stay as they are."""
+    known = [likely(s) for s in stride]
+    if None in known:
         return list(range(len(shape)))
-    return sorted(range(len(shape)), key=lambda d: -stride[d].as_int())
+    return sorted(range(len(shape)), key=lambda d: -(known[d] or 0))
 
 
 def loop_space(shape: Exprs, stride: Exprs) -> tuple[list[Expr], tuple[str, ...], Exprs]:
@@ -352,6 +381,16 @@ def lower(gm: fx.GraphModule, *, name: str = "graph", external: Set[str] = froze
     Externs, with a perf hint."""
     low = Lowering(gm, name)
     low.external = external
+    with hinted(low.program.hints):
+        _run(low)
+    _drop_dead(low.program)
+    if log_program.enabled:
+        log_program("%s", print_program(low.program))
+    return low.program
+
+
+def _run(low: Lowering) -> None:
+    gm = low.gm
     for node in gm.graph.nodes:
         interrupts.check()
         low.node, before = node, len(low.program.nodes)
@@ -368,10 +407,6 @@ def lower(gm: fx.GraphModule, *, name: str = "graph", external: Set[str] = froze
         made = [n for n in low.program.nodes[before:] if isinstance(n, Loop)]
         if node.meta.get("user") and any(checks(op) for loop in made for op in loop.body):
             low.program.users[node.name] = own_place(node.meta["user"])
-    _drop_dead(low.program)
-    if log_program.enabled:
-        log_program("%s", print_program(low.program))
-    return low.program
 
 
 def _placeholder(low: Lowering, node: fx.Node) -> Any:
@@ -379,10 +414,24 @@ def _placeholder(low: Lowering, node: fx.Node) -> Any:
     k = len(low.program.inputs)
     if not isinstance(fake, torch.Tensor):
         low.program.inputs.append(None)
+        if isinstance(fake, torch.SymInt):
+            _know(low, (fake,))
+            name = to_expr(fake).symbol
+            if name is not None:
+                low.program.numbers.setdefault(name, k)
         return to_expr(fake) if isinstance(fake, int | torch.SymInt) and not isinstance(fake, bool) else fake
+    _know(low, (*fake.shape, *fake.stride()))
     buffer = low.declare(f"in{k}", fake.dtype, to_exprs(fake.shape), to_exprs(fake.stride()), fake.device)
     low.program.inputs.append(buffer)
     return low.value_of(buffer)
+
+
+def _know(low: Lowering, sizes: Sequence[Any]) -> None:
+    """Notes what the symbols are today."""
+    for n in sizes:
+        if isinstance(n, torch.SymInt):
+            low.program.hints.update(hints_of(n))
+            low.symbols = low.symbols or symbols_of(n)
 
 
 def _attribute(low: Lowering, node: fx.Node) -> Any:
@@ -409,6 +458,10 @@ def _call(low: Lowering, node: fx.Node) -> Any:
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: low.env[n])
     if node.target is operator.getitem:
         return args[0][args[1]]
+    if isinstance(node.meta.get("val"), torch.SymInt):
+        return to_expr(node.meta["val"])
+    if isinstance(node.meta.get("val"), torch.SymFloat) and symbols_of(node.meta["val"]) is not None:
+        return value_of(node.meta["val"])
     if node.target in _SCALAR_FUNCTIONS:
         return _SCALAR_FUNCTIONS[node.target](*args)
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -421,13 +474,45 @@ def _call(low: Lowering, node: fx.Node) -> Any:
     if node.name in low.external:
         _hint(node, "no kernel")
     elif handler is not None and (node.target in ANY_DTYPE or not _foreign_dtypes(node)):
-        result = handler(low, *args, **kwargs)
+        result = _lowered(low, handler, args, kwargs)
         if result is not NotImplemented:
             return result
         _hint(node, "no lowering for these arguments")
     else:
         _hint(node, "no lowering")
     return low.extern()
+
+
+def _lowered(low: Lowering, handler: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What a lowering makes of the node; NotImplemented, and nothing of it is left, where it needs a symbolic size to be a
+    number."""
+    nodes, placed = len(low.program.nodes), dict(low._placed)
+    try:
+        return _as_traced(handler(low, *args, **kwargs), low.fake)
+    except SymbolicError as needed:
+        _hint(low.node, str(needed))
+    except (TypeError, AttributeError):  # a float that is not known
+        if not any(isinstance(a, Real) for a in pytree.tree_leaves((args, kwargs))):
+            raise
+    del low.program.nodes[nodes:]
+    low._placed = placed
+    return NotImplemented
+
+
+def _as_traced(result: Any, fake: Any) -> Any:
+    """A lowering's results with the sizes of the trace, where those are symbolic: one expression of equal sizes."""
+    if isinstance(result, Value) and isinstance(fake, torch.Tensor):
+        shape = to_exprs(fake.shape)
+        if result.shape == shape:
+            return result
+        if len(shape) != result.rank or any(likely(a) != likely(b) for a, b in zip(shape, result.shape, strict=True)):
+            raise SymbolicError(f"sizes {result.shape} where the trace has {shape}")
+        if any((a == 1) != (b == 1) for a, b in zip(shape, result.shape, strict=True)):
+            raise SymbolicError(f"sizes {result.shape} are broadcast otherwise than {shape}")
+        return replace(result, shape=shape)
+    if isinstance(result, tuple) and isinstance(fake, list | tuple):
+        return tuple(_as_traced(r, f) for r, f in zip(result, fake, strict=False))
+    return result
 
 
 def _fresh_results(op: Any) -> Any:

@@ -154,7 +154,7 @@ def slice_scatter(low: Lowering, x: Value, source: Value, dim: int = 0, start: A
 def scattered(low: Lowering, x: Value, source: Value, dim: int, start: Any, end: Any, step: int) -> Value:
     """x with `source` in place of a slice."""
     d = normal_dim(dim, x.rank)
-    first, length = slice_of(x, d, start, end, step)
+    first, length = slice_of(low, x, d, start, end, step)
     buffer = low.buffer_for(low.fake)
     if length == 0:
         return low.pointwise(x.load, buffer)
@@ -186,7 +186,7 @@ def select_scatter(low: Lowering, x: Value, source: Value, dim: int, index: Any)
 
 
 def _select_scatter(low: Lowering, x: Value, source: Value, dim: int, index: Any) -> Value:
-    at = wrapped(index, x.shape[normal_dim(dim, x.rank)])
+    at = wrapped(low, index, x.shape[normal_dim(dim, x.rank)])
     source = values.unsqueeze(low.realised(source) if source.number is None else source, normal_dim(dim, x.rank))
     buffer = low.buffer_for(low.fake)
     d = normal_dim(dim, x.rank)
@@ -209,7 +209,7 @@ def flip(low: Lowering, x: Value, dims: Sequence[int]) -> Value:
 
 @lowering(aten.roll.default)
 def roll(low: Lowering, x: Value, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
-    if any(n == 0 for n in x.shape) or not all(n.is_const for n in x.shape):
+    if any(n == 0 for n in x.shape):
         return NotImplemented
     if not dims:
         flat = values.reshape(x, [-1])
@@ -222,7 +222,7 @@ def roll(low: Lowering, x: Value, shifts: Sequence[Any], dims: Sequence[int] = (
 
 def _rolled(x: Value, amount: dict[int, int]) -> Value:
     def index(i: Sequence[Expr]) -> list[Expr]:
-        return [(k + (-amount[d]) % int(n)) % n if d in amount and n != 1 else k
+        return [(k + Expr.of(-amount[d]) % n) % n if d in amount and n != 1 else k
                 for d, (k, n) in enumerate(zip(i, x.shape, strict=True))]  # fmt: skip
 
     return mapped(x, x.shape, index)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir.symbolic_node import Real
 from pycompiler.lowering.values import Value
 
 
@@ -36,7 +37,7 @@ def promoted(args: Any) -> torch.dtype:
 def _number_dtype(a: object) -> torch.dtype:
     if isinstance(a, bool):
         return torch.bool
-    if isinstance(a, float):
+    if isinstance(a, float | Real):
         return torch.get_default_dtype()
     if isinstance(a, complex):
         return torch.complex64

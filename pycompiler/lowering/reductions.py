@@ -182,22 +182,28 @@ def spread(
     for which ATen adds up floats, need not."""
     dims = dims_of(x, dim)
     count = product([x.shape[d] for d in dims])
-    if not x.dtype.is_floating_point or count.const is None or count.const == 0:
+    if not x.dtype.is_floating_point or count == 0:
         return NotImplemented
     correction = 1 if correction is None else correction
     if isinstance(correction, bool):
         correction = int(correction)
     compute = torch.float64 if exact and x.dtype == torch.float32 and x.device.type == "cpu" else compute_dtype(x.dtype)
     mean, m2 = moments(low, x, dims, keepdim, fakes[0], compute)
-    degrees: float = max(count.as_int() - correction, 0)
 
     def finish(v: Val) -> Val:
-        return (v / degrees).op("sqrt") if root else v / degrees
+        divided = v / degrees(v, count, correction)
+        return divided.op("sqrt") if root else divided
 
     result = finished(low, m2, fakes[0], finish)
     if len(fakes) == 1:
         return result
     return result, finished(low, mean, fakes[1], lambda v: v) if x.dtype != mean.dtype else mean
+
+
+def degrees(v: Val, count: Expr, correction: float) -> Val | float:
+    if count.const is not None:
+        return max(count.as_int() - correction, 0)
+    return (v.body.index(count).to(v.dtype) - correction).op("maximum", 0)
 
 
 @lowering(aten.var.correction)

@@ -18,6 +18,7 @@ import torch
 
 from pycompiler.ir.expr import ONE, ZERO, Expr
 from pycompiler.ir.loops import Ref
+from pycompiler.ir.symbols import expr_of, symbols_of
 from pycompiler.lowering.body import Body, Number, Val
 
 Exprs = tuple[Expr, ...]
@@ -26,12 +27,20 @@ IndexMap = Callable[[Sequence[Expr]], Sequence[Expr]]
 
 
 def to_expr(size: Any) -> Expr:
-    """A size of a fake tensor: an int, an Expr, or a SymInt whose expression is a polynomial over symbols."""
+    """A size of a fake tensor: an int, an Expr, or a SymInt, of ours or of torch's."""
     if isinstance(size, int | Expr):
         return Expr.of(size)
     if isinstance(size, torch.SymInt):
-        return _from_sympy(size.node.expr)
+        return _from_sympy(size.node.expr) if symbols_of(size) is None else expr_of(size)
     raise TypeError(f"a size is an int or a SymInt, not {type(size).__name__} ({size!r})")
+
+
+def hints_of(size: torch.SymInt) -> dict[str, int]:
+    """What the symbols of a size are today, as far as it tells."""
+    own, e = symbols_of(size), to_expr(size)
+    if own is not None:
+        return {name: own.hints[name] for name in e.symbols}
+    return {e.symbol: int(size.node.hint or 0)} if e.symbol is not None else {}
 
 
 def to_exprs(sizes: Sequence[Any]) -> Exprs:

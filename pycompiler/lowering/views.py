@@ -77,42 +77,43 @@ def unsqueeze(low: Lowering, x: Value, dim: int) -> Value:
     return values.unsqueeze(x, dim)
 
 
-def wrapped(index: Any, size: Expr) -> Expr:
+def wrapped(low: Lowering, index: Any, size: Expr) -> Expr:
     """A position counted from the end when negative."""
-    return size + index if isinstance(index, int) and index < 0 else to_expr(index)
+    e = to_expr(index)
+    return e if low.at_least(e, 0) else size + e
 
 
-def clamped(bound: Any, size: Expr, default: Expr) -> Expr:
+def clamped(low: Lowering, bound: Any, size: Expr, default: Expr) -> Expr:
     """A slice bound as Python clamps it."""
     if bound is None:
         return default
-    e = wrapped(bound, size)
     if isinstance(bound, int) and bound >= 2**62:
         return size
-    return e.max(0).min(size)
+    e = wrapped(low, bound, size)
+    return low.least(e, size) if low.at_least(e, 0) else ZERO
 
 
-def slice_of(x: Value, dim: int, start: Any, end: Any, step: int) -> tuple[Expr, Expr]:
+def slice_of(low: Lowering, x: Value, dim: int, start: Any, end: Any, step: int) -> tuple[Expr, Expr]:
     """(first position, number of positions) of a slice."""
     size = x.shape[normal_dim(dim, x.rank)]
-    first, last = clamped(start, size, ZERO), clamped(end, size, size)
-    return first, ((last - first + (step - 1)) // step).max(0)
+    first, last = clamped(low, start, size, ZERO), clamped(low, end, size, size)
+    return first, (last - first + (step - 1)) // step if low.at_least(last, first) else ZERO
 
 
 @lowering(aten.slice.Tensor, any_dtype=True)
 def slice_tensor(low: Lowering, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
-    first, length = slice_of(x, dim, start, end, step)
+    first, length = slice_of(low, x, dim, start, end, step)
     return values.slice_dim(x, dim, first, length, step)
 
 
 @lowering(aten.narrow.default, any_dtype=True)
 def narrow(low: Lowering, x: Value, dim: int, start: Any, length: Any) -> Value:
-    return values.slice_dim(x, dim, wrapped(start, x.shape[normal_dim(dim, x.rank)]), to_expr(length))
+    return values.slice_dim(x, dim, wrapped(low, start, x.shape[normal_dim(dim, x.rank)]), to_expr(length))
 
 
 @lowering(aten.select.int, any_dtype=True)
 def select(low: Lowering, x: Value, dim: int, index: Any) -> Value:
-    return values.select(x, dim, wrapped(index, x.shape[normal_dim(dim, x.rank)]))
+    return values.select(x, dim, wrapped(low, index, x.shape[normal_dim(dim, x.rank)]))
 
 
 @lowering(aten.unbind.int, any_dtype=True)

@@ -15,12 +15,13 @@ from __future__ import annotations
 import base64
 import math
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.loops import NUMBER
 from pycompiler.ir.plan import (
     KERNEL_ERRORS,
     Alloc,
@@ -38,6 +39,7 @@ from pycompiler.ir.plan import (
 from pycompiler.runtime.plan_python import KERNEL_SIGNATURE, kernel_symbols
 
 ERRORS = tuple(KERNEL_ERRORS.items())
+GUESS = 8  # of a symbolic size of which nothing is known
 EMBED_BYTES = 1 << 20  # constants up to this size are part of the file
 
 
@@ -169,7 +171,9 @@ class _Printer:
         yield "\n\n# The plan " + "-" * 109 + "\n\n\n@torch.no_grad()\ndef call(args):"
         yield from (f"    {line}" for line in body)
         if len(inputs) == plan.n_inputs:
-            values = ["None" if t is None else f"fill({described(t)})" for t in inputs]
+            numbers = {slot: plan.hints.get(n, GUESS) for n, (slot, dim) in plan.symbols.items() if dim == NUMBER}
+            given = [numbers.get(k) if t is None else t for k, t in enumerate(inputs)]
+            values = [repr(t) if isinstance(t, int | None) else f"fill({described(t, plan.hints)})" for t in given]
             yield MAIN.format(inputs="\n".join(f"        {v}," for v in values))
 
     def body(self) -> Iterable[str]:
@@ -178,7 +182,7 @@ class _Printer:
         if names:
             yield f"{names}{',' if plan.n_inputs == 1 else ''} = args"
         for symbol, (slot, dim) in plan.symbols.items():
-            yield f"{symbol} = {self.name(slot)}.size({dim})"
+            yield f"{symbol} = {self.name(slot)}" + ("" if dim == NUMBER else f".size({dim})")
         for step in plan.steps:
             line = STEPS[type(step)](self, step)
             if line:
@@ -288,11 +292,13 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
 }
 
 
-def described(t: Any) -> str:
-    """Shape, stride, dtype and device of a tensor or buffer; a symbolic size becomes 8."""
+def described(t: Any, hints: Mapping[str, int]) -> str:
+    """Shape, stride, dtype and device of a tensor or buffer; symbolic sizes are those of the call that was captured."""
     shape, stride = tuple(t.shape), tuple(t.stride() if callable(t.stride) else t.stride)
-    return f"{concrete(shape)}, {concrete(stride)}, {t.dtype}, {str(t.device)!r}"
+    return f"{concrete(shape, hints)}, {concrete(stride, hints)}, {t.dtype}, {str(t.device)!r}"
 
 
-def concrete(sizes: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(s.eval(dict.fromkeys(s.symbols, 8)) if isinstance(s, Expr) else int(s) for s in sizes)
+def concrete(sizes: tuple[Any, ...], hints: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(
+        s.eval(dict.fromkeys(s.symbols, GUESS) | dict(hints)) if isinstance(s, Expr) else int(s) for s in sizes
+    )

@@ -63,17 +63,8 @@ class _Builder:
         outputs = [self.output(o) for o in program.outputs]
         plan = Plan(len(program.inputs), self.n_slots, self.steps, outputs, constants)
         plan.library, plan.source = (library.path, library.source) if library else (None, "")
-        plan.name, plan.symbols = program.name, self.symbols()
+        plan.name, plan.symbols, plan.hints = program.name, program.origins(), program.hints
         return plan
-
-    def symbols(self) -> dict[str, tuple[int, int]]:
-        """Size symbols by the input dimension that is one."""
-        found: dict[str, tuple[int, int]] = {}
-        for slot, b in enumerate(self.schedule.program.inputs):
-            for dim, n in enumerate(b.shape if b is not None else ()):
-                if not n.is_const and n == Expr.sym(repr(n)):
-                    found.setdefault(repr(n), (slot, dim))
-        return found
 
     def new_slot(self) -> int:
         self.n_slots += 1
@@ -150,6 +141,8 @@ class _Builder:
     def output(self, output: Ref | int | tuple[Any] | None) -> int | tuple[Any]:
         if isinstance(output, Ref):
             return self.view(output)[0]
+        if isinstance(output, tuple) and isinstance(output[0], Expr):
+            return (_size(output[0]),)
         return (None,) if output is None else output
 
 

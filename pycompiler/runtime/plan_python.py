@@ -119,8 +119,8 @@ class PythonPlan:
         if len(inputs) != self.n_inputs:
             raise TypeError(f"graph {self.name}: {self.n_inputs} inputs expected, {len(inputs)} given")
         slots: Slots = {**dict(enumerate(inputs)), **self.plan.constants}
+        env = self.plan.sizes(inputs)
         del inputs
-        env = {name: slots[slot].size(dim) for name, (slot, dim) in self.plan.symbols.items()}
         for i, step in enumerate(self.plan.steps):
             try:
                 with below_autograd(mutates(step)):
@@ -130,7 +130,7 @@ class PythonPlan:
                 raise
             for slot in ends.get(i, ()):
                 del slots[slot]
-        return tuple(out[0] if isinstance(out, tuple) else slots[out] for out in self.plan.outputs)
+        return tuple(fill(out[0], slots, env) if isinstance(out, tuple) else slots[out] for out in self.plan.outputs)
 
     def _alloc(self, step: Alloc, slots: Slots, env: Env) -> None:
         shape, stride = numbers(step.shape, env), numbers(step.stride, env)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import LOADS, loads, space_of
 from pycompiler.ir.loops import Loop, Op
 from pycompiler.scheduling.space import map_exprs
@@ -55,18 +56,19 @@ def move(op: Op, at: Mapping[int, int]) -> Op:
 
 def digits(index: Expr, store: Expr, dims: Sequence[tuple[str, Expr]]) -> dict[str, Expr] | None:
     """Values of the variables `dims` at which `store` equals `index`; None when the store is not a mixed radix number."""
-    strides: list[tuple[int, int, str]] = []
+    strides: list[tuple[Expr, Expr, str]] = []
     for v, n in dims:
         c = store.coeff(v)
-        if c is None or not c.is_const or not n.is_const or c.as_int() <= 0:
+        if c is None or (c.const is not None and c.const <= 0):
             return None
-        strides.append((c.as_int(), n.as_int(), v))
+        strides.append((c, n, v))
     rest = index - store.subst({v: 0 for v, _ in dims})
     if rest.symbols & {v for v, _ in dims} and store.symbols - {v for v, _ in dims}:
         return None
-    strides.sort(reverse=True)
+    strides.sort(key=_largest_first)
     for (outer, _, _), (inner, size, _) in itertools.pairwise(strides):
-        if outer < inner * size:
+        least, _ = (outer - inner * size).bounds({})
+        if least is None or least < 0:
             return None
     found: dict[str, Expr] = {}
     for k, (stride, _, v) in enumerate(strides):
@@ -74,6 +76,11 @@ def digits(index: Expr, store: Expr, dims: Sequence[tuple[str, Expr]]) -> dict[s
         if k + 1 < len(strides):
             rest = rest % stride
     return found
+
+
+def _largest_first(at: tuple[Expr, Expr, str]) -> tuple[int, ...]:
+    """By stride, then size; of symbolic ones by what they probably are, or how many sizes they are a product of."""
+    return tuple(-(len(e.terms[0][0]) if (n := likely(e)) is None else n) for e in at[:2])
 
 
 def checked_ranges(index: Expr, body: Sequence[Op]) -> dict[str, Expr] | None:

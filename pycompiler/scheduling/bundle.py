@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from pycompiler.ir.kernel import Nest, numel
+from pycompiler.ir.kernel import Nest, likely_points
 from pycompiler.ir.loops import Extern
 
 SMALL = 4096  # points of a nest that may join whatever it depends on
@@ -29,7 +29,8 @@ def bundle(steps: list[Nest | Extern], touched: dict[int, tuple[set[str], set[st
 
 
 def points(nest: Nest) -> int:
-    return numel(nest.dims) or 0 if all(n.is_const for _, n in nest.dims) else POINTS
+    known = likely_points(nest.dims)
+    return POINTS if known is None else known
 
 
 def device_of(nest: Nest) -> torch.device:

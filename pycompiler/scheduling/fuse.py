@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from pycompiler.ir.effects import ordered
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.kernel import Dim, Nest, Role, Stage, loads, numel, space_of
+from pycompiler.ir.hints import likely
+from pycompiler.ir.kernel import Dim, Nest, Role, Stage, likely_points, loads, numel, space_of
 from pycompiler.ir.loops import Extern, Loop, Node
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import is_indirect
@@ -73,11 +74,13 @@ def _columns(loop: Loop) -> list[str]:
     for _, index in loads(loop):
         strides = [index.coeff(v) for v in loop.vars]
         folds = [index.coeff(v) for v in loop.reduction.vars]
-        if any(c is None or not c.is_const for c in strides + folds):
+        known = [None if c is None else likely(c) for c in strides + folds]
+        if None in known:
             continue
-        jumps = [abs(c.as_int()) for c in folds if c is not None and c != 0]
+        steps = [abs(c or 0) for c in known]
+        jumps = [c for c in steps[len(strides) :] if c]
         if jumps:
-            near = [c is not None and 0 < abs(c.as_int()) < min(jumps) for c in strides]
+            near = [0 < c < min(jumps) for c in steps[: len(strides)]]
             count = 0
             while count < len(near) and near[-1 - count]:
                 count += 1
@@ -93,7 +96,7 @@ def _columns(loop: Loop) -> list[str]:
 def _column_nest(loop: Loop, outer: list[Dim], folded: list[Dim], low: list[str]) -> Nest:
     """Rows are the other outputs; where they are few, blocks of columns become rows as well."""
     high, columns = outer[: -len(low)], outer[-len(low) :]
-    rows, width = numel(high), columns[0][1]
+    rows, width = likely_points(high), columns[0][1]
     if rows is not None and rows < FEW_ROWS and width.is_const:
         for block in (256, 128, 64):
             if width.as_int() % block == 0 and width.as_int() > block:
@@ -323,7 +326,7 @@ class _Fusion:
         """A flat nest does not join rows that are too few to share out."""
         if match.split is None or (a.split is not None and b.split is not None):
             return True
-        rows, points = numel(match.dims[: match.split]), numel(match.dims)
+        rows, points = likely_points(match.dims[: match.split]), likely_points(match.dims)
         return rows is None or points is None or rows >= FEW_ROWS or points < MUCH_WORK
 
     def replace(self, a: Group, b: Group, nest: Nest) -> Group:

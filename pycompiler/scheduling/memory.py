@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
 from pycompiler.ir.verify import reads_of
@@ -23,16 +25,20 @@ def touched(step: KernelGroup | Extern) -> set[str]:
     return set(reads_of(step)) | set(writes_of(step))
 
 
-def storage_bytes(b: Buffer) -> int | None:
-    """Bytes from the first element to the last; None when symbolic."""
-    extent = 1
+def storage_bytes(b: Buffer) -> Expr:
+    """Bytes from the first element to the last, as long as there are any."""
+    extent = Expr.of(1)
     for n, s in zip(b.shape, b.stride, strict=True):
-        if not n.is_const or not s.is_const:
-            return None
-        if n.as_int() == 0:
-            return 0
-        extent += (n.as_int() - 1) * s.as_int()
+        if n == 0:
+            return Expr.of(0)
+        extent = extent + (n - 1) * s
     return extent * b.dtype.itemsize
+
+
+def is_covered(need: Expr, have: Expr) -> bool:
+    """Whether `have` bytes are enough at every size."""
+    spare, _ = (have - need).bounds({})
+    return spare is not None and spare >= 0
 
 
 def plan_memory(schedule: Schedule, kept: set[str]) -> None:
@@ -86,10 +92,10 @@ def _take(schedule: Schedule, dead: list[str], name: str) -> str | None:
     best: tuple[int, str] | None = None
     for home in dead:
         have = storage_bytes(schedule.buffers[home])
-        if need is None or have is None or schedule.buffers[home].device != device:
+        if schedule.buffers[home].device != device or not is_covered(need, have):
             continue
-        if need <= have <= 2 * need + 4096 and (best is None or have < best[0]):
-            best = (have, home)
+        if is_covered(have, 2 * need + 4096) and (best is None or (likely(have) or 0) < best[0]):
+            best = (likely(have) or 0, home)
     if best is None:
         return None
     dead.remove(best[1])

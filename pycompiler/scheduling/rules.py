@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, Stage, loads, space_of
 from pycompiler.ir.loops import Extern, Ref
 from pycompiler.ir.verify import reads_of
-from pycompiler.scheduling.memory import storage_bytes, touched
+from pycompiler.scheduling.memory import is_covered, storage_bytes, touched
 from pycompiler.scheduling.simplify import writes_of
 from pycompiler.scheduling.stores import conflict
 
@@ -67,7 +67,7 @@ def memory_holds_what_is_read(s: Schedule) -> Iterator[str]:
 def shared_memory_is_large_enough(s: Schedule) -> Iterator[str]:
     for name, home in s.storage.items():
         need, have = storage_bytes(s.buffers[name]), storage_bytes(s.buffers[home])
-        if home not in (name, s.stores.get(name)) and (need is None or have is None or need > have):
+        if home not in (name, s.stores.get(name)) and not is_covered(need, have):
             yield f"{name} needs {need} bytes, {home} has {have}"
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, loads, numel, space_of
+from pycompiler.ir.hints import hinted
+from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, likely_points, loads, space_of
 from pycompiler.ir.loops import Extern, Program, Ref
 from pycompiler.scheduling.bundle import bundle
 from pycompiler.scheduling.fuse import collapse, fuse
@@ -21,6 +22,11 @@ from pycompiler.scheduling.stores import in_place
 def schedule(program: Program, alone: Set[str] = frozenset()) -> Schedule:
     """Fused kernels and ATen calls in order, with a memory plan.  Does not change `program`.  With the loops of the nodes
     named in `alone` nothing is fused."""
+    with hinted(program.hints):
+        return _schedule(program, alone)
+
+
+def _schedule(program: Program, alone: Set[str]) -> Schedule:
     restart_names()
     graph = prepare(program, alone)
     groups = fuse(graph)
@@ -92,5 +98,5 @@ def _symbols(nest: Nest) -> set[str]:
 
 
 def _work(nest: Nest) -> int:
-    """Element operations of one call (a guess of 1024 points where sizes are symbolic)."""
-    return sum((numel(space_of(s.loop)) or 1024) * max(1, len(s.loop.body) // 2) for s in nest.stages)
+    """Element operations of one call (a guess of 1024 points where nothing is known of sizes)."""
+    return sum((likely_points(space_of(s.loop)) or 1024) * max(1, len(s.loop.body) // 2) for s in nest.stages)

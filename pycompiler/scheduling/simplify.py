@@ -14,7 +14,7 @@ import torch
 
 from pycompiler.ir.effects import divides, stays
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.kernel import loads, numel, space_of
+from pycompiler.ir.kernel import likely_points, loads, space_of
 from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Op, Program, Ref
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import CHEAP, FEW, cost, inline, tidy
@@ -193,12 +193,12 @@ def inline_all(graph: Graph) -> Graph:
 def _repeat_for_few(graph: Graph, nodes: dict[int, Node], readers: dict[str, set[int]], producer: Loop) -> None:
     """A consumer that wants few of the producer's values computes them itself (a gather from log_softmax)."""
     name = producer.out[0].name
-    points = numel(space_of(producer))
+    points = likely_points(space_of(producer))
     if cost(producer) > CHEAP or points is None:
         return
     for u in sorted(readers[name]):
         user = nodes[u]
-        wanted = numel(space_of(user)) if isinstance(user, Loop) else None
+        wanted = likely_points(space_of(user)) if isinstance(user, Loop) else None
         if not isinstance(user, Loop) or user.init == name or wanted is None or wanted * FEW > points:
             continue
         if graph.is_alone(user):
@@ -216,10 +216,12 @@ def _inlined(graph: Graph, producer: Loop, name: str, users: list[Node]) -> list
     if len(loops) != len(users) or any(u.init == name or graph.is_alone(u) for u in loops):
         return None
     work, sources = cost(producer), len({b for b, _ in loads(producer)})
-    points = numel(space_of(producer))
+    points = likely_points(space_of(producer))
     sites = [(u, [i for b, i in loads(u) if b == name]) for u in loops]
     repeats = sum(len(set(found)) for _, found in sites)
-    spread = any(points is None or (numel(space_of(u)) or 0) > points for u in loops)  # each value wanted many times
+    spread = any(
+        points is None or (likely_points(space_of(u)) or 0) > points for u in loops
+    )  # each value wanted many times
     if (sources == 0 and work <= CHEAP) or (work <= CHEAP and sources <= 1 and repeats <= CHEAP_USES):
         pass
     elif repeats > 1 or spread:

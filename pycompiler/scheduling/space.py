@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pycompiler.ir.expr import Expr
+from pycompiler.ir.expr import Expr, quotient
 from pycompiler.ir.kernel import Dim
 from pycompiler.ir.loops import Loop, Op, Reduction
 
@@ -77,14 +77,11 @@ def refine(left: Sequence[Dim], right: Sequence[Dim]) -> Refinement | None:
         (va, na), (vb, nb) = a.pop(), b.pop()
         dim = (fresh_var(), na)
         if na != nb:
-            if not (na.is_const and nb.is_const) or 0 in (na, nb):
-                return None
-            x, y = na.as_int(), nb.as_int()
-            if x > y and x % y == 0:
+            if (times := quotient(na, nb)) is not None and na != 0:
                 dim = (dim[0], nb)
-                a.append((va, Expr.of(x // y)))
-            elif y > x and y % x == 0:
-                b.append((vb, Expr.of(y // x)))
+                a.append((va, times))
+            elif (times := quotient(nb, na)) is not None and nb != 0:
+                b.append((vb, times))
             else:
                 return None
         dims.append(dim)

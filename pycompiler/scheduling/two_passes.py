@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from pycompiler.ir.expr import ZERO, Expr
-from pycompiler.ir.kernel import loads, numel, space_of
+from pycompiler.ir.hints import likely
+from pycompiler.ir.kernel import loads, space_of
 from pycompiler.ir.loops import Buffer, Extern, Loop, Op
 from pycompiler.scheduling.body import CHEAP, FEW, cost
 from pycompiler.scheduling.space import rewrite
@@ -106,7 +107,8 @@ class Moments:
         return self.made
 
     def is_long(self) -> bool:
-        return not self.count.is_const or self.count.as_int() >= FEW
+        count = likely(self.count)
+        return count is None or count >= FEW
 
     # ---- loops ---------------------------------------------------------------------------------------------------
 
@@ -173,15 +175,16 @@ def _argument(graph: Graph, node: Loop) -> list[Loop]:
     """The extreme, then the least position of what equals it (or, a NaN winning, is a NaN)."""
     reduction = node.reduction
     assert reduction is not None
-    points = numel(list(zip(reduction.vars, reduction.ranges, strict=True)))
-    if points is None or points >= 2**31:
+    points = math.prod(reduction.ranges, start=Expr.of(1))
+    if points.const is not None and points.const >= 2**31:
         return [node]
+    index = torch.int32 if points.const is not None else torch.int64
     (out,), dtype, outer = node.out, node.body[node.results[0]].dtype, space_of(node)[: len(node.vars)]
     if dtype == torch.bool:
         body = (*node.body, Op("cast", (node.results[0],), torch.int32))
         return _argument(graph, replace(node, body=body, results=(len(body) - 1,)))
     best, best_at = _buffer(graph, f"{out.name}_best", dtype, outer, out.device)
-    first, first_at = _buffer(graph, f"{out.name}_first", torch.int32, outer, out.device)
+    first, first_at = _buffer(graph, f"{out.name}_first", index, outer, out.device)
     made, value = _twice(graph, node, out.name)
     made.append(
         replace(value, out=(best,), store_index=(best_at,), reduction=replace(reduction, kind=reduction.kind[3:]))
@@ -196,16 +199,18 @@ def _argument(graph: Graph, node: Loop) -> list[Loop]:
         Op("eq", (x, k), torch.bool),
         Op("isnan", (x,), torch.bool),
         Op("or", (k + 1, k + 2), torch.bool),
-        Op("index", (), torch.int32, (position,)),
-        Op("const", (), torch.int32, (points,)),
-        Op("where", (k + 3, k + 4, k + 5), torch.int32),
+        Op("index", (), index, (position,)),
+        Op("index", (), index, (points,)) if points.const is None else Op("const", (), index, (points.const,)),
+        Op("where", (k + 3, k + 4, k + 5), index),
     ]
     fold = replace(reduction, kind="min")
     made.append(
         replace(value, out=(first,), body=tuple(search), results=(k + 6,), store_index=(first_at,), reduction=fold)
     )
-    wide = (Op("load", (), torch.int32, (first.name, first_at)), Op("cast", (0,), torch.int64))
-    made.append(Loop((out,), node.vars, node.ranges, wide, (1,), node.store_index, origin=node.origin))
+    wide: tuple[Op, ...] = (Op("load", (), index, (first.name, first_at)),)
+    if index != torch.int64:
+        wide += (Op("cast", (0,), torch.int64),)
+    made.append(Loop((out,), node.vars, node.ranges, wide, (len(wide) - 1,), node.store_index, origin=node.origin))
     return made
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycompiler.ir.expr import Expr
+from pycompiler.ir.expr import Expr, below, quotient
 
 RANGES = {"i": 3, "j": 4, "k": 6}
 POINTS = [dict(zip(RANGES, p, strict=True)) for p in itertools.product(*(range(n) for n in RANGES.values()))]
@@ -114,6 +114,48 @@ def test_symbolic_sizes():
     assert s % s == 0
     assert s.max(0) == s
     assert s.min(0) == 0
+
+
+def test_division_by_symbolic_sizes():
+    i, j, k, m, n = (Expr.sym(name) for name in ("i", "j", "k", "m", "n"))
+    flat, ranges = i * m * n + j * n + k, {"i": 3, "j": m, "k": n}
+    assert (flat // n).simplify(ranges) == i * m + j
+    assert (flat // (m * n)).simplify(ranges) == i
+    assert (flat // n % m).simplify(ranges) == j
+    assert (flat % (m * n)).simplify(ranges) == j * n + k
+    wide = i * (n + 1) + j
+    assert (wide // (n + 1)).simplify({"i": m, "j": n + 1}) == i
+    assert (wide % (n + 1)).simplify({"i": m, "j": n + 1}) == j
+    assert (wide // (n + 1)).simplify({"i": m, "j": n + 2}) != i  # j may be n + 1
+    assert ((2 * i + j) // (2 * n)).simplify({"i": n, "j": 2}) == 0
+    assert ((2 * i + j) // (2 * n)).simplify({"i": n, "j": 3}) != 0
+    for env in ({"i": 2, "j": 3, "k": 4, "m": 5, "n": 6}, {"i": 0, "j": 0, "k": 1, "m": 2, "n": 3}):
+        for e in (flat // (n + 1), flat % (m + n), (flat - n) // (2 * n + 2)):
+            assert e.simplify({"i": m, "j": m, "k": n}).eval(env) == e.eval(env)
+
+
+def test_quotients():
+    m, n = Expr.sym("m"), Expr.sym("n")
+    assert quotient(6 * m * n, 2 * n) == 3 * m
+    assert quotient(m * n + m, n + 1) == m
+    assert quotient(Expr.of(12), Expr.of(4)) == 3
+    assert quotient(16 * n - 16, Expr.of(16)) == n - 1
+    assert quotient(m, n) is quotient(6 * m, 4 * Expr.of(1)) is quotient(m, Expr.of(0)) is None
+
+
+def test_last_points_are_below_sizes():
+    i, j, m, n = (Expr.sym(name) for name in ("i", "j", "m", "n"))
+    assert below(i * n + j, m * n, {"i": m, "j": n})
+    assert not below(i * n + j, m * n, {"i": m, "j": n + 1})
+    assert not below(Expr.sym("%1"), n, {"%1": n})
+    assert not below(n - i, n, {"i": n})  # i may be 0
+
+
+def test_the_name_of_a_symbol():
+    n = Expr.sym("n")
+    assert (n.symbol, (2 * n).symbol, (n // 2).symbol, n.min(Expr.sym("m")).symbol, Expr.of(3).symbol) == (
+        "n", None, None, None, None,
+    )  # fmt: skip
 
 
 def test_constants_are_ints():

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -88,7 +89,7 @@ class Case:
     n_slots: int
     steps: list[Step]
     outputs: list[int | tuple[object]]
-    inputs: Callable[[], list[torch.Tensor]]
+    inputs: Callable[[], list[Any]]
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
     symbols: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -438,6 +439,25 @@ CASES: dict[str, Case] = {
         [1, 3],
         lambda: [some(5, 3)],
         symbols={"n": (0, 0), "m": (0, 1)},
+    ),
+    "numbers": Case(  # n is an input; of the buffers between kernels, the first and the third have one place
+        2,
+        6,
+        [
+            Alloc(2, (n,), (Expr.of(1),), torch.float32, CPU),
+            Kernel("add_one", (1, 2), (n,)),
+            Alloc(3, (n,), (Expr.of(1),), torch.float32, CPU),
+            Kernel("add_one", (2, 3), (n,)),
+            Free((2,)),
+            Alloc(4, (n,), (Expr.of(1),), torch.float32, CPU),
+            Kernel("add_one", (3, 4), (n,)),
+            Free((3,)),
+            Alloc(5, (n,), (Expr.of(1),), torch.float32, CPU),
+            Kernel("multiply", (1, 4, 5), (n,)),
+        ],
+        [5, (n * 2 + 1,), 0],
+        lambda: [9, some(9)],
+        symbols={"n": (0, -1)},
     ),
     "many_slots": Case(
         1,

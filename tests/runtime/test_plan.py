@@ -75,7 +75,10 @@ def run(executor: Executor, name: str, library: str, grad: bool = False) -> tupl
     torch.manual_seed(0)
     inputs = case.inputs()
     if grad:
-        inputs = [t.requires_grad_() if t.is_floating_point() and t.is_leaf else t for t in inputs]
+        inputs = [
+            t.requires_grad_() if isinstance(t, torch.Tensor) and t.is_floating_point() and t.is_leaf else t
+            for t in inputs
+        ]
     torch.manual_seed(1)
     outputs = executor(case.plan(name, library))(*inputs)
     assert isinstance(outputs, tuple)

@@ -3,6 +3,9 @@
 //! In: per buffer its size and the steps at which it is first and last used.  Out: an offset each, so that buffers
 //! alive at the same time do not overlap, and the size of the block.
 
+use super::size::Dims;
+use crate::ffi::aten::{Failure, Outcome};
+
 pub const ALIGN: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -10,6 +13,45 @@ pub struct Life {
     pub bytes: usize,
     pub first: usize,
     pub last: usize,
+}
+
+/// A part of the block whose size a call tells.
+#[derive(Debug, PartialEq)]
+pub struct Room {
+    pub shape: Dims,
+    pub stride: Dims,
+    pub itemsize: i64,
+}
+
+impl Room {
+    /// Bytes, in whole units of `ALIGN`.
+    pub fn bytes(&self, env: &[i64], room: &mut (Vec<i64>, Vec<i64>)) -> Outcome<usize> {
+        let sizes = self.shape.resolve(env, &mut room.0)?;
+        let strides = self.stride.resolve(env, &mut room.1)?;
+        if sizes.contains(&0) {
+            return Ok(0);
+        }
+        let span = |sum: i64, (n, s): (&i64, &i64)| sum.checked_add((n - 1).checked_mul(*s)?);
+        let bytes = sizes.iter().zip(strides).try_fold(1, span).and_then(|n| n.checked_mul(self.itemsize));
+        let bytes = bytes.and_then(|n| usize::try_from(n).ok()).and_then(|n| n.checked_next_multiple_of(ALIGN));
+        bytes.ok_or_else(|| Failure(format!("a buffer of {sizes:?} does not fit memory")))
+    }
+}
+
+/// Which room each buffer gets: one whose last user is gone, and which is as large at every size, or a new one.
+pub fn share(lives: Vec<(Room, usize, usize)>) -> (Vec<usize>, Vec<Room>) {
+    let (mut rooms, mut until, mut chosen): (Vec<Room>, Vec<usize>, Vec<usize>) = Default::default();
+    for (room, first, last) in lives {
+        let free = (0..rooms.len()).find(|&i| until[i] < first && rooms[i] == room);
+        let at = free.unwrap_or(rooms.len());
+        if at == rooms.len() {
+            rooms.push(room);
+            until.push(last);
+        }
+        until[at] = last;
+        chosen.push(at);
+    }
+    (chosen, rooms)
 }
 
 /// Best fit, largest buffers first: each goes into the smallest gap that its neighbours in time leave.

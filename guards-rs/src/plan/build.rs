@@ -8,11 +8,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::ffi::OsString;
 
-use super::arena::{self, Life};
+use super::arena::{self, Life, Room};
 use super::argument::{device_code, torch_code, Reader};
 use super::aten::Aten;
 use super::shared::Exclusive;
-use super::size::{Dims, Size, Symbols};
+use super::size::{Dims, Size, Symbols, NUMBER};
 use super::{Cast, Constant, Launch, Output, Plan, Step};
 use crate::ffi::aten::{self as torch, Device, Library, Object, StorageCast};
 
@@ -51,13 +51,13 @@ impl Plan {
         }
         let output_values: Vec<Bound<'_, PyAny>> = plan.getattr("outputs")?.try_iter()?.collect::<PyResult<_>>()?;
         let uses = Uses::of(&steps, &output_values, builder.n_slots, builder.n_inputs, &constants).map_err(in_graph)?;
-        let outputs = outputs(&output_values, builder.n_inputs, &constants)?;
+        let outputs = outputs(&output_values, builder.n_inputs, &constants, &builder.reader)?;
         let mut reads_input = uses.read[..builder.n_inputs].to_vec();
-        for &(slot, _) in &builder.reader.symbols.origins {
+        for &(slot, dim) in &builder.reader.symbols.origins {
             let unknown = || in_graph(PyValueError::new_err(format!("a size symbol of input {slot}")));
-            *reads_input.get_mut(slot).ok_or_else(unknown)? = true;
+            *reads_input.get_mut(slot).ok_or_else(unknown)? |= dim != NUMBER;
         }
-        let (uses, arena_bytes) = lower(&mut steps, uses, &builder.itemsizes);
+        let (uses, arena_bytes, rooms) = lower(&mut steps, uses, &builder.itemsizes);
         let mut ends = vec![Vec::new(); steps.len()];
         for slot in (0..builder.n_inputs).filter(|&slot| uses.read[slot]) {
             if !outputs.iter().any(|output| matches!(output, Output::Input(at) if *at == slot)) {
@@ -82,6 +82,7 @@ impl Plan {
             ends: ends.into_iter().map(Vec::into_boxed_slice).collect(),
             wants_ptr: uses.by_kernel,
             arena_bytes,
+            rooms,
             exclusive: Exclusive::default(),
         })
     }
@@ -127,12 +128,21 @@ fn kernels<'py>(plan: &Bound<'py, PyAny>) -> PyResult<Kernels<'py>> {
     }
 }
 
-fn outputs(values: &[Bound<'_, PyAny>], n_inputs: usize, constants: &[Constant]) -> PyResult<Vec<Output>> {
+fn outputs(
+    values: &[Bound<'_, PyAny>],
+    n_inputs: usize,
+    constants: &[Constant],
+    reader: &Reader<'_>,
+) -> PyResult<Vec<Output>> {
     let mut first: Vec<(usize, usize)> = Vec::new(); // (slot, output)
     let mut outputs: Vec<Output> = Vec::new();
     for (i, value) in values.iter().enumerate() {
         if let Ok(tuple) = value.cast::<PyTuple>() {
-            outputs.push(Output::Const(tuple.get_item(0)?.unbind()));
+            let value = tuple.get_item(0)?;
+            outputs.push(match value.is_instance(&reader.expr)? {
+                true => Output::Number(reader.symbols.compile(&value)?),
+                false => Output::Const(value.unbind()),
+            });
             continue;
         }
         let slot = value.extract::<usize>()?;
@@ -369,7 +379,7 @@ impl Uses {
 /// The slots that a step reads and those that it fills.
 fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
     match step {
-        Step::Alloc { slot, .. } | Step::Place { slot, .. } => (vec![], vec![*slot]),
+        Step::Alloc { slot, .. } | Step::Place { slot, .. } | Step::Room { slot, .. } => (vec![], vec![*slot]),
         Step::View { slot, base, .. } | Step::Shift { slot, base, .. } => (vec![*base], vec![*slot]),
         Step::Kernel { slots, .. } => (slots.to_vec(), vec![]),
         Step::Aten(call) => (call.reads.clone(), call.out.iter().flatten().copied().collect()),
@@ -381,7 +391,7 @@ fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
 }
 
 /// Turns buffers and views that only kernels see into addresses; gives the uses as they are then, and the scratch's size.
-fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> (Uses, usize) {
+fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> (Uses, usize, Vec<Room>) {
     // views last to first, so that a view of a view is decided before its base
     for i in (0..steps.len()).rev() {
         let Step::View { slot, base, offset, dtype, .. } = &steps[i] else { continue };
@@ -419,7 +429,29 @@ fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> (Us
     for (&(i, slot), offset) in owners.iter().zip(offsets) {
         steps[i] = Step::Place { slot, offset };
     }
-    (uses, total)
+    let rooms = give_rooms(steps, &uses, itemsizes);
+    (uses, total, rooms)
+}
+
+/// Allocations of symbolic size that need no tensor.
+fn give_rooms(steps: &mut [Step], uses: &Uses, itemsizes: &[Option<usize>]) -> Vec<Room> {
+    let mut lives = Vec::new();
+    let mut owners = Vec::new();
+    for (i, step) in steps.iter().enumerate() {
+        let Step::Alloc { slot, shape, stride, device, .. } = step else { continue };
+        if let (false, true, true, Some(itemsize)) =
+            (uses.by_tensor[*slot], uses.single(*slot), on_cpu(*device), itemsizes[*slot])
+        {
+            let room = Room { shape: shape.clone(), stride: stride.clone(), itemsize: itemsize as i64 };
+            lives.push((room, i, uses.last[*slot].max(i)));
+            owners.push((i, *slot));
+        }
+    }
+    let (chosen, rooms) = arena::share(lives);
+    for (&(i, slot), room) in owners.iter().zip(chosen) {
+        steps[i] = Step::Room { slot, room };
+    }
+    rooms
 }
 
 /// The bytes of an allocation that needs no tensor.

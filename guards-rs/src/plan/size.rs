@@ -82,11 +82,14 @@ fn apply(operator: Token, a: i64, b: i64) -> Outcome<i64> {
     }
 }
 
+/// `ir.loops.NUMBER`.
+pub const NUMBER: i64 = -1;
+
 /// Symbols of a plan: name -> position in the environment.
 #[derive(Default)]
 pub struct Symbols {
     pub index: HashMap<String, usize>,
-    /// For each position: the input slot and the dimension that give its value.
+    /// For each position: the input slot and the dimension that give its value (`NUMBER`: the input is the value).
     pub origins: Vec<(usize, i64)>,
 }
 
@@ -167,7 +170,7 @@ fn stack_depth(tokens: &[Token]) -> usize {
 }
 
 /// Sizes or strides.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Dims {
     Static(Box<[i64]>),
     Dynamic(Box<[Size]>),

@@ -11,6 +11,7 @@ import torch
 
 from pycompiler.autograd.decomp.registry import rule
 from pycompiler.autograd.recorder import is_dense
+from pycompiler.ir.symbols import hint_of
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -34,7 +35,7 @@ def filled_like(x: Tensor, value: Any, dtype: Any, layout: Any, device: Any, mem
     if not is_dense(x):
         return NotImplemented
     strides: tuple[int, ...] = x.stride()
-    order = sorted(range(x.dim()), key=lambda d: (-strides[d], -x.shape[d]))
+    order = sorted(range(x.dim()), key=lambda d: (-hint_of(strides[d]), -hint_of(x.shape[d])))
     inverse = [order.index(d) for d in range(x.dim())]
     return aten.permute.default(filled([x.shape[d] for d in order], value, dtype, device), inverse)
 

@@ -15,9 +15,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from pycompiler.codegen.cpp.body import Function
+from pycompiler.codegen.cpp.index import c_index
 from pycompiler.codegen.cpp.nest import NestCode, NestWriter, is_serial, nest_work
 from pycompiler.codegen.cpp.parts import join_parts
 from pycompiler.codegen.cpp.types import ctype
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.hints import hinted
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, Unsupported, loads
 from pycompiler.ir.loops import Buffer
 
@@ -67,6 +70,11 @@ class Call(str):
 def generate(schedule: Schedule) -> CppSource:
     """Raises Unsupported when something has no C++ form.  Kernels that do the same (layers of a model) share one
     function: `KernelGroup.symbol` is set to its name."""
+    with hinted(schedule.program.hints):
+        return _generate(schedule)
+
+
+def _generate(schedule: Schedule) -> CppSource:
     unit = Unit(schedule.buffers, [])
     symbols: dict[str, str] = {}
     for group in schedule.kernels:
@@ -148,8 +156,8 @@ def regions(group: KernelGroup) -> list[list[Nest]]:
 
 def write_region(unit: Unit, function: Function, nests: list[Nest], many: bool) -> list[str]:
     works = [nest_work(n) for n in nests]
-    known = [w for w in works if w is not None]
-    parallel = (len(known) < len(works) or sum(known) >= PARALLEL_WORK) and not is_serial(nests[0])
+    total = sum(works, Expr.of(0))
+    parallel = (total.const is None or total.const >= PARALLEL_WORK) and not is_serial(nests[0])
     codes: list[NestCode] = []
     for nest, work in zip(nests, works, strict=True):
         if not many:
@@ -162,13 +170,15 @@ def write_region(unit: Unit, function: Function, nests: list[Nest], many: bool) 
     lines = [line for c in codes for line in c.shared]
     body = [line for c in codes for line in (*c.comments, *c.body)]
     if parallel and body:
-        body = team_of(join_calls(body, parallel=True), function.may_fail)
+        body = team_of(join_calls(body, parallel=True), function.may_fail, total)
     return [*lines, *body, *(line for c in codes for line in c.finish)]
 
 
-def team_of(body: list[str], may_fail: bool) -> list[str]:
+def team_of(body: list[str], may_fail: bool, work: Expr) -> list[str]:
+    """`body`, run by all threads; of symbolic sizes a call says whether threads pay."""
     error = " reduction(max:error)" if may_fail else ""
-    return [f"#pragma omp parallel num_threads(threads) if(threads > 1){error}", "{", *indent(body), "}"]
+    much = f" && {c_index(work, {s: s for s in work.symbols}, {})} >= {PARALLEL_WORK}" if work.const is None else ""
+    return [f"#pragma omp parallel num_threads(threads) if(threads > 1{much}){error}", "{", *indent(body), "}"]
 
 
 def join_calls(lines: list[str], *, parallel: bool) -> list[str]:
@@ -219,10 +229,10 @@ def write_part(unit: Unit, function: Function, nest: Nest, parallel: bool) -> Ne
     return NestCode([], [], [call], [])
 
 
-def write_sum_part(unit: Unit, function: Function, nest: Nest, parallel: bool, work: int | None) -> NestCode:
+def write_sum_part(unit: Unit, function: Function, nest: Nest, parallel: bool, work: Expr) -> NestCode:
     """A nest that folds over its outer loops, as a function of its own.  Threads share out small ones whole; a big one
     has its own team, and is called where no other is at work."""
-    if not parallel or (work is not None and work < PARALLEL_WORK):
+    if not parallel or (work.const is not None and work.const < PARALLEL_WORK):
         return NestCode([], [], [part_of(unit, function, nest, parallel=False)], [])
     call = part_of(unit, function, nest, parallel=True, team=True)
     return NestCode([], [call], [], [])
@@ -242,7 +252,7 @@ def part_of(unit: Unit, function: Function, nest: Nest, parallel: bool, team: bo
     types = [f"{'' if n in written else 'const '}{ctype(function.buffers[n].dtype).storage}*" for n in used]
     arguments = [f"{t} PYC_RESTRICT p{k}" for k, t in enumerate(types)] + ["int64_t& error"]
     arguments += ["int32_t threads"] if team else []
-    body = team_of(code.body, inner.may_fail) if team else code.body
+    body = team_of(code.body, inner.may_fail, nest_work(nest)) if team else code.body
     lines = [*code.shared, *body, *code.finish]
     text = "\n".join([f"({', '.join(arguments)}) {{", *indent(lines), "}"])
     if text not in unit.parts:

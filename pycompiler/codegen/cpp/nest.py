@@ -13,6 +13,7 @@ In: a `Nest` with places and levels.  Out: lines.  The shape of what is written 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +27,7 @@ from pycompiler.codegen.cpp.folds import Fold
 from pycompiler.codegen.cpp.lines import InnerLoop, closed, indent, nested, opened
 from pycompiler.codegen.cpp.types import ctype, identity
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, loads, numel, space_of
 from pycompiler.ir.loops import Buffer, Op
 
@@ -64,15 +66,19 @@ class NestCode:
     rows: list[str] = field(default_factory=list)
 
 
-def nest_work(nest: Nest) -> int | None:
-    """Element operations; None when symbolic."""
-    total = 0
+def nest_work(nest: Nest) -> Expr:
+    """Element operations."""
+    total = Expr.of(0)
     for s in nest.stages:
-        n = numel(space_of(s.loop))
-        if n is None:
-            return None
-        total += n * max(1, len(s.loop.body) // 4)
+        points = math.prod((n for _, n in space_of(s.loop)), start=Expr.of(max(1, len(s.loop.body) // 4)))
+        total = total + points
     return total
+
+
+def is_far(stride: Expr) -> bool:
+    """Whether neighbours are not side by side in memory."""
+    known = likely(stride)
+    return known is not None and abs(known) > 1
 
 
 def is_serial(nest: Nest) -> bool:
@@ -91,9 +97,7 @@ def spread_var(nest: Nest) -> str | None:
     v, n = nest.dims[-1]
     for s in nest.stages:
         for at in s.loop.store_index:
-            if at.coeff(v) != 1 or not n.is_const:
-                return None
-            if any(c % n.as_int() for mono, c in at.subst({v: 0}).terms):
+            if at.coeff(v) != 1 or n == 0 or at.subst({v: 0}) % n != 0:
                 return None
     return v
 
@@ -146,15 +150,15 @@ class NestWriter:
     def tiled_dim(self) -> int | None:
         """A dimension along which something is read contiguously while the last one is far apart."""
         dims = self.nest.dims
-        if len(dims) < 2 or (numel(dims[-1:]) or TILE) < TILE:
+        if len(dims) < 2 or (likely(dims[-1][1]) or TILE) < TILE:
             return None
         for s in self.nest.stages:
             for _, index in loads(s.loop):
                 last = index.coeff(dims[-1][0])
-                if last is None or not last.is_const or abs(last.as_int()) <= 1:
+                if last is None or not is_far(last):
                     continue
                 for k, (v, n) in enumerate(dims[:-1]):
-                    if index.coeff(v) == 1 and (not n.is_const or n.as_int() >= TILE):
+                    if index.coeff(v) == 1 and (likely(n) or TILE) >= TILE:
                         return k
         return None
 
@@ -231,7 +235,7 @@ class NestWriter:
                     continue
                 name, index = op.attrs
                 far = index.coeff(v)
-                if index.coeff(u) != 1 or far is None or not far.is_const or abs(far.as_int()) <= 1:
+                if index.coeff(u) != 1 or far is None or not is_far(far):
                     continue
                 tile, (lu, lv) = self.function.fresh("tile"), self.inner_loops
                 place = f"{tile}[({lu.var} - {lu.start})*{TILE} + {lv.var} - {lv.start}]"

@@ -1,0 +1,23 @@
+"""The fuzzer of sizes on fixed seeds: one compile serves calls of other sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import symbolic
+from tests.fuzz import shapes
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_aten_graphs(seed: int) -> None:
+    shapes.run(seed, symbolic.as_aten)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1040))
+def test_kernels(seed: int) -> None:
+    shapes.run(seed)
+
+
+def test_most_calls_are_served() -> None:
+    """A compile that assumed every size would be right, and of no use."""
+    assert sum(shapes.run(seed, symbolic.as_aten) for seed in range(10)) > 10 * shapes.CALLS // 2
