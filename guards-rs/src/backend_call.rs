@@ -81,22 +81,40 @@ impl BackendCall {
     }
 }
 
-/// The outputs of a graph: `call` is `target` when that is a BackendCall.
+/// Prepares `holds_arguments`.
+pub fn learn_calls(target: &Owned, call: Option<&Handle<BackendCall>>) -> Res<()> {
+    match call {
+        None => target.learn_calls(),
+        Some(call) => call.made()?.target.learn_calls(),
+    }
+}
+
+/// Whether the callable behind `target` takes references to its arguments before anything else happens.
+#[inline]
+pub fn holds_arguments(target: &Owned, call: Option<&Handle<BackendCall>>) -> bool {
+    match call {
+        None => target.holds_arguments(),
+        Some(call) => call.made().is_ok_and(|made| made.target.holds_arguments()),
+    }
+}
+
+/// The outputs of a graph: `call` is `target` when that is a BackendCall.  Whoever calls holds the inputs, unless
+/// `holds_arguments`.
 #[inline]
 pub fn outputs_of(
     target: &Owned,
     call: Option<&Handle<BackendCall>>,
-    inputs: &[Owned],
+    inputs: &[Obj],
     n_outputs: usize,
 ) -> Res<Outputs> {
     if let Some(outputs) = run_plan(target.get(), inputs) {
         return outputs;
     }
     let returned = match call {
-        None => paused(|| target.call(Owned::borrow_all(inputs), None))?,
+        None => paused(|| target.call(inputs, None))?,
         Some(call) => {
             let made = call.made()?;
-            let returned = paused(|| made.target.call(Owned::borrow_all(inputs), None))?;
+            let returned = paused(|| made.target.call(inputs, None))?;
             match &made.expected {
                 Some(expected) => expected.check(returned)?,
                 None => returned,

@@ -3,8 +3,8 @@
 //! In: `Entry(guards, target, kind, inputs=..., outputs=...)` from the compiler.  Out: a check and a run, both native.
 //! The tree is built when a CompiledFunction stores the entry, because slots are positions in its locals.
 
-use crate::backend_call::{outputs_of, wrong_outputs, BackendCall};
-use crate::ffi::object::{runtime_error, type_error, value_error, Handle};
+use crate::backend_call::{holds_arguments, learn_calls, outputs_of, wrong_outputs, BackendCall};
+use crate::ffi::object::{runtime_error, type_error, value_error, Handle, Held};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{stack, visit_obj, Obj, Owned, Raised, Res};
 use crate::guard::tree::Tree;
@@ -280,6 +280,7 @@ impl Contents {
             true => None,
             false => Some(Template::parse(&self.outputs, &mut sources, &mut keep)?),
         };
+        learn_calls(&self.target, self.call.as_ref())?;
         let tree = Tree::build(self.guards.get(), &sources, names)?;
         let template = template.map(|t| t.resolve(&tree.inputs));
         let takes_closure = self.kind == Kind::Function && freevars.tuple_len() > 0 && {
@@ -361,9 +362,12 @@ impl Contents {
     }
 
     fn run_plan(&self, bound: &Bound, walk: &Walk) -> Res<Owned> {
-        // Owned: while a kernel runs without the GIL, another thread may drop what the inputs were read from.
-        let held = walk.inputs(&bound.tree.inputs);
-        let graph = outputs_of(&self.target, self.call.as_ref(), &held[..bound.n_inputs], bound.n_outputs)?;
+        let inputs = walk.inputs(&bound.tree.inputs);
+        let (of_graph, of_template) = inputs.split_at(bound.n_inputs);
+        // Held: while a kernel runs without the GIL, another thread may drop what the inputs were read from.
+        let _template = Held::new(of_template);
+        let _graph = (!holds_arguments(&self.target, self.call.as_ref())).then(|| Held::new(of_graph));
+        let graph = outputs_of(&self.target, self.call.as_ref(), of_graph, bound.n_outputs)?;
         match &bound.template {
             None => Owned::tuple_from(graph.into_vec()),
             Some(template) if graph.len() == bound.n_outputs => template.build(&graph, walk),

@@ -3,6 +3,7 @@
 use pyo3::ffi::*;
 use pyo3::pyclass::boolean_struct::True;
 use pyo3::{Py, PyClass, PyTypeInfo, Python};
+use smallvec::SmallVec;
 use std::ffi::CStr;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -72,12 +73,6 @@ impl Owned {
     #[inline]
     pub fn get(&self) -> Obj {
         self.0
-    }
-
-    #[inline]
-    pub fn borrow_all(owned: &[Owned]) -> &[Obj] {
-        // SAFETY: an Owned is a transparent wrapper of an Obj.
-        unsafe { std::slice::from_raw_parts(owned.as_ptr().cast(), owned.len()) }
     }
 
     pub fn of_py<T>(value: pyo3::Py<T>) -> Owned {
@@ -171,6 +166,24 @@ impl Owned {
             }
             Ok(f)
         }
+    }
+}
+
+/// Strong references to many objects at once.
+pub struct Held(SmallVec<[Obj; 16]>);
+
+impl Held {
+    #[inline]
+    pub fn new(objects: &[Obj]) -> Held {
+        objects.iter().for_each(|o| std::mem::forget(o.own()));
+        Held(SmallVec::from_slice(objects))
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.iter().for_each(|o| drop(Owned(*o)));
     }
 }
 

@@ -11,8 +11,8 @@ pub type Outputs = SmallVec<[Owned; 4]>;
 
 /// The outputs of the plan `target`, or None when it is another callable.
 #[inline]
-pub fn run_plan(target: Obj, inputs: &[Owned]) -> Option<Res<Outputs>> {
-    // SAFETY: *gil*, *live*: the entry holds its target, the caller its inputs; an Owned has the layout of a pointer;
+pub fn run_plan(target: Obj, inputs: &[Obj]) -> Option<Res<Outputs>> {
+    // SAFETY: *gil*, *live*: the entry holds its target, the caller its inputs; an Obj has the layout of a pointer;
     // after success every output is a new reference.
     unsafe {
         let plan = pytype::as_plan(target.ptr())?;

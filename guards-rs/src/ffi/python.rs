@@ -5,6 +5,7 @@ use super::object::{clear_error, Obj, Owned, Raised, Res};
 use pyo3::ffi::*;
 use std::ffi::{c_int, CStr};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 impl Owned {
     /// The value of `key` in dict storage: keys may have an `__eq__` and a `__hash__` of their own.
@@ -111,6 +112,23 @@ impl Owned {
         unsafe { Owned::steal(PyObject_Vectorcall(self.ptr(), args.as_ptr().cast::<*mut PyObject>(), npos, names)) }
     }
 
+    /// Whether a call takes references to its arguments before it does anything else: a plain function's frame does, if it
+    /// is called as functions are (`learn_calls` has seen how).
+    #[inline]
+    pub fn holds_arguments(&self) -> bool {
+        self.is_function() && vectorcall(self.get()) == CALLS.load(Ordering::Relaxed)
+    }
+
+    /// Looks how a function that nobody changed is called, at a new one like `self`, if that is one.
+    pub fn learn_calls(&self) -> Res<()> {
+        if self.is_function() && CALLS.load(Ordering::Relaxed) == 0 {
+            // SAFETY: *gil*, *live*; a function has a code object and globals.
+            let new = unsafe { Owned::steal(PyFunction_New(self.func_code().ptr(), self.func_globals().ptr()))? };
+            CALLS.store(vectorcall(new.get()), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     pub fn call_dict(&self, args: Obj, kwargs: Option<Obj>) -> Res<Owned> {
         // SAFETY: *gil*, *live*; args is a tuple, kwargs a dict.
         unsafe { Owned::steal(PyObject_Call(self.ptr(), args.ptr(), kwargs.map_or(null_mut(), Obj::ptr))) }
@@ -126,6 +144,15 @@ impl Owned {
             }
         }
     }
+}
+
+/// The address of the code that calls functions; 0: not known yet.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+#[inline]
+fn vectorcall(function: Obj) -> usize {
+    // SAFETY: *live*; callers check is_function.
+    unsafe { (*function.ptr().cast::<PyFunctionObject>()).vectorcall }.map_or(1, |f| f as usize)
 }
 
 unsafe fn ok(rc: c_int) -> Res<()> {

@@ -186,31 +186,33 @@ impl Known {
 
     /// The tag of the first tensor that is not as it was.
     pub fn first_changed(&self) -> Option<u32> {
-        self.groups.iter().find_map(|group| match &group.pattern.blocks[..] {
-            [only] => self.first_in(group, |imp| holds(only, imp)),
+        self.groups.iter().find_map(|group| match group.pattern.blocks[..] {
+            [only] => self.first_in(group, |imp| holds(&only, imp)),
             _ => self.first_in(group, |imp| group.pattern.holds(imp)),
         })
     }
 
-    /// Each address is read after the word that proves it: the TensorImpl, the metadata.
     #[inline]
     fn first_in(&self, group: &Group, holds: impl Fn(usize) -> bool) -> Option<u32> {
         let (handle, Autograd { pointer, flag }) = (self.handle, self.autograd);
         let class_at = offset_of!(pyo3::ffi::PyObject, ob_type);
-        for (i, seen) in group.tensors.iter().enumerate() {
-            if let Some(ahead) = group.tensors.get(i + AHEAD) {
-                prefetch([ahead.object + handle, ahead.imp + pointer, ahead.imp + 2 * 64, ahead.metadata + flag]);
-            }
-            let same = load::<usize>(seen.object + class_at) == group.class
+        // Each address is read after the word that proves it: the TensorImpl, the metadata.
+        let same = |seen: &Seen| {
+            load::<usize>(seen.object + class_at) == group.class
                 && load::<usize>(seen.object + handle) == seen.imp
                 && load::<usize>(seen.imp + pointer) == seen.metadata
                 && holds(seen.imp)
-                && (seen.metadata == 0 || load::<u8>(seen.metadata + flag) == 1);
-            if !same {
+                && (seen.metadata == 0 || load::<u8>(seen.metadata + flag) == 1)
+        };
+        let ahead = group.tensors.iter().skip(AHEAD);
+        for (seen, ahead) in group.tensors.iter().zip(ahead) {
+            prefetch([ahead.object + handle, ahead.imp + pointer, ahead.imp + 2 * 64, ahead.metadata + flag]);
+            if !same(seen) {
                 return Some(seen.tag);
             }
         }
-        None
+        let rest = &group.tensors[group.tensors.len().saturating_sub(AHEAD)..];
+        rest.iter().find(|seen| !same(seen)).map(|seen| seen.tag)
     }
 }
 

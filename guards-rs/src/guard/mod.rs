@@ -164,18 +164,18 @@ impl Walk {
         pinned.or_else(|| self.records.get(record as usize).copied().flatten())
     }
 
-    /// The values of the inputs that a successful check recorded, in the order of `records`.
+    /// The values of the inputs that a successful check recorded, in the order of `records`; borrowed.
     #[inline]
-    pub fn inputs(&self, records: &[u16]) -> SmallVec<[Owned; 16]> {
-        let mut out = SmallVec::with_capacity(records.len());
-        let late = |record: &u16| self.records.get(*record as usize).copied().flatten();
-        match &self.pinned {
-            Some(fast) => {
-                let values =
-                    fast.inputs().iter().zip(records).filter_map(|(pinned, record)| pinned.or_else(|| late(record)));
-                out.extend(values.map(Obj::own));
+    pub fn inputs(&self, records: &[u16]) -> SmallVec<[Obj; 16]> {
+        let late = |record: u16| self.records.get(record as usize).copied().flatten();
+        let Some(fast) = &self.pinned else {
+            return records.iter().filter_map(|record| late(*record)).collect();
+        };
+        let mut out = SmallVec::from_slice(fast.inputs());
+        for (at, record) in fast.late_inputs() {
+            if let Some(value) = late(*record) {
+                out[*at] = value;
             }
-            None => out.extend(records.iter().filter_map(late).map(Obj::own)),
         }
         out
     }

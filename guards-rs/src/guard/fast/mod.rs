@@ -102,8 +102,10 @@ pub struct Fast {
     late_records: HashSet<u16>,
     /// One more than the last of the late records.
     n_late: usize,
-    /// The records of the tree's inputs.
-    inputs: Vec<Option<Obj>>,
+    /// The values of the tree's inputs.
+    inputs: Vec<Obj>,
+    /// Those of them that are read each time, and their records.
+    late_inputs: Vec<(usize, u16)>,
     relations: Vec<Beside>,
     first: Vec<Residual>,
     residuals: Vec<Residual>,
@@ -138,7 +140,9 @@ impl Fast {
             fast.records[*record as usize] = None;
             fast.n_late = fast.n_late.max(*record as usize + 1);
         }
-        fast.inputs = inputs.iter().map(|record| fast.pinned_record(*record)).collect();
+        fast.inputs = inputs.iter().map(|record| fast.pinned_record(*record).unwrap_or(Obj::none())).collect();
+        let late = inputs.iter().copied().enumerate().filter(|(_, record)| fast.pinned_record(*record).is_none());
+        fast.late_inputs = late.collect();
         fast.relations = relations.iter().enumerate().filter_map(|(i, r)| fast.beside(i, r)).collect();
         Some(fast)
     }
@@ -162,10 +166,15 @@ impl Fast {
         self.records[record as usize]
     }
 
-    /// The values of the tree's inputs, those aside that are read each time.
+    /// The values of the tree's inputs; something else for those that are read each time.
     #[inline]
-    pub fn inputs(&self) -> &[Option<Obj>] {
+    pub fn inputs(&self) -> &[Obj] {
         &self.inputs
+    }
+
+    #[inline]
+    pub fn late_inputs(&self) -> &[(usize, u16)] {
+        &self.late_inputs
     }
 
     /// The relations with values read by the check that `walk` made just now.
