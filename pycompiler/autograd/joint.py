@@ -549,17 +549,18 @@ class _Trace:
     @staticmethod
     def _refuse_overlap(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Eager's kernels refuse some writes to memory that they also read; which ones only they know."""
-        targets = [*args[:1], kwargs.get("out")]
+        by_element = _by_element(node)
+        targets, read = [args[0], kwargs.get("out")], [args[1:], {k: v for k, v in kwargs.items() if k != "out"}]
         if node.target is operator.setitem:
-            basic = next(tensors_in(args[1]), None) is None
-            targets, args = [args[0][args[1]] if basic else args[0]], args[1:]
+            by_element = _is_basic(args[1])  # else `index_put_`
+            targets = [args[0][args[1]] if by_element else args[0]]
+        elif kwargs.get("out") is not None:
+            targets, read[0] = targets[1:], args
         for t in targets:
             if not isinstance(t, torch.Tensor) or t.layout is not torch.strided:
                 continue
-            others = [o for o in tensors_in((args, kwargs)) if o.layout is torch.strided]
-            if any(o is t for o in others):
-                del others[next(k for k, o in enumerate(others) if o is t)]
-            if _overlaps_itself(t) or any(_meet(t, o, node) for o in others):
+            others = [o for o in tensors_in(read) if o.layout is torch.strided]
+            if _overlaps_itself(t) or any(_meet(t, o, by_element) for o in others):
                 raise AutogradUnsupported(
                     "a write to elements that share memory", node.format_node() or "", "clone it first"
                 )
@@ -942,7 +943,7 @@ def _overlaps_itself(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and overlaps_itself(value)
 
 
-def _meet(written: torch.Tensor, read: torch.Tensor, node: fx.Node) -> bool:
+def _meet(written: torch.Tensor, read: torch.Tensor, by_element: bool) -> bool:
     """Whether a read tensor may have elements of a written one, other than each at its own place."""
     if _storage(written) != _storage(read) or not (written.numel() and read.numel()):
         return False
@@ -950,7 +951,15 @@ def _meet(written: torch.Tensor, read: torch.Tensor, node: fx.Node) -> bool:
     if b < c or d < a:
         return False
     same = (a, written.shape, written.stride()) == (c, read.shape, read.stride()) and written.dtype == read.dtype
-    return not (same and _by_element(node))
+    return not (same and by_element)
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index gives a view."""
+    items = index if isinstance(index, tuple) else (index,)
+    return all(
+        i is None or i is ... or (isinstance(i, slice | int | torch.SymInt) and not isinstance(i, bool)) for i in items
+    )
 
 
 def _extent(t: torch.Tensor) -> tuple[int, int]:

@@ -6,7 +6,6 @@ In: nothing yet.  Out: a `Capture`, passed to every handler and value method as 
 from __future__ import annotations
 
 import builtins
-import collections
 import contextlib
 import enum
 import operator
@@ -29,7 +28,7 @@ from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others
+from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import new_fake_mode
@@ -40,7 +39,6 @@ from pycompiler.ir.source import const as const_source
 BUDGET = 400_000
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
 ONLY_SUSPENDED = 3  # references to a generator that only `Capture.suspended`, a variable and an argument hold
-ITERATED = (list, tuple, dict, set, str, frozenset, bytes, collections.deque, collections.OrderedDict)
 SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
 
@@ -463,14 +461,13 @@ class Capture:
                 if not isinstance(made, Tensor) and not hasattr(made.python_type(), "__next__"):
                     self.throw(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
                 return made
-        kind = type(iter(()))
-        if value.is_const() or isinstance(value, (Sequence, Dict, Set)):
-            cls = value.python_type()
-            kind = type(iter(cls())) if any(cls is known for known in ITERATED) else kind
-        return self.container_iterator(value, kind)
+        return self.container_iterator(value)
 
-    def container_iterator(self, value: Value, kind: type, *, backwards: bool = False) -> Iter:
+    def container_iterator(self, value: Value, *, backwards: bool = False) -> Iter:
         """iter(container) or reversed(container), which generated code makes again and advances."""
+        if backwards and value.is_const() and type(value.const()) is range:  # which may be long
+            return self.container_iterator(Const(value.const()[::-1]))
+        kind = iterator_class(value, backwards=backwards)
         held = value.mapping if isinstance(value, DictView) else getattr(value, "storage", None) or value
         over = Over(held, backwards=backwards) if isinstance(held, (Sequence, Dict, Set)) else None
         if not backwards:

@@ -61,6 +61,7 @@ INPLACE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "<<=": (operator.ilshift, "__ilshift__"),
     ">>=": (operator.irshift, "__irshift__"),
 }
+SETS = ("|", "&", "-", "^")
 COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "<": (operator.lt, "__lt__", "__gt__"),
     "<=": (operator.le, "__le__", "__ge__"),
@@ -92,14 +93,15 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         if inplace and isinstance(left, Tensor):
             return cx.graph.call_function(INPLACE[op][0], [left, right], {}, always=True)
         return cx.graph.call_function(fn, [left, right], {})
+    told = INPLACE[op][0] if inplace else fn  # whose errors tell the operator
     if isinstance(left, Const) and isinstance(right, Const):
-        return cx.evaluate(fn, left.value, right.value)
+        return cx.evaluate(told, left.value, right.value)
     if inplace:
         found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
         if found is not None:
             return found
     if left.is_const() and right.is_const():
-        return cx.evaluate(fn, left.const(), right.const())
+        return cx.evaluate(told, left.const(), right.const())
     plain = op.rstrip("=") if inplace else op
     found = _containers(cx, plain, left, right)
     if found is None and _reflected_first(cx, left, right, reflected):
@@ -112,7 +114,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return found
     if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
         return printf(cx, left.value, right)
-    return _unsupported(cx, op, INPLACE[op][0] if inplace else fn, left, right)
+    return _unsupported(cx, op, told, left, right)
 
 
 def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str) -> bool:
@@ -126,20 +128,29 @@ def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str) -> 
 
 
 # One instance of a class stands for all others in a TypeError about operands.
-EXAMPLES: dict[type, Any] = {list: [], tuple: (), dict: {}, set: set(), frozenset: frozenset()}
+EXAMPLES: dict[type, Any] = {list: [], tuple: (), dict: {}, set: set(), frozenset: frozenset(), types.BuiltinFunctionType: len,
+                            types.FunctionType: lambda: 0}  # fmt: skip
 
 
 def _unsupported(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
     """Raise the TypeError of an operator that neither operand supports, in Python's words."""
-    pair = [v.const() if v.is_const() else EXAMPLES.get(v.python_type()) for v in (left, right)]
-    if None not in pair:
-        cx.evaluate_raw(fn, *pair)
-        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-    if any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
-        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-    text = "** or pow()" if op == "**" else op
-    cx.throw(TypeError, f"unsupported operand type(s) for {text}: {_type(left)!r} and {_type(right)!r}")
-    raise AssertionError
+    counts = op in ("*", "*=") and (_is_index(left) or _is_index(right))  # of a sequence
+    if not counts and not any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
+        cx.evaluate_raw(fn, _example(left), _example(right))
+    raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+
+
+def _example(value: Value) -> Any:
+    """What an operator says the same of."""
+    if value.is_const():
+        return value.const()
+    cls = value.python_type()
+    found = next((e for c, e in EXAMPLES.items() if c is cls), None)
+    return type(cls.__name__, (), {})() if found is None else found
+
+
+def _is_index(value: Value) -> bool:
+    return not value.is_const() and any("__index__" in c.__dict__ for c in value.python_type().__mro__)
 
 
 def _native_operand(value: Value) -> bool:
@@ -168,7 +179,7 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     if isinstance(left, Dict) and op == "|=":
         dict_update(cx, left, right)
         return left
-    if isinstance(left, Set) and issubclass(left.cls, set) and isinstance(right, Set):
+    if isinstance(left, Set) and issubclass(left.cls, set) and isinstance(right, Set) and op[:-1] in SETS:
         if op == "|=":
             set_update(cx, left, right)
         else:
@@ -196,7 +207,7 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
         merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, dict if plain else left.cls)
         dict_update(cx, merged, right)
         return merged
-    if op in "|&-^" and any(isinstance(v, (Set, DictView)) for v in (left, right)):
+    if op in SETS and any(isinstance(v, (Set, DictView)) for v in (left, right)):
         return _set_operator(cx, op, left, right)
     return None
 
@@ -519,6 +530,11 @@ def printf(cx: Capture, template: str, argument: Value) -> Value:
     if isinstance(argument, Dict):
         pairs = {k.const(): formatted(cx, v) for k, v in argument.pairs(cx)}
         return cx.evaluate(operator.mod, template, pairs)
+    if hasattr(argument.python_type(), "__getitem__") and not argument.is_const():  # as a dict, it may be left unread
+        try:
+            return Const(template % ())
+        except TypeError:
+            pass
     return cx.evaluate(operator.mod, template, (formatted(cx, argument),))
 
 

@@ -94,6 +94,8 @@ _BATCH_NORMS = frozenset(
 )  # fmt: skip
 
 
+# Whose results are contiguous however the input lies.
+_PACKED = frozenset((aten.rrelu_with_noise.default,))
 _COPIES = frozenset((aten.flip.default, aten.index_put.default))
 
 
@@ -111,6 +113,8 @@ def laid_out(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], out: Any
     if isinstance(out, FakeTensor) and out.layout is torch.strided and 0 in out.stride() and _makes_memory(op):
         apart = _apart(out)
         out = out if apart is out else FakeTensor(mode, apart, out.device)
+    if op in _PACKED and not out.is_contiguous():
+        return FakeTensor(mode, torch.empty(out.shape, dtype=out.dtype, device="meta"), out.device)
     if op in _COPIES and torch.ops.aten.is_non_overlapping_and_dense.default(args[0]):
         x = args[0]
         copy = torch.empty_strided(x.shape, x.stride(), dtype=out.dtype, device="meta")

@@ -679,6 +679,32 @@ def test_a_part_of_a_view_that_overlaps_itself_is_written(fn: Any, backend: str)
     assert torch.equal(x, y)
 
 
+def _part_by_itself(x: Any) -> Any:
+    part = x[:, :2]
+    part[torch.tensor([1, 0])] = part
+    return x
+
+
+def _mask_by_itself(x: Any) -> Any:
+    x[x[:, 0] > -9] = x
+    return x
+
+
+def _list_by_a_view(x: Any) -> Any:
+    x[[1, 0]] = x.view_as(x)
+    return x
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [_part_by_itself, _mask_by_itself, _list_by_a_view])
+def test_elements_at_indices_are_not_written_by_themselves(fn: Any, backend: str) -> None:
+    """Eager refuses it; each element was taken to be written by the one in its own place."""
+    with pytest.raises(RuntimeError, match="single memory location"):
+        fn(torch.arange(6.0).reshape(2, 3))
+    with pytest.raises(RuntimeError, match="single memory location"):
+        pycompiler.compile(fn, backend=backend)(torch.arange(6.0).reshape(2, 3))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_view_without_history_crosses_a_break(backend: str) -> None:
     """One of several views, of memory that was written under no_grad: autograd raises where its history is asked for."""

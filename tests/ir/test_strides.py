@@ -60,6 +60,7 @@ FOUND: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]]
         lambda: (torch.randn(1, dtype=DOUBLE), torch.ones(1, dtype=torch.bool)),
     ),
     "a view of its own shape": (lambda x: x.view(1, 1) + 0, lambda: (torch.randn(1, 1)[::2],)),
+    "a random slope": (lambda x: F.rrelu(x.t(), 0.3, 0.3, training=True), lambda: (torch.randn(3, 4),)),
     "a sum to nothing": (lambda x: x.sum(0), lambda: (torch.randn(0, 3, 1).expand(2, 0, 3, 4).transpose(1, 3),)),
 }
 

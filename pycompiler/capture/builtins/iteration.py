@@ -152,7 +152,7 @@ def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not hasattr(value.python_type(), "__reversed__") and not isinstance(value, Sequence):
         if not hasattr(value.python_type(), "__getitem__"):
             cx.throw(TypeError, f"{value.python_type().__name__!r} object is not reversible")
-    return cx.container_iterator(value, reversed, backwards=True)
+    return cx.container_iterator(value, backwards=True)
 
 
 # itertools ----------------------------------------------------------------------------------------------------

@@ -445,7 +445,14 @@ class Set(Value):
         return bool(self.entries)
 
     def contains(self, cx: Capture, item: Value) -> bool:
-        return Key(cx, item) in self.entries
+        return self.asked(cx, item) in self.entries
+
+    @staticmethod
+    def asked(cx: Capture, item: Value) -> Key:
+        """The key of what is looked for: a set is hashed as a frozenset then."""
+        if isinstance(item, Set) and issubclass(item.cls, set):
+            raise Break("unsupported-operation", "a set that is looked for in a set")
+        return Key(cx, item)
 
     def happened(self, cx: Capture, method: Any, value: Value | None = None) -> None:
         """Call before a change: the same is done to the shadow, and will be to the existing set."""
@@ -468,7 +475,7 @@ class Set(Value):
         self.entries.setdefault(key, value)
 
     def discard(self, cx: Capture, value: Value) -> bool:
-        key = Key(cx, value)
+        key = self.asked(cx, value)
         if not value.is_const() and self.log and self.log[-1][0] is set.add and self.log[-1][1] is value:
             self.log.pop()  # as if it had never been there: a value of the capture (an id) that no code can load
         else:

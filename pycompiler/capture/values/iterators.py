@@ -5,6 +5,7 @@ In: a Python iterator over values (a generator of ours), or a suspended inlined 
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,24 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key
 
 Recipe = tuple[Callable[..., Any], list[Value]]
+
+
+# One of each class that makes iterators of a class of its own.
+ITERATED: tuple[Any, ...] = (
+    [], (), {}, set(), frozenset(), "", b"", bytearray(), range(0), collections.deque(), collections.OrderedDict(),
+    {}.keys(), {}.values(), {}.items(),
+)  # fmt: skip
+
+
+def iterator_class(value: Value, *, backwards: bool = False) -> type:
+    """The class of iter(container), or of reversed(container)."""
+    make: Callable[[Any], object] = reversed if backwards else iter
+    if value.is_const() and type(value.const()) in (str, range):  # whose classes depend on what is in them
+        return type(make(value.const()))
+    name = "__reversed__" if backwards else "__iter__"
+    owner = next((c for c in value.python_type().__mro__ if name in c.__dict__), None)
+    example = next((e for e in ITERATED if type(e) is owner), None)
+    return type(make(() if example is None else example))
 
 
 class Over:

@@ -862,3 +862,83 @@ def set_operators_of_a_subclass(x):
         type(s - {3}).__name__,
         list(s ^ {16, 8}),
     )
+
+
+class _OwnList(list):
+    pass
+
+
+@case(X)
+def classes_of_iterators(x):
+    d = collections.OrderedDict(a=x)
+    iterables = [
+        [x],
+        (x,),
+        {1: x},
+        {1},
+        frozenset(),
+        "a",
+        "\xe9",
+        b"a",
+        range(3),
+        range(2**70),
+        collections.deque([x]),
+        d,
+        _OwnList(),
+    ]
+    iterables += [v for o in ({1: x}, d) for v in (o.keys(), o.values(), o.items())][:3]
+    backwards = [o for o in iterables if not isinstance(o, (set, frozenset))]
+    return x, [type(iter(o)).__name__ for o in iterables], [type(reversed(o)).__name__ for o in backwards]
+
+
+def _told(x, op, a, b):
+    try:
+        if op == "+=":
+            a += b
+        elif op == "*=":
+            a *= b
+        elif op == "**=":
+            a **= b
+        elif op == "-=":
+            a -= b
+        elif op == "*":
+            a = a * b
+        else:
+            a = a + b
+    except TypeError as e:
+        return str(e)
+    return a
+
+
+@case(X)
+def operands_that_do_not_fit(x):
+    pairs = (
+        (1, "a"),
+        ("a", None),
+        (None, 1.5),
+        (None, [1]),
+        ((1,), None),
+        ({1}, {2: 3}),
+        (1, {2}),
+        (len, "a"),
+    )
+    return x, [_told(x, op, a, b) for op in ("+=", "-=", "*=", "**=", "*", "+") for a, b in pairs]
+
+
+@case(X)
+def a_template_that_reads_nothing(x):
+    plain, escaped = "a", "a%%"
+    seen = [escaped % [x], plain % {}, "%s" % [1], plain % ()]
+    for other in ((1,), 1, "b"):
+        try:
+            plain % other
+        except TypeError as e:
+            seen.append(str(e))
+    return x, seen
+
+
+@case(X, breaks=ANY)
+def a_set_is_looked_for_in_a_set(x):
+    inner = {1}
+    outer = {frozenset({1}), 2}
+    return x, inner in outer, {2} in outer
