@@ -15,7 +15,7 @@ import seams
 import torch
 
 from fuzz.programs import campaign, operators, worker  # noqa: F401
-from fuzz.programs.compare import Noise, Verdict, compare
+from fuzz.programs.compare import WRITTEN, Noise, Verdict, compare
 from fuzz.programs.coverage import AIMS, TABLES, aim, cells, table_text, watching
 from fuzz.programs.generate import OPERATORS, generate
 from fuzz.programs.program import Program, bound, names
@@ -134,6 +134,20 @@ def test_as_many_values_as_rounding_leaves_are_unsteady() -> None:
     assert compare(p, compiler=eager_with(lambda t: t.new_ones(2))).kind == "differs"
     steady = of_one("t0 = x0[x0 > 0]", "data(3, 1, dtype=torch.float64)")
     assert compare(steady, compiler=other).kind == "differs"
+
+
+def test_gradients_of_what_was_written_are_eagers_own() -> None:
+    """Compiled code says that it was written; where eager's gradient is right, that is a finding."""
+
+    def refuse(results: Any, args: Any) -> Any:
+        raise RuntimeError(f"one of the variables {WRITTEN}")
+
+    line = "data(1, 2, dtype=torch.float64)", "data(2, 1, dtype=torch.float64).requires_grad_()"
+    leaves, arguments = tuple(f"a{k} = {made}" for k, made in enumerate(line)), ("x0 = a0", "x1 = a1")
+    unseen = Program(1, leaves, arguments, ("t0 = torch.kron(x0[:3], x1[:2])", "x0 *= 2"), ("t0",))
+    seen = Program(1, leaves, arguments, ("t0 = torch.kron(x0[:3], x1[:2])", "x1.sin()"), ("t0",))
+    assert compare(unseen, compiler=altered(refuse)).what == "a bug of eager's own"
+    assert compare(seen, compiler=altered(refuse)).kind == "differs"
 
 
 def test_programs_are_cut_down() -> None:
