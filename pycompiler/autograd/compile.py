@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler.autograd import runtime
+from pycompiler.autograd.branches import Branches
 from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.joint import Joint, trace_joint
 from pycompiler.autograd.partition import forward_only
@@ -60,7 +61,17 @@ def compile_joint(
     gm, lifted = lift_attributes(gm)
     fakes = [fakeify(t, mode) for t in (*lifted, *example_inputs)]
     table = default_decompositions() if decompositions is None else decompositions
-    joint = trace_joint(gm, fakes, mode, table, store_in_graph)
+
+    def trace(body: fx.GraphModule, examples: Sequence[Any], made: Branches) -> Joint:
+        return trace_joint(body, examples, mode, table, branches=made.calls)
+
+    branches = Branches(mode, trace, inference_compiler or fw_compiler)
+    branches.prepare(gm)
+    if branches.choices:
+        fw_compiler, bw_compiler, inference_compiler = (
+            _holding(c, branches.choices) for c in (fw_compiler, bw_compiler, inference_compiler or fw_compiler)
+        )
+    joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls)
     if _log_joint.enabled:
         _log_joint(f"{name}\n{joint.graph}")
     ambient_autocast = torch._C._is_any_autocast_enabled()
@@ -81,6 +92,21 @@ def compile_joint(
     if joint.written and len(joint.inputs) > 1:
         run = runtime.unless_shared(run, joint.written, gm.forward, name=name)
     return functools.partial(run, *lifted) if lifted else run
+
+
+def _holding(compiler: Compiler, held: object) -> Compiler:
+    """`compiler`, whose results keep alive what their graphs only name."""
+
+    def compile(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Sequence[Any]]:
+        made = compiler(module, inputs)
+
+        def run(*args: Any) -> Sequence[Any]:
+            return made(*args)
+
+        run.held = held  # type: ignore[attr-defined]
+        return run
+
+    return compile
 
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -250,13 +250,14 @@ def trace_joint(
     fake_mode: FakeTensorMode,
     decompositions: Mapping[OpOverload, Decomposition],
     store_in_graph: bool = False,
+    branches: Mapping[fx.Node, Callable[..., Any]] | None = None,
 ) -> Joint:
     """Trace `gm`; raises `AutogradUnsupported` for what cannot be expressed functionally.
 
-    `store_in_graph`: see `Joint.store_in_graph`.
+    `store_in_graph`: see `Joint.store_in_graph`; `branches`: what is called for nodes of `transforms.cond`.
     """
     recorder = Recorder(fake_mode, decompositions)
-    trace = _Trace(gm, inputs, recorder, store_in_graph)
+    trace = _Trace(gm, inputs, recorder, store_in_graph, branches or {})
     for example in inputs:
         _refuse_exotic(example)
     grad_mode, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
@@ -386,8 +387,16 @@ def _inner(t: torch.Tensor) -> torch.Tensor:
 class _Trace:
     """State of one `trace_joint`: `run` fills `joint`."""
 
-    def __init__(self, gm: fx.GraphModule, examples: Sequence[Any], recorder: Recorder, store_in_graph: bool) -> None:
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        examples: Sequence[Any],
+        recorder: Recorder,
+        store_in_graph: bool,
+        branches: Mapping[fx.Node, Callable[..., Any]],
+    ) -> None:
         self.gm = gm
+        self.branches = branches
         self.store_in_graph = store_in_graph
         self.examples = examples
         self.recorder = recorder
@@ -534,7 +543,7 @@ class _Trace:
             if node.target is transforms.checkpoint:
                 return self._checkpoint(*args)
             if node.target is transforms.cond:
-                raise AutogradUnsupported("a branch on the value of a tensor", str(node), "the graph runs eagerly")
+                return self.branches[node](*args[3:])
             if node.target is attention.TARGET:
                 args, kwargs = attention.prepared(tuple(args), dict(kwargs))
             if node.target in _NEEDS_PYTHON_DISPATCHER:

@@ -94,12 +94,12 @@ class Region:
         self.itself_outputs = {n for n in joint.fresh if n in self.kept_outputs or n in new or not is_copied(n)}
         self.itself_roots = {view_root(n) for n in (*self.itself_inputs, *self.itself_outputs)}
         self.loose = {view_root(n) for n in (*joint.inputs, *joint.fresh)} - self.itself_roots
-        live = _ancestors(self.grads)
+        live = ancestors(self.grads)
         # What the backward reads of the forward: the sinks of every cut.
         reads = {a: None for n in joint.graph.nodes if n in live and n in self.backward for a in n.all_input_nodes}
         reads.update(dict.fromkeys(self.grads))
         self.reads = [n for n in reads if n not in self.backward]
-        self.live = _ancestors(self.reads)
+        self.live = ancestors(self.reads)
 
     def default_cut(self) -> list[fx.Node]:
         """What the backward reads, without views of what can be read itself."""
@@ -189,7 +189,7 @@ class Region:
         return sum(self._save_cost(n) for n in cut if n not in self.itself_inputs and size_bytes(n))
 
 
-def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     found: set[fx.Node] = set()
     stack = list(nodes)
     while stack:
@@ -333,7 +333,7 @@ def _forward(joint: Joint, backward: set[fx.Node], wanted: Sequence[fx.Node]) ->
     for n in joint.inputs:
         fw.placeholder(n)
     staying = [n for n in joint.graph.nodes if n not in backward and node_stays(n)]
-    fw.emit(_ancestors([*joint.fresh, *wanted, *staying, *(value for _, value in joint.stores)]))
+    fw.emit(ancestors([*joint.fresh, *wanted, *staying, *(value for _, value in joint.stores)]))
     return fw
 
 
@@ -392,7 +392,7 @@ class _Builder:
 
     def emit_with_needs(self, nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> None:
         """Copy those of `nodes` that `results` need, in order, each after what has to be computed again for it."""
-        live = _ancestors(results)
+        live = ancestors(results)
         for n in (*nodes, *results):
             if n not in live or n in self.env:
                 continue

@@ -29,7 +29,7 @@ _RAISING = frozenset(
         *("_embedding_bag_forward_only", "nll_loss2d_forward", "multilabel_margin_loss_forward", "multi_margin_loss"),
         *("binary_cross_entropy", "_ctc_loss", "repeat_interleave", "bincount", "cholesky", "linalg_eig"),
         *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq"),
-        *("pick", "within"),  # ours (`checked.py`)
+        *("pick", "within", "branch"),  # ours (`checked.py`, `autograd/branches.py`)
     )
 )
 

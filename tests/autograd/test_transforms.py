@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,15 @@ def either_without_a_gradient(x: Any, w: Any) -> Any:
     return torch.cond(x.sum() > 1000, lambda x: x * w.sum(), torch.zeros_like, (x,))
 
 
+@program
+def branches_nest(x: Any, w: Any) -> Any:
+    def yes(x: Any) -> Any:
+        y = torch.cond(x.sum() > 1000, torch.sin, torch.exp, (x,))
+        return y, {"k": x * 2}
+
+    return torch.cond(x.sum() > -1000, yes, lambda x: (x.cos(), {"k": x * 3}), (x,))
+
+
 def outcome(fn: Callable[..., Any], requires_grad: bool) -> list[Any]:
     """Results, gradients, and where the generator of random numbers is."""
     torch.manual_seed(0)
@@ -138,3 +148,61 @@ def test_checkpoints_keep_what_they_are_given() -> None:
     kept = saved(lambda fn, x: checkpoint(fn, x, use_reentrant=False))
     assert kept <= 4 * 64 * 8 + 64 + saved(plain) // 100
     assert kept < saved(plain) / 2
+
+
+@pytest.mark.parametrize("backend", ("aot_eager", "native"))
+def test_each_call_takes_its_branch(backend: str) -> None:
+    """Without a new compile; a backward may outlive the function."""
+
+    def program(x: Any, w: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: (x @ w).relu(), lambda x: x @ w * 3, (x,)).sum()
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    results = []
+    for sign in (1.0, -1.0, 1.0, -1.0):
+        x, w = torch.full((2, 3), sign, requires_grad=True), torch.ones(3, 4, requires_grad=True)
+        result = compiled(x, w)
+        assert result.item() == (24.0 if sign > 0 else -72.0)
+        results.append((result, x, sign))
+    assert compiled.counters()["compiles"] == 1
+    del compiled
+    gc.collect()
+    for result, x, sign in results:
+        result.backward()
+        assert x.grad.tolist() == [[4.0 if sign > 0 else 12.0] * 3] * 2
+
+
+def test_numbers_drawn_in_a_branch_are_left_to_eager() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, torch.nn.functional.dropout, torch.sin, (x,))
+
+    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
+    x = torch.ones(8)
+    torch.manual_seed(0)
+    expected = torch.nn.functional.dropout(x)
+    torch.manual_seed(0)
+    assert torch.equal(compiled(x), expected)
+
+
+@pytest.mark.parametrize("backend", ("aot_eager", "native"))
+def test_a_branch_in_a_checkpoint_and_a_checkpoint_in_a_branch(backend: str) -> None:
+    """Which torch cannot differentiate in eager."""
+
+    def program(x: Any, choose: Callable[..., Any], again: Callable[..., Any]) -> Any:
+        def both(x: Any) -> Any:
+            return choose(x.sum() > 0, lambda: again(torch.exp, x * 2), lambda: x.cos())
+
+        return again(both, x).sum()
+
+    def branch(pred: Any, yes: Any, no: Any) -> Any:
+        return torch.cond(pred, yes, no)
+
+    def block(fn: Any, x: Any) -> Any:
+        return checkpoint(fn, x, use_reentrant=False)
+
+    compiled = pycompiler.compile(lambda x: program(x, branch, block), backend=backend, fullgraph=True)
+    for sign in (1, -1):
+        x, y = (torch.arange(4.0).mul(sign).sub(1).requires_grad_() for _ in range(2))
+        compiled(x).backward()
+        program(y, lambda pred, yes, no: yes() if pred else no(), lambda fn, x: fn(x)).backward()
+        torch.testing.assert_close(x.grad, y.grad)
