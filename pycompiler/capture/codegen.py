@@ -404,7 +404,9 @@ def _replay_container(head: Head, container: Value) -> Code:
     if isinstance(container, Deque):
         filled = head.call(rebuild.fill_deque, target, *[head.load_item(v) for v in container.items])
     elif isinstance(container, List):
-        filled = head.call(rebuild.fill_list, target, *[head.load_item(v) for v in container.items])
+        new = container.appended()
+        fill, items = (rebuild.fill_list, container.items) if new is None else (rebuild.extend_list, new)
+        filled = head.call(fill, target, *[head.load_item(v) for v in items])
     elif isinstance(container, Dict):
         pairs = [c for k, v in container.entries.items() for c in (head.load(k.value), head.load_item(v))]
         filled = head.call(rebuild.fill_dict, target, *pairs)

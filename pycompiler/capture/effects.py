@@ -10,7 +10,7 @@ from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Cell, Place, Value, next_age
-from pycompiler.capture.values.containers import Dict
+from pycompiler.capture.values.containers import Dict, List
 from pycompiler.capture.values.objects import Object
 
 
@@ -65,8 +65,10 @@ class Effects:
         self.allow(container, container.describe())
         if isinstance(container, Dict):
             container.changed = True
-        if container.source is not None:
-            self.containers.setdefault(id(container), container)
+        if container.source is not None and id(container) not in self.containers:
+            self.containers[id(container)] = container
+            if isinstance(container, List):
+                container.before = list(container.items)
 
     def set_attr(self, obj: Any, name: str, value: Value) -> None:
         self.allow(obj, f"{obj.describe()}.{name}")

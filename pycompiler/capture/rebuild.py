@@ -64,6 +64,12 @@ def fill_list(target: Any, *items: Any) -> Any:
     return target
 
 
+def extend_list(target: Any, *items: Any) -> Any:
+    """Append to a list (or subclass): what a finalizer appended meanwhile stays."""
+    list.extend(target, items)
+    return target
+
+
 def fill_deque(target: Any, *items: Any) -> Any:
     """Replace the contents of a deque."""
     target.clear()

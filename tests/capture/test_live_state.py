@@ -366,3 +366,41 @@ def test_a_cell_is_emptied_once():
     compiled = pycompiler.compile(a_cell_emptied_twice, backend="eager")
     for _ in range(2):
         assert compiled(torch.zeros(1), None)[1] == "empty"
+
+
+class Ends:
+    def __init__(self, log):
+        self.log = log
+
+    def __del__(self):
+        self.log.append("end")
+
+
+def emptied(x, log, held):
+    held.clear()
+    log.append("cleared")
+    return x + 1
+
+
+def emptied_after_a_break(x, log, held):
+    y = x + 1
+    pycompiler.graph_break()
+    del held[0]
+    log.append("cleared")
+    log += [len(held)]
+    return y
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", [emptied, emptied_after_a_break])
+def test_what_a_finalizer_appends_stays(program, backend):
+    """The list that it appended to was given the contents that capture had seen."""
+
+    def seen(fn):
+        log = ["before"]
+        fn(torch.zeros(1), log, [Ends(log)])
+        return log
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for _ in range(2):
+        assert seen(compiled) == seen(program)

@@ -97,6 +97,13 @@ class List(Sequence):
     def __init__(self, items: list[Value], cls: type = list) -> None:
         super().__init__(items, cls)
         self.length_before = len(items)  # of an existing list: before the writes of this capture
+        self.before: list[Value] = []  # its elements then, once it is written
+
+    def appended(self) -> list[Value] | None:
+        """What an existing list has more than before, when nothing else of it changed."""
+        n = len(self.before)
+        same = len(self.items) >= n and all(a is b for a, b in zip(self.before, self.items, strict=False))
+        return self.items[n:] if same else None
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         cx.effects.mutate(self)
