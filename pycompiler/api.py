@@ -76,8 +76,6 @@ def compile(
     settings = dict(options or {})
     if ours:
         known.say_unread(mode, settings)
-    if dynamic is True:
-        config.say_once("dynamic=True has no effect: sizes are static, and each new size is a compile, until it does")
     if not isolate_recompiles:
         config.say_once("isolate_recompiles=False has no effect: each compiled callable has a cache of its own")
     guard_filter = settings.pop("guard_filter_fn", None)

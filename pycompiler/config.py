@@ -186,16 +186,13 @@ KNOBS: tuple[Knob, ...] = (
         kept=(),
     ),
     # shapes
-    Knob(
-        "dynamic_shapes", (_B,), True, "allow symbolic sizes at all", env=("TORCHDYNAMO_DYNAMIC_SHAPES",), kept=(False,)
-    ),
+    Knob("dynamic_shapes", (_B,), True, "allow symbolic sizes at all", env=("TORCHDYNAMO_DYNAMIC_SHAPES",)),
     Knob("assume_static_by_default", (_B,), True, "first compile with the sizes seen", kept=(True,)),
     Knob(
         "automatic_dynamic_shapes",
         (_B,),
-        True,
-        "a size that changed becomes symbolic at the next compile",
-        kept=(False,),
+        False,
+        "a size or integer argument that changed becomes symbolic at the next compile",
     ),
     Knob(
         "specialize_int",

@@ -30,8 +30,9 @@ from pycompiler import _native, autograd, backends, background, config
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import SkipFrame
 from pycompiler.capture.builtins import torch_api
-from pycompiler.capture.frame import BreakRecord, Captured, Example, capture_frame
+from pycompiler.capture.frame import BreakRecord, Captured, capture_frame
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
+from pycompiler.capture.sizes import Policy
 from pycompiler.errors import (
     ArgumentError,
     BackendError,
@@ -53,6 +54,8 @@ from pycompiler.ir.interrupts import allowed, deferred
 from pycompiler.ir.names import code_digest, traced_through
 from pycompiler.ir.shared import WhileInside
 from pycompiler.ir.source import Scope
+from pycompiler.ir.source import const as const_source
+from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.texts import drop_text, drop_text_with, forward_of
 from pycompiler.logs import artifact, stage, step
 from pycompiler.progress import compiling, current_name, timed
@@ -160,6 +163,7 @@ class Family:
         default_factory=dict
     )  # digest of such a function's code → loads its entries
     remarks: weakref.WeakKeyDictionary[Any, Remarks] = field(default_factory=weakref.WeakKeyDictionary)  # by entry
+    sizes: dict[types.CodeType, Policy] = field(default_factory=dict)  # which are symbols
 
     def __post_init__(self) -> None:
         _families.add(self)
@@ -168,8 +172,9 @@ class Family:
     def copy(self) -> Family:
         """A family of its own with the same settings."""
         return replace(
-            self, resumes={}, hooked={}, shelf={}, remarks=weakref.WeakKeyDictionary(), members=Members(), listener=None
-        )
+            self, resumes={}, hooked={}, sizes={}, shelf={}, remarks=weakref.WeakKeyDictionary(), members=Members(),
+            listener=None,
+        )  # fmt: skip
 
     def reset(self) -> None:
         """Drop all entries of all members, and the resume functions.  The policy stays."""
@@ -178,6 +183,18 @@ class Family:
         self.resumes.clear()
         self.hooked.clear()
         self.shelf.clear()
+        self.sizes.clear()
+
+    def sizes_of(self, code: types.CodeType) -> Policy:
+        """What is symbolic in captures of `code`."""
+        found = self.sizes.get(code)
+        if found is None:
+            allowed = config.dynamic_shapes and self.dynamic is not False
+            changing = allowed and self.dynamic is None and config.automatic_dynamic_shapes
+            everything = allowed and self.dynamic is True
+            made = Policy(everything=everything, automatic=changing, marked=allowed)
+            found = self.sizes.setdefault(code, made)
+        return found
 
     def set_policy(self, policy: _native.Mode) -> None:
         """What a miss does, in all members, resume functions included: see `_native.CompiledFunction.set_mode`."""
@@ -478,6 +495,22 @@ class OwnKnobs:
 own_knobs = OwnKnobs()
 
 
+NEVER_HOLDS = Guard("equals", const_source(0), 1)
+
+
+def specialise(code: types.CodeType, policy: Policy, captured: Captured, wanted: Specialise) -> None:
+    """The symbols that a stage cannot carry are numbers in later captures of `code`."""
+    assert captured.sizes is not None
+    origins = captured.sizes.origins_of(wanted)
+    if not origins:
+        raise InternalError(f"no symbols of this graph: {wanted}")
+    required = [o for o in origins if o in captured.sizes.required.values()]
+    if required:
+        raise UserError(f"{required[0].number} is marked dynamic, but cannot be: {wanted.why}")
+    policy.specialise(origins)
+    log.info("%s: sizes are numbers again: %s", code.co_qualname, wanted)
+
+
 class UsersError(BaseException):
     """Carries an exception of the user's own code (a backend, a guard filter) out of a compile unchanged."""
 
@@ -536,16 +569,24 @@ class FrameCompiler:
         step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
         with timed("capture and backend"), compiling(place_of(code)), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
              modes_as_before():  # fmt: skip
-            captured = capture_frame(
-                code, function.__globals__, values, fullgraph=self.family.fullgraph, on_break=self.on_break
-            )
-            guards = self.filtered(captured.guards, Scope(values, function.__globals__))
+            policy = self.family.sizes_of(code)
             graph: Callable[..., Any] | None = None
-            if captured.graph is not None:
-                examples = self.example_inputs(captured.examples)
+            while True:
+                captured = capture_frame(
+                    code, function.__globals__, values, fullgraph=self.family.fullgraph, on_break=self.on_break,
+                    policy=policy,
+                )  # fmt: skip
+                guards = self.filtered(captured.guards, Scope(values, function.__globals__))
+                if captured.graph is None:
+                    break
+                examples = self.example_inputs(captured)
                 if self.family.background:
                     return self.compile_later(function, captured, guards, examples)
-                graph = self.compile_graph(captured.graph, examples)
+                try:
+                    graph = self.compile_graph(captured.graph, examples)
+                    break
+                except Specialise as e:
+                    specialise(code, policy, captured, e)
         step(1, "torchdynamo done tracing %s", code.co_name)
         self.record(code, captured, time.perf_counter() - start)
         return self.assemble(function, captured, guards, graph)
@@ -572,6 +613,11 @@ class FrameCompiler:
                     graph = self.compile_graph(captured.graph, examples)
                 except UsersError as e:
                     raise e.error from None
+                except Specialise as e:  # the next call that fits begins anew
+                    specialise(function.__code__, self.family.sizes_of(function.__code__), captured, e)
+                    if (waiting := watched()) is not None:
+                        waiting.become(_native.Entry([NEVER_HOLDS], function, "eager"))
+                    return
                 if global_state() != wanted:
                     raise BackendError("torch's global state changed during the compile")
             examples.clear()
@@ -594,6 +640,7 @@ class FrameCompiler:
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
     ) -> Any:
         """The entry of a captured frame whose graph was compiled; None where the original code does as well."""
+        guards = [*guards, *self.size_guards(captured)]
         entry = self.entry_of(function, captured, guards, graph)
         if entry is not None:
             self.family.remarks[entry] = remarks_of(captured)
@@ -602,6 +649,7 @@ class FrameCompiler:
     def entry_of(
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
     ) -> Any:
+        """See `assemble`."""
         if captured.template is not None:
             if captured.empty:
                 if function.__code__ in self.family.hooked:  # nothing to gain from compiling it
@@ -612,6 +660,21 @@ class FrameCompiler:
         assert captured.code is not None
         code = fill(captured.code, lambda hole: self.held(hole, graph))
         return function_entry(self.family, guards, code, function.__globals__, hook=captured.broke is not None)
+
+    def size_guards(self, captured: Captured) -> list[Guard]:
+        """What is assumed of symbols, after the graph is compiled, which may assume more."""
+        sizes = captured.sizes
+        if sizes is None or (guard := sizes.guard()) is None:
+            return []
+        if (wrong := sizes.specialised()) is not None:
+            origin, relation = wrong
+            where = f" at {relation.place[-1]}" if relation.place else ""
+            raise UserError(
+                f"{origin.number} is marked dynamic, but must be one number: {relation} is assumed{where}\n"
+                "use maybe_mark_dynamic, or a computation that works for all sizes"
+            )
+        sizes.release()
+        return [guard]
 
     def held(self, hole: Hole, graph: Callable[..., Any] | None) -> object:
         """What generated code holds in place of `hole`."""
@@ -648,6 +711,8 @@ class FrameCompiler:
         try:
             with own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
                 made = family.backend(gm, examples, **family.backend_options)
+        except Specialise:
+            raise
         except Exception as e:
             if not family.ours:
                 note = f"raised by backend {family.backend_name!r}, which was called to compile a graph"
@@ -672,13 +737,14 @@ class FrameCompiler:
             return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
         return made if isinstance(made, _native.Plan) else _native.BackendCall(made)
 
-    def example_inputs(self, examples: list[Example]) -> list[torch.Tensor]:
-        """Fakes for our own backends; the caller's tensors for others."""
+    def example_inputs(self, captured: Captured) -> list[Any]:
+        """Fakes for our own backends; the caller's tensors for others; SymInts for both."""
+        examples = captured.examples
         if not self.family.ours:
-            return [e.real for e in examples if e.real is not None]
-        if any(e.fake._version != 0 for e in examples):  # in-place operators have changed the fakes
-            mode = new_fake_mode()
-            return [fake_of(mode, e.real) for e in examples if e.real is not None]
+            return [e.real if isinstance(e.real, torch.Tensor) else e.fake for e in examples]
+        if any(isinstance(e.fake, torch.Tensor) and e.fake._version != 0 for e in examples):  # changed in place
+            mode = new_fake_mode(symbolic=captured.sizes is not None and captured.sizes.symbols is not None)
+            return [fake_of(mode, e.real, e.layout) if isinstance(e.real, torch.Tensor) else e.fake for e in examples]
         return [e.fake for e in examples]
 
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:
@@ -754,6 +820,7 @@ WAYS_OUT = {
     "id_is": "make the object once, outside of the calls",
     "type_is": "pass the same type, or compile a callable for each",
     "truth": "keep the condition constant",
+    "sizes": "avoid branches on sizes, and sizes 0 and 1",
 }
 
 

@@ -16,7 +16,7 @@ mod by_shim;
 mod by_stack;
 mod shared;
 mod shims;
-mod size;
+pub mod size;
 
 use std::borrow::Cow;
 

@@ -21,7 +21,7 @@ import torch
 from pycompiler.capture import operators, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.interpreter import Frame
-from pycompiler.capture.values import exceptions
+from pycompiler.capture.values import exceptions, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
@@ -220,6 +220,9 @@ def _bind_defaults(cx: Capture, fn: Function, bound: dict[str, Value]) -> bool:
 def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a builtin function, a method of a builtin type, or a torch function."""
     cx.direct = False
+    computed = symbolic.call(cx, fn, args) if not kwargs else None
+    if computed is not None:
+        return computed
     handler = _handler(fn)
     if handler is not None:
         try:
@@ -356,6 +359,9 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     """cls(*args, **kwargs)."""
     cx.direct = False
     cls = cls_value.cls
+    computed = symbolic.call(cx, cls, args) if not kwargs else None
+    if computed is not None:
+        return computed
     handler = CONSTRUCTORS.get(cls)
     if handler is not None:
         return handler(cx, args, kwargs)

@@ -28,8 +28,10 @@ from pycompiler.capture.values.containers import UNORDERED, Deque, Dict, DictVie
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque
+from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
 from pycompiler.ir.source import ACCESSORS, Source
+from pycompiler.ir.symbols import is_symbolic
 
 
 def _attribute(name: str) -> Callable[[Any], Code]:
@@ -78,6 +80,8 @@ class Head:
 
     def load(self, value: Value) -> Code:
         """Instructions that push `value`."""
+        if isinstance(value, Symbolic):
+            return self.number(value)
         if isinstance(value, Const):
             return build.load_const(value.value)
         if isinstance(value, Tensor) and value.source is None:
@@ -87,6 +91,23 @@ class Head:
         name = self.temps.get(id(value))
         if name is None:
             name = self.build(value)
+        return build.load_fast(name)
+
+    def number(self, value: Symbolic) -> Code:
+        """Push a number over symbols: computed from where these are read."""
+        name = self.temps.get(id(value))
+        if name is None:
+            if value.source is not None and is_symbolic(value.sym):
+                return self.load_source(value.source)
+            if not is_symbolic(value.sym) or isinstance(value.sym, torch.SymBool):
+                return build.load_const(value.value)
+            number = value.sym.node.value
+            names = tuple(sorted(number.symbols))
+            loads = [self.load_source(self.cx.sizes.source_of(n)) for n in names]
+            name = self.temp()
+            self.store(self.call(rebuild.compute, build.load_const(number), build.load_const(names), *loads), name)
+            self.temps[id(value)] = name
+            self.keep.append(value)
         return build.load_fast(name)
 
     def output(self, tensor: Tensor) -> str:
@@ -430,6 +451,8 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
     value = head.cx.realize(value)
     if isinstance(value, InstanceDict) or id(value) in seen:
         return None
+    if isinstance(value, Symbolic) and is_symbolic(value.sym) and not isinstance(value.sym, torch.SymBool):
+        return None if value.source is None else ("source", value.source)
     if isinstance(value, (List, Dict)) and value.source is None:
         seen.add(id(value))
     if isinstance(value, Const):

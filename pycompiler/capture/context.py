@@ -21,6 +21,7 @@ from pycompiler.capture import calls, rebuild, wrap
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
 from pycompiler.capture.graph import GraphBuilder
+from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.attributes import class_attribute, lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
@@ -30,11 +31,13 @@ from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, Lis
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import new_fake_mode
 from pycompiler.ir.guards import Guard, UserFrame, global_state
 from pycompiler.ir.source import GLOBALS, Source
 from pycompiler.ir.source import const as const_source
+from pycompiler.ir.symbols import Specialise, Symbols
 
 BUDGET = 400_000
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
@@ -45,9 +48,12 @@ SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 class Capture:
     """State of one frame's capture."""
 
-    def __init__(self, root_globals: dict[str, Any]) -> None:
+    def __init__(self, root_globals: dict[str, Any], policy: Policy, *, symbolic: bool = False) -> None:
         self.root_globals = root_globals
-        self.fake_mode = new_fake_mode()
+        self.sizes = Sizes(policy, Symbols() if symbolic else None)
+        if self.sizes.symbols is not None:
+            self.sizes.symbols.place = lambda: self.user_stack
+        self.fake_mode = new_fake_mode(symbolic=symbolic)
         self.graph = GraphBuilder(self, self.fake_mode)
         self.effects = Effects()
         self.guards: dict[tuple[Any, ...], Guard] = {}
@@ -178,7 +184,7 @@ class Capture:
                 self.looks_at_hashes(a)
         try:
             return fn(*args, **kwargs)
-        except (Break, Raised):
+        except (Break, Raised, Specialise):
             raise
         except Exception as e:
             self.throw(type(e), *e.args)
@@ -249,7 +255,7 @@ class Capture:
         return UserKey(self, value, hash(self.call(method, [], {}).const()))
 
     def is_none(self, value: Value) -> bool:
-        return isinstance(value, Const) and value.value is None
+        return isinstance(value, Const) and not isinstance(value, Symbolic) and value.value is None
 
     def snapshot(self, value: Value) -> Any:
         """The real value of a constant, or of a container of constants, for a function that only reads it."""
@@ -306,6 +312,8 @@ class Capture:
             return True
         a, b = self.realize(a), self.realize(b)
         if isinstance(a, Const) and isinstance(b, Const):
+            if (isinstance(a, Symbolic) or isinstance(b, Symbolic)) and a.python_type() is not b.python_type():
+                return False
             if a.value is b.value:
                 return True
             return type(a.value) is type(b.value) and isinstance(a.value, LITERALS) and a.identity() == b.identity()
@@ -465,7 +473,7 @@ class Capture:
 
     def container_iterator(self, value: Value, *, backwards: bool = False) -> Iter:
         """iter(container) or reversed(container), which generated code makes again and advances."""
-        if backwards and value.is_const() and type(value.const()) is range:  # which may be long
+        if backwards and value.is_const() and value.python_type() is range:  # which may be long
             return self.container_iterator(Const(value.const()[::-1]))
         kind = iterator_class(value, backwards=backwards)
         held = value.mapping if isinstance(value, DictView) else getattr(value, "storage", None) or value

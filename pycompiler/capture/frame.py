@@ -41,14 +41,20 @@ from pycompiler.capture.context import Capture
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Resume
+from pycompiler.capture.sizes import NeedsSymbols, Policy, Sizes
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
 from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
+from pycompiler.ir.fake import Layout
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.shared import WhileInside
 from pycompiler.ir.source import Source, local
+from pycompiler.ir.symbols import Specialise
+from pycompiler.logs import stage
+
+log = stage("dynamo")
 
 STACK_NEEDED = 5000
 
@@ -67,8 +73,9 @@ class BreakRecord:
 class Example:
     """An input of a graph during its capture: the caller's tensor and the fake one that stands for it."""
 
-    real: torch.Tensor | None
-    fake: torch.Tensor
+    real: Any  # a tensor, or the int that is read at a size's source
+    fake: Any  # a fake tensor, or a SymInt
+    layout: Layout | None = None  # symbolic sizes and strides
 
 
 @dataclass
@@ -88,6 +95,7 @@ class Captured:
     inlined: set[types.CodeType] = field(default_factory=set)
     process: tuple[str, ...] = ()  # why it means nothing in another process
     abstract: tuple[tuple[type, type, bool], ...] = ()  # (class, abstract class, whether it was one)
+    sizes: Sizes | None = None  # symbols, and what is assumed of them: more may be while the graph is compiled
 
 
 class _AtBreak(Exception):
@@ -101,6 +109,7 @@ def capture_frame(
     *,
     fullgraph: bool = False,
     on_break: Callable[[BreakRecord], None] | None = None,
+    policy: Policy | None = None,
 ) -> Captured:
     """Capture the frame of `code` with the locals array `values` (by name, cells as cells) and globals `namespace`."""
     reason = skip.why_frame_skipped(code)
@@ -108,7 +117,7 @@ def capture_frame(
         reason = "it runs inside of a torch.func transform"
     if reason is not None:
         raise SkipFrame(reason)
-    session = _Session(code, namespace, values)
+    session = _Session(code, namespace, values, policy or Policy())
     state = torch_api.read_state()
     try:
         with DEEP_STACK:
@@ -124,8 +133,10 @@ DEEP_STACK = WhileInside(sys.getrecursionlimit, sys.setrecursionlimit, lambda be
 class _Session:
     """One capture with its retries."""
 
-    def __init__(self, code: types.CodeType, namespace: dict[str, Any], values: dict[str, Any]) -> None:
+    def __init__(self, code: types.CodeType, namespace: dict[str, Any], values: dict[str, Any], policy: Policy) -> None:
         self.code = code
+        self.policy = policy
+        self.symbolic = policy.symbolic
         self.namespace = namespace
         self.values = values
         self.layout = FrameLayout.of(code)
@@ -151,6 +162,13 @@ class _Session:
                         raise SkipFrame(f"a break while its locals are restored: {record.reason}") from None
                     return self.finish_break(cx, cx.stopped, record)
                 return self.finish_return(cx, frame, result)
+            except NeedsSymbols:
+                self.symbolic = True
+                continue
+            except Specialise as e:
+                self.policy.specialise(cx.sizes.origins_of(e))
+                log.info("%s: sizes are numbers again: %s", self.code.co_qualname, e)
+                continue
             except Break as b:
                 record = BreakRecord(b.kind, b.reason, b.hint, b.stack or (frame.user_frame(),))
                 stop = breaking_frame(b.frames or (frame,)).begin if b.step is None else b.step
@@ -168,7 +186,7 @@ class _Session:
                 raise SkipFrame(record.reason)
 
     def start(self, stop: int | None) -> tuple[Capture, Frame]:
-        cx = Capture(self.namespace)
+        cx = Capture(self.namespace, self.policy, symbolic=self.symbolic)
         cx.stop_at = stop
         cx.stopper = _AtBreak
         values: dict[str, Value] = {}
@@ -385,8 +403,8 @@ class _Session:
         if has_graph:
             gm = cx.graph.finish(head.outputs)
             inputs = [t.source for t in cx.graph.used if t.source is not None]
-            examples = [Example(t.real, t.fake) for t in cx.graph.used]
-        result = Captured(list(cx.guards.values()), gm, inputs, examples, inlined=cx.inlined)
+            examples = [Example(t.real, t.fake, t.layout) for t in cx.graph.used]
+        result = Captured(list(cx.guards.values()), gm, inputs, examples, inlined=cx.inlined, sizes=cx.sizes)
         result.process = tuple(cx.process)
         result.abstract = tuple((cls, base, answer) for (cls, base), answer in cx.abstract.items())
         result.op_count = cx.graph.op_count() if gm is not None else 0

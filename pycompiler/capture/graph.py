@@ -10,6 +10,7 @@ import enum
 import itertools
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,15 +27,30 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
+from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.fake import fake_of
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.fake import Layout, fake_of
+from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
 from pycompiler.ir.strides import Asker, layouts
+from pycompiler.ir.symbols import Specialise, expr_of, is_symbolic
 
 INPLACE_FUNCTIONS = (
     operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
     operator.imatmul, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.setitem,
 )  # fmt: skip
+
+
+@dataclass
+class Input:
+    """A placeholder: where its value is, what it is in this call (a tensor or an int), and what stands for it."""
+
+    node: fx.Node
+    source: Source | None
+    real: Any
+    fake: Any
+    layout: Layout | None = None
 
 
 class GraphBuilder:
@@ -51,27 +67,43 @@ class GraphBuilder:
         self._names: set[str] = set()
         self._last_input: fx.Node | None = None
         self.versions: dict[int, int] = {}
-        self.used: list[Tensor] = []  # inputs of the finished graph
+        self.placeholders: dict[fx.Node, Input] = {}
+        self.numbers = SizeNodes(self.graph, self._symbol)
+        self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
+        self.used: list[Input] = []  # inputs of the finished graph
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
 
     # inputs ---------------------------------------------------------------------------------------------------
-    def add_input(self, real: torch.Tensor, source: Source) -> Tensor:
+    def add_input(self, real: torch.Tensor, source: Source, layout: Layout | None = None) -> Tensor:
         """A placeholder for an existing tensor; placeholders come first, in order of first use."""
-        fake = fake_of(self.fake_mode, real)
+        fake = fake_of(self.fake_mode, real, layout)
+        node = self._read(source, real, fake)
+        self.placeholders[node].layout = layout
+        value = Tensor(node, fake, real)
+        value.source = source
+        self.inputs.append(value)
+        self.by_fake[id(fake)] = value
+        self.versions[len(self.inputs) - 1] = fake._version
+        return value
+
+    def _symbol(self, name: str) -> fx.Node:
+        """A placeholder for a size, or an integer argument."""
+        sizes = self.cx.sizes
+        expr = Expr.sym(name)
+        return self._read(sizes.source_of(name), sizes.symbols.hint(expr), sizes.symbols.int(expr))
+
+    def _read(self, source: Source, real: Any, fake: Any) -> fx.Node:
+        """A placeholder for what is at `source`."""
         anchor = self._last_input
         ctx = self.graph.inserting_after(anchor) if anchor is not None else self.graph.inserting_before(self._first())
         with ctx:
             node = self.graph.placeholder(self._fresh(source))
         self._last_input = node
-        value = Tensor(node, fake, real)
-        value.source = source
         node.meta["example_value"] = fake
         node.meta["source"] = source
-        self.inputs.append(value)
-        self.by_fake[id(fake)] = value
-        self.versions[len(self.inputs) - 1] = fake._version
-        return value
+        self.placeholders[node] = Input(node, source, real, fake)
+        return node
 
     def _first(self) -> fx.Node:
         return next(iter(self.graph.nodes), self.graph._root)
@@ -147,9 +179,10 @@ class GraphBuilder:
             raise Break("dynamic-output-shape", f"{_name(target)}") from e
         except UnsupportedOperatorException as e:
             raise Break("operator-failed", f"{_name(target)}: no shape function ({e})") from e
-        except (Break, KeyboardInterrupt):
+        except (Break, KeyboardInterrupt, Specialise):
             raise
         except Exception as e:
+            self._specialise(fakes, kfakes, e)
             if isinstance(_first_cause(e), DataDependentOutputException):
                 raise Break("data-dependent-value", f"{_name(target)}") from e
             raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
@@ -179,6 +212,21 @@ class GraphBuilder:
         if value.node.graph is not self.graph:
             raise Break("inner-graph", f"{value.describe()} outlives the function that made it")
         return value.node
+
+    def _specialise(self, args: Any, kwargs: Any, error: Exception) -> None:
+        """What fails for symbolic sizes is captured again with numbers."""
+        sizes = self.cx.sizes
+        if sizes.symbols is None:
+            return
+        given: list[Any] = []
+        fx.node.map_aggregate(
+            (args, kwargs), lambda a: given.extend([*a.shape] if isinstance(a, torch.Tensor) else [a])
+        )
+        names = sorted(
+            frozenset().union(*(n.node.value.symbols for n in given if is_symbolic(n) and not n.node.is_bool()))
+        )
+        if names:
+            raise Specialise(names, f"{type(error).__name__}: {error}") from error
 
     def _counts(self) -> tuple[int, ...]:
         """How many operators have been dispatched: with effects, that write, that happen once, that are not ordinary."""
@@ -224,9 +272,15 @@ class GraphBuilder:
         value = self.cx.realize(value)
         if isinstance(value, Tensor):
             return self.node_of(value)
+        if isinstance(value, Symbolic):
+            return self.number(value)
         if isinstance(value, Const):
             return _plain_constant(value.value)
         return value_to_arg(self, value)
+
+    def number(self, value: Symbolic) -> Any:
+        """The node of a number over symbols."""
+        return self.numbers.argument(value.sym)
 
     def constant_tensor(self, real: torch.Tensor) -> Tensor:
         """A tensor made during capture from constants (a baked attribute of the graph)."""
@@ -244,6 +298,7 @@ class GraphBuilder:
         """The graph returning a tuple of `outputs`; dead calls are removed unless they mutate."""
         self.graph.output(tuple(self.node_of(t) for t in outputs))
         remove_dead(self.graph)
+        self._name_sizes()
         self.used = self._prune_inputs()
         module = fx.GraphModule(self.attributes, self.graph, class_name="CapturedGraph")
         return module
@@ -258,14 +313,22 @@ class GraphBuilder:
             for n in self.graph.nodes if n.op in ("call_function", "call_method")
         )  # fmt: skip
 
-    def _prune_inputs(self) -> list[Tensor]:
-        """Erase placeholders that nothing uses; the tensors of those left, in order."""
-        kept = []
+    def _name_sizes(self) -> None:
+        """Each symbol in the sizes and strides of an input is one as well: what is made of the graph may need it."""
         for value in self.inputs:
-            if value.node.users:
-                kept.append(value)
+            if value.node.users and value.fake._has_symbolic_sizes_strides:
+                for n in (*value.fake.shape, *value.fake.stride()):
+                    for name in expr_of(n).symbols if is_symbolic(n) else ():
+                        self.named.add(self.numbers.argument(self.cx.sizes.symbols.int(Expr.sym(name))))
+
+    def _prune_inputs(self) -> list[Input]:
+        """Erase placeholders that nothing uses; those left, in order."""
+        kept = []
+        for node in [n for n in self.graph.nodes if n.op == "placeholder"]:
+            if node.users or node in self.named:
+                kept.append(self.placeholders[node])
             else:
-                self.graph.erase_node(value.node)
+                self.graph.erase_node(node)
         return kept
 
     def mutated_inputs(self) -> list[int]:

@@ -23,6 +23,7 @@ from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, Lis
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.symbolic import Symbolic, compute
 from pycompiler.capture.values.tensor import Tensor
 
 # Differences between versions that the handlers need, by name.
@@ -95,7 +96,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return cx.graph.call_function(fn, [left, right], {})
     told = INPLACE[op][0] if inplace else fn  # whose errors tell the operator
     if isinstance(left, Const) and isinstance(right, Const):
-        return cx.evaluate(told, left.value, right.value)
+        return _of_symbols(cx, fn, left, right) or cx.evaluate(told, left.value, right.value)
     if inplace:
         found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
         if found is not None:
@@ -115,6 +116,11 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
         return printf(cx, left.value, right)
     return _unsupported(cx, op, told, left, right)
+
+
+def _of_symbols(cx: Capture, fn: Callable[..., Any], *values: Value) -> Value | None:
+    """An operator of numbers of which one is symbolic; None where it is none, or must be a number for it."""
+    return compute(cx, fn, values) if any(isinstance(v, Symbolic) for v in values) else None
 
 
 def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str) -> bool:
@@ -349,7 +355,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         for v in (left, right):
             if not isinstance(v, Tensor) and not (
-                isinstance(v, Const) and isinstance(v.value, (int, float, complex, bool))
+                isinstance(v, Const) and issubclass(v.python_type(), (int, float, complex, bool))
             ):
                 if op in ("==", "!=") and not isinstance(v, Object):
                     return Const(op == "!=")
@@ -360,7 +366,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
             right.assume(cx, COMPARE[op][2])
         return cx.graph.call_function(fn, [left, right], {})
     if isinstance(left, Const) and isinstance(right, Const):
-        return cx.evaluate(fn, left.value, right.value)
+        return _of_symbols(cx, fn, left, right) or cx.evaluate(fn, left.value, right.value)
     found = _compare_special(cx, op, left, right)
     if found is not None:
         return found
@@ -448,7 +454,7 @@ def _compares_natively(cx: Capture, cls: type) -> bool:
 def unary(cx: Capture, op: str, value: Value) -> Value:
     fn, special = UNARY[op]
     if isinstance(value, Const):
-        return cx.evaluate(fn, value.value)
+        return _of_symbols(cx, fn, value) or cx.evaluate(fn, value.value)
     if isinstance(value, Tensor):
         value.assume(cx, special)
         return cx.graph.call_function(fn, [value], {})

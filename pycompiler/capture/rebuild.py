@@ -12,6 +12,11 @@ from typing import Any
 from pycompiler import _native
 
 
+def compute(number: Any, names: tuple[str, ...], *values: int) -> Any:
+    """A size or a float computed from sizes: `number` is an Expr or a Real over `names`."""
+    return number.eval(dict(zip(names, values, strict=True)))
+
+
 def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     """An instance without running Python-level `__new__` and `__init__`; `args` are an exception's."""
     base: Any = next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))  # the most derived class written in C

@@ -23,7 +23,9 @@ from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.graph import GraphBuilder, remove_dead
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers import Dict, List, Tuple
+from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.fake import Layout
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.source import Source
 
@@ -48,8 +50,8 @@ class Tracer(GraphBuilder):
         self.by_fake[id(fake)] = value
         return value
 
-    def add_input(self, real: torch.Tensor, source: Source) -> Tensor:
-        return self.outer.add_input(real, source)
+    def add_input(self, real: torch.Tensor, source: Source, layout: Layout | None = None) -> Tensor:
+        return self.outer.add_input(real, source, layout)
 
     def constant_tensor(self, real: torch.Tensor) -> Tensor:
         return self.outer.constant_tensor(real)
@@ -66,6 +68,10 @@ class Tracer(GraphBuilder):
             node = self._lift[value.node] = self._placeholder(f"lifted_{len(self._lift)}", value.fake)
             self._lifted[node] = value
         return node
+
+    def number(self, value: Symbolic) -> int | float | bool:
+        """Inside, sizes are numbers."""
+        return value.value  # type: ignore[no-any-return]
 
     def _placeholder(self, name: str, fake: torch.Tensor) -> fx.Node:
         anchor = self._last_input
@@ -93,15 +99,14 @@ class Tracer(GraphBuilder):
         if lifted is not None:
             self._take(lifted)
         else:
-            self._prune_inputs()
+            self._prune_lifted()
         return fx.GraphModule(self.attributes, self.graph, class_name="InnerGraph"), list(self._lifted.values())
 
-    def _prune_inputs(self) -> list[Tensor]:
+    def _prune_lifted(self) -> None:
         """Erase placeholders of lifted tensors that nothing uses."""
         for node in [n for n in self._lifted if not n.users]:
             self.graph.erase_node(node)
             del self._lifted[node]
-        return list(self._lifted.values())
 
     def _take(self, lifted: list[Tensor]) -> None:
         """Let the placeholders be those of `lifted`, in order."""

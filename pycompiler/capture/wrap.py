@@ -26,10 +26,13 @@ from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, Key, List, Set, Tuple, known_hash
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference
+from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
+from pycompiler.ir.expr import Expr
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
+from pycompiler.ir.symbols import expr_of
 
 Wrapper = Callable[[Capture, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
@@ -48,6 +51,10 @@ def wraps(*types_: type) -> Callable[[Wrapper], Wrapper]:
 
 @wraps(*LITERALS, torch.device, torch.Size, range, slice)
 def _literal(cx: Capture, real: Any, source: Source) -> Value:
+    if type(real) is int:
+        symbol = cx.sizes.integer(real, source)
+        if symbol is not None:
+            return make_number(symbol)
     cx.guard("equals", source, real)
     return Tuple([Const(v) for v in real], torch.Size) if isinstance(real, torch.Size) else Const(real)
 
@@ -197,8 +204,9 @@ def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
         raise Break("unsupported-type", f"{real.layout} tensor" if not real.is_quantized else "quantized tensor")
     if real.requires_grad and not _has_history(real):
         raise Break("unsupported-type", "one of several views, of memory that was written under no_grad")
-    cx.guard("tensor", source, TensorSpec.of(real))
-    return cx.graph.add_input(real, source)
+    layout = cx.sizes.layout(real, source)
+    cx.guard("tensor", source, TensorSpec.of(real) if layout is None else TensorSpec.of(real).opened(*layout))
+    return cx.graph.add_input(real, source, layout)
 
 
 def _has_history(real: torch.Tensor) -> bool:
@@ -266,7 +274,7 @@ def wrap(cx: Capture, real: Any, source: Source) -> Value:
     else:
         wrapper = WRAPPERS.get(cls) if type(cls) is type else None  # a metaclass may not hash
         value = wrapper(cx, real, source) if wrapper else wrap_object(cx, real, source)
-    if isinstance(value, Const) and value.value is real:
+    if isinstance(value, Const) and not isinstance(value, Symbolic) and value.value is real:
         return value
     if value.source is None:
         value.source = source
@@ -297,8 +305,20 @@ def make(cx: Capture, real: Any) -> Value:
         return Dict({Key(cx, make(cx, k)): make(cx, v) for k, v in real.items()})
     if type(real) in (set, frozenset):
         return Set({Key(cx, make(cx, v)): make(cx, v) for v in real}, type(real), shadow=_shadow(real))
+    if type(real) in NUMBERS:
+        return _number(cx, real)
     if isinstance(real, (range, slice, torch.finfo, torch.iinfo)):
         return Const(real)
     if isinstance(real, tuple) and not instance_dict(real):
         return Tuple([make(cx, v) for v in real], type(real))
     return cx.wrap(real, const_source(real))
+
+
+def _number(cx: Capture, real: Any) -> Value:
+    """A symbolic number; one that is a single symbol is loaded from where that symbol is read."""
+    value = make_number(real)
+    if isinstance(value, Symbolic) and isinstance(real, torch.SymInt):
+        names = expr_of(real).symbols
+        if len(names) == 1 and expr_of(real) == Expr.sym(*names):
+            value.source = cx.sizes.source_of(*names)
+    return value

@@ -26,6 +26,7 @@ from torch.utils._mode_utils import no_dispatch
 from pycompiler.ir.effects import divides, noted
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.propagate import counted, laid_out, short_path
+from pycompiler.ir.today import Today
 
 PEER = "torch._dynamo"
 
@@ -62,7 +63,7 @@ def _import(name: str, *args: Any, **kwargs: Any) -> Any:
 _VIEW = _TorchView()
 
 
-_COUNTERS = {"effects": 0, "writes": 0, "once": 0, "others": 0, "nested": 0, "asks": False}
+_COUNTERS = {"effects": 0, "writes": 0, "once": 0, "others": 0, "nested": 0, "asks": False, "symbolic": False}
 
 
 @functools.cache
@@ -104,7 +105,11 @@ def _dispatch(
         if n:
             setattr(mode, name, getattr(mode, name) + 1)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
-        check_types(func, args, kwargs)
+        if mode.symbolic:  # type: ignore[attr-defined]
+            today = Today()
+            check_types(func, today.of(args), today.of(kwargs))
+        else:
+            check_types(func, args, kwargs)
     args = counted(func, args)
     out = short_path(mode, func, args, kwargs)
     if out is None:
@@ -177,6 +182,7 @@ def _symbolic(plain: type[FakeTensorMode]) -> type[FakeTensorMode]:
         "__enter__": enter,
         "__exit__": leave,
         "guards": [],
+        "symbolic": True,
         "cache_enabled": property(lambda _: False, lambda *_: None),
     }
     return type(f"Symbolic{plain.__name__}", (plain,), methods)

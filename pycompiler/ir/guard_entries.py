@@ -21,6 +21,7 @@ TORCH_TYPES = {
     "length": "SEQUENCE_LENGTH", "dict_keys": "DICT_KEYS_MATCH", "dict_contains": "DICT_CONTAINS",
     "dict_absent": "DICT_CONTAINS", "instance_absent": "NOT_PRESENT_IN_GENERIC_DICT", "truth": "BOOL_MATCH",
     "global_state": "GLOBAL_STATE", "no_alias": "DUPLICATE_INPUT", "same_object": "DUPLICATE_INPUT",
+    "sizes": "SHAPE_ENV",
 }  # fmt: skip
 ABSENT = object()
 

@@ -14,7 +14,7 @@ import os
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -79,6 +79,11 @@ class TensorSpec:
             tuple(t.size()),
             tuple(t.stride()) if t.layout is torch.strided else (),
         )
+
+    def opened(self, sizes: Sequence[Any], strides: Sequence[Any]) -> TensorSpec:
+        """The same, of which symbolic sizes and strides are not compared."""
+        known = [tuple(n if type(n) is int else None for n in numbers) for numbers in (sizes, strides)]
+        return replace(self, sizes=known[0], strides=known[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +282,7 @@ def _plain(value: Any, _: Any) -> str:
 #   no_alias: value at source and at each of `others` are pairwise distinct objects (used for tensors)
 #   same_object: value at source is the very object at others[0]
 #   cell_empty: the cell has no contents (source: the cell)
+#   sizes: a `size_checks.SizeChecks` over the sizes, strides and integers at source and `others`
 GUARD_KINDS: dict[str, Kind] = {
     "type_is": Kind(
         lambda v, a: type(v) is a,
@@ -341,9 +347,14 @@ GUARD_KINDS: dict[str, Kind] = {
         lambda g: f"{g.source} is {g.others[0]}",
         lambda vs, a: "two different objects",
     ),
+    "sizes": Kind(
+        lambda vs, a: a.holds(vs),
+        lambda g: g.arg.show((g.source, *g.others)),
+        lambda vs, a: a.seen(vs),
+    ),
 }
 
-RELATIONAL = ("no_alias", "same_object")
+RELATIONAL = ("no_alias", "same_object", "sizes")
 
 
 def holds(guard: Guard, scope: Scope) -> bool:

@@ -165,6 +165,8 @@ ACCESSORS: dict[str, Accessor] = {
     "method_self": Accessor(lambda v, _: v.__self__, lambda b, a: f"{b}.__self__"),
     "method_func": Accessor(lambda v, _: v.__func__, lambda b, a: f"{b}.__func__"),
     "grad": Accessor(lambda v, _: v.grad, lambda b, a: f"{b}.grad"),
+    "size": Accessor(lambda v, d: v.size(d), lambda b, a: f"{b}.size({a})"),
+    "stride": Accessor(lambda v, d: v.stride(d), lambda b, a: f"{b}.stride({a})"),
 }
 
 

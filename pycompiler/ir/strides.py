@@ -25,6 +25,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.ir.kernels import memory_of, tensors_of
+from pycompiler.ir.symbols import Symbols, expr_of
+from pycompiler.ir.today import Today, symbols_in
 
 # Elements that an argument spans, or a result: kernels answer in little time.
 _LARGE = {"cpu": 1 << 16, "cuda": 1 << 20}
@@ -62,6 +64,10 @@ class Asker:
         loaded only to be asked.
         """
         given, results = list(tensors_of((args, kwargs))), list(tensors_of(out))
+        symbols = next(filter(None, map(symbols_in, (*given, *results))), None)
+        if symbols is not None:
+            self._lay_symbolic(symbols, target, run, args, kwargs, results, _fresh(given, results), ordinary=ordinary)
+            return
         if not results or not given or not _in_doubt(given, results, ordinary) or not _may_run(target, given, results):
             return
         fresh = _fresh(given, results)
@@ -78,6 +84,21 @@ class Asker:
             for t, is_fresh, (_, strides) in zip(results, fresh, answer, strict=True):
                 if is_fresh and t.stride() != strides:
                     _restride(t, strides)
+
+    def _lay_symbolic(
+        self, symbols: Symbols, target: Any, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
+        results: Sequence[torch.Tensor], fresh: Sequence[bool], *, ordinary: bool,
+    ) -> None:  # fmt: skip
+        """The same for today's sizes; where shape functions are wrong about them, the sizes are numbers from now on."""
+        today = Today()
+        twins = [today.twin(t) for t in results]
+        before = [t.stride() for t in twins]
+        self.lay(target, run, today.of(args), today.of(kwargs), twins, ordinary=ordinary)
+        for t, twin, is_fresh, strides in zip(results, twins, fresh, before, strict=True):
+            if is_fresh and twin.stride() != strides:
+                for n in (*t.shape, *t.stride()):
+                    symbols.pin(expr_of(n))
+                _restride(t, twin.stride())
 
 
 def layouts(out: Any) -> list[Strides]:

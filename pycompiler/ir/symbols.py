@@ -33,12 +33,15 @@ from pycompiler.ir.symbolic_node import HOLDS, Env, SymbolicNode, Truth, product
 _NOT = {"==": "!=", "!=": "=="}
 
 
+LIMIT = 2**63 - 1
+
+
 class Specialise(Exception):
-    """A stage needs `names` to be numbers: the frame is captured again with these symbols static."""
+    """A stage needs `names` (none: all symbols) to be numbers: the frame is captured again with these symbols static."""
 
     def __init__(self, names: Iterable[str], why: str) -> None:
         self.names, self.why = tuple(names), why
-        super().__init__(f"{', '.join(self.names)} must be known: {why}")
+        super().__init__(f"{', '.join(self.names) or 'all symbols'} must be known: {why}")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,12 @@ class Relation:
             term = product(mono) * c
             left, right = (left + term, right) if c > 0 else (left, right - term)
         return f"{left} {self.kind} {right}"
+
+
+_LESS: dict[str, Callable[[Expr, Expr], tuple[str, Expr]]] = {
+    "==": lambda a, b: ("==", a - b), "!=": lambda a, b: ("!=", a - b), ">=": lambda a, b: (">=", a - b),
+    "<=": lambda a, b: (">=", b - a), ">": lambda a, b: (">=", a - b - 1), "<": lambda a, b: (">=", b - a - 1),
+}  # fmt: skip
 
 
 class Symbols:
@@ -84,7 +93,8 @@ class Symbols:
         if name in self.hints or low < 0 or hint < low or (high is not None and hint > high):
             raise ValueError(f"no symbol {name} of {hint} from {low} to {high}")
         self.hints[name] = hint
-        self.facts[name] = self.ranges[name] = (low, high)
+        self.ranges[name] = (low, high)
+        self.facts[name] = (low, LIMIT if high is None else high)
         return self._symint(Expr.sym(name))
 
     def int(self, expr: Expr | builtins.int) -> torch.SymInt | builtins.int:
@@ -142,9 +152,13 @@ class Symbols:
                 return True
             if high is not None and high < 0:
                 return False
-        elif (low is not None and low > 0) or (high is not None and high < 0):
+            return self._known.get((kind, expr))
+        if (low is not None and low > 0) or (high is not None and high < 0):
             return kind == "!="
-        return self._known.get((kind, expr))
+        found = self._known.get((kind, expr))
+        if found is None and (self.known(">=", expr - 1) or self.known(">=", -expr - 1)):
+            return kind == "!="
+        return found
 
     def decide(self, kind: str, expr: Expr) -> bool:
         """Whether `expr kind 0`: what facts do not tell is as it is today, and assumed."""
@@ -224,9 +238,19 @@ class Symbols:
                 return self._without_division(rest + b if c == 1 else rest + k - 1 - b)
         return expr
 
+    def settle(self, a: Expr, op: str, b: Expr) -> bool:
+        """`a op b`, op one of ==, !=, <, <=, >, >=."""
+        return self.decide(*_LESS[op](a, b))
+
+    def freeze(self) -> None:
+        """The guards are made: what facts and assumptions do not settle raises `Specialise` from now on."""
+        self.is_settled = True
+        self.place = tuple
+
     def _assume(self, kind: str, expr: Expr) -> None:
         if self.is_settled:
-            raise Specialise(sorted(expr.symbols), f"{expr} {kind} 0 would be assumed after the guards are made")
+            relation = Relation(kind, expr)
+            raise Specialise(sorted(expr.symbols), f"{relation} would be assumed after the guards are made")
         normal = self._normal(kind, self.resolve(expr))
         assert normal is not None
         self.relations.append(Relation(kind, normal, self.place()))

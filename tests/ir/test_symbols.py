@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import fake_of, new_fake_mode
-from pycompiler.ir.symbols import Relation, Symbols, expr_of, hint_of, is_symbolic, symbols_of
+from pycompiler.ir.symbols import Relation, Specialise, Symbols, expr_of, hint_of, is_symbolic, symbols_of
 
 
 def texts(symbols):
@@ -34,6 +34,7 @@ def test_facts_settle_comparisons_without_an_assumption():
     assert s > 1 and s != 0 and s != 1 and b <= 64 and s * b >= 4 and (s + b) // 2 >= 2
     assert s - s // 2 >= 0 and s * b != b - b and not s * b == 3
     assert s * b == b * s and s + b > s
+    assert s <= 2**63 - 1 and not s > 2**63 - 1 and s != s // 2 and s // 2 < s
     assert texts(symbols) == []
     assert [str(r) for r in symbols.declared()] == ["s0 >= 2", "s1 >= 2", "64 >= s1"]
 
@@ -95,6 +96,19 @@ def test_a_relation_prints_without_negative_terms():
     a, b = Expr.sym("a"), Expr.sym("b")
     assert str(Relation(">=", 3 * a - b - 7)) == "3*a >= b + 7"
     assert str(Relation("!=", a // 2 - 1)) == "((a) // (2)) != 1"
+
+
+def test_after_the_guards_are_made_nothing_is_assumed():
+    symbols = Symbols()
+    s, b = symbols.new(8), symbols.new(4)
+    assert symbols.settle(expr_of(s), ">", expr_of(b)) and not symbols.settle(expr_of(s), "<=", Expr.of(5))
+    symbols.freeze()
+    assert s > b and s >= 2 and s > 5
+    with pytest.raises(Specialise, match="s0 must be known: s0 >= 7 would be assumed"):
+        bool(s > 6)
+    with pytest.raises(Specialise):
+        int(b)
+    assert texts(symbols) == ["s0 >= s1 + 1", "s0 >= 6"]
 
 
 OPERATIONS = (

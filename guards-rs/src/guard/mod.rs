@@ -20,6 +20,7 @@ mod no_alias;
 pub mod plain_state;
 mod same_object;
 mod set_equals;
+mod sizes;
 pub mod source;
 mod tensor;
 pub mod tree;
@@ -57,11 +58,16 @@ pub trait Kind: Sized {
 
 /// A check over several recorded values.
 pub trait Relation: Sized {
-    fn build(arg: Obj) -> Res<Self>;
+    /// It looks into the values: evaluated in every check, over all of them in order.
+    const REREADS: bool = false;
+
+    fn build(arg: Obj, cx: &mut Build) -> Res<Self>;
     fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool;
 
     /// For the fast path: it held for the objects at `pinned` (ascending) and others; does it for them and `late`?
-    fn holds_beside(&self, pinned: &[usize], late: &[Obj]) -> bool;
+    fn holds_beside(&self, _pinned: &[usize], _late: &[Obj]) -> bool {
+        false
+    }
 }
 
 /// Objects that the checks compare with; the owner of the tree keeps them alive and shows them to the collector.
@@ -221,11 +227,15 @@ macro_rules! kinds {
         pub enum Relational { $($rvariant($rpath)),* }
 
         impl Relational {
-            pub fn build(kind: &str, arg: Obj) -> Option<Res<Relational>> {
+            pub fn build(kind: &str, arg: Obj, cx: &mut Build) -> Option<Res<Relational>> {
                 match kind {
-                    $($rname => Some(<$rpath as Relation>::build(arg).map(Relational::$rvariant)),)*
+                    $($rname => Some(<$rpath as Relation>::build(arg, cx).map(Relational::$rvariant)),)*
                     _ => None,
                 }
+            }
+
+            pub fn rereads(&self) -> bool {
+                match self { $(Relational::$rvariant(_) => <$rpath as Relation>::REREADS),* }
             }
 
             pub fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
@@ -261,6 +271,7 @@ values:
 relations:
     "no_alias" NoAlias no_alias::NoAlias;
     "same_object" SameObject same_object::SameObject;
+    "sizes" Sizes sizes::Sizes;
 }
 
 fn unknown(kind: &str) -> Raised {

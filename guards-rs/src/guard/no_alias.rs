@@ -1,6 +1,6 @@
 //! The values are pairwise distinct objects.
 
-use super::Relation;
+use super::{Build, Relation};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{Obj, Res};
 
@@ -8,7 +8,7 @@ use crate::ffi::{Obj, Res};
 pub struct NoAlias(GilCell<Vec<usize>>);
 
 impl Relation for NoAlias {
-    fn build(_: Obj) -> Res<Self> {
+    fn build(_: Obj, _: &mut Build) -> Res<Self> {
         Ok(NoAlias(GilCell::default()))
     }
     fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {

@@ -1,12 +1,12 @@
 //! The two values are one object.
 
-use super::Relation;
+use super::{Build, Relation};
 use crate::ffi::{Obj, Res};
 
 pub struct SameObject;
 
 impl Relation for SameObject {
-    fn build(_: Obj) -> Res<Self> {
+    fn build(_: Obj, _: &mut Build) -> Res<Self> {
         Ok(SameObject)
     }
     fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {

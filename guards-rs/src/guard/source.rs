@@ -23,6 +23,8 @@ pub enum Read {
     Function(FunctionPart),
     MethodSelf(Obj),
     MethodFunc(Obj),
+    /// A size or stride: the name of the tensor's method, and the dimension.
+    Dim(Obj, Obj),
 }
 
 #[derive(Clone, Copy)]
@@ -98,6 +100,8 @@ const READS: &[(&str, Builder)] = &[
     ("method_self", |_, cx| Ok(Read::MethodSelf(name("__self__", cx)?))),
     ("method_func", |_, cx| Ok(Read::MethodFunc(name("__func__", cx)?))),
     ("grad", |_, cx| Ok(Read::Attr(name("grad", cx)?))),
+    ("size", |dim, cx| Ok(Read::Dim(name("size", cx)?, cx.keep(dim)))),
+    ("stride", |dim, cx| Ok(Read::Dim(name("stride", cx)?, cx.keep(dim)))),
 ];
 
 /// The names of all accessors, to compare with `ir.source.ACCESSORS`.
@@ -124,7 +128,7 @@ impl Read {
             Read::Type => Ok(Some(value.class())),
             Read::MroLookup(name) => name.find(value),
             Read::Item(i) => item(value, *i),
-            Read::Attr(_) => Err(MayRunPython),
+            Read::Attr(_) | Read::Dim(..) => Err(MayRunPython),
             Read::DictKeyAt(i) => key_at(value, *i),
             Read::Cell => Ok(value.is_cell().then(|| value.cell_get()).flatten()),
             Read::Function(part) => Ok(function_part(value, *part)),
@@ -139,6 +143,7 @@ impl Read {
         match self {
             Read::InstanceDict(dict_name) => or_none(value.generic_getattr(*dict_name)),
             Read::Attr(name) | Read::MethodSelf(name) | Read::MethodFunc(name) => or_none(value.getattr(*name)),
+            Read::Dim(method, dim) => or_none(value.getattr(*method).and_then(|method| method.call(&[*dim], None))),
             Read::DictItem(key) => key.ask(value).flatten(),
             Read::MroLookup(name) => name.ask(value),
             Read::Item(i) => {

@@ -244,7 +244,7 @@ impl Tree {
             let index = index as u32;
             let (kind, source, arg) = (guard.attr(c"kind")?, guard.attr(c"source")?, guard.attr(c"arg")?);
             let kind = kind.as_str()?;
-            if let Some(relation) = Relational::build(kind, *arg) {
+            if let Some(relation) = Relational::build(kind, *arg, &mut b.cx).transpose()? {
                 let mut records = vec![b.record(&source)?];
                 for other in guard.attr(c"others")?.to_tuple()?.tuple_items() {
                     records.push(b.record(&other.own())?);
@@ -253,7 +253,7 @@ impl Tree {
                     let node = b.recorded[*record as usize];
                     b.nodes[node].fail = b.nodes[node].fail.min(index);
                 }
-                relations.push(Relate { relation: relation?, records, index });
+                relations.push(Relate { relation, records, index });
             } else if kind == "global_state" {
                 states.push((Check::build(kind, *arg, &mut b.cx)?, index));
             } else {

@@ -99,6 +99,8 @@ def get_ident(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(len)
 def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], Tensor) and args[0].fake.dim():
+        return cx.make(args[0].fake.shape[0])
     return Const(args[0].length(cx))
 
 

@@ -28,7 +28,7 @@ ITERATED: tuple[Any, ...] = (
 def iterator_class(value: Value, *, backwards: bool = False) -> type:
     """The class of iter(container), or of reversed(container)."""
     make: Callable[[Any], object] = reversed if backwards else iter
-    if value.is_const() and type(value.const()) in (str, range):  # whose classes depend on what is in them
+    if value.is_const() and value.python_type() in (str, range):  # whose classes depend on what is in them
         return type(make(value.const()))
     name = "__reversed__" if backwards else "__iter__"
     owner = next((c for c in value.python_type().__mro__ if name in c.__dict__), None)

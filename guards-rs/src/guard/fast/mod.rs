@@ -76,7 +76,7 @@ struct Lookup {
     owner: Owner,
 }
 
-/// A relation of which some values are read anew each time.
+/// A relation of which some values are read anew each time (of one that rereads: all, in order).
 struct Beside {
     /// Its position among the tree's relations.
     relation: usize,
@@ -147,8 +147,11 @@ impl Fast {
         Some(fast)
     }
 
-    /// None for a relation over pinned values alone: it still holds.
+    /// None for a relation over pinned values alone: it still holds, unless it looks into them.
     fn beside(&self, relation: usize, relate: &Relate) -> Option<Beside> {
+        if relate.relation.rereads() {
+            return Some(Beside { relation, pinned: vec![], late: relate.records.clone() });
+        }
         let late: Vec<u16> = relate.records.iter().copied().filter(|r| self.late_records.contains(r)).collect();
         let mut pinned: Vec<usize> =
             relate.records.iter().filter_map(|r| self.pinned_record(*r)).map(Obj::id).collect();
@@ -181,6 +184,13 @@ impl Fast {
     pub fn relate(&self, relations: &[Relate], walk: &Walk) -> Result<(), u32> {
         for beside in &self.relations {
             let relate = &relations[beside.relation];
+            if relate.relation.rereads() {
+                let all: SmallVec<[Obj; 16]> = beside.late.iter().filter_map(|r| walk.record(*r)).collect();
+                if all.len() < beside.late.len() || !relate.relation.holds(&mut all.into_iter()) {
+                    return Err(relate.index);
+                }
+                continue;
+            }
             let late: SmallVec<[Obj; 16]> = beside.late.iter().filter_map(|r| walk.records[*r as usize]).collect();
             if late.len() < beside.late.len() || !relate.relation.holds_beside(&beside.pinned, &late) {
                 return Err(relate.index);

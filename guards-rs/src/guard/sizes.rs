@@ -1,0 +1,149 @@
+//! Relations between sizes and strides of tensors, and integers: `ir.size_checks.SizeChecks`.
+//!
+//! Sizes can change in place, so they are read and compared in every check, by the programs that plans have for sizes.
+
+use super::{Build, Relation};
+use crate::ffi::object::{clear_error, value_error};
+use crate::ffi::torch::RawTensor;
+use crate::ffi::{Obj, Res};
+use crate::plan::size::{Size, Symbols};
+use crate::tensor_view::{torch, Level, Torch};
+use smallvec::SmallVec;
+
+enum What {
+    Size(usize),
+    Stride(usize),
+    Int,
+}
+
+/// A number of the value at position `value`, which must be of this very class.
+struct Read {
+    value: usize,
+    class: Obj,
+    what: What,
+}
+
+/// How an expression compares to zero.
+#[derive(Clone, Copy)]
+enum Test {
+    Zero,
+    NotZero,
+    NotNegative,
+}
+
+impl Test {
+    fn parse(text: &str) -> Res<Test> {
+        match text {
+            "==" => Ok(Test::Zero),
+            "!=" => Ok(Test::NotZero),
+            ">=" => Ok(Test::NotNegative),
+            _ => Err(value_error(&format!("unknown relation {text:?}; known: ==, !=, >="))),
+        }
+    }
+
+    fn holds(self, value: i64) -> bool {
+        match self {
+            Test::Zero => value == 0,
+            Test::NotZero => value != 0,
+            Test::NotNegative => value >= 0,
+        }
+    }
+}
+
+pub struct Sizes {
+    reads: Box<[Read]>,
+    relations: Box<[(Test, Size)]>,
+    torch: Box<Torch>,
+}
+
+impl Relation for Sizes {
+    const REREADS: bool = true;
+
+    fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
+        let checks = cx.keep(arg).own();
+        let mut symbols = Symbols::default();
+        for (i, name) in checks.attr(c"names")?.to_tuple()?.tuple_items().enumerate() {
+            symbols.index.insert(name.own().as_str()?.to_owned(), i);
+        }
+        let reads =
+            checks.attr(c"reads")?.to_tuple()?.tuple_items().map(|read| build_read(read, cx)).collect::<Res<_>>()?;
+        let mut relations = Vec::new();
+        for relation in checks.attr(c"relations")?.to_tuple()?.tuple_items().map(Obj::own) {
+            let test = Test::parse(relation.attr(c"kind")?.as_str()?)?;
+            let expr = relation.attr(c"expr")?;
+            let size = pyo3::Python::attach(|py| {
+                symbols.compile(&expr.to_bound(py)).map_err(|error| value_error(&error.value(py).to_string()))
+            })?;
+            relations.push((test, size));
+        }
+        Ok(Sizes { reads, relations: relations.into(), torch: Box::new(torch()?) })
+    }
+
+    fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
+        let values: SmallVec<[Obj; 16]> = values.collect();
+        let mut env: SmallVec<[i64; 16]> = SmallVec::with_capacity(self.reads.len());
+        for read in &self.reads {
+            match values.get(read.value).and_then(|value| self.read(read, *value)) {
+                Some(number) => env.push(number),
+                None => return false,
+            }
+        }
+        self.relations.iter().all(|(test, size)| size.eval(&env).is_ok_and(|value| test.holds(value)))
+    }
+}
+
+fn build_read(read: Obj, cx: &mut Build) -> Res<Read> {
+    let parts = read.own().to_tuple()?;
+    let [value, class, what, dim] = [0, 1, 2, 3].map(|i| parts.tuple_item(i));
+    let dim = dim.own().as_i64()? as usize;
+    let what = match what.own().as_str()? {
+        "size" => What::Size(dim),
+        "stride" => What::Stride(dim),
+        "int" => What::Int,
+        other => return Err(value_error(&format!("unknown read {other:?}; known: size, stride, int"))),
+    };
+    Ok(Read { value: value.own().as_i64()? as usize, class: cx.keep(class), what })
+}
+
+impl Sizes {
+    #[inline]
+    fn read(&self, read: &Read, value: Obj) -> Option<i64> {
+        if value.class() != read.class {
+            return None;
+        }
+        let (dim, strides) = match read.what {
+            What::Int => return value.exact_i64(),
+            What::Size(dim) => (dim, false),
+            What::Stride(dim) => (dim, true),
+        };
+        match (self.torch.level, self.torch.layout, self.torch.handle, self.torch.abi) {
+            (Level::Offsets, Some(layout), ..) => {
+                let tensor = RawTensor::of(value, layout);
+                let (sizes, steps) = if tensor.is_defined() { tensor.sizes_strides() } else { return None };
+                (if strides { steps } else { sizes }).get(dim).copied()
+            }
+            (Level::CAbi | Level::Offsets, _, Some(offset), Some(abi)) => {
+                let handle = value.id() + offset;
+                let words = if strides { abi.strides(handle) } else { abi.sizes(handle) };
+                words?.get(dim).copied()
+            }
+            _ => by_attribute(value, dim, strides),
+        }
+    }
+}
+
+/// Where nothing is known of torch's memory: its own method, which for these classes is C.
+fn by_attribute(value: Obj, dim: usize, strides: bool) -> Option<i64> {
+    let read = || {
+        let all = value.own().attr(if strides { c"stride" } else { c"size" })?.call(&[], None)?.to_tuple()?;
+        if dim < all.tuple_len() {
+            all.tuple_item(dim).own().as_i64().map(Some)
+        } else {
+            Ok(None)
+        }
+    };
+    read().unwrap_or_else(|_| {
+        clear_error();
+        None
+    })
+}

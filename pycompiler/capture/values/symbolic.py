@@ -1,0 +1,100 @@
+"""Numbers computed from sizes and integer arguments that are not the same in every call.
+
+In: torch's SymInt, SymFloat and SymBool over our symbols (`ir/symbols.py`).  Out: `Symbolic`, a constant whose value is
+asked for only where nothing else will do: then the symbols in it are assumed to be today's numbers.  Arithmetic,
+comparisons and what torch computes with sizes go on symbolically.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.ir.symbols import is_symbolic
+
+NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+PLAIN = (int, float, bool)
+
+
+class Symbolic(Const):
+    """A number over symbols.  `sym`: what torch computes with."""
+
+    def __init__(self, sym: Any) -> None:
+        self.sym = sym
+
+    @property
+    def value(self) -> Any:  # type: ignore[override]
+        """The number, from now on a constant."""
+        return NUMBERS[type(self.sym)](self.sym)
+
+    def describe(self) -> str:
+        return f"Symbolic({self.sym})"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return NUMBERS[type(self.sym)]
+
+    def identity(self) -> object:
+        return ("symbolic", id(self))
+
+    def truth(self, cx: Capture) -> bool:
+        return bool(self.sym)
+
+
+def number_of(value: Value) -> Any:
+    """What torch computes with for a number, symbolic or not; None for what is no number."""
+    if isinstance(value, Symbolic):
+        return value.sym
+    return value.value if isinstance(value, Const) and type(value.value) in PLAIN else None
+
+
+def make_number(sym: Any) -> Const:
+    """The value of a SymInt, SymFloat or SymBool; a plain constant where it is one."""
+    return Symbolic(sym) if is_symbolic(sym) else Const(NUMBERS[type(sym)](sym))
+
+
+def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Value | None:
+    """fn(*values) where one is symbolic and all are numbers; None where only the numbers' values will do."""
+    numbers = [number_of(v) for v in values]
+    if any(n is None for n in numbers):
+        return None
+    try:
+        result = fn(*numbers)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
+    except (ArithmeticError, ValueError) as e:
+        cx.throw(type(e), *e.args)
+    return cx.make(result)  # type: ignore[no-any-return]
+
+
+def call(cx: Capture, fn: Any, args: Sequence[Value]) -> Value | None:
+    """A call of a builtin function or class with a symbolic number, where it can be computed as such."""
+    try:
+        symbolic = FUNCTIONS.get(fn)
+    except TypeError:  # not hashable
+        return None
+    if symbolic is None or not any(isinstance(a, Symbolic) for a in args):
+        return None
+    return compute(cx, symbolic, args)
+
+
+def _to_int(number: Any) -> Any:
+    if isinstance(number, torch.SymFloat):
+        return torch.sym_int(number)
+    return number if isinstance(number, torch.SymInt) else int(number)
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    abs: abs, pow: operator.pow, divmod: lambda a, b: (a // b, a % b), operator.index: lambda n: n,
+    math.floor: math.floor, math.ceil: math.ceil, math.trunc: math.trunc,
+    int: _to_int, float: torch.sym_float,
+    **{getattr(math, name): getattr(torch, f"_sym_{name}") for name in
+       ("sqrt", "cos", "sin", "tan", "exp", "log2") if hasattr(torch, f"_sym_{name}")},
+}  # fmt: skip

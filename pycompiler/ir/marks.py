@@ -1,0 +1,83 @@
+"""Marks on tensors: which of their sizes are to be symbols of the graphs that they are passed to.
+
+In: a tensor, dimensions.  Out: an attribute of the tensor that capture reads.
+
+    mark_dynamic(x, 0, min=2, max=512)      # compiled once for all sizes of dimension 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from pycompiler.errors import ArgumentError, UserError, describe
+
+ATTRIBUTE = "_pycompiler_sizes"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """`kind`: "dynamic" (a number instead is an error), "maybe" (a symbol if that can be), "static" (a number)."""
+
+    kind: str
+    low: int | None = None
+    high: int | None = None
+
+    def admits(self, n: int) -> bool:
+        return (self.low is None or n >= self.low) and (self.high is None or n <= self.high)
+
+    def check(self, n: int, name: str) -> None:
+        """An error where the size cannot be what the mark says."""
+        if not self.admits(n):
+            raise UserError(f"{name} is {n}, but marked to be from {self.low or 2} to {self.high or 'any size'}")
+        if n < 2:
+            raise UserError(
+                f"{name} is marked dynamic, but is {n}: sizes 0 and 1 are always numbers; pass a larger one first"
+            )
+
+
+def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
+    return getattr(tensor, ATTRIBUTE, None) or {}
+
+
+def mark_dynamic(
+    t: torch.Tensor, index: int | Iterable[int], *, min: int | None = None, max: int | None = None
+) -> None:
+    """The size of dimension `index` (or of each of several) is a symbol: one compile serves all sizes from 2 (or `min`) to
+    `max`.  A program that needs it to be one number is an error, which names the line."""
+    for bound in (min, max):
+        if bound is not None and (type(bound) is not int or bound < 0):
+            raise ArgumentError(f"min and max must be sizes or None, got {describe(bound)}")
+    if min is not None and max is not None and min > max:
+        raise ArgumentError(f"min={min} is greater than max={max}")
+    _mark(t, index, Mark("dynamic", min, max))
+
+
+def maybe_mark_dynamic(t: torch.Tensor, index: int | Iterable[int]) -> None:
+    """Like `mark_dynamic`; a program that needs it to be one number is compiled for that number."""
+    _mark(t, index, Mark("maybe"))
+
+
+def mark_static(t: torch.Tensor, index: int | Iterable[int] | None = None) -> None:
+    """The size (all sizes without `index`) is a number, also where sizes that change become symbols."""
+    _mark(t, range(t.dim()) if index is None and isinstance(t, torch.Tensor) else index, Mark("static"))
+
+
+def mark_unbacked(t: torch.Tensor, index: int | Iterable[int]) -> None:
+    """Refused: a size of which nothing is known, not even today's value, is not supported."""
+    raise UserError("mark_unbacked is not supported: sizes without a value; use mark_dynamic, which assumes at least 2")
+
+
+def _mark(t: torch.Tensor, index: int | Iterable[int] | None, mark: Mark) -> None:
+    if not isinstance(t, torch.Tensor):
+        raise ArgumentError(f"a tensor was expected, got {describe(t)}")
+    if isinstance(index, int):
+        index = (index,)
+    marks = dict(marks_of(t))
+    for d in index if isinstance(index, Iterable) else (index,):
+        if type(d) is not int or not -t.dim() <= d < t.dim():
+            raise ArgumentError(f"a dimension of a tensor with {t.dim()} was expected, got {describe(d)}")
+        marks[d % t.dim()] = mark
+    setattr(t, ATTRIBUTE, marks)

@@ -1,0 +1,95 @@
+"""What an entry assumes of sizes, strides and integers that are not the same in every call: the data of one guard.
+
+In: relations (`symbols.py`) over names, and where each name is read.  Out: `SizeChecks`, the argument of the guard kind
+"sizes" (`guards.py`), whose sources are the tensors and integers themselves.
+
+    x, n = local("x"), local("n")
+    size_guard([Relation(">=", Expr.sym("s0") - 4)], {"s0": Origin(x, torch.Tensor, "size", 1)}, ())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pycompiler.ir.guards import Guard, UserFrame
+from pycompiler.ir.source import Source
+from pycompiler.ir.symbols import Relation
+
+READS: dict[str, Callable[[Any, int], int]] = {
+    "size": lambda value, dim: int(value.size(dim)),
+    "stride": lambda value, dim: int(value.stride(dim)),
+    "int": lambda value, dim: int(value),
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a number is read: a row of `READS` at the value of class `cls` at `source` (`dim`: which size or stride)."""
+
+    source: Source
+    cls: type
+    what: str
+    dim: int = 0
+
+    @property
+    def number(self) -> Source:
+        """The source of the number itself."""
+        return self.source if self.what == "int" else self.source.then(self.what, self.dim)
+
+
+@dataclass(frozen=True)
+class SizeChecks:
+    """`names[i]` is read by `reads[i]`: (which source, class of the value there, row of READS, dimension)."""
+
+    names: tuple[str, ...]
+    reads: tuple[tuple[int, type, str, int], ...]
+    relations: tuple[Relation, ...]
+
+    def environment(self, values: Sequence[Any]) -> dict[str, int]:
+        """The numbers by name; a ValueError where one cannot be read."""
+        found = {}
+        for name, (at, cls, what, dim) in zip(self.names, self.reads, strict=True):
+            value = values[at]
+            if type(value) is not cls:
+                raise ValueError(f"{name}: a {cls.__name__} was expected, not a {type(value).__name__}")
+            number = READS[what](value, dim)
+            if not -(2**63) <= number < 2**63:
+                raise ValueError(f"{name} does not fit into 64 bits: {number}")
+            found[name] = number
+        return found
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        env = self.environment(values)
+        return all(r.holds(env) for r in self.relations)
+
+    def seen(self, values: Sequence[Any]) -> str:
+        """What the first relation that does not hold finds, and where it was assumed."""
+        env = self.environment(values)
+        for relation in self.relations:
+            if not relation.holds(env):
+                numbers = ", ".join(f"{name} = {env[name]}" for name in sorted(relation.expr.symbols))
+                where = f", assumed at {relation.place[-1].place}" if relation.place else ""
+                return f"{numbers}: not {relation}{where}"
+        return "all hold"
+
+    def show(self, sources: Sequence[Source]) -> str:
+        names = ", ".join(
+            f"{name} = {sources[at].name}" + ("" if what == "int" else f".{what}({dim})")
+            for name, (at, _, what, dim) in zip(self.names, self.reads, strict=True)
+        )
+        return f"{' and '.join(map(str, self.relations))} where {names}"
+
+
+def size_guard(
+    relations: Sequence[Relation], origins: Mapping[str, Origin], user: tuple[UserFrame, ...]
+) -> Guard | None:
+    """The guard that checks `relations`; None when there are none."""
+    used = sorted(frozenset().union(*(r.expr.symbols for r in relations)), key=list(origins).index)
+    if not used:
+        return None
+    sources = list(dict.fromkeys(origins[name].source for name in used))
+    reads = tuple((sources.index(o.source), o.cls, o.what, o.dim) for o in (origins[name] for name in used))
+    checks = SizeChecks(tuple(used), reads, tuple(dict.fromkeys(relations)))
+    return Guard("sizes", sources[0], checks, tuple(sources[1:]), user)

@@ -1,0 +1,62 @@
+"""Arguments with today's numbers in place of symbols: for what must see sizes, and decides nothing about them.
+
+In: anything that a call takes, with symbolic fake tensors and SymInts.  Out: the same with numbers; fakes that shared memory
+still do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from pycompiler.ir.symbols import Symbols, hint_of, symbols_of
+
+
+def symbols_in(t: torch.Tensor) -> Symbols | None:
+    """The symbols in a tensor's sizes and strides."""
+    if not t._has_symbolic_sizes_strides:
+        return None
+    return next(filter(None, map(symbols_of, (*t.shape, *t.stride()))), None)
+
+
+class Today:
+    """One call's arguments and results; the same fake gives the same twin."""
+
+    def __init__(self) -> None:
+        self._twins: dict[int, torch.Tensor] = {}
+        self._storages: dict[int, Any] = {}
+
+    def twin(self, t: torch.Tensor) -> torch.Tensor:
+        """A fake of the same kind with today's sizes; itself where it has no symbols."""
+        if not isinstance(t, FakeTensor) or not t._has_symbolic_sizes_strides:
+            return t
+        known = self._twins.get(id(t))
+        if known is None:
+            with torch._C._AutoDispatchBelowADInplaceOrView(), torch._C._DisableTorchDispatch():
+                meta = torch.empty(0, dtype=t.dtype, device="meta")
+                layout = [hint_of(n) for n in t.shape], [hint_of(n) for n in t.stride()]
+                meta.set_(self._storage(t), hint_of(t.storage_offset()), *layout)
+                known = FakeTensor(t.fake_mode, meta, t.device)
+            self._twins[id(t)] = known = known.requires_grad_() if t.requires_grad else known
+        return known
+
+    def _storage(self, t: torch.Tensor) -> Any:
+        own = t.untyped_storage()
+        known = self._storages.get(own._cdata)
+        if known is None:
+            known = torch.empty(hint_of(own.nbytes()), dtype=torch.uint8, device="meta").untyped_storage()
+            self._storages[own._cdata] = known
+        return known
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.twin(value)
+        if isinstance(value, (list, tuple)):  # fx has lists of its own
+            return (list if isinstance(value, list) else tuple)(map(self.of, value))
+        if isinstance(value, dict):
+            return {k: self.of(v) for k, v in value.items()}
+        if isinstance(value, slice):
+            return slice(self.of(value.start), self.of(value.stop), self.of(value.step))
+        return hint_of(value)

@@ -1,0 +1,144 @@
+"""The guard kind "sizes", natively, against its Python evaluator: relations of sizes, strides and integers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pycompiler import _native
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.guards import Guard, explain, first_failure
+from pycompiler.ir.size_checks import Origin, size_guard
+from pycompiler.ir.source import Scope, local
+from pycompiler.ir.symbols import Relation
+
+X, Y, N = local("x"), local("y"), local("n")
+A, B, S, I = map(Expr.sym, ("a", "b", "s", "i"))
+ORIGINS = {
+    "a": Origin(X, torch.Tensor, "size", 0),
+    "b": Origin(Y, torch.nn.Parameter, "size", 1),
+    "s": Origin(X, torch.Tensor, "stride", 0),
+    "i": Origin(N, int, "int"),
+}
+
+
+@pytest.fixture(params=["offsets", "c_abi", "slow"])
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = _native.force_tensor_level("offsets")
+    if _native.force_tensor_level(request.param) != request.param:
+        pytest.skip("the probe does not allow this level")
+    yield request.param
+    _native.force_tensor_level(before)
+
+
+def made(*relations: Relation) -> Guard:
+    guard = size_guard(relations, ORIGINS, ())
+    assert guard is not None
+    return guard
+
+
+def agree(guard: Guard, locals_: dict[str, Any], tree: Any = None) -> bool:
+    tree = tree or _native.GuardTree([guard], ("x", "y", "n"))
+    native = tree.check(locals_, {}) is None
+    assert native == (first_failure([guard], Scope(locals_, {})) is None)
+    return native
+
+
+def test_numbers_are_read_where_they_are(level: str) -> None:
+    guard = made(Relation("==", A - 4), Relation(">=", B - A), Relation("!=", S - 7), Relation("==", I % 2))
+    x, y = torch.zeros(4, 3), torch.nn.Parameter(torch.zeros(2, 5))
+    assert agree(guard, {"x": x, "y": y, "n": 6})
+    wide = torch.zeros(4, 7)[:, :3]
+    for wrong in (
+        {"x": torch.zeros(5, 3)}, {"x": torch.nn.Parameter(x)}, {"y": torch.nn.Parameter(torch.zeros(2, 3))}, {"n": 5},
+        {"x": wide}, {"y": torch.nn.Parameter(torch.zeros(2))}, {"n": 6.0}, {"n": True}, {"n": 2**70}, {"x": None},
+        {"x": torch.zeros(())},
+    ):  # fmt: skip
+        assert not agree(guard, {"x": x, "y": y, "n": 6} | wrong), wrong
+    assert not agree(guard, {"x": x, "y": y})
+
+
+def test_programs_are_python_arithmetic(level: str) -> None:
+    rng = random.Random(0)
+    kinds = ("==", "!=", ">=")
+    forms = [
+        A * I - 12,
+        (A - I) // 3 + 1,
+        (I - 2 * A) % 4,
+        A.max(I) - 4,
+        A.min(I) - 2,
+        (A * A) // (I * I + 1),
+        3 - A % 2,
+    ]
+    held = 0
+    for _ in range(100):
+        guard = made(Relation(rng.choice(kinds), rng.choice(forms) - rng.randint(-2, 2)))
+        tree = _native.GuardTree([guard], ("x", "y", "n"))
+        for _ in range(8):
+            x = torch.empty(rng.randint(0, 6), rng.randint(1, 3))
+            held += agree(guard, {"x": x, "y": None, "n": rng.randint(-9, 9)}, tree)
+    assert 200 < held < 700
+
+
+def test_what_cannot_be_computed_does_not_hold() -> None:
+    x = torch.zeros(3)
+    divides = made(Relation(">=", A // I), Relation(">=", I))
+    assert agree(divides, {"x": x, "n": 2})
+    assert not agree(divides, {"x": x, "n": 0})
+    tree = _native.GuardTree([made(Relation(">=", A * I * I))], ("x", "y", "n"))
+    assert tree.check({"x": x, "n": 2**40}, {}) == 0
+
+
+def test_more_dimensions_than_lie_in_the_tensor() -> None:
+    origins = {"a": Origin(X, torch.Tensor, "size", 6), "s": Origin(X, torch.Tensor, "stride", 0)}
+    guard = size_guard([Relation("==", S - 24 * A)], origins, ())
+    assert guard is not None
+    assert agree(guard, {"x": torch.zeros(2, 1, 2, 3, 4, 1, 5)})
+    assert not agree(guard, {"x": torch.zeros(2, 1, 2, 3, 4, 1, 10)[..., ::2]})
+
+
+def test_sizes_of_pinned_tensors_are_read_anew() -> None:
+    """The fast path proves that it is the same tensor, not that it has the same sizes."""
+    holder = type("Holder", (), {})()
+    holder.weight, holder.others = torch.zeros(4, 3), [1, 2, 3]
+    weight = local("m").then("instance_dict").dict_item("weight")
+    others = local("m").then("instance_dict").dict_item("others")
+    guard = size_guard([Relation("==", A - 4)], {"a": Origin(weight, torch.Tensor, "size", 0)}, ())
+    assert guard is not None
+    tree = _native.GuardTree([guard, Guard("length", others, 3), Guard("type_is", others, list)], ("m",))
+    scope = {"m": holder}
+    for _ in range(4):
+        assert tree.check(scope, {}) is None
+    holder.weight.resize_(5, 3)
+    for _ in range(4):
+        assert tree.check(scope, {}) == 0
+    holder.weight.resize_(4, 3)
+    assert tree.check(scope, {}) is None
+
+
+def test_a_failure_is_explained() -> None:
+    guard = made(Relation(">=", A - 4), Relation("==", I - 2))
+    assert str(guard) == "a >= 4 and i == 2 where a = L['x'].size(0), i = L['n']"
+    text = explain(guard, Scope({"x": torch.zeros(3), "n": 2}, {}))
+    assert "seen a = 3: not a >= 4" in text
+
+
+def test_a_guard_of_nothing_is_none() -> None:
+    assert size_guard([], ORIGINS, ()) is None
+
+
+def test_unknown_data_are_refused() -> None:
+    from pycompiler.ir.size_checks import SizeChecks
+
+    good = made(Relation("==", A - 4)).arg
+    for wrong in (
+        SizeChecks(("a",), ((0, torch.Tensor, "numel", 0),), good.relations),
+        SizeChecks(("a",), good.reads, (Relation("~", A),)),
+        SizeChecks(("z",), good.reads, good.relations),
+    ):
+        with pytest.raises(ValueError, match="unknown|not in Plan"):
+            _native.GuardTree([Guard("sizes", X, wrong)], ("x",))
