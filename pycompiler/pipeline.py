@@ -673,7 +673,8 @@ class FrameCompiler:
                 f"{origin.number} is marked dynamic, but must be one number: {relation} is assumed{where}\n"
                 "use maybe_mark_dynamic, or a computation that works for all sizes"
             )
-        sizes.release()
+        assert sizes.symbols is not None
+        sizes.symbols.freeze()
         return [guard]
 
     def held(self, hole: Hole, graph: Callable[..., Any] | None) -> object:

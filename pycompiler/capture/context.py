@@ -81,6 +81,7 @@ class Capture:
         for exception in filter(None, (known() for known in self.holding)):
             exception.__dict__["held"].clear()
         self.graph.__dict__.clear()
+        self.sizes.leave()
         self.__dict__.clear()
 
     # guards and objects ---------------------------------------------------------------------------------------

@@ -148,12 +148,12 @@ class Sizes:
         return self.origins[name].number
 
     # results --------------------------------------------------------------------------------------------------
-    def release(self) -> None:
-        """What is kept with the capture's result refers to nothing of the capture any more."""
+    def leave(self) -> None:
+        """The capture has ended: what later stages assume comes from no line of the program."""
         self.integers.clear()
         self.policy = Policy()
         if self.symbols is not None:
-            self.symbols.freeze()
+            self.symbols.place = tuple
 
     def guard(self) -> Guard | None:
         """The guard of all that is assumed by now."""

@@ -245,7 +245,6 @@ class Symbols:
     def freeze(self) -> None:
         """The guards are made: what facts and assumptions do not settle raises `Specialise` from now on."""
         self.is_settled = True
-        self.place = tuple
 
     def _assume(self, kind: str, expr: Expr) -> None:
         if self.is_settled:

@@ -1,0 +1,100 @@
+"""Models called with sizes that change, forward and backward: two compiles (numbers, then symbols), values as eager's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pycompiler
+
+
+class Block(nn.Module):
+    """A transformer's block; its attention by torch's operator or spelled out."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__()
+        self.whole = whole
+        self.before, self.after = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.mlp = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, d = x.shape
+        q, k, v = self.qkv(self.before(x)).view(b, s, 3, 2, d // 2).permute(2, 0, 3, 1, 4)
+        if self.whole:
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            mask = torch.full((s, s), float("-inf"), device=x.device).triu(1)
+            attended = ((q @ k.transpose(-1, -2)) / (d // 2) ** 0.5 + mask).softmax(-1) @ v
+        x = x + self.out(attended.transpose(1, 2).reshape(b, s, d))
+        return x + self.mlp(self.after(x))
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.Conv2d(4, 4, 3, stride=2),
+        )
+        self.out = nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(self.second(F.relu(self.norm(self.first(x)))), 2)
+        return self.out(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+@pytest.fixture(autouse=True)
+def automatic() -> Iterator[None]:
+    with pycompiler.config.patch(automatic_dynamic_shapes=True):
+        yield
+
+
+def agree(model: nn.Module, backend: str, shapes: list[tuple[int, ...]]) -> int:
+    """How many compiles calls with these shapes take; values and gradients are eager's."""
+    eager = copy.deepcopy(model)
+    compiled = pycompiler.compile(model, backend=backend)
+    for shape in shapes:
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+        ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        got, want = compiled(ours), eager(theirs)
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+        got.square().sum().backward()
+        want.square().sum().backward()
+        gradients = [[t.grad for t in (i, *m.parameters())] for i, m in ((ours, model), (theirs, eager))]
+        torch.testing.assert_close(*gradients, atol=1e-3, rtol=1e-3)
+        model.zero_grad()
+        eager.zero_grad()
+    return pycompiler.counters(compiled)["compiles"]
+
+
+LENGTHS = (16, 7, 24, 9, 33, 12, 5, 40, 21, 3, 64, 50, 2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_transformer_block_takes_two_compiles_for_thirteen_lengths(backend: str) -> None:
+    torch.manual_seed(0)
+    assert agree(Block(whole=True), backend, [(2, n, 16) for n in LENGTHS]) == 2
+
+
+def test_attention_that_is_spelled_out() -> None:
+    torch.manual_seed(0)
+    assert agree(Block(whole=False), "aot_eager", [(2, n, 16) for n in LENGTHS]) == 2
+
+
+def test_images_of_any_size() -> None:
+    torch.manual_seed(0)
+    assert agree(Images(), "aot_eager", [(2, 3, n, n + 3) for n in (20, 31, 12, 26, 44)]) == 2
+
+
+def test_two_sizes_that_change_one_after_the_other() -> None:
+    torch.manual_seed(0)
+    shapes = [(2, 8, 16), (2, 9, 16), (3, 9, 16), (4, 7, 16), (5, 30, 16)]
+    assert agree(Block(whole=True), "aot_eager", shapes) == 3
