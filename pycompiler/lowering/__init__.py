@@ -2,7 +2,7 @@
 
 In: an fx.GraphModule of ATen operators with `meta["val"]`.  Out: `ir.loops.Program`.
 
-    program = lower(make_fx(f, decomposition_table=core_decompositions(), tracing_mode="fake")(*inputs))
+    program = lower(graph)   # as `autograd.compile_joint` hands it to its compilers
 """
 
 from pycompiler.lowering import (
@@ -20,7 +20,6 @@ from pycompiler.lowering import (
     stores,
     views,
 )
-from pycompiler.lowering.decompositions import core_decompositions
 from pycompiler.lowering.graph import Lowering, LoweringError, lower
 from pycompiler.lowering.registry import LOWERINGS, lowering
 
@@ -41,4 +40,4 @@ FAMILIES = (
     views,
 )
 
-__all__ = ["FAMILIES", "LOWERINGS", "Lowering", "LoweringError", "core_decompositions", "lower", "lowering"]
+__all__ = ["FAMILIES", "LOWERINGS", "Lowering", "LoweringError", "lower", "lowering"]

@@ -24,7 +24,7 @@ def converted(low: Lowering, x: Value) -> Any:
     return low.pointwise(lambda b, i: x.load(b, i).to(fake.dtype), low.buffer_for(fake))
 
 
-@lowering(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default, aten.alias_copy.default)
+@lowering(aten.clone.default, aten.lift_fresh_copy.default)
 def clone(low: Lowering, x: Value, *, memory_format: Any = None) -> Any:
     return converted(low, x)
 

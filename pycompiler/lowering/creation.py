@@ -37,11 +37,6 @@ def full_like(low: Lowering, x: Value, value: Any, **options: Any) -> Any:
     return filled(low, value)
 
 
-@lowering(aten.new_full.default)
-def new_full(low: Lowering, x: Value, size: Any, value: Any, **options: Any) -> Any:
-    return filled(low, value)
-
-
 @lowering(aten.scalar_tensor.default)
 def scalar_tensor(low: Lowering, value: Any, **options: Any) -> Any:
     return filled(low, value)
@@ -50,11 +45,6 @@ def scalar_tensor(low: Lowering, value: Any, **options: Any) -> Any:
 @lowering(aten.fill.Scalar)
 def fill(low: Lowering, x: Value, value: Any) -> Any:
     return filled(low, value)
-
-
-@lowering(aten.fill.Tensor)
-def fill_tensor(low: Lowering, x: Value, value: Value) -> Any:
-    return low.pointwise(lambda b, i: value.load(b, []), low.buffer_for(low.fake))
 
 
 def _constant_row(number: Number) -> Any:
@@ -77,8 +67,8 @@ lowering(
 )(uninitialized)
 
 for _number, _ops in {
-    0: [aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default],
-    1: [aten.ones.default, aten.ones_like.default, aten.new_ones.default],
+    0: [aten.zeros_like.default, aten.new_zeros.default, aten.zero.default],
+    1: [aten.ones_like.default],
 }.items():  # fmt: skip
     lowering(*_ops)(_constant_row(_number))
 
@@ -95,16 +85,6 @@ def ramp(fake: torch.Tensor, start: Number | Expr, step: Number | Expr) -> Value
         return (position * float(step) + float(start)).to(fake.dtype)
 
     return Value(to_exprs(fake.shape), fake.dtype, fake.device, emit=emit)
-
-
-@lowering(aten.arange.default)
-def arange(low: Lowering, end: Any, **options: Any) -> Any:
-    return ramp(low.fake, 0, 1) if isinstance(end, int | Expr) else NotImplemented
-
-
-@lowering(aten.arange.start)
-def arange_start(low: Lowering, start: Any, end: Any, **options: Any) -> Any:
-    return ramp(low.fake, start, 1) if isinstance(start, int | Expr) else NotImplemented
 
 
 @lowering(aten.arange.start_step)
@@ -126,19 +106,3 @@ def eye(low: Lowering, *args: Any, **options: Any) -> Value:
     fake = low.fake
     return Value(to_exprs(fake.shape), fake.dtype, fake.device,
                  emit=lambda b, i: b.index(i[0]).eq(b.index(i[1])).to(fake.dtype))  # fmt: skip
-
-
-def _triangle(lower: bool) -> Any:
-    def handler(low: Lowering, x: Value, diagonal: int = 0) -> Value:
-        def emit(body: Body, index: list[Expr]) -> Val:
-            row, column = body.index(index[-2] + diagonal), body.index(index[-1])
-            kept = column <= row if lower else column >= row
-            return kept.where(x.load(body, index), 0)
-
-        return low.pointwise(emit, low.buffer_for(low.fake))
-
-    return handler
-
-
-lowering(aten.tril.default)(_triangle(lower=True))
-lowering(aten.triu.default)(_triangle(lower=False))

@@ -115,7 +115,7 @@ def _by_integers(indices: Sequence[Value | None]) -> bool:
     return bool(given) and all(v.dtype in _INTEGERS for v in given)
 
 
-@lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
+@lowering(aten.index.Tensor)
 def index(low: Lowering, x: Value, indices: Sequence[Value | None]) -> Any:
     if not _by_integers(indices) or any(n == 0 for n in x.shape):
         return NotImplemented
@@ -172,7 +172,7 @@ def index_add(low: Lowering, x: Value, dim: int, index: Value, source: Value, *,
     return added(low, x, source.shape, emit)
 
 
-@lowering(aten.index_put.default, aten._unsafe_index_put.default)
+@lowering(aten.index_put.default)
 def index_put(low: Lowering, x: Value, indices: Sequence[Value | None], source: Value, accumulate: bool = False) -> Any:
     if not accumulate or x.dtype not in _ADDED or not _by_integers(indices):
         return NotImplemented  # with equal places, which value stays is the kernel's choice

@@ -23,17 +23,11 @@ from pycompiler.lowering.views import slice_of, wrapped
 aten = torch.ops.aten
 
 
-@lowering(aten.cat.default, aten.concat.default, aten.concatenate.default)
+@lowering(aten.cat.default)
 def cat(low: Lowering, tensors: Sequence[Value], dim: int = 0) -> Value:
     fake = low.fake
     parts = [v for v in tensors if not (v.rank == 1 and v.shape[0] == 0 and fake.dim() != 1)]
     return fill_parts(low, parts, normal_dim(dim, fake.dim()))
-
-
-@lowering(aten.stack.default)
-def stack(low: Lowering, tensors: Sequence[Value], dim: int = 0) -> Value:
-    d = dim % low.fake.dim()
-    return fill_parts(low, [values.unsqueeze(v, d) for v in tensors], d)
 
 
 def fill_parts(low: Lowering, parts: Sequence[Value], dim: int) -> Value:
@@ -128,21 +122,16 @@ def _edge(reflect: bool) -> Any:
     return handler
 
 
-for _d in ("1d", "2d", "3d"):
-    lowering(getattr(aten, f"reflection_pad{_d}").default)(_edge(reflect=True))
-    lowering(getattr(aten, f"replication_pad{_d}").default)(_edge(reflect=False))
+lowering(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)(
+    _edge(reflect=True)
+)
+lowering(aten.replication_pad2d.default, aten.replication_pad3d.default)(_edge(reflect=False))
 
 
 def both(a: Val, b: Val) -> Val:
     if a.constant is not None:
         return b if a.constant else a
     return a if b.constant else a & b
-
-
-@lowering(aten.slice_backward.default)
-def slice_backward(low: Lowering, grad: Value, sizes: Sequence[Any], dim: int, start: Any, end: Any, step: int) -> Any:
-    whole = Value.constant(0, to_exprs(sizes), grad.dtype, grad.device)
-    return scattered(low, whole, grad, dim, start, end, step)
 
 
 @lowering(aten.slice_scatter.default)
@@ -172,12 +161,6 @@ def scattered(low: Lowering, x: Value, source: Value, dim: int, start: Any, end:
         )
 
     return low.pointwise(emit, buffer)
-
-
-@lowering(aten.select_backward.default)
-def select_backward(low: Lowering, grad: Value, sizes: Sequence[Any], dim: int, index: Any) -> Any:
-    whole = Value.constant(0, to_exprs(sizes), grad.dtype, grad.device)
-    return _select_scatter(low, whole, grad, dim, index)
 
 
 @lowering(aten.select_scatter.default)

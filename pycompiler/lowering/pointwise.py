@@ -93,23 +93,9 @@ def logical(name: str) -> Tree:
     return lambda x, *others: x.to(torch.bool).op(name, *(o.to(torch.bool) for o in others))
 
 
-def isfinite(x: Val) -> Val:
-    return x.op("abs") < math.inf if is_float(x) else x.body.const(True, torch.bool)
-
-
 def float_test(tree: Callable[[Val], Val]) -> Tree:
     """A test that no integer passes."""
     return lambda x: tree(x) if is_float(x) else x.body.const(False, torch.bool)
-
-
-def xlogy(x: Val, y: Val) -> Val:
-    zero = x.eq(0).where(x.like(0), x * y.op("log"))
-    return y.test("isnan").where(y.like(math.nan), zero)
-
-
-def xlog1py(x: Val, y: Val) -> Val:
-    zero = x.eq(0).where(x.like(0), x * y.op("log1p"))
-    return y.test("isnan").where(y.like(math.nan), zero)
 
 
 def logaddexp(x: Val, y: Val) -> Val:
@@ -117,17 +103,6 @@ def logaddexp(x: Val, y: Val) -> Val:
     apart = (x - y).op("abs")
     same = x.op("abs").eq(math.inf) & x.eq(y)
     return same.where(x, top + (-apart).op("exp").op("log1p"))
-
-
-def sinc(x: Val) -> Val:
-    y = x * math.pi
-    return x.eq(0).where(x.like(1), y.op("sin") / y)
-
-
-def logit(x: Val, eps: Val | None = None) -> Val:
-    if eps is not None:
-        x = (x < eps).where(eps, (x > 1 - eps).where(1 - eps, x))
-    return (x / (1 - x)).op("log")
 
 
 FLOAT_UNARY = [
@@ -163,33 +138,28 @@ FLOAT_UNARY = [
 
 # operands are promoted together and computed in that dtype
 DEFAULT: dict[Any, Tree] = {
-    aten.mul: mul, aten.maximum: maximum, aten.minimum: minimum, aten.fmax: fmax("maximum"), aten.fmin: fmax("minimum"),
-    aten.neg: op("neg"), aten.abs: absolute, aten.sign: sign, aten.sgn: sign, aten.square: lambda x: x * x,
+    aten.mul.Tensor: mul, aten.maximum: maximum, aten.minimum: minimum, aten.fmax: fmax("maximum"), aten.fmin: fmax("minimum"),
+    aten.neg: op("neg"), aten.abs: absolute, aten.sign: sign,
     aten.floor: unless_integer("floor"), aten.ceil: unless_integer("ceil"), aten.trunc: unless_integer("trunc"),
-    aten.fix: unless_integer("trunc"), aten.round.default: unless_integer("round"),
+    aten.round.default: unless_integer("round"),
     aten.frac: lambda x: x - x.op("trunc"), aten.fmod: op("fmod"), aten.remainder: op("mod"),
     aten.floor_divide: op("floordiv"), aten.nextafter: op("nextafter"), aten.hypot: op("hypot"),
     aten.bitwise_and: op("and"), aten.bitwise_or: op("or"), aten.bitwise_xor: op("xor"), aten.bitwise_not: op("not"),
     aten.bitwise_left_shift: op("shl"), aten.bitwise_right_shift: op("shr"), aten.__lshift__: op("shl"),
-    aten.__rshift__: op("shr"), aten.__and__: op("and"), aten.__or__: op("or"), aten.__xor__: op("xor"),
-    aten.heaviside: lambda x, y: x.eq(0).where(y, (x > 0).where(x.like(1), x.like(0))),
+    aten.__rshift__: op("shr"),
     aten.logaddexp: logaddexp, aten.relu: lambda x: maximum(x, x.like(0)),
 }  # fmt: skip
 
 # as DEFAULT, integers become floats first
 FLOAT: dict[Any, Tree] = {
     **{getattr(aten, name): op(name) for name in FLOAT_UNARY},
-    aten.atan2: op("atan2"), aten.copysign: op("copysign"), aten.xlogy: xlogy, aten.special_xlog1py: xlog1py,
-    aten.sinc: sinc, aten.deg2rad: lambda x: x * (math.pi / 180), aten.rad2deg: lambda x: x * (180 / math.pi),
-    aten.logit: logit, aten.special_ndtr: lambda x: (x * -math.sqrt(0.5)).op("erfc") * 0.5,
+    aten.atan2: op("atan2"), aten.copysign: op("copysign"),
 }  # fmt: skip
 
 # as DEFAULT, the result is bool
 TEST: dict[Any, Tree] = {
     **{getattr(aten, name): same_bool(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     aten.isnan: float_test(lambda x: x.test("isnan")), aten.isinf: float_test(lambda x: x.test("isinf")),
-    aten.isfinite: isfinite, aten.isposinf: float_test(lambda x: x.eq(math.inf)),
-    aten.isneginf: float_test(lambda x: x.eq(-math.inf)),
     aten.signbit: lambda x: x.test("signbit") if is_float(x) else x < 0 if x.dtype != torch.bool else x.like(0),
 }  # fmt: skip
 
@@ -200,7 +170,7 @@ LOGIC: dict[Any, Tree] = {
 }  # fmt: skip
 
 
-EXACT = {aten.mul: (1,), aten.floor_divide: (1,)}  # see `given_as`
+EXACT = {aten.mul.Tensor: (1,), aten.floor_divide: (1,)}  # see `given_as`
 
 
 def _row(tree: Tree, kind: Kind, exact: Sequence[int]) -> Callable[..., Any]:
@@ -214,7 +184,7 @@ for _op, _tree in LOGIC.items():
     register(_op, (lambda tree: lambda low, *values: mixed(low, tree, values))(_tree))
 
 
-@lowering(aten.add, aten.sub)
+@lowering(aten.add.Tensor, aten.sub.Tensor)
 def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Value:
     plus = low.op._overloadpacket is aten.add
     alpha = _alpha(low, alpha, (x, y))
@@ -230,7 +200,7 @@ def _alpha(low: Lowering, alpha: Any, args: Sequence[Any]) -> Any:
     return rounded(alpha, promoted(args)) if low.fake.device.type == "cpu" else alpha
 
 
-@lowering(aten.rsub)
+@lowering(aten.rsub.Scalar)
 def rsub(low: Lowering, x: Value, y: Any, alpha: Any = 1) -> Any:
     if x.dtype is torch.bool:
         return NotImplemented  # ATen's kernel refuses it, its shape function does not
@@ -238,7 +208,7 @@ def rsub(low: Lowering, x: Value, y: Any, alpha: Any = 1) -> Any:
     return elementwise(low, lambda x, y: y - x * alpha, (x, y))
 
 
-@lowering(aten.div, aten.divide, aten.true_divide)
+@lowering(aten.div.Tensor, aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
     if rounding_mode is None:
         return elementwise(low, lambda x, y: x / y, (x, y), Kind.FLOAT, exact=(1,))
@@ -273,7 +243,7 @@ def least(dtype: torch.dtype, bound: Any) -> Any:
     return bound
 
 
-@lowering(aten.clamp, aten.clip)
+@lowering(aten.clamp)
 def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Value:
     min = least(promoted((x, min, max)), min)
 
@@ -329,27 +299,3 @@ def lerp(low: Lowering, x: Value, end: Value, weight: Any) -> Value:
         return (w.op("abs") < 0.5).where(x + w * (y - x), y - (y - x) * (1 - w))
 
     return elementwise(low, tree, (x, end, weight), exact=(2,))
-
-
-@lowering(aten.nan_to_num)
-def nan_to_num(low: Lowering, x: Value, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Value:
-    if not x.dtype.is_floating_point:
-        return mixed(low, lambda x: x, (x,))
-    info = torch.finfo(x.dtype)
-    top = info.max if posinf is None else posinf
-    bottom = info.min if neginf is None else neginf
-
-    def tree(x: Val) -> Val:
-        known = x.test("isnan").where(0.0 if nan is None else nan, x)
-        return x.eq(math.inf).where(top, x.eq(-math.inf).where(bottom, known))
-
-    return elementwise(low, tree, (x,))
-
-
-@lowering(aten.special_entr)
-def entr(low: Lowering, x: Value) -> Value:
-    def tree(x: Val) -> Val:
-        below = x.eq(0).where(0.0, x.like(-math.inf))
-        return x.test("isnan").where(x, (x > 0).where(-x * x.op("log"), below))
-
-    return elementwise(low, tree, (x,), Kind.FLOAT)

@@ -5,7 +5,6 @@ In: a value and dimensions.  Out: values over fresh buffers.  bf16/f16 are folde
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,11 +13,9 @@ import torch
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Buffer
 from pycompiler.lowering.body import Val, compute_dtype
-from pycompiler.lowering.elementwise import folded, lazy, stored
 from pycompiler.lowering.graph import Lowering
-from pycompiler.lowering.promotion import as_float
 from pycompiler.lowering.registry import lowering
-from pycompiler.lowering.values import Value, normal_dim, product, reshape
+from pycompiler.lowering.values import Value, normal_dim, product
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Finish = Callable[[Val], Val]
@@ -67,20 +64,12 @@ def accumulate_dtype(low: Lowering, x: Value) -> torch.dtype:
     return compute_dtype(low.fake.dtype)
 
 
-@lowering(aten.sum)
+@lowering(aten.sum.dim_IntList)
 def sum_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     return fold(low, "sum", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x))
 
 
-@lowering(aten.nansum)
-def nansum(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    if not low.fake.dtype.is_floating_point:
-        return NotImplemented
-    clean: Finish = lambda v: v.test("isnan").where(0.0, v)  # noqa: E731
-    return fold(low, "sum", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x), prepare=clean)
-
-
-@lowering(aten.mean)
+@lowering(aten.mean.dim)
 def mean(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     dims = dims_of(x, dim)
     count = divided_by(product([x.shape[d] for d in dims]))
@@ -149,18 +138,6 @@ lowering(aten.argmin.default)(_arg("argmin"))
 @lowering(aten.any)
 def any_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
     return fold(low, "any", x, dims_of(x, dim), keepdim, compute=torch.bool)
-
-
-@lowering(aten.all)
-def all_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
-    return fold(low, "all", x, dims_of(x, dim), keepdim, compute=torch.bool)
-
-
-@lowering(aten.count_nonzero)
-def count_nonzero(low: Lowering, x: Value, dim: Any = None) -> Value:
-    counted: Finish = lambda v: v.to(torch.bool).to(torch.int64)  # noqa: E731
-    (result,) = low.reduce("sum", x, dims_of(x, dim), counted, [low.buffer_for(low.fake)])
-    return result
 
 
 # -- moments ---------------------------------------------------------------------------------------------------------
@@ -237,42 +214,9 @@ def _unbiased(root: bool, two: bool, has_dim: bool) -> Callable[..., Any]:
     return handler
 
 
-for _packet, _root, _two in ((aten.var, False, False), (aten.std, True, False), (aten.var_mean, False, True),
-                             (aten.std_mean, True, True)):  # fmt: skip
-    lowering(_packet.default)(_unbiased(_root, _two, has_dim=False))
-    lowering(_packet.dim)(_unbiased(_root, _two, has_dim=True))
-
-
-# -- norms and logsumexp ---------------------------------------------------------------------------------------------
-
-
-@lowering(aten.linalg_vector_norm.default)
-def vector_norm(low: Lowering, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
-                dtype: Any = None) -> Any:  # fmt: skip
-    compute = compute_dtype(low.fake.dtype)
-    dims = dims_of(x, dim)
-    if not x.dtype.is_floating_point:
-        return NotImplemented
-    size: Finish = lambda v: v.op("abs")  # noqa: E731
-    table: dict[float, tuple[str, Finish, Finish | None]] = {
-        float("inf"): ("max", size, None), float("-inf"): ("min", size, None), 1.0: ("sum", size, None),
-        2.0: ("sum", lambda v: v * v, lambda v: v.op("sqrt")),
-        0.0: ("sum", lambda v: v.ne(0).to(compute), None),
-    }  # fmt: skip
-    general = ("sum", lambda v: size(v).op("pow", ord), lambda v: v.op("pow", 1.0 / ord))
-    kind, prepare, finish = table.get(float(ord)) or general
-    return fold(low, kind, x, dims, keepdim, compute=compute, prepare=prepare, finish=finish)
-
-
-@lowering(aten.logsumexp.default)
-def logsumexp(low: Lowering, x: Value, dim: Any, keepdim: bool = False) -> Any:
-    """log(sum(exp(x - m))) + m with the maximum m (0 where it is infinite)."""
-    dims = dims_of(x, dim)
-    compute = compute_dtype(as_float(x.dtype))
-    if any(x.shape[d] == 0 for d in dims):
-        return NotImplemented
-    top = folded(low, "max", lazy(lambda v: v, x, dtype=compute), dims)
-    shift = stored(low, lazy(lambda m: m.op("abs").eq(math.inf).where(0.0, m), top, dtype=compute))
-    total = folded(low, "sum", lazy(lambda v, m: (v - m).op("exp"), x, shift, dtype=compute), dims)
-    result = lazy(lambda s, m: s.op("log") + m, total, shift, dtype=compute)
-    return stored(low, reshape(result, low.fake.shape), low.fake)
+for _op, _root, _two, _dim in (
+    *((aten.var.dim, False, False, True), (aten.std.default, True, False, False), (aten.std.dim, True, False, True)),
+    *((aten.var_mean.default, False, True, False), (aten.var_mean.dim, False, True, True)),
+    *((aten.std_mean.default, True, True, False), (aten.std_mean.dim, True, True, True)),
+):
+    lowering(_op)(_unbiased(_root, _two, _dim))

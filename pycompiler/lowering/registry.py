@@ -29,7 +29,7 @@ def overloads(op: Any) -> Iterator[torch._ops.OpOverload]:
     for name in op.overloads():
         overload = getattr(op, name)
         tensors = any("Tensor" in str(a.type) for a in (*overload._schema.arguments, *overload._schema.returns))
-        if tensors and not overload._schema.is_mutable:
+        if tensors and not overload._schema.is_mutable and torch._C._dispatch_has_kernel(overload.name()):
             yield overload
 
 

@@ -13,13 +13,13 @@ import torch
 from pycompiler.ir.expr import ONE, ZERO, Expr
 from pycompiler.lowering import values
 from pycompiler.lowering.graph import Lowering
-from pycompiler.lowering.registry import LOWERINGS, Handler, lowering, overloads, register
+from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, normal_dim, to_expr, to_exprs
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
 
-@lowering(aten.view.default, aten.reshape, aten._unsafe_view, aten._reshape_alias, any_dtype=True)
+@lowering(aten.view.default, any_dtype=True)
 def view(low: Lowering, x: Value, size: Sequence[Any], stride: Any = None) -> Value:
     return values.reshape(x, size)
 
@@ -29,37 +29,17 @@ def permute(low: Lowering, x: Value, dims: Sequence[int]) -> Value:
     return values.permute(x, dims)
 
 
-@lowering(aten.transpose.int, aten.swapaxes, aten.swapdims, any_dtype=True)
-def transpose(low: Lowering, x: Value, dim0: int, dim1: int) -> Value:
-    if x.rank == 0:
-        return x
-    order = list(range(x.rank))
-    a, b = normal_dim(dim0, x.rank), normal_dim(dim1, x.rank)
-    order[a], order[b] = b, a
-    return values.permute(x, order)
-
-
-@lowering(aten.t, aten.numpy_T, any_dtype=True)
-def t(low: Lowering, x: Value) -> Value:
-    return values.permute(x, range(x.rank)[::-1])
-
-
 @lowering(aten.expand, any_dtype=True)
 def expand(low: Lowering, x: Value, size: Sequence[Any], *, implicit: bool = False) -> Value:
     return values.expand(x, size)
 
 
-@lowering(aten.broadcast_to, any_dtype=True)
-def broadcast_to(low: Lowering, x: Value, size: Sequence[Any]) -> Value:
-    return values.expand(x, size)
-
-
-@lowering(aten.alias, aten.detach, aten.lift, aten.lift_fresh, aten.positive.default, any_dtype=True)
+@lowering(aten.detach, aten.lift_fresh, any_dtype=True)
 def alias(low: Lowering, x: Value) -> Value:
     return x
 
 
-@lowering(aten._conj.default, aten.resolve_conj, aten.resolve_neg)
+@lowering(aten._conj.default)
 def conj(low: Lowering, x: Value) -> Value:
     """Of real numbers."""
     return x
@@ -106,19 +86,9 @@ def slice_tensor(low: Lowering, x: Value, dim: int = 0, start: Any = None, end: 
     return values.slice_dim(x, dim, first, length, step)
 
 
-@lowering(aten.narrow.default, any_dtype=True)
-def narrow(low: Lowering, x: Value, dim: int, start: Any, length: Any) -> Value:
-    return values.slice_dim(x, dim, wrapped(low, start, x.shape[normal_dim(dim, x.rank)]), to_expr(length))
-
-
 @lowering(aten.select.int, any_dtype=True)
 def select(low: Lowering, x: Value, dim: int, index: Any) -> Value:
     return values.select(x, dim, wrapped(low, index, x.shape[normal_dim(dim, x.rank)]))
-
-
-@lowering(aten.unbind.int, any_dtype=True)
-def unbind(low: Lowering, x: Value, dim: int = 0) -> tuple[Value, ...]:
-    return tuple(values.select(x, dim, Expr.of(k)) for k in range(int(x.shape[normal_dim(dim, x.rank)])))
 
 
 def parts(x: Value, lengths: Sequence[Any], dim: int) -> tuple[Value, ...]:
@@ -129,19 +99,9 @@ def parts(x: Value, lengths: Sequence[Any], dim: int) -> tuple[Value, ...]:
     return tuple(result)
 
 
-@lowering(aten.split.Tensor, aten.unsafe_split.Tensor, any_dtype=True)
+@lowering(aten.split.Tensor, any_dtype=True)
 def split(low: Lowering, x: Value, size: Any, dim: int = 0) -> tuple[Value, ...]:
     return parts(x, [f.shape[normal_dim(dim, x.rank)] for f in low.fake], dim)
-
-
-@lowering(aten.chunk.default, aten.unsafe_chunk.default, any_dtype=True)
-def chunk(low: Lowering, x: Value, chunks: int, dim: int = 0) -> tuple[Value, ...]:
-    return parts(x, [f.shape[normal_dim(dim, x.rank)] for f in low.fake], dim)
-
-
-@lowering(aten.split_with_sizes.default, aten.split.sizes, aten.unsafe_split_with_sizes.default, any_dtype=True)
-def split_with_sizes(low: Lowering, x: Value, sizes: Sequence[Any], dim: int = 0) -> tuple[Value, ...]:
-    return parts(x, sizes, dim)
 
 
 @lowering(aten.diagonal.default, any_dtype=True)
@@ -172,17 +132,6 @@ def as_strided(low: Lowering, x: Value, size: Sequence[Any], stride: Sequence[An
     return view
 
 
-@lowering(aten.movedim.intlist, aten.movedim.int, aten.moveaxis, any_dtype=True)
-def movedim(low: Lowering, x: Value, source: Any, destination: Any) -> Value:
-    src = [normal_dim(d, x.rank) for d in ([source] if isinstance(source, int) else source)]
-    dst = [normal_dim(d, x.rank) for d in ([destination] if isinstance(destination, int) else destination)]
-    order = [-1] * x.rank
-    for s, d in zip(src, dst, strict=True):
-        order[d] = s
-    rest = iter(d for d in range(x.rank) if d not in src)
-    return values.permute(x, [next(rest) if d < 0 else d for d in order])
-
-
 @lowering(aten.view.dtype)
 def view_dtype(low: Lowering, x: Value, dtype: torch.dtype) -> Any:
     if x.dtype == dtype:
@@ -209,26 +158,3 @@ def sym_stride(low: Lowering, x: Value, dim: int) -> Expr:
 @lowering(aten.sym_numel.default)
 def sym_numel(low: Lowering, x: Value) -> Expr:
     return x.numel
-
-
-# -- the copying variants: the view, in memory of its own ------------------------------------------------------------
-
-
-def _copying(view: Handler) -> Handler:
-    def handler(low: Lowering, x: Value, *args: Any, **options: Any) -> Any:
-        made = view(low, x, *args, **options)
-        if not isinstance(made, tuple):
-            return low.copy(made)
-        return tuple(low.copy(v) for v in made)
-
-    return handler
-
-
-for _view in (aten.permute, aten.expand, aten.squeeze, aten.unsqueeze, aten.t, aten.transpose.int, aten.view.default,
-              aten.slice.Tensor, aten.select.int, aten.split.Tensor, aten.split_with_sizes, aten.unbind, aten.diagonal,
-              aten.unfold, aten.as_strided, aten.detach):  # fmt: skip
-    for _overload in overloads(_view):
-        _copies = getattr(aten, _overload._schema.name.partition("::")[2] + "_copy")
-        if _overload._overloadname in _copies.overloads():
-            register(getattr(_copies, _overload._overloadname), _copying(LOWERINGS[_overload]))
-lowering(aten.narrow_copy.default)(_copying(narrow))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
+from aten_graph import aten_graph
 from torch.utils import _pytree as pytree
 
 from pycompiler.codegen.cpp import generate
@@ -151,14 +151,9 @@ def run_plan(plan: Plan, inputs: Sequence[Any], threads: int = 2) -> list[Any]:
 
 def lowered(f: Callable[..., Any], args: Sequence[Any], name: str = "graph") -> Program:
     """The program of a function of tensors."""
-    from pycompiler.lowering import core_decompositions, lower
+    from pycompiler.lowering import lower
 
-    with torch.no_grad():
-        graph = make_fx(lambda *a: f(*a), tracing_mode="fake")(*args)
-        gm = make_fx(torch.func.functionalize(graph), decomposition_table=core_decompositions(), tracing_mode="fake")(
-            *args
-        )
-    p = lower(gm, name=name)
+    p = lower(aten_graph(f, args), name=name)
     verify(p)
     return p
 

@@ -6,23 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch.fx.experimental.proxy_tensor import make_fx
+from aten_graph import aten_graph
 from torch.utils import _pytree as pytree
 
 from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Extern, Program
 from pycompiler.ir.verify import verify
-from pycompiler.lowering import core_decompositions, lower
+from pycompiler.lowering import lower
 
 
-def lowered(f: Callable[..., Any], args: Sequence[Any], decompose: bool = True) -> Program:
-    table = core_decompositions() if decompose else {}
-    with torch.no_grad(), enable_python_dispatcher():
-        gm = make_fx(lambda *a: f(*a), decomposition_table=table, tracing_mode="fake")(*args)
-        if any(getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in gm.graph.nodes):
-            gm = make_fx(torch.func.functionalize(gm), decomposition_table=table, tracing_mode="fake")(*args)
-    program = lower(gm)
+def lowered(f: Callable[..., Any], args: Sequence[Any]) -> Program:
+    program = lower(aten_graph(f, args))
     verify(program)
     return program
 
@@ -31,10 +25,10 @@ def externs(program: Program) -> list[str]:
     return [str(n.op) for n in program.nodes if isinstance(n, Extern)]
 
 
-def check(f: Callable[..., Any], args: Sequence[Any], *, native: bool | None = None, decompose: bool = True,
+def check(f: Callable[..., Any], args: Sequence[Any], *, native: bool | None = None,
           rtol: float | None = None, atol: float | None = None) -> Program:  # fmt: skip
     """native: whether there must be no Extern (None: either)."""
-    program = lowered(f, args, decompose)
+    program = lowered(f, args)
     if native is not None:
         assert (not externs(program)) == native, externs(program)
     with torch.no_grad():

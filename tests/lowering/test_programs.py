@@ -5,15 +5,15 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from aten_graph import aten_graph
 from harness import check, randn
-from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Extern, Loop
 from pycompiler.ir.verify import verify
-from pycompiler.lowering import core_decompositions, lower
+from pycompiler.lowering import lower
 
 UNARY = [torch.relu, torch.sin, torch.sigmoid, torch.abs, lambda t: t.exp().log1p(), lambda t: t * t, torch.tanh]
 BINARY = [torch.add, torch.mul, torch.sub, torch.maximum, lambda a, b: torch.where(a > b, a, b * 0.5)]
@@ -92,10 +92,7 @@ SYMBOLIC = {
 @pytest.mark.parametrize("name", SYMBOLIC)
 def test_symbolic_sizes(name):
     f = SYMBOLIC[name]
-    with torch.no_grad(), enable_python_dispatcher():
-        table = core_decompositions()
-        gm = make_fx(f, decomposition_table=table, tracing_mode="symbolic")(randn(5, 6))
-    program = lower(gm)
+    program = lower(aten_graph(f, [randn(5, 6)], tracing_mode="symbolic"))
     verify(program)
     for rows in (5, 9):
         x = randn(rows, 6)

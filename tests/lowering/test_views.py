@@ -181,7 +181,6 @@ def test_creation(name):
 JOINING = {
     "reflect2": lambda x, y: torch.nn.functional.pad((x * y)[None], (2, 1, 1, 2), mode="reflect"),
     "replicate": lambda x, y: torch.nn.functional.pad(x[None], (3, 1, 0, 2), mode="replicate"),
-    "copies": lambda x, y: (torch.permute_copy(x, (1, 0)), torch.view_copy(y, (4, 3)), *torch.unbind_copy(x, 1)),
     "cat": lambda x, y: torch.cat([x, y]),
     "cat1": lambda x, y: torch.cat([x[:, :2], x, x.t()[:3, :1].t().expand(3, 3)], 1),
     "cat_dtypes": lambda x, y: torch.cat([x, y.long()]),
@@ -216,6 +215,11 @@ JOINING = {
 @pytest.mark.parametrize("name", JOINING)
 def test_joining(name):
     check(JOINING[name], [randn(3, 4), randn(3, 4, seed=2)], native=True)
+
+
+def test_copying_views_are_calls():
+    copies = lambda x, y: (torch.permute_copy(x, (1, 0)), torch.view_copy(y, (4, 3)), *torch.unbind_copy(x, 1))  # noqa: E731
+    check(copies, [randn(3, 4), randn(3, 4, seed=2)], native=False)
 
 
 def test_cat_writes_into_one_buffer():

@@ -74,7 +74,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor], set[int], set[int
     "two of one value": (lambda x, y: ({0: x + y, 1: x + y}, ()), [r(12, 12), r(12, 12)], set(), {0, 1}),
     "also an output": (lambda x: ({0: (y := x + 1)}, (y,)), [r(12, 12)], {0}, set()),
     "swapped": (lambda x, y: ({0: y + 0, 1: x + 0}, ()), [r(12, 12), r(12, 12)], {0}, {1}),
-    "its own transpose": (lambda x: ({0: x.t() + x}, ()), [r(12, 12)], set(), {0}),
+    "its own transpose": (lambda x: ({0: x.permute(1, 0) + x}, ()), [r(12, 12)], set(), {0}),
     "shifted": (lambda x: ({0: x.roll(1, 0)}, ()), [r(12, 12)], set(), {0}),
     "broadcast of a row": (lambda x: ({0: x - x[0]}, ()), [r(12, 12)], set(), {0}),
     "index out of range": (lambda x, i: ({0: x[i]}, ()), [r(12, 4), torch.arange(12).flip(0)], set(), {0}),

@@ -58,7 +58,7 @@ def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
     return like(g * s * (w * (1.0 - s) + 1.0), grad.dtype)
 
 
-@rule(aten.sigmoid_backward.default)
+@rule(aten.sigmoid_backward.default, partial=True)
 def sigmoid_backward(grad: Tensor, y: Tensor) -> Any:
     if grad.is_complex() or y.is_complex():
         return NotImplemented
@@ -66,7 +66,7 @@ def sigmoid_backward(grad: Tensor, y: Tensor) -> Any:
     return like(g * (s * (1.0 - s)), grad.dtype)
 
 
-@rule(aten.tanh_backward.default)
+@rule(aten.tanh_backward.default, partial=True)
 def tanh_backward(grad: Tensor, y: Tensor) -> Any:
     if grad.is_complex() or y.is_complex():
         return NotImplemented
@@ -140,7 +140,7 @@ def sub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     return aten.sub.Tensor(x, other, alpha=alpha) if alpha != 1 else aten.sub.Tensor(x, other)
 
 
-@rule(aten.rsub.Scalar)
+@rule(aten.rsub.Scalar, partial=True)
 def rsub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     if not (x.is_floating_point() or x.is_complex()):
         return NotImplemented  # the negative of an unsigned number is none; the kernel refuses bools
@@ -152,7 +152,7 @@ def rsub_tensor(x: Tensor, other: Tensor, *, alpha: Any = 1) -> Tensor:
     return torch.sub(other, x, alpha=alpha)
 
 
-@rule(aten.addcmul.default)
+@rule(aten.addcmul.default, partial=True)
 def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
     if value == 1:
         return x + a * b
@@ -161,19 +161,19 @@ def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
     return NotImplemented if x.dtype in (torch.float16, torch.bfloat16) else x + a * b * value
 
 
-@rule(aten.addcdiv.default)
+@rule(aten.addcdiv.default, partial=True)
 def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
     return NotImplemented if x.dtype in (torch.float16, torch.bfloat16) else x + a / b * value
 
 
-@rule(aten.masked_fill.Scalar)
+@rule(aten.masked_fill.Scalar, partial=True)
 def masked_fill_scalar(x: Tensor, mask: Tensor, value: Any) -> Any:
     if isinstance(value, complex) or (isinstance(value, float) and not (x.is_floating_point() or x.is_complex())):
         return NotImplemented
     return contiguous(where(mask, value, x))
 
 
-@rule(aten.masked_fill.Tensor)
+@rule(aten.masked_fill.Tensor, partial=True)
 def masked_fill_tensor(x: Tensor, mask: Tensor, value: Tensor) -> Any:
     if value.device != x.device:
         return NotImplemented

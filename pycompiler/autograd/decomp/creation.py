@@ -40,7 +40,7 @@ def filled_like(x: Tensor, value: Any, dtype: Any, layout: Any, device: Any, mem
     return aten.permute.default(filled([x.shape[d] for d in order], value, dtype, device), inverse)
 
 
-@rule(aten.zeros.default)
+@rule(aten.zeros.default, partial=True)
 def zeros(size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
     return NotImplemented if layout not in (None, torch.strided) else filled(size, 0, dtype, device)
 
@@ -53,12 +53,12 @@ def zero_tensor(
     return filled(size, 0, dtype, device)
 
 
-@rule(aten.ones.default)
+@rule(aten.ones.default, partial=True)
 def ones(size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
     return NotImplemented if layout not in (None, torch.strided) else filled(size, 1, dtype, device)
 
 
-@rule(aten.new_zeros.default)
+@rule(aten.new_zeros.default, partial=True)  # memory with gaps is made of it after the trace
 def new_zeros(
     x: Tensor, size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> Any:
@@ -86,7 +86,7 @@ def new_full(
     return filled(size, fill_value, dtype or x.dtype, device or x.device)
 
 
-@rule(aten.zeros_like.default)
+@rule(aten.zeros_like.default, partial=True)
 def zeros_like(
     x: Tensor,
     *,
@@ -99,7 +99,7 @@ def zeros_like(
     return filled_like(x, 0, dtype, layout, device, memory_format)
 
 
-@rule(aten.ones_like.default)
+@rule(aten.ones_like.default, partial=True)
 def ones_like(
     x: Tensor,
     *,
@@ -112,7 +112,7 @@ def ones_like(
     return filled_like(x, 1, dtype, layout, device, memory_format)
 
 
-@rule(aten.full_like.default)
+@rule(aten.full_like.default, partial=True)
 def full_like(
     x: Tensor,
     fill_value: Any,
@@ -126,11 +126,11 @@ def full_like(
     return filled_like(x, fill_value, dtype, layout, device, memory_format)
 
 
-@rule(aten.fill.Scalar)
+@rule(aten.fill.Scalar, partial=True)
 def fill(x: Tensor, value: Any) -> Any:
     return filled_like(x, value, None, None, None, None)
 
 
-@rule(aten.zero.default)
+@rule(aten.zero.default, partial=True)
 def zero(x: Tensor) -> Any:
     return filled_like(x, 0, None, None, None, None)

@@ -75,7 +75,7 @@ def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None
     return _reduced(losses if weight is None else losses * weight, reduction)
 
 
-@rule(aten.mse_loss.default)
+@rule(aten.mse_loss.default, partial=True)
 def mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
     if x.is_complex():
         return NotImplemented

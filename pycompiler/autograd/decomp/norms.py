@@ -22,7 +22,7 @@ def _moments(x: Tensor, dims: list[int], eps: float) -> tuple[Tensor, Tensor, Te
     return mean, var, torch.rsqrt(var + eps)
 
 
-@rule(aten.native_layer_norm.default)
+@rule(aten.native_layer_norm.default, partial=True)
 def layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
     if x.numel() == 0:
         return NotImplemented
@@ -34,7 +34,7 @@ def layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor 
     return contiguous(like(out, x.dtype)), mean, rstd
 
 
-@rule(aten.native_layer_norm_backward.default)
+@rule(aten.native_layer_norm_backward.default, partial=True)
 def layer_norm_backward(
     grad: Tensor,
     x: Tensor,
@@ -109,7 +109,7 @@ def _empty(x: Tensor) -> Any:
     return aten.full.default([0], 0, dtype=x.dtype, device=x.device, pin_memory=False)
 
 
-@rule(aten._native_batch_norm_legit_functional.default)
+@rule(aten._native_batch_norm_legit_functional.default, partial=True)
 def batch_norm(
     x: Tensor,
     weight: Tensor | None,
@@ -133,7 +133,7 @@ def batch_norm(
     return out, mean, rstd, new_mean, new_var
 
 
-@rule(aten._native_batch_norm_legit.no_stats)
+@rule(aten._native_batch_norm_legit.no_stats, partial=True)
 def batch_norm_no_stats(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
 ) -> Any:
@@ -143,7 +143,7 @@ def batch_norm_no_stats(
     return out, mean, rstd
 
 
-@rule(aten._native_batch_norm_legit_no_training.default)
+@rule(aten._native_batch_norm_legit_no_training.default, partial=True)
 def batch_norm_no_training(
     x: Tensor,
     weight: Tensor | None,
@@ -158,7 +158,7 @@ def batch_norm_no_training(
     return _infer(x, weight, bias, running_mean, running_var, eps), _empty(x), _empty(x)
 
 
-@rule(aten.native_batch_norm_backward.default)
+@rule(aten.native_batch_norm_backward.default, partial=True)
 def batch_norm_backward(
     grad: Tensor,
     x: Tensor,
@@ -206,7 +206,7 @@ def batch_norm_backward(
 # -- group norm -------------------------------------------------------------------------------------------------------
 
 
-@rule(aten.native_group_norm.default)
+@rule(aten.native_group_norm.default, partial=True)
 def group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int, size: int, groups: int, eps: float
 ) -> Any:
@@ -220,7 +220,7 @@ def group_norm(
     return like(out, x.dtype), aten.view.default(mean, [n, groups]), aten.view.default(rstd, [n, groups])
 
 
-@rule(aten.native_group_norm_backward.default)
+@rule(aten.native_group_norm_backward.default, partial=True)
 def group_norm_backward(
     grad: Tensor,
     x: Tensor,

@@ -25,7 +25,7 @@ def _called_as(name: str) -> bool:
     return called.partition(".")[0] == name
 
 
-@rule(aten.bernoulli.p)
+@rule(aten.bernoulli.p, partial=True)
 def bernoulli(x: Tensor, p: float, generator: Any = None) -> Any:
     if generator is not None:
         return NotImplemented

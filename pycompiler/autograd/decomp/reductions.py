@@ -15,7 +15,7 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
-@rule(aten._softmax.default)
+@rule(aten._softmax.default, partial=True)
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
     if x.numel() == 0:
         return NotImplemented
@@ -25,7 +25,7 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
     return out if half_to_float else like(out, x.dtype)
 
 
-@rule(aten._log_softmax.default)
+@rule(aten._log_softmax.default, partial=True)
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
     if x.numel() == 0:
         return NotImplemented

@@ -1,7 +1,8 @@
 """The table that the families fill, and the arithmetic they share.
 
 In: ``@rule(aten.silu.default)`` above a function of the operator's arguments. Out: an entry of `RULES`.
-A rule may return NotImplemented: the operator then stays whole for these arguments.
+A rule that is `partial` may return NotImplemented: the operator then stays whole for these arguments.  So is one for an
+operator that a later pass puts into graphs: lowering gets it whole too.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import torch
 from torch._ops import OpOverload
 
 RULES: dict[OpOverload, Callable[..., Any]] = {}
+PARTIAL: set[OpOverload] = set()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
-def rule(*ops: OpOverload) -> Callable[[_F], _F]:
+def rule(*ops: OpOverload, partial: bool = False) -> Callable[[_F], _F]:
     """Register a decomposition for `ops`; a second one for the same operator is a mistake."""
 
     def register(fn: _F) -> _F:
@@ -27,6 +29,7 @@ def rule(*ops: OpOverload) -> Callable[[_F], _F]:
             if op in RULES:
                 raise ValueError(f"two decompositions for {op}")
             RULES[op] = fn
+        PARTIAL.update(ops if partial else ())
         return fn
 
     return register

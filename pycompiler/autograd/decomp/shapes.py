@@ -32,7 +32,8 @@ def transpose(x: Tensor, dim0: int, dim1: int) -> Any:
     return aten.permute.default(x, dims)
 
 
-@rule(aten.detach.default, aten.alias.default, aten.lift.default)
+@rule(aten.detach.default, partial=True)  # the cut makes aliases
+@rule(aten.alias.default, aten.lift.default)
 def identity(x: Tensor) -> Tensor:
     return x
 
@@ -42,14 +43,14 @@ def unsafe_view(x: Tensor, size: list[int], stride: list[int] | None = None) -> 
     return aten.view.default(x, size)
 
 
-@rule(aten.expand.default)
+@rule(aten.expand.default, partial=True)
 def expand(x: Tensor, size: list[int], implicit: bool = False) -> Any:
     if list(x.shape) == list(size):
         return x
     return aten.expand.default(x, size) if implicit else NotImplemented
 
 
-@rule(aten.clone.default)
+@rule(aten.clone.default, partial=True)
 def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Any:
     """A copy with the same strides is the value itself: nothing in a functional graph can tell."""
     if memory_format is torch.contiguous_format:
@@ -57,13 +58,13 @@ def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Any
     return x if memory_format in (None, torch.preserve_format) and is_dense(x) else NotImplemented
 
 
-@rule(aten.slice.Tensor)
+@rule(aten.slice.Tensor, partial=True)
 def slice_(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
     whole = start in (None, 0) and (end is None or end >= x.shape[dim]) and step == 1
     return x if whole else NotImplemented
 
 
-@rule(aten.split.Tensor)
+@rule(aten.split.Tensor, partial=True)
 def split(x: Tensor, size: int, dim: int = 0) -> Any:
     length = x.shape[dim]
     if length == 0 or size == 0:
@@ -85,7 +86,7 @@ def unbind(x: Tensor, dim: int = 0) -> Any:
     return [aten.select.int(x, dim, i) for i in range(x.shape[dim])]
 
 
-@rule(aten.copy.default)
+@rule(aten.copy.default, partial=True)
 def copy(dst: Tensor, src: Tensor, non_blocking: bool = False) -> Any:
     if src.device != dst.device:
         return NotImplemented
