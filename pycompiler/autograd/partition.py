@@ -12,6 +12,7 @@ saves a tuple: its elements are saved one by one.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -155,7 +156,9 @@ class Region:
         found = set()
         for n in self.joint.graph.nodes:
             region, value = n.meta.get("again"), n.meta.get("val")
-            if region is None or n in self.backward or ordered(n.target) or n in self.results:
+            if region is None or n in self.backward or n in self.results or _is_drawn(n):
+                continue
+            if not isinstance(value, (torch.Tensor, tuple, list)):  # a size
                 continue
             if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
                 continue
@@ -187,6 +190,13 @@ class Region:
     def cost(self, cut: Iterable[fx.Node]) -> int:
         """What `cut` costs beyond what eager keeps: twice its bytes, of copies more."""
         return sum(self._save_cost(n) for n in cut if n not in self.itself_inputs and size_bytes(n))
+
+
+def _is_drawn(n: fx.Node) -> bool:
+    """A call that happens once, or one of its results."""
+    if n.target is operator.getitem and isinstance(n.args[0], fx.Node):
+        return ordered(n.args[0].target)
+    return ordered(n.target)
 
 
 def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:

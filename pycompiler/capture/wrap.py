@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import operator
 import sys
 import types
 import weakref
@@ -19,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.attributes import instance_dict, is_mutable, mro_lookup, reference
+from pycompiler.capture.values.attributes import instance_dict, is_mutable, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
@@ -29,6 +30,7 @@ from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakRefe
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.fake import is_transparent
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -197,13 +199,24 @@ def _weakref(cx: Capture, real: Any, source: Source) -> Value:
     return WeakReference(real)
 
 
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+# What of a subclass's class decides that it is one of `is_transparent`, and that operators are a tensor's.
+_TAKES_PART = (
+    "__torch_function__", "__torch_dispatch__", "__radd__", "__rsub__", "__rmul__", "__rtruediv__", "__rpow__",
+    *(n for n in dir(operator) if n.startswith("__") and callable(getattr(torch.Tensor, n, None)) and n != "__class__"),
+)  # fmt: skip
+
+
 def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
-    if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor):
+    if type(real) not in PLAIN and not is_transparent(type(real)):
         raise Break("tensor-subclass", type(real).__qualname__)
     if real.layout is not torch.strided or real.is_quantized or real.is_nested:
         raise Break("unsupported-type", f"{real.layout} tensor" if not real.is_quantized else "quantized tensor")
     if real.requires_grad and not _has_history(real):
         raise Break("unsupported-type", "one of several views, of memory that was written under no_grad")
+    if type(real) not in PLAIN:
+        for name in _TAKES_PART:
+            lookup(cx, type(real), name)
     layout = cx.sizes.layout(real, source)
     cx.guard("tensor", source, TensorSpec.of(real) if layout is None else TensorSpec.of(real).opened(*layout))
     return cx.graph.add_input(real, source, layout)

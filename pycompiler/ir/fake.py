@@ -243,9 +243,28 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
     return fake
 
 
+_OWN_NAMES = frozenset(("__module__", "__doc__", "__qualname__", "__torch_function__", "__new__", "__init__", "__annotations__",
+                        "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__", "__init_subclass__"))  # fmt: skip
+_META = (type(torch.Tensor), type(torch.nn.Parameter))
+
+
+def is_transparent(cls: type) -> bool:
+    """Whether operators treat a subclass's tensors as plain ones, and give plain ones: it takes no part in calls (as
+    `torch.nn.Parameter`), and overrides nothing that tensors have."""
+    takes_part = (
+        getattr(cls, "__torch_function__", None) is not torch._C._disabled_torch_function_impl
+        or getattr(cls, "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl
+    )
+    if takes_part or not issubclass(cls, torch.Tensor) or not any(type(cls) is meta for meta in _META):
+        return False
+    own = [c for c in cls.__mro__ if not issubclass(torch.nn.Parameter, c) and c is not torch.nn.Buffer]
+    names = [n for c in own for n in vars(c) if n not in _OWN_NAMES]
+    return not any(n.startswith("__") or hasattr(torch.nn.Parameter, n) for n in names)
+
+
 def is_plain(t: torch.Tensor) -> bool:
     return (
-        type(t) in (torch.Tensor, torch.nn.Parameter)
+        (type(t) in (torch.Tensor, torch.nn.Parameter) or is_transparent(type(t)))
         and t.layout is torch.strided
         and not (t.is_quantized or t.is_nested or t.is_conj() or t.is_neg() or t.is_mkldnn)
         and not torch._C._functorch.is_functorch_wrapped_tensor(t)

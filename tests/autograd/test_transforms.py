@@ -206,3 +206,22 @@ def test_a_branch_in_a_checkpoint_and_a_checkpoint_in_a_branch(backend: str) -> 
         compiled(x).backward()
         program(y, lambda pred, yes, no: yes() if pred else no(), lambda fn, x: fn(x)).backward()
         torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_checkpoints_of_any_size() -> None:
+    """One compile serves all sizes; the results of a call that draws are kept."""
+    block = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 3))
+
+    def program(x: Any) -> Any:
+        return checkpoint(block, x, use_reentrant=False).tanh()
+
+    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (3, 5, 2):
+        found = []
+        for fn in (program, compiled):
+            torch.manual_seed(rows)
+            x = torch.randn(rows, 4, requires_grad=True)
+            fn(x).sum().backward()
+            found.append(x.grad)
+        torch.testing.assert_close(found[1], found[0])
+    assert compiled.counters()["compiles"] == 1

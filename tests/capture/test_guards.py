@@ -1272,3 +1272,13 @@ def test_argument_forms_share_an_entry() -> None:
     assert len(compiled.records) == 1
     assert torch.equal(compiled.fn(X(), 2, 7), X() * 2 + 1)
     assert torch.equal(compiled.fn(X(), z=7), X() * 2 + 1)
+
+
+def test_a_subclass_of_parameter_that_takes_part_later() -> None:
+    class Quiet(torch.nn.Parameter):
+        pass
+
+    compiled, w = compile_recorded(lambda w: w + 1).fn, Quiet(torch.ones(2))
+    assert compiled(w).tolist() == [2.0, 2.0]
+    Quiet.__add__ = lambda self, other: "added"  # type: ignore[assignment, method-assign]
+    assert compiled(w) == "added"

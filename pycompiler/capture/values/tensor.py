@@ -89,6 +89,8 @@ class Tensor(Value):
             if self.real is not None and self.source is not None:
                 cx.guard("instance_absent", self.source, name)
             cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        if not hasattr(torch.nn.Parameter, name):  # of a subclass
+            return cx.class_attribute(self, name)
         if not callable(getattr(self.cls, name)):
             return cx.make(getattr(self.fake, name))
         return TensorMethod(self, name)

@@ -790,3 +790,31 @@ def chained_in_place_on_slices(x):
     x[0] -= x[1]
     x.view(2, 2)[1].zero_()
     return x.sum()
+
+
+class Scaled(torch.nn.Parameter):
+    """Takes no part in calls, as its base."""
+
+    scale = 3
+
+    def scaled(self):
+        return self * self.scale
+
+    @property
+    def twice(self):
+        return self * 2
+
+
+class Loud(torch.nn.Parameter):
+    def __add__(self, other):
+        return "added"
+
+
+@case(make=lambda: (Scaled(torch.arange(3.0)), torch.ones(3)), graphs=1)
+def parameter_subclass(w, x):
+    return w.scaled() @ x, w.twice + w, type(w) is Scaled, isinstance(w, torch.nn.Parameter), torch.relu(w)
+
+
+@case(make=lambda: (Loud(torch.arange(3.0)), torch.ones(3)), breaks="tensor-subclass", skipped=True)
+def parameter_subclass_with_an_operator(w, x):
+    return x * 2, w + x
