@@ -57,7 +57,8 @@ def compile_joint(
     `ahead`: the backward for gradients of all outputs is compiled now, not at its first call.
     Raises `AutogradUnsupported` for graphs that must run eagerly; an error that eager would raise comes as it is.
     """
-    mode = detect_fake_mode(tuple(example_inputs)) or new_fake_mode()
+    symbolic = any(isinstance(e, torch.SymInt) for e in example_inputs)
+    mode = detect_fake_mode(tuple(example_inputs)) or new_fake_mode(symbolic=symbolic)
     gm, lifted = lift_attributes(gm)
     fakes = [fakeify(t, mode) for t in (*lifted, *example_inputs)]
     table = default_decompositions() if decompositions is None else decompositions

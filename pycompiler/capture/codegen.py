@@ -68,6 +68,8 @@ class Head:
         self.count = 0
         self.building: set[int] = set()
         self.pinned: dict[Source, str] = {}
+        self.entry: Code = []  # reads numbers before the graph runs
+        self.numbers: dict[Source, str] = {}
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
 
     # values ---------------------------------------------------------------------------------------------------
@@ -98,16 +100,24 @@ class Head:
         name = self.temps.get(id(value))
         if name is None:
             if value.source is not None and is_symbolic(value.sym):
-                return self.load_source(value.source)
+                return self.at_entry(value.source)
             if not is_symbolic(value.sym) or isinstance(value.sym, torch.SymBool):
                 return build.load_const(value.value)
             number = value.sym.node.value
             names = tuple(sorted(number.symbols))
-            loads = [self.load_source(self.cx.sizes.source_of(n)) for n in names]
+            loads = [self.at_entry(self.cx.sizes.source_of(n)) for n in names]
             name = self.temp()
             self.store(self.call(rebuild.compute, build.load_const(number), build.load_const(names), *loads), name)
             self.temps[id(value)] = name
             self.keep.append(value)
+        return build.load_fast(name)
+
+    def at_entry(self, source: Source) -> Code:
+        """Push the number that is at `source` when the frame begins: the graph may turn its tensor (`x.t_()`)."""
+        name = self.numbers.get(source)
+        if name is None:
+            name = self.numbers[source] = self.temp()
+            self.entry += [*self.follow(source), *build.store_fast(name)]
         return build.load_fast(name)
 
     def output(self, tensor: Tensor) -> str:

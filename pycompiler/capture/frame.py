@@ -414,11 +414,11 @@ class _Session:
             return result
         assert tail is not None
         start = self.call_graph(head, inputs) if has_graph else []
-        made_here = dict.fromkeys(i.argval for i in (*start, *head.prepare) if i.opname == "STORE_FAST")
+        made_here = dict.fromkeys(i.argval for i in (*head.entry, *start, *head.prepare) if i.opname == "STORE_FAST")
         left = [i for name in made_here for i in build.delete_fast(name)]  # it may have to die before we return
         if let_go:
             tail = [i for j in tail for i in (left if j is let_go[0] else (j,))]
-        code = distinct([*start, *head.prepare, *tail, *(left if at is not None else [])])
+        code = distinct([*head.entry, *start, *head.prepare, *tail, *(left if at is not None else [])])
         if at is None:
             result.code = whole(self.code, code)
         else:

@@ -154,6 +154,21 @@ def test_side_effects_store_numbers() -> None:
     assert pycompiler.counters(compiled)["compiles"] == 1
 
 
+def test_numbers_are_those_of_the_entry() -> None:
+    def program(t: torch.Tensor, out: dict[str, Any]) -> Any:
+        n = t.shape[0] * 2
+        t.t_()
+        out["m"] = t.shape[0], n
+        return t + n, n, t.shape[1]
+
+    compiled = pycompiler.compile(program, backend="eager", dynamic=True)
+    for shape in ((3, 4), (5, 6), (7, 2)):
+        got: dict[str, Any] = {}
+        want: dict[str, Any] = {}
+        same(compiled(x(*shape), got), program(x(*shape), want))
+        assert got == want
+
+
 def test_the_graph_runs_with_real_numbers() -> None:
     graphs: list[Any] = []
 
