@@ -19,6 +19,7 @@ from pycompiler.errors import CompileError
 from pycompiler.ir.interrupts import allowed, check
 from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
 from pycompiler.ir.loops import Program
+from pycompiler.ir.numbers import symbols_in
 from pycompiler.ir.plan import Plan
 from pycompiler.ir.symbols import Specialise, symbols_of
 from pycompiler.ir.texts import forward_of
@@ -50,6 +51,9 @@ def compile_aten(
     if others := {d for n in gm.graph.nodes if (d := _device_type(n)) not in TARGETS} - {""}:
         log.info("graph %s runs through ATen: tensors on %s", name, ", ".join(sorted(others)))
         return forward_of(gm)
+    if others := {d for n in gm.graph.nodes if (d := _device_type(n)) not in ("", "cpu")}:
+        if names := symbols_in([n.meta.get("val") for n in gm.graph.nodes]):
+            raise Specialise(sorted(names), f"kernels on {', '.join(sorted(others))} are made for one size")
     if log_aot.enabled:
         log_aot(f"{name}\n{gm.print_readable(print_output=False)}")
     try:

@@ -156,7 +156,8 @@ def _same_layout(layouts: Sequence[Layout]) -> Ints | None:
         return contiguous(shape)
     if len(shape) == 4 and all(m.is_contiguous(memory_format=torch.channels_last) for m in metas):
         return tuple(torch.empty(shape, device="meta", memory_format=torch.channels_last).stride())
-    if all(torch.ops.aten.is_non_overlapping_and_dense.default(m) for m in metas) and len({t for _, t in layouts}) == 1:
+    dense = all(torch.ops.aten.is_non_overlapping_and_dense.default(m) for m in metas)
+    if dense and all(t == layouts[0][1] for _, t in layouts):
         return layouts[-1][1]
     return None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,7 +39,16 @@ def value_of(number: Any) -> Any:
         e = expr_of(number)
         return e if e.const is None else e.const
     node: Any = number.node
-    return node.value
+    return resolved(node.env, node.value)
+
+
+def resolved(env: Symbols, value: Any) -> Any:
+    """A Real over what is left of the symbols."""
+    if isinstance(value, Expr):
+        return env.resolve(value)
+    if isinstance(value, Real):
+        return replace(value, args=tuple(resolved(env, a) for a in value.args))
+    return value
 
 
 class Numbers:

@@ -272,6 +272,7 @@ def scopes(n: Loop, p: Program) -> Complaints:
 def in_range(n: Loop, p: Program) -> Complaints:
     ranges = dict(zip(n.vars + (n.reduction.vars if n.reduction else ()),
                       n.ranges + (n.reduction.ranges if n.reduction else ()), strict=True))  # fmt: skip
+    ranges = {v: r.subst(p.hints) for v, r in ranges.items()}  # of symbolic sizes, today's are looked at
     if any(r == 0 for r in ranges.values()):
         return
     accesses = [(op.attrs[0], op.attrs[1]) for op in n.body if op.name == "load"]
@@ -280,8 +281,10 @@ def in_range(n: Loop, p: Program) -> Complaints:
         buffer = p.buffers.get(name)
         if buffer is None or any(a.kind != "sym" or a.key.startswith("%") for mono, _ in e.terms for a in mono):
             continue  # bounds are exact for affine expressions only
+        e, extent = e.subst(p.hints), _extent(buffer).subst(p.hints).const
+        if not e.symbols <= ranges.keys():
+            continue
         low, high = e.bounds(ranges)
-        extent = _extent(buffer).const
         if low is not None and low < 0:
             yield f"{name}[{e}] may be {low}"
         if high is not None and extent is not None and high >= extent:

@@ -77,6 +77,7 @@ class Lowering:
         self.external: Set[str] = frozenset()
         self._placed: dict[fx.Node, Value] = {}  # what Externs were given for a node
         self.symbols: Symbols | None = None
+        self.replaced: dict[str, Expr] = {}  # what symbols were known to be when the lowering began
 
     @property
     def fake(self) -> Any:
@@ -379,10 +380,13 @@ _SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {
 def lower(gm: fx.GraphModule, *, name: str = "graph", external: Set[str] = frozenset()) -> Program:
     """The program of a functional ATen graph.  Operators without a lowering, and the nodes named in `external`, become
     Externs, with a perf hint."""
-    low = Lowering(gm, name)
-    low.external = external
-    with hinted(low.program.hints):
-        _run(low)
+    while True:
+        low = Lowering(gm, name)
+        low.external = external
+        with hinted(low.program.hints):
+            _run(low)
+        if low.symbols is None or low.replaced == low.symbols.replaced:  # else a symbol became another one on the way
+            break
     _drop_dead(low.program)
     if log_program.enabled:
         log_program("%s", print_program(low.program))
@@ -431,7 +435,8 @@ def _know(low: Lowering, sizes: Sequence[Any]) -> None:
     for n in sizes:
         if isinstance(n, torch.SymInt):
             low.program.hints.update(hints_of(n))
-            low.symbols = low.symbols or symbols_of(n)
+            if low.symbols is None and (found := symbols_of(n)) is not None:
+                low.symbols, low.replaced = found, dict(found.replaced)
 
 
 def _attribute(low: Lowering, node: fx.Node) -> Any:

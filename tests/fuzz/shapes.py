@@ -47,7 +47,7 @@ SLICES = (
     "{v}.narrow({d}, 1, {v}.shape[{d}] - 1)", "{v}.narrow({d}, 0, {v}.shape[{d}] // 2)", "{v}.select({d}, 0)",
     "{v}.select({d}, -1)", "{v}[1:]", "{v}[..., :-1]", "{v}[..., ::2]", "{v}[:2]", "{v}[-2:]", "{v}[..., 1:] - {v}[..., :-1]",
     "{v}[: {v}.shape[0] // 2 * 2].unflatten(0, (-1, 2))", "{v}.unfold({d}, 2, 1)", "{v}.diagonal(0, {d}, {e})",
-    "{v}[:, None]", "{v}[..., None, :]",
+    "{v}[:, None]", "{v}[..., None, :]", "{v}[3:]", "{v}[..., 2:]", "{v}[: -{v}.shape[-1] // 2]", "{v}[..., {v}.shape[0] // 3 :]",
 )  # fmt: skip
 FOLDS = (
     "{v}.sum({d})", "{v}.sum({d}, keepdim=True)", "{v}.mean({d}, keepdim=True)", "{v}.amax({d})", "{v}.sum()",
@@ -133,8 +133,9 @@ def attempt(text: str, env: dict[str, Any]) -> torch.Tensor | None:
             value = eval(text, {"torch": torch, "F": F}, env)
     except (RuntimeError, IndexError, TypeError, ValueError):
         return None
-    fits = isinstance(value, torch.Tensor) and 0 < value.numel() <= LARGEST and value.is_floating_point()
-    return value if fits and bool(value.isfinite().all()) and float(value.detach().abs().max()) < GREATEST else None
+    if not isinstance(value, torch.Tensor) or value.numel() > LARGEST or not value.is_floating_point():
+        return None
+    return value if bool(value.isfinite().all()) and bool((value.detach().abs() < GREATEST).all()) else None
 
 
 def run(seed: int, compiler: Any = symbolic.as_native) -> int:
