@@ -98,3 +98,11 @@ def test_two_sizes_that_change_one_after_the_other() -> None:
     torch.manual_seed(0)
     shapes = [(2, 8, 16), (2, 9, 16), (3, 9, 16), (4, 7, 16), (5, 30, 16)]
     assert agree(Block(whole=True), "aot_eager", shapes) == 3
+
+
+def test_integer_arguments_that_change_reach_kernels() -> None:
+    compiled = pycompiler.compile(lambda t, n: (t + n) * (n * 2 + 1), dynamic=True, fullgraph=True)
+    t = torch.arange(6.0)
+    for n in (5, 7, 9, 1000):
+        assert torch.equal(compiled(t, n), (t + n) * (n * 2 + 1))
+    assert pycompiler.counters(compiled)["compiles"] == 1
