@@ -151,8 +151,21 @@ def test_unsafe_only_in_ffi() -> None:
                 assert "SAFETY" in before, f"{path}:{number}: unsafe without a SAFETY comment"
 
 
+def engine_uses(path: Path) -> set[str]:
+    """The engine's modules that a Rust file names, by `use` or by path."""
+    code = "\n".join(line.split("//")[0] for line in path.read_text().splitlines())
+    return set(re.findall(r"\bcrate::(\w+)", code))
+
+
+def test_the_ground_floor_calls_nobody() -> None:
+    """`ffi/` knows nothing of the engine above it: what it calls up is handed in by traits."""
+    for path in sorted((ROOT / "guards-rs" / "src" / "ffi").rglob("*.rs")):
+        assert engine_uses(path) <= {"ffi"}, f"{path} uses {engine_uses(path) - {'ffi'}}"
+
+
 def test_the_walls_are_standing() -> None:
     """Guards the tests above against looking at nothing."""
     assert {"pycompiler.config", "pycompiler.ir.guards", "pycompiler.capture"} <= MODULES.keys()
     assert list((ROOT / "guards-rs" / "src" / "ffi").glob("*.rs"))
+    assert {"ffi", "guard", "hook"} <= engine_uses(ROOT / "guards-rs" / "src" / "entry.rs")
     assert "pycompiler.errors" in {target for target, _ in imports("pycompiler.config")}

@@ -8,6 +8,7 @@ use crate::ffi::plan_call::{run_plan, Outputs};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
 use crate::hook::paused;
+use crate::plan::Plan;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use pyo3::{PyTraverseError, PyVisit};
@@ -107,7 +108,7 @@ pub fn outputs_of(
     inputs: &[Obj],
     n_outputs: usize,
 ) -> Res<Outputs> {
-    if let Some(outputs) = run_plan(target.get(), inputs) {
+    if let Some(outputs) = run_plan::<Plan>(target.get(), inputs) {
         return outputs;
     }
     let returned = match call {

@@ -5,11 +5,12 @@
 
 use crate::cache::{CodeCache, Counters, Reasons};
 use crate::entry::{Contents, Entry, EntryRef, Kind};
+use crate::ffi::frame::Answer;
 use crate::ffi::object::{raise, runtime_error, type_error};
 use crate::ffi::sync::{Acquired, CompileLock, GilCell};
 use crate::ffi::{callable, stack, tailcall, Obj, Owned, Raised, Res};
 use crate::guard::Walk;
-use crate::hook::{self, Answer, Passing};
+use crate::hook::{self, Passing};
 use crate::signature::{Locals, Mismatch};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -111,7 +112,7 @@ impl Compiled {
     }
 
     /// For the cycle collector.
-    pub fn visit(&self, f: &mut dyn FnMut(Obj)) {
+    pub fn visit_held(&self, f: &mut dyn FnMut(Obj)) {
         if let Ok(guard) = self.0.try_borrow() {
             if let Some(inner) = guard.as_ref() {
                 inner.visit(f);
@@ -119,7 +120,7 @@ impl Compiled {
         }
     }
 
-    pub fn clear(&self) {
+    pub fn let_go(&self) {
         let old = self.0.replace(None);
         drop(old);
     }
@@ -362,7 +363,7 @@ pub fn explain(frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Res<Vec
 }
 
 pub fn compiled(this: &Obj) -> Res<Rc<Inner>> {
-    callable::state(this).ok_or_else(|| type_error("not a CompiledFunction"))?.inner()
+    callable::state::<Compiled>(this).ok_or_else(|| type_error("not a CompiledFunction"))?.inner()
 }
 
 /// Follows tail calls: the engine, not the Python stack, goes from one to the next.
@@ -370,7 +371,7 @@ pub fn compiled(this: &Obj) -> Res<Rc<Inner>> {
 fn follow(inner: &Inner, mut result: Owned) -> Res<Owned> {
     while let Some((next, args)) = tailcall::view(&result) {
         inner.counters.tail_calls.add();
-        let value = match callable::state(&next) {
+        let value = match callable::state::<Compiled>(&next) {
             Some(state) => state.inner()?.step(next, args, None)?,
             None => next.own().call(args, None)?,
         };

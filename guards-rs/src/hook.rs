@@ -8,8 +8,8 @@
 //!
 //! The hook is off in a thread while that thread compiles, and for the one frame that the engine itself runs eagerly.
 
-use crate::compiled;
-use crate::ffi::frame::{self, Answered, Frame};
+use crate::compiled::{self, Compiled};
+use crate::ffi::frame::{self, Answer, Answered, Evaluator, Frame};
 use crate::ffi::object::type_error;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{callable, visit_obj, Obj, Owned, Res};
@@ -17,12 +17,6 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-
-pub enum Answer {
-    /// Let the interpreter run the frame.
-    Default,
-    Done(Res<Owned>),
-}
 
 #[derive(Default)]
 struct Hook {
@@ -75,16 +69,28 @@ pub fn enter() -> Res<()> {
     });
     DEPTH.with(|d| d.set(d.get() + 1));
     if first {
-        frame::install().inspect_err(|_| exit())?;
+        frame::install::<Frames>().inspect_err(|_| exit())?;
     }
     Ok(())
 }
 
-/// After the evaluation function was taken away for a while.
-pub fn installed_again() {
-    if HOOK.with(|h| h.users > 0) {
-        // It was installed before, so there is nothing left that could fail.
-        let _ = frame::install();
+/// The frames that the hook sees.
+struct Frames;
+
+impl Evaluator for Frames {
+    #[inline]
+    fn active() -> bool {
+        active()
+    }
+    #[inline]
+    fn evaluate(frame: Frame) -> Answer {
+        evaluate(frame)
+    }
+    fn taken_away() {
+        if HOOK.with(|h| h.users > 0) {
+            // It was installed before, so there is nothing left that could fail.
+            let _ = frame::install::<Frames>();
+        }
     }
 }
 
@@ -238,7 +244,7 @@ fn ask(frame: &Frame, generation: u64) -> Option<Owned> {
         pause();
         match callback.call(&[code, frame.function()], None) {
             Ok(c) if c.is_none() => {}
-            Ok(c) if callable::state(&c.get()).is_some() => compiled = Some(c),
+            Ok(c) if callable::state::<Compiled>(&c.get()).is_some() => compiled = Some(c),
             Ok(c) => {
                 type_error(&format!(
                     "the frame hook's callback must return a CompiledFunction or None, not {}",
@@ -257,7 +263,7 @@ fn ask(frame: &Frame, generation: u64) -> Option<Owned> {
 
 /// The way of a frame; called when `active()`.
 #[inline]
-pub fn evaluate(frame: Frame) -> Answer {
+fn evaluate(frame: Frame) -> Answer {
     let code = frame.code();
     if PASS.with(|p| p.get() == code.id()) {
         PASS.with(|p| p.set(0));

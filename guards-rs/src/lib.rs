@@ -157,7 +157,7 @@ fn accessors() -> Vec<&'static str> {
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = m.py();
     let add = |name: &str, value: Owned| m.add(name, value.into_py(py));
-    add("CompiledFunction", ffi::callable::make_type()?)?;
+    add("CompiledFunction", ffi::callable::make_type::<compiled::Compiled>()?)?;
     add("TailCall", ffi::tailcall::make_type()?)?;
     add("tail_call", ffi::callable::tail_call_function()?)?;
     m.add_class::<entry::Entry>()?;

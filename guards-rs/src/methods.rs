@@ -1,22 +1,91 @@
-//! The constructor, methods and properties of CompiledFunction, as `ffi::callable` lists them.
+//! The Python type CompiledFunction: its constructor, methods and properties.
 
 use crate::cache::{Counters, Reasons};
-use crate::compiled::{compiled, explain, Compiled, Frame, Inner, Mode, MODES};
+use crate::compiled::{call, compiled, explain, Compiled, Frame, Inner, Mode, MODES};
 use crate::entry::EntryRef;
+use crate::ffi::callable::{Callable, Method, Property};
+use crate::ffi::class::Class;
 use crate::ffi::object::{type_error, value_error};
 use crate::ffi::sync::CompileLock;
 use crate::ffi::{Obj, Owned, Raised, Res};
 use crate::guard::Walk;
 use crate::signature::{Locals, Mismatch};
 use std::cell::{Cell, RefCell};
+use std::ffi::CStr;
 use std::rc::Rc;
+
+static CLASS: Class<Compiled> = Class::new();
+
+impl Callable for Compiled {
+    const NAME: &'static CStr = c"pycompiler._native.CompiledFunction";
+    const DOC: &'static CStr = c"CompiledFunction(fn, compile, *, positional=False, recompile_limit=8, accumulated_limit=256, name=None)\n--\n\nA compiled Python function: entries under guards, compiled on demand by `compile(self, locals, reasons)`.";
+    const METHODS: &'static [Method] = &[
+        Method { name: c"counters", doc: c"Counters of this callable, by name.", run: counters },
+        Method { name: c"reset", doc: c"Drops all entries and counters; the next call compiles again.", run: reset },
+        Method { name: c"set_mode", doc: c"set_mode('compile' | 'run' | 'eager' | 'error').", run: set_mode },
+        Method {
+            name: c"install",
+            doc: c"install(entry): stores an entry that nobody compiled here, for the function's code object.",
+            run: install,
+        },
+        Method {
+            name: c"entries_of",
+            doc: c"The entries of one code object, most recently used first.",
+            run: entries_of,
+        },
+        Method {
+            name: c"explain_miss",
+            doc: c"Why no entry fits these arguments: [(entry index, guard index, text)]; empty when one fits.",
+            run: explain_miss,
+        },
+    ];
+    const PROPERTIES: &'static [Property] = &[
+        Property { name: c"entries", doc: c"All entries, most recently used first.", get: entries, set: None },
+        Property { name: c"mode", doc: c"What a call without a fitting entry does.", get: mode, set: None },
+        Property { name: c"fn", doc: c"The original function.", get: original, set: None },
+        Property { name: c"name", doc: c"The name used in messages.", get: name, set: None },
+        Property {
+            name: c"recompile_limit",
+            doc: c"Most entries for one code object.",
+            get: recompile_limit,
+            set: Some(set_recompile_limit),
+        },
+        Property {
+            name: c"accumulated_limit",
+            doc: c"Most compilations since the last reset.",
+            get: accumulated_limit,
+            set: Some(set_accumulated_limit),
+        },
+    ];
+
+    #[inline]
+    fn class() -> &'static Class<Self> {
+        &CLASS
+    }
+    fn new(args: Obj, kwargs: Option<Obj>) -> Res<Self> {
+        new(args, kwargs)
+    }
+    #[inline]
+    fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+        call(this, args, kwnames)
+    }
+    fn repr(this: Obj) -> Res<Owned> {
+        repr(this)
+    }
+    fn visit(&self, f: &mut dyn FnMut(Obj)) {
+        self.visit_held(f);
+    }
+    fn clear(&self) {
+        self.let_go();
+    }
+}
 
 fn limit(value: &Owned, what: &str) -> Res<usize> {
     usize::try_from(value.as_i64()?).map_err(|_| value_error(&format!("{what} must not be negative")))
 }
 
 /// Parses `CompiledFunction(fn, compile, *, positional, recompile_limit, accumulated_limit, name)`.
-pub fn new(args: Obj, kwargs: Option<Obj>) -> Res<Compiled> {
+fn new(args: Obj, kwargs: Option<Obj>) -> Res<Compiled> {
     if args.tuple_len() != 2 {
         return Err(type_error("CompiledFunction(fn, compile, *, ...) takes exactly two positional arguments"));
     }
@@ -63,7 +132,7 @@ fn options(mut inner: Inner, kwargs: Option<Obj>) -> Res<Inner> {
     Ok(inner)
 }
 
-pub fn repr(this: Obj) -> Res<Owned> {
+fn repr(this: Obj) -> Res<Owned> {
     let inner = compiled(&this)?;
     Owned::str(&format!("<CompiledFunction {}>", inner.name.as_str().unwrap_or("?")))
 }
@@ -76,7 +145,7 @@ fn no_arguments(args: &[Obj], name: &str) -> Res<()> {
     }
 }
 
-pub fn counters(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+fn counters(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     no_arguments(args, "counters")?;
     let dict = Owned::dict()?;
     for (name, value) in compiled(&this)?.counters.rows() {
@@ -85,7 +154,7 @@ pub fn counters(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     Ok(dict)
 }
 
-pub fn reset(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+fn reset(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     no_arguments(args, "reset")?;
     let inner = compiled(&this)?;
     inner.generation.set(inner.generation.get() + 1);
@@ -97,7 +166,7 @@ pub fn reset(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     Ok(Owned::none())
 }
 
-pub fn set_mode(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+fn set_mode(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     let [name] = args else { return Err(type_error("set_mode(mode) takes exactly one argument")) };
     let name = name.as_str()?;
     match MODES.iter().find(|(known, _)| *known == name) {
@@ -107,44 +176,44 @@ pub fn set_mode(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     Ok(Owned::none())
 }
 
-pub fn mode(this: Obj) -> Res<Owned> {
+fn mode(this: Obj) -> Res<Owned> {
     let mode = compiled(&this)?.mode.get();
     Owned::str(MODES.iter().find(|(_, m)| *m == mode).map_or("", |(name, _)| name))
 }
 
-pub fn original(this: Obj) -> Res<Owned> {
+fn original(this: Obj) -> Res<Owned> {
     Ok(compiled(&this)?.function.clone())
 }
 
-pub fn name(this: Obj) -> Res<Owned> {
+fn name(this: Obj) -> Res<Owned> {
     Ok(compiled(&this)?.name.clone())
 }
 
-pub fn recompile_limit(this: Obj) -> Res<Owned> {
+fn recompile_limit(this: Obj) -> Res<Owned> {
     Owned::int(compiled(&this)?.recompile_limit.get() as i64)
 }
 
-pub fn set_recompile_limit(this: Obj, value: Obj) -> Res<()> {
+fn set_recompile_limit(this: Obj, value: Obj) -> Res<()> {
     compiled(&this)?.recompile_limit.set(limit(&value.own(), "recompile_limit")?);
     Ok(())
 }
 
-pub fn accumulated_limit(this: Obj) -> Res<Owned> {
+fn accumulated_limit(this: Obj) -> Res<Owned> {
     Owned::int(compiled(&this)?.accumulated_limit.get() as i64)
 }
 
-pub fn set_accumulated_limit(this: Obj, value: Obj) -> Res<()> {
+fn set_accumulated_limit(this: Obj, value: Obj) -> Res<()> {
     compiled(&this)?.accumulated_limit.set(limit(&value.own(), "accumulated_limit")?);
     Ok(())
 }
 
-pub fn entries(this: Obj) -> Res<Owned> {
+fn entries(this: Obj) -> Res<Owned> {
     let inner = compiled(&this)?;
     let all: Vec<Owned> = inner.codes.borrow().iter().flat_map(|c| c.snapshot()).map(|e| e.obj().own()).collect();
     Owned::list_from(all)
 }
 
-pub fn entries_of(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+fn entries_of(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     let [code] = args else { return Err(type_error("entries_of(code) takes exactly one argument")) };
     let inner = compiled(&this)?;
     let found = inner.codes.borrow().iter().find(|c| c.code.get() == *code).cloned();
@@ -153,7 +222,7 @@ pub fn entries_of(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
 }
 
 /// Stores an entry as the one used last.  It counts as no compilation; limits see it as any other.
-pub fn install(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
+fn install(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     let [entry] = args else { return Err(type_error("install(entry) takes exactly one argument")) };
     let entry = EntryRef::downcast(*entry).ok_or_else(|| type_error("install(entry) takes an Entry"))?;
     let inner = compiled(&this)?;
@@ -164,7 +233,7 @@ pub fn install(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     Ok(Owned::none())
 }
 
-pub fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
     let inner = compiled(&this)?;
     let cache = inner.cache(inner.function.func_code())?;
     let mut locals = Locals::default();

@@ -14,6 +14,7 @@ mod build;
 mod by_python;
 mod by_shim;
 mod by_stack;
+mod object;
 mod shared;
 mod shims;
 pub mod size;
@@ -181,26 +182,6 @@ struct Frame<'a, 'py> {
 }
 
 impl Plan {
-    pub fn n_outputs(&self) -> usize {
-        self.outputs.len()
-    }
-
-    /// What Python sees, by position in the type's table.
-    pub fn attribute<'py>(&self, py: Python<'py>, which: usize) -> PyResult<Bound<'py, PyAny>> {
-        match which {
-            0 => Ok(self.name.as_str().into_pyobject(py)?.into_any()),
-            1 => Ok(self.source.bind(py).clone()),
-            2 => Ok(self.n_inputs.into_pyobject(py)?.into_any()),
-            3 => Ok(self.n_outputs().into_pyobject(py)?.into_any()),
-            4 => self.routes().into_pyobject(py),
-            5 => Ok(self.arena_bytes.into_pyobject(py)?.into_any()),
-            _ => Ok(match self.exclusive.parts() {
-                Some((written, eager)) => (written.to_vec(), eager.bind(py)).into_pyobject(py)?.into_any(),
-                None => py.None().into_bound(py),
-            }),
-        }
-    }
-
     /// One word a step: how it runs.
     fn routes(&self) -> Vec<String> {
         let route = |step: &Step| match step {
@@ -220,14 +201,9 @@ impl Plan {
         self.steps.iter().map(|step| route(step).to_owned()).collect()
     }
 
-    /// The objects that may be part of a reference cycle.
-    pub fn held(&self) -> impl Iterator<Item = &Py<PyAny>> {
-        self.constants.iter().map(|c| &c.object).chain(std::iter::once(&self.source)).chain(self.exclusive.held())
-    }
-
     /// Runs the plan; hands the outputs to `sink` in order.  `taken`: who owns the inputs, when each of them may go after
     /// its last use.
-    pub fn run<'py>(
+    fn run_on<'py>(
         &self,
         py: Python<'py>,
         inputs: &[Object<'_>],
@@ -658,7 +634,7 @@ fn shim_schemas() -> Vec<&'static str> {
 
 /// Adds `Plan` and its helpers to the module.
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add("Plan", torch::pytype::create(m.py())?)?;
+    m.add("Plan", torch::pytype::create::<Plan>(m.py())?)?;
     m.add_function(wrap_pyfunction!(torch_routes, m)?)?;
     m.add_function(wrap_pyfunction!(force_slow_routes, m)?)?;
     m.add_function(wrap_pyfunction!(shared::unless_shared, m)?)?;

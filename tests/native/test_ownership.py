@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from native import ownership
@@ -58,6 +62,51 @@ def test_a_plan_may_be_dropped_by_its_own_step() -> None:
             total, given, again = calls[0]()
             assert total.tolist() == [3, 3, 3] and given is again and given.tolist() == [1, 1, 1]
             assert calls[0].entries == []
+
+
+class Box:
+    def __init__(self) -> None:
+        self.first, self.second = Box.__new__(Box), Box.__new__(Box)
+
+
+WRAPPED: dict[str, Callable[[Any], Any]] = {
+    "function": lambda run: run,
+    "function of any number": lambda run: lambda *inputs: run(*inputs),
+    "partial": functools.partial,
+    "callable object": lambda run: type("Target", (), {"__call__": staticmethod(run)})(),
+    "backend's function": lambda run: _native.BackendCall(run, "test", 2),
+    "backend's object": lambda run: _native.BackendCall(functools.partial(run), "test", 2),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_inputs_outlive_what_they_were_read_from(name: str) -> None:
+    """What runs a graph drops the only other references to its inputs, and to what the output is read from."""
+    boxes: list[Box] = []
+
+    def run(a: Any, b: Any) -> Any:
+        seen = weakref.ref(a), weakref.ref(b)
+        vars(boxes[0]).clear()
+        [Box() for _ in range(10)]
+        assert seen[0]() is a and seen[1]() is b
+        return a, b
+
+    d = local("x").then("instance_dict")
+    sources = [d.dict_item("first"), d.dict_item("second")]
+    outputs = ("tuple", [("graph", 0), ("graph", 1), ("source", d.dict_item("third"))])
+    guards = [Guard("type_is", local("x"), Box), *(Guard("type_is", s, Box) for s in sources)]
+    target = WRAPPED[name](run)
+    call = _native.CompiledFunction(lambda x: x, lambda *_: _native.Entry(guards, target, "plan", outputs, sources))
+    for _ in range(6):
+        box = Box()
+        box.third = Box.__new__(Box)  # type: ignore[attr-defined]
+        for _ in range(3):
+            want = tuple(vars(box).values())
+            boxes[:] = [box]
+            got = call(box)
+            assert all(g is w for g, w in zip(got, want, strict=True))
+            vars(box).update(first=want[0], second=want[1], third=want[2])
+            del got, want
 
 
 def test_another_thread_may_drop_everything_meanwhile() -> None:

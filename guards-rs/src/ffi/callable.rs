@@ -1,28 +1,54 @@
-//! The heap type of `CompiledFunction`: vectorcall, descriptor, garbage collection, weak references, `__dict__`.
+//! Heap types of callables: vectorcall, descriptor, garbage collection, weak references, `__dict__`.
 //!
-//! The object is a header around `crate::compiled::Compiled`, which holds all behaviour.  It is no PyO3 class because
-//! those are called through a tuple.
+//! An object is a header around a `Callable`, which holds all behaviour and lists its methods and properties.  Its type is
+//! no PyO3 class because those are called through a tuple.
 
-use super::object::{runtime_error, Obj, Owned, Raised, Res};
-use crate::compiled::{self, Compiled};
-use crate::methods;
+use super::class::Class;
+use super::object::{runtime_error, type_error, Obj, Owned, Raised, Res};
 use pyo3::ffi::*;
 use std::ffi::{c_int, c_void, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// What an object of such a type is and does.
+pub trait Callable: Sized + 'static {
+    const NAME: &'static CStr;
+    const DOC: &'static CStr;
+    /// At most `MAX_METHODS`.
+    const METHODS: &'static [Method];
+    const PROPERTIES: &'static [Property];
+
+    fn class() -> &'static Class<Self>;
+    fn new(args: Obj, kwargs: Option<Obj>) -> Res<Self>;
+    fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned>;
+    fn repr(this: Obj) -> Res<Owned>;
+    fn visit(&self, f: &mut dyn FnMut(Obj));
+    fn clear(&self);
+}
+
+/// `run(this, args, keyword names)`.
+pub struct Method {
+    pub name: &'static CStr,
+    pub doc: &'static CStr,
+    pub run: fn(Obj, &[Obj], Option<Obj>) -> Res<Owned>,
+}
+
+pub struct Property {
+    pub name: &'static CStr,
+    pub doc: &'static CStr,
+    pub get: fn(Obj) -> Res<Owned>,
+    pub set: Option<fn(Obj, Obj) -> Res<()>>,
+}
 
 #[repr(C)]
-struct Object {
+struct Object<T> {
     base: PyObject,
     vectorcall: Option<vectorcallfunc>,
     dict: *mut PyObject,
     weaklist: *mut PyObject,
     /// Null only between tp_alloc and the end of tp_new.
-    state: *mut Compiled,
+    state: *mut T,
 }
-
-static TYPE: AtomicPtr<PyObject> = AtomicPtr::new(null_mut());
 
 /// Turns a result into what C expects; a panic becomes a RuntimeError.
 fn finish(f: impl FnOnce() -> Res<Owned>) -> *mut PyObject {
@@ -48,7 +74,7 @@ unsafe fn keywords(names: *mut PyObject) -> (Option<Obj>, usize) {
     (names, names.map_or(0, |k| k.tuple_len()))
 }
 
-unsafe extern "C" fn vectorcall(
+unsafe extern "C" fn vectorcall<T: Callable>(
     this: *mut PyObject,
     args: *const *mut PyObject,
     nargsf: usize,
@@ -56,29 +82,27 @@ unsafe extern "C" fn vectorcall(
 ) -> *mut PyObject {
     let (names, n_names) = keywords(names);
     let args = arguments(args, PyVectorcall_NARGS(nargsf) as usize + n_names);
-    finish(|| compiled::call(Obj::borrow(this), args, names))
+    finish(|| T::call(Obj::borrow(this), args, names))
 }
 
-/// The state of a CompiledFunction, or None for another object.
+/// The `T` of an object of its type, or None for another object.
 #[inline]
-pub fn state(o: &Obj) -> Option<&Compiled> {
-    // SAFETY: the type was made at import; a subtype has the same layout at its start; the object lives (*live*).
-    unsafe {
-        let ty = TYPE.load(Ordering::Relaxed).cast();
-        if Py_TYPE(o.ptr()) != ty && PyType_IsSubtype(Py_TYPE(o.ptr()), ty) == 0 {
-            return None;
-        }
-        (*o.ptr().cast::<Object>()).state.as_ref()
-    }
+pub fn state<T: Callable>(o: &Obj) -> Option<&T> {
+    // SAFETY: the type was made at import, for T; a subtype has the same layout at its start; the object lives (*live*).
+    unsafe { T::class().is_of(o.ptr()).then(|| (*o.ptr().cast::<Object<T>>()).state.as_ref())? }
 }
 
-unsafe extern "C" fn new(ty: *mut PyTypeObject, args: *mut PyObject, kwargs: *mut PyObject) -> *mut PyObject {
+unsafe extern "C" fn new<T: Callable>(
+    ty: *mut PyTypeObject,
+    args: *mut PyObject,
+    kwargs: *mut PyObject,
+) -> *mut PyObject {
     finish(|| {
-        let state = Box::new(methods::new(Obj::borrow(args), Obj::borrow_opt(kwargs))?);
+        let state = Box::new(T::new(Obj::borrow(args), Obj::borrow_opt(kwargs))?);
         let alloc = (*ty).tp_alloc.ok_or(Raised)?;
         let o = Owned::steal(alloc(ty, 0))?;
-        let object = o.ptr().cast::<Object>();
-        (*object).vectorcall = Some(vectorcall);
+        let object = o.ptr().cast::<Object<T>>();
+        (*object).vectorcall = Some(vectorcall::<T>);
         (*object).state = Box::into_raw(state);
         Ok(o)
     })
@@ -89,8 +113,8 @@ unsafe extern "C" fn init(_: *mut PyObject, _: *mut PyObject, _: *mut PyObject) 
     0
 }
 
-unsafe extern "C" fn traverse(o: *mut PyObject, visit: visitproc, arg: *mut c_void) -> c_int {
-    let object = o.cast::<Object>();
+unsafe extern "C" fn traverse<T: Callable>(o: *mut PyObject, visit: visitproc, arg: *mut c_void) -> c_int {
+    let object = o.cast::<Object<T>>();
     let mut rc = visit(Py_TYPE(o).cast(), arg);
     if rc == 0 && !(*object).dict.is_null() {
         rc = visit((*object).dict, arg);
@@ -105,8 +129,8 @@ unsafe extern "C" fn traverse(o: *mut PyObject, visit: visitproc, arg: *mut c_vo
     rc
 }
 
-unsafe extern "C" fn clear(o: *mut PyObject) -> c_int {
-    let object = o.cast::<Object>();
+unsafe extern "C" fn clear<T: Callable>(o: *mut PyObject) -> c_int {
+    let object = o.cast::<Object<T>>();
     let dict = std::mem::replace(&mut (*object).dict, null_mut());
     Py_XDECREF(dict);
     if let Some(state) = (*object).state.as_ref() {
@@ -115,9 +139,9 @@ unsafe extern "C" fn clear(o: *mut PyObject) -> c_int {
     0
 }
 
-unsafe extern "C" fn dealloc(o: *mut PyObject) {
+unsafe extern "C" fn dealloc<T: Callable>(o: *mut PyObject) {
     PyObject_GC_UnTrack(o.cast());
-    let object = o.cast::<Object>();
+    let object = o.cast::<Object<T>>();
     if !(*object).weaklist.is_null() {
         PyObject_ClearWeakRefs(o);
     }
@@ -146,79 +170,86 @@ extern "C" {
     fn PyMethod_New(function: *mut PyObject, instance: *mut PyObject) -> *mut PyObject;
 }
 
-unsafe extern "C" fn repr(o: *mut PyObject) -> *mut PyObject {
-    finish(|| methods::repr(Obj::borrow(o)))
+unsafe extern "C" fn repr<T: Callable>(o: *mut PyObject) -> *mut PyObject {
+    finish(|| T::repr(Obj::borrow(o)))
 }
 
-/// Methods and properties, one row each: `fn(this, args, keyword names)`, `fn(this)` with an optional setter.
-macro_rules! tables {
-    (methods: $($mname:literal $mdoc:literal $mpath:path;)* properties: $($pname:literal $pdoc:literal $get:path $(, $set:path)?;)*) => {
-        fn method_table() -> Vec<PyMethodDef> {
-            vec![$({
-                unsafe extern "C" fn method(this: *mut PyObject, args: *const *mut PyObject, n: Py_ssize_t, names: *mut PyObject) -> *mut PyObject {
-                    let (names, n_names) = keywords(names);
-                    let args = arguments(args, n as usize + n_names);
-                    finish(|| $mpath(Obj::borrow(this), args, names))
-                }
-                PyMethodDef {
-                    ml_name: concat!($mname, "\0").as_ptr().cast(),
-                    ml_meth: PyMethodDefPointer { PyCFunctionFastWithKeywords: method },
-                    ml_flags: METH_FASTCALL | METH_KEYWORDS,
-                    ml_doc: concat!($mdoc, "\0").as_ptr().cast(),
-                }
-            },)* PyMethodDef::zeroed()]
-        }
+/// The I-th method.
+unsafe extern "C" fn method<T: Callable, const I: usize>(
+    this: *mut PyObject,
+    args: *const *mut PyObject,
+    n: Py_ssize_t,
+    names: *mut PyObject,
+) -> *mut PyObject {
+    let (names, n_names) = keywords(names);
+    let args = arguments(args, n as usize + n_names);
+    finish(|| (T::METHODS[I].run)(Obj::borrow(this), args, names))
+}
 
-        fn properties() -> Vec<PyGetSetDef> {
-            vec![$({
-                unsafe extern "C" fn get(this: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-                    finish(|| $get(Obj::borrow(this)))
-                }
-                #[allow(unused_mut, unused_assignments)]
-                let mut setter: Option<unsafe extern "C" fn(*mut PyObject, *mut PyObject, *mut c_void) -> c_int> = None;
-                $({
-                    unsafe extern "C" fn set(this: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
-                        let Some(value) = Obj::borrow_opt(value) else {
-                            super::object::type_error(concat!($pname, " cannot be deleted"));
-                            return -1;
-                        };
-                        match $set(Obj::borrow(this), value) { Ok(()) => 0, Err(Raised) => -1 }
-                    }
-                    setter = Some(set);
-                })?
-                PyGetSetDef {
-                    name: concat!($pname, "\0").as_ptr().cast(),
-                    get: Some(get),
-                    set: setter,
-                    doc: concat!($pdoc, "\0").as_ptr().cast(),
-                    closure: null_mut(),
-                }
-            },)*
-            PyGetSetDef {
-                name: c"__dict__".as_ptr(), get: Some(PyObject_GenericGetDict), set: Some(PyObject_GenericSetDict),
-                doc: null_mut(), closure: null_mut(),
-            },
-            // SAFETY: all-zero is the sentinel that ends the table.
-            unsafe { std::mem::zeroed() }]
-        }
+type MethodFunction =
+    unsafe extern "C" fn(*mut PyObject, *const *mut PyObject, Py_ssize_t, *mut PyObject) -> *mut PyObject;
+
+const MAX_METHODS: usize = 8;
+
+/// A table of methods says nothing to the function of a method but the object: each has a function of its own.
+fn methods<T: Callable>() -> Vec<PyMethodDef> {
+    let functions: [MethodFunction; MAX_METHODS] = [
+        method::<T, 0>,
+        method::<T, 1>,
+        method::<T, 2>,
+        method::<T, 3>,
+        method::<T, 4>,
+        method::<T, 5>,
+        method::<T, 6>,
+        method::<T, 7>,
+    ];
+    const { assert!(T::METHODS.len() <= MAX_METHODS) };
+    let row = |(row, function): (&Method, MethodFunction)| PyMethodDef {
+        ml_name: row.name.as_ptr(),
+        ml_meth: PyMethodDefPointer { PyCFunctionFastWithKeywords: function },
+        ml_flags: METH_FASTCALL | METH_KEYWORDS,
+        ml_doc: row.doc.as_ptr(),
     };
+    T::METHODS.iter().zip(functions).map(row).chain([PyMethodDef::zeroed()]).collect()
 }
 
-tables! {
-methods:
-    "counters" "Counters of this callable, by name." methods::counters;
-    "reset" "Drops all entries and counters; the next call compiles again." methods::reset;
-    "set_mode" "set_mode('compile' | 'run' | 'eager' | 'error')." methods::set_mode;
-    "install" "install(entry): stores an entry that nobody compiled here, for the function's code object." methods::install;
-    "entries_of" "The entries of one code object, most recently used first." methods::entries_of;
-    "explain_miss" "Why no entry fits these arguments: [(entry index, guard index, text)]; empty when one fits." methods::explain_miss;
-properties:
-    "entries" "All entries, most recently used first." methods::entries;
-    "mode" "What a call without a fitting entry does." methods::mode;
-    "fn" "The original function." methods::original;
-    "name" "The name used in messages." methods::name;
-    "recompile_limit" "Most entries for one code object." methods::recompile_limit, methods::set_recompile_limit;
-    "accumulated_limit" "Most compilations since the last reset." methods::accumulated_limit, methods::set_accumulated_limit;
+/// `row`: the Property.
+unsafe extern "C" fn get(this: *mut PyObject, row: *mut c_void) -> *mut PyObject {
+    finish(|| ((*row.cast::<Property>()).get)(Obj::borrow(this)))
+}
+
+unsafe extern "C" fn set(this: *mut PyObject, value: *mut PyObject, row: *mut c_void) -> c_int {
+    let row = &*row.cast::<Property>();
+    let run = || match (row.set, Obj::borrow_opt(value)) {
+        (Some(set), Some(value)) => set(Obj::borrow(this), value).map(|()| Owned::none()),
+        _ => Err(type_error(&format!("{} cannot be deleted", row.name.to_string_lossy()))),
+    };
+    let done = finish(run);
+    if done.is_null() {
+        return -1;
+    }
+    Py_DECREF(done);
+    0
+}
+
+fn properties<T: Callable>() -> Vec<PyGetSetDef> {
+    let row = |row: &'static Property| PyGetSetDef {
+        name: row.name.as_ptr(),
+        get: Some(get),
+        set: row.set.map(|_| set as unsafe extern "C" fn(*mut PyObject, *mut PyObject, *mut c_void) -> c_int),
+        doc: row.doc.as_ptr(),
+        closure: std::ptr::from_ref(row).cast_mut().cast(),
+    };
+    let dict = PyGetSetDef {
+        name: c"__dict__".as_ptr(),
+        get: Some(PyObject_GenericGetDict),
+        set: Some(PyObject_GenericSetDict),
+        doc: null_mut(),
+        closure: null_mut(),
+    };
+    // SAFETY: all-zero is the sentinel that ends the table.
+    let end = unsafe { std::mem::zeroed() };
+    T::PROPERTIES.iter().map(row).chain([dict, end]).collect()
 }
 
 fn member(name: &'static CStr, offset: usize) -> PyMemberDef {
@@ -231,33 +262,32 @@ fn member(name: &'static CStr, offset: usize) -> PyMemberDef {
     }
 }
 
-/// Makes the type; once, at import.
-pub fn make_type() -> Res<Owned> {
+/// Makes the type of `T`; once, at import.
+pub fn make_type<T: Callable>() -> Res<Owned> {
     // The tables are borrowed by the type for ever.
-    let methods = Box::leak(method_table().into_boxed_slice());
-    let properties = Box::leak(properties().into_boxed_slice());
+    let methods = Box::leak(methods::<T>().into_boxed_slice());
+    let properties = Box::leak(properties::<T>().into_boxed_slice());
     let members = Box::leak(Box::new([
-        member(c"__vectorcalloffset__", std::mem::offset_of!(Object, vectorcall)),
-        member(c"__dictoffset__", std::mem::offset_of!(Object, dict)),
-        member(c"__weaklistoffset__", std::mem::offset_of!(Object, weaklist)),
+        member(c"__vectorcalloffset__", std::mem::offset_of!(Object<T>, vectorcall)),
+        member(c"__dictoffset__", std::mem::offset_of!(Object<T>, dict)),
+        member(c"__weaklistoffset__", std::mem::offset_of!(Object<T>, weaklist)),
         // SAFETY: all-zero is the sentinel that ends the table.
         unsafe { std::mem::zeroed() },
     ]));
-    let doc = c"CompiledFunction(fn, compile, *, positional=False, recompile_limit=8, accumulated_limit=256, name=None)\n--\n\nA compiled Python function: entries under guards, compiled on demand by `compile(self, locals, reasons)`.";
     let slot = |slot, pfunc| PyType_Slot { slot, pfunc };
     let mut slots = [
-        slot(Py_tp_new, new as *mut c_void),
+        slot(Py_tp_new, new::<T> as *mut c_void),
         slot(Py_tp_init, init as *mut c_void),
-        slot(Py_tp_dealloc, dealloc as *mut c_void),
-        slot(Py_tp_traverse, traverse as *mut c_void),
-        slot(Py_tp_clear, clear as *mut c_void),
+        slot(Py_tp_dealloc, dealloc::<T> as *mut c_void),
+        slot(Py_tp_traverse, traverse::<T> as *mut c_void),
+        slot(Py_tp_clear, clear::<T> as *mut c_void),
         slot(Py_tp_call, PyVectorcall_Call as *mut c_void),
         slot(Py_tp_descr_get, descr_get as *mut c_void),
-        slot(Py_tp_repr, repr as *mut c_void),
+        slot(Py_tp_repr, repr::<T> as *mut c_void),
         slot(Py_tp_methods, methods.as_mut_ptr().cast()),
         slot(Py_tp_getset, properties.as_mut_ptr().cast()),
         slot(Py_tp_members, members.as_mut_ptr().cast()),
-        slot(Py_tp_doc, doc.as_ptr() as *mut c_void),
+        slot(Py_tp_doc, T::DOC.as_ptr() as *mut c_void),
         slot(0, null_mut()),
     ];
     let flags = Py_TPFLAGS_DEFAULT
@@ -266,15 +296,15 @@ pub fn make_type() -> Res<Owned> {
         | Py_TPFLAGS_HAVE_VECTORCALL
         | Py_TPFLAGS_METHOD_DESCRIPTOR;
     let mut spec = PyType_Spec {
-        name: c"pycompiler._native.CompiledFunction".as_ptr(),
-        basicsize: size_of::<Object>() as c_int,
+        name: T::NAME.as_ptr(),
+        basicsize: size_of::<Object<T>>() as c_int,
         itemsize: 0,
         flags: flags as u32,
         slots: slots.as_mut_ptr(),
     };
     // SAFETY: *gil*; the slots have the signatures that their ids ask for; the tables live for ever.
     let ty = unsafe { Owned::steal(PyType_FromSpec(&mut spec)) }?;
-    TYPE.store(ty.clone().into_ptr(), Ordering::Relaxed);
+    T::class().set(ty.clone());
     Ok(ty)
 }
 

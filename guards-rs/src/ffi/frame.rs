@@ -7,7 +7,6 @@
 
 use super::object::{import, Obj, Owned, Raised, Res};
 use super::stack;
-use crate::hook::{self, Answer};
 use pyo3::ffi::*;
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -93,8 +92,25 @@ impl Frame {
     }
 }
 
-/// What ran frames before us.
+/// What becomes of a frame.
+pub enum Answer {
+    /// Let the interpreter run it.
+    Default,
+    Done(Res<Owned>),
+}
+
+/// Who decides about frames.
+pub trait Evaluator: 'static {
+    /// Whether it looks at this thread's frames now.
+    fn active() -> bool;
+    fn evaluate(frame: Frame) -> Answer;
+    /// The evaluation function was taken away for a while: put it back if it is still wanted.
+    fn taken_away();
+}
+
+/// What ran frames before us, and our own evaluation function.
 static PREVIOUS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static OURS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 /// A filler and a RETURN_VALUE.
 static RETURN: [AtomicU16; 2] = [AtomicU16::new(0), AtomicU16::new(0)];
 
@@ -140,14 +156,18 @@ unsafe fn finish(thread: *mut PyThreadState, frame: *mut RawFrame, result: Res<O
     }
 }
 
-unsafe extern "C" fn evaluate(thread: *mut PyThreadState, frame: *mut RawFrame, throw: c_int) -> *mut PyObject {
-    if throw != 0 || (*frame).owner != OWNED_BY_THREAD || !hook::active() {
+unsafe extern "C" fn evaluate<E: Evaluator>(
+    thread: *mut PyThreadState,
+    frame: *mut RawFrame,
+    throw: c_int,
+) -> *mut PyObject {
+    if throw != 0 || (*frame).owner != OWNED_BY_THREAD || !E::active() {
         return default(thread, frame, throw);
     }
     if stack::is_low() {
-        return without_hook(thread, frame);
+        return without_hook::<E>(thread, frame);
     }
-    match catch_unwind(AssertUnwindSafe(|| hook::evaluate(Frame(frame)))) {
+    match catch_unwind(AssertUnwindSafe(|| E::evaluate(Frame(frame)))) {
         Ok(Answer::Default) => default(thread, frame, throw),
         Ok(Answer::Done(result)) => finish(thread, frame, result),
         Err(_) => default(thread, frame, throw),
@@ -156,15 +176,15 @@ unsafe extern "C" fn evaluate(thread: *mut PyThreadState, frame: *mut RawFrame, 
 
 /// Recursion that has used up the C stack goes on as without us: calls from Python to Python then take none of it.
 #[cold]
-unsafe fn without_hook(thread: *mut PyThreadState, frame: *mut RawFrame) -> *mut PyObject {
+unsafe fn without_hook<E: Evaluator>(thread: *mut PyThreadState, frame: *mut RawFrame) -> *mut PyObject {
     uninstall();
     let result = default(thread, frame, 0);
-    hook::installed_again();
+    E::taken_away();
     result
 }
 
-/// Puts our evaluation function in front of the one in place.
-pub fn install() -> Res<()> {
+/// Puts our evaluation function, which asks `E`, in front of the one in place.
+pub fn install<E: Evaluator>() -> Res<()> {
     if RETURN[1].load(Ordering::Relaxed) == 0 {
         let opmap = import(c"opcode")?.attr(c"opmap")?;
         let code = opmap.dict_get(&Owned::interned("RETURN_VALUE")?)?.ok_or(Raised)?.as_i64()?;
@@ -175,9 +195,11 @@ pub fn install() -> Res<()> {
     unsafe {
         let interpreter = PyInterpreterState_Get();
         let now = _PyInterpreterState_GetEvalFrameFunc(interpreter);
-        if now as *const () != evaluate as *const () {
+        if now as *mut c_void != OURS.load(Ordering::Relaxed) {
+            let ours: EvalFunction = evaluate::<E>;
+            OURS.store(ours as *mut c_void, Ordering::Relaxed);
             PREVIOUS.store(now as *mut c_void, Ordering::Relaxed);
-            _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate);
+            _PyInterpreterState_SetEvalFrameFunc(interpreter, ours);
         }
     }
     Ok(())
@@ -189,9 +211,8 @@ pub fn uninstall() {
     unsafe {
         let interpreter = PyInterpreterState_Get();
         let previous = PREVIOUS.load(Ordering::Relaxed);
-        if _PyInterpreterState_GetEvalFrameFunc(interpreter) as *const () == evaluate as *const ()
-            && !previous.is_null()
-        {
+        let now = _PyInterpreterState_GetEvalFrameFunc(interpreter) as *mut c_void;
+        if now == OURS.load(Ordering::Relaxed) && !previous.is_null() {
             _PyInterpreterState_SetEvalFrameFunc(
                 interpreter,
                 std::mem::transmute::<*mut c_void, EvalFunction>(previous),

@@ -8,12 +8,16 @@
 //! - *quiet*: methods of `Obj` run no Python code, whatever the object is: neither the user's (`__eq__`, `__hash__`,
 //!   `__getattr__`, `__len__` …) nor the collector's, and no other thread's.  What may run any is a method of `Owned`
 //!   (`python.rs`) and gives an `Owned`: borrowing ends there, and who goes on owns what it goes on with.
+//!
+//! The ground floor calls nobody: nothing here names a module above.  What a Python type or the evaluation function calls up
+//! is a trait that its owner implements: `callable::Callable`, `aten::pytype::Executable`, `frame::Evaluator`.
 
 #![allow(unsafe_code)]
 
 mod access;
 pub mod aten;
 pub mod callable;
+pub mod class;
 pub mod dict_events;
 mod dict_keys;
 pub mod dict_probe;

@@ -1,6 +1,6 @@
 //! Running a native plan from the engine, without a Python call in between.
 
-use super::aten::pytype;
+use super::aten::pytype::{self, Executable};
 use super::object::{Obj, Owned, Raised, Res};
 use pyo3::ffi::PyObject;
 use pyo3::Python;
@@ -11,11 +11,11 @@ pub type Outputs = SmallVec<[Owned; 4]>;
 
 /// The outputs of the plan `target`, or None when it is another callable.
 #[inline]
-pub fn run_plan(target: Obj, inputs: &[Obj]) -> Option<Res<Outputs>> {
+pub fn run_plan<P: Executable>(target: Obj, inputs: &[Obj]) -> Option<Res<Outputs>> {
     // SAFETY: *gil*, *live*: the entry holds its target, the caller its inputs; an Obj has the layout of a pointer;
     // after success every output is a new reference.
     unsafe {
-        let plan = pytype::as_plan(target.ptr())?;
+        let plan = pytype::as_plan::<P>(target.ptr())?;
         let mut outputs: SmallVec<[*mut PyObject; 4]> = SmallVec::from_elem(null_mut(), plan.n_outputs());
         let inputs = std::slice::from_raw_parts(inputs.as_ptr().cast::<*mut PyObject>(), inputs.len());
         if let Err(error) = pytype::run(Python::assume_attached(), plan, inputs, &mut outputs) {

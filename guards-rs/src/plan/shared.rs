@@ -11,7 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::{Plan, Slot};
-use crate::ffi::aten::{self as torch, pytype, Handle, Object, Outcome, Unwrapped};
+use crate::ffi::aten::pytype::{self, Executable};
+use crate::ffi::aten::{self as torch, Handle, Object, Outcome, Unwrapped};
 
 /// What runs instead of a plan when an input that it writes shares memory with another one.  Set before the first call.
 #[derive(Default)]
@@ -88,7 +89,7 @@ fn rising(mut written: Vec<usize>) -> Box<[usize]> {
 /// returns, when an input at one of the positions `written` shares memory with another input.
 #[pyfunction]
 pub fn unless_shared(plan: &Bound<'_, PyAny>, written: Vec<usize>, eager: Py<PyAny>) -> PyResult<()> {
-    let native = pytype::plan_of(plan)
+    let native = pytype::plan_of::<Plan>(plan)
         .ok_or_else(|| PyTypeError::new_err("unless_shared(plan, written, eager) takes a _native.Plan"))?;
     if let Some(slot) = written.iter().find(|slot| **slot >= native.n_inputs) {
         return Err(PyValueError::new_err(format!("input {slot} of a plan with {} inputs", native.n_inputs)));

@@ -1,4 +1,4 @@
-//! The Python type `_native.Plan`: called by vectorcall, tracked by the garbage collector, weakly referable.
+//! The Python type of an `Executable` (`_native.Plan`): called by vectorcall, tracked by the garbage collector, weakly referable.
 //!
 //! A call does not register with PyO3 (that costs as much as a small kernel), so nothing in it may drop a `Py`: PyO3 would
 //! keep the reference until some later registration.  `Bound`s are dropped at once.
@@ -6,40 +6,64 @@
 //! `as_plan` and `run` are the way in for the engine: the same plan, without a Python call in between.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{c_int, c_long, c_void, CStr};
 use std::mem::{offset_of, size_of};
 use std::ptr::{addr_of_mut, null_mut};
-use std::sync::OnceLock;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::Object;
-use crate::plan::Plan;
+use crate::ffi::class::Class;
+use crate::ffi::Owned;
+
+/// What is run on tensors.
+pub trait Executable: Sized + 'static {
+    const NAME: &'static CStr;
+    const DOC: &'static CStr;
+    /// In the order of `attribute`.
+    const ATTRIBUTES: &'static [&'static CStr];
+
+    fn class() -> &'static Class<Self>;
+    /// From the arguments of the type.
+    fn new(args: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyAny>>) -> PyResult<Self>;
+    fn name(&self) -> &str;
+    fn n_outputs(&self) -> usize;
+    /// Hands the outputs to `sink` in order.  `taken`: who owns the inputs, when each of them may go after its last use.
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &[Object<'_>],
+        taken: Option<&Taken>,
+        sink: &mut dyn FnMut(Bound<'py, PyAny>),
+    ) -> PyResult<()>;
+    /// What may lead back to the object, for the collector.
+    fn held(&self) -> impl Iterator<Item = &Py<PyAny>>;
+    fn attribute<'py>(&self, py: Python<'py>, which: usize) -> PyResult<Bound<'py, PyAny>>;
+    fn repr(&self) -> String;
+}
 
 #[repr(C)]
-struct PlanObject {
+struct PlanObject<P> {
     base: ffi::PyObject,
     vectorcall: Option<ffi::vectorcallfunc>,
     weakrefs: *mut ffi::PyObject,
     /// From `Box::into_raw`; null only while `new` has not finished.
-    plan: *mut Plan,
+    plan: *mut P,
 }
 
-static TYPE: OnceLock<usize> = OnceLock::new();
-
-/// The plan behind a `_native.Plan` object; None for any other object.
+/// The `P` behind an object of its type; None for any other object.
 ///
 /// # Safety
 /// `object` is a live Python object for `'a`.
-pub unsafe fn as_plan<'a>(object: *mut ffi::PyObject) -> Option<&'a Plan> {
+pub unsafe fn as_plan<'a, P: Executable>(object: *mut ffi::PyObject) -> Option<&'a P> {
     // SAFETY: a live object; the exact type is ours, so the layout is `PlanObject` and `plan` is set by `new`.
-    unsafe { (TYPE.get() == Some(&(ffi::Py_TYPE(object) as usize))).then(|| &*(*object.cast::<PlanObject>()).plan) }
+    unsafe { P::class().is_exactly_of(object).then(|| &*(*object.cast::<PlanObject<P>>()).plan) }
 }
 
 /// `as_plan` of an object that the caller holds.
-pub fn plan_of<'a>(object: &'a Bound<'_, PyAny>) -> Option<&'a Plan> {
+pub fn plan_of<'a, P: Executable>(object: &'a Bound<'_, PyAny>) -> Option<&'a P> {
     // SAFETY: the borrow keeps the object alive for `'a`.
     unsafe { as_plan(object.as_ptr()) }
 }
@@ -85,9 +109,9 @@ impl Drop for Taken {
 ///
 /// # Safety
 /// The GIL is held; every input is a live object.  On an error the references written so far are released again.
-pub unsafe fn run(
+pub unsafe fn run<P: Executable>(
     py: Python<'_>,
-    plan: &Plan,
+    plan: &P,
     inputs: &[*mut ffi::PyObject],
     outputs: &mut [*mut ffi::PyObject],
 ) -> PyResult<()> {
@@ -110,7 +134,7 @@ pub unsafe fn run(
     result
 }
 
-unsafe extern "C" fn vectorcall(
+unsafe extern "C" fn vectorcall<P: Executable>(
     callable: *mut ffi::PyObject,
     args: *const *mut ffi::PyObject,
     nargsf: usize,
@@ -119,7 +143,7 @@ unsafe extern "C" fn vectorcall(
     // SAFETY: called by the interpreter with the GIL held.
     let py = unsafe { Python::assume_attached() };
     // SAFETY: `callable` is an instance of this type, alive during the call.
-    let plan = unsafe { &*(*callable.cast::<PlanObject>()).plan };
+    let plan: &P = unsafe { &*(*callable.cast::<PlanObject<P>>()).plan };
     // SAFETY: the vectorcall protocol: `args` holds that many live objects; `names` is null or a tuple.
     let (given, keywords) = unsafe {
         let n = ffi::PyVectorcall_NARGS(nargsf) as usize;
@@ -127,7 +151,7 @@ unsafe extern "C" fn vectorcall(
         (given, if names.is_null() { 0 } else { ffi::PyTuple_Size(names) })
     };
     if keywords != 0 {
-        PyTypeError::new_err(format!("graph {} takes no keyword arguments", plan.name)).restore(py);
+        PyTypeError::new_err(format!("graph {} takes no keyword arguments", plan.name())).restore(py);
         return null_mut();
     }
     // SAFETY: live objects, as above.
@@ -142,7 +166,7 @@ unsafe extern "C" fn vectorcall(
 
 /// # Safety
 /// `given` are live objects and the GIL is held.
-unsafe fn call(py: Python<'_>, plan: &Plan, given: &[*mut ffi::PyObject]) -> PyResult<*mut ffi::PyObject> {
+unsafe fn call<P: Executable>(py: Python<'_>, plan: &P, given: &[*mut ffi::PyObject]) -> PyResult<*mut ffi::PyObject> {
     // SAFETY: live objects; those of a list are owned by `taken` until the plan gives them up.
     unsafe {
         if let [only] = given {
@@ -158,9 +182,9 @@ unsafe fn call(py: Python<'_>, plan: &Plan, given: &[*mut ffi::PyObject]) -> PyR
 
 /// # Safety
 /// As `call`.
-unsafe fn tuple_of(
+unsafe fn tuple_of<P: Executable>(
     py: Python<'_>,
-    plan: &Plan,
+    plan: &P,
     inputs: &[*mut ffi::PyObject],
     taken: Option<&Taken>,
 ) -> PyResult<*mut ffi::PyObject> {
@@ -185,7 +209,7 @@ fn registered(body: impl FnOnce(Python<'_>) -> *mut ffi::PyObject) -> *mut ffi::
     })
 }
 
-unsafe extern "C" fn new(
+unsafe extern "C" fn new<P: Executable>(
     class: *mut ffi::PyTypeObject,
     args: *mut ffi::PyObject,
     kwargs: *mut ffi::PyObject,
@@ -194,7 +218,7 @@ unsafe extern "C" fn new(
         // SAFETY: called by the interpreter with a live tuple and null or a dict.
         let (args, kwargs) =
             unsafe { (Bound::from_borrowed_ptr(py, args), Bound::from_borrowed_ptr_or_opt(py, kwargs)) };
-        let plan = match build(&args, kwargs.as_ref()) {
+        let plan = match P::new(&args, kwargs.as_ref()) {
             Ok(plan) => plan,
             Err(error) => {
                 error.restore(py);
@@ -204,9 +228,9 @@ unsafe extern "C" fn new(
         // SAFETY: `class` is this type or a subclass: its allocator gives a zeroed `PlanObject`, or null.
         unsafe {
             let Some(alloc) = (*class).tp_alloc else { return null_mut() };
-            let object = alloc(class, 0).cast::<PlanObject>();
+            let object = alloc(class, 0).cast::<PlanObject<P>>();
             if !object.is_null() {
-                (*object).vectorcall = Some(vectorcall);
+                (*object).vectorcall = Some(vectorcall::<P>);
                 (*object).weakrefs = null_mut();
                 (*object).plan = Box::into_raw(Box::new(plan));
             }
@@ -215,19 +239,11 @@ unsafe extern "C" fn new(
     })
 }
 
-fn build(args: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyAny>>) -> PyResult<Plan> {
-    let keywords = kwargs.map_or(Ok(0), |d| d.len())?;
-    if args.len()? != 1 || keywords != 0 {
-        return Err(PyTypeError::new_err("Plan(plan) takes one argument, an ir.plan.Plan"));
-    }
-    Plan::build(&args.get_item(0)?)
-}
-
-unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+unsafe extern "C" fn dealloc<P: Executable>(object: *mut ffi::PyObject) {
     // SAFETY: the last reference is gone; the type is ours; the plan is freed once.
     unsafe {
         ffi::PyObject_GC_UnTrack(object.cast());
-        let this = object.cast::<PlanObject>();
+        let this = object.cast::<PlanObject<P>>();
         if !(*this).weakrefs.is_null() {
             ffi::PyObject_ClearWeakRefs(object);
         }
@@ -249,11 +265,15 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
 
 /// Visits what may lead back here; the other references of a plan (operators, plain constants) stay uncounted, which only
 /// makes the collector careful.
-unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
+unsafe extern "C" fn traverse<P: Executable>(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    arg: *mut c_void,
+) -> c_int {
     // SAFETY: a live instance; `visit` is the collector's.
     unsafe {
         let code = visit(ffi::Py_TYPE(object).cast(), arg);
-        let plan = (*object.cast::<PlanObject>()).plan;
+        let plan = (*object.cast::<PlanObject<P>>()).plan;
         if code != 0 || plan.is_null() {
             return code;
         }
@@ -261,13 +281,9 @@ unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc,
     }
 }
 
-/// In the order of `Plan::attribute`.
-const ATTRIBUTES: [&std::ffi::CStr; 7] =
-    [c"name", c"plan", c"n_inputs", c"n_outputs", c"routes", c"arena_bytes", c"exclusive"];
-
-unsafe extern "C" fn attribute(object: *mut ffi::PyObject, which: *mut c_void) -> *mut ffi::PyObject {
+unsafe extern "C" fn attribute<P: Executable>(object: *mut ffi::PyObject, which: *mut c_void) -> *mut ffi::PyObject {
     // SAFETY: called by the interpreter on a live instance of this type.
-    let plan = unsafe { &*(*object.cast::<PlanObject>()).plan };
+    let plan: &P = unsafe { &*(*object.cast::<PlanObject<P>>()).plan };
     registered(|py| match plan.attribute(py, which as usize) {
         Ok(value) => value.into_ptr(),
         Err(error) => {
@@ -277,18 +293,18 @@ unsafe extern "C" fn attribute(object: *mut ffi::PyObject, which: *mut c_void) -
     })
 }
 
-unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn repr<P: Executable>(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: as `attribute`.
-    let plan = unsafe { &*(*object.cast::<PlanObject>()).plan };
-    registered(|py| match plan.to_string().into_pyobject(py) {
+    let plan: &P = unsafe { &*(*object.cast::<PlanObject<P>>()).plan };
+    registered(|py| match plan.repr().into_pyobject(py) {
         Ok(text) => text.into_ptr(),
         Err(_) => null_mut(),
     })
 }
 
 /// Makes the type.
-pub fn create(py: Python<'_>) -> PyResult<Py<PyAny>> {
-    let member = |name: &'static std::ffi::CStr, offset: usize| ffi::PyMemberDef {
+pub fn create<P: Executable>(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    let member = |name: &'static CStr, offset: usize| ffi::PyMemberDef {
         name: name.as_ptr(),
         type_code: ffi::Py_T_PYSSIZET,
         offset: offset as ffi::Py_ssize_t,
@@ -300,44 +316,41 @@ pub fn create(py: Python<'_>) -> PyResult<Py<PyAny>> {
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     // the interpreter keeps pointers into these tables: they live as long as the process
     let members = Box::leak(Box::new([
-        member(c"__vectorcalloffset__", offset_of!(PlanObject, vectorcall)),
-        member(c"__weaklistoffset__", offset_of!(PlanObject, weakrefs)),
+        member(c"__vectorcalloffset__", offset_of!(PlanObject<P>, vectorcall)),
+        member(c"__weaklistoffset__", offset_of!(PlanObject<P>, weakrefs)),
         no_member,
     ]));
-    let mut getset = [no_getset; ATTRIBUTES.len() + 1];
-    for (i, name) in ATTRIBUTES.iter().enumerate() {
-        getset[i] = ffi::PyGetSetDef {
-            name: name.as_ptr(),
-            get: Some(attribute),
-            set: None,
-            doc: std::ptr::null(),
-            closure: i as *mut c_void,
-        };
-    }
-    let getset = Box::leak(Box::new(getset));
+    let attribute = |(i, name): (usize, &&'static CStr)| ffi::PyGetSetDef {
+        name: name.as_ptr(),
+        get: Some(attribute::<P>),
+        set: None,
+        doc: std::ptr::null(),
+        closure: i as *mut c_void,
+    };
+    let getset: Vec<ffi::PyGetSetDef> = P::ATTRIBUTES.iter().enumerate().map(attribute).chain([no_getset]).collect();
+    let getset = Box::leak(getset.into_boxed_slice());
     let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
-    let doc = c"Plan(plan): executes an ir.plan.Plan natively; called with the inputs (or one list of them, which it empties), returns a tuple.";
     let slots = Box::leak(Box::new([
-        slot(ffi::Py_tp_new, new as *mut c_void),
-        slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
-        slot(ffi::Py_tp_traverse, traverse as *mut c_void),
+        slot(ffi::Py_tp_new, new::<P> as *mut c_void),
+        slot(ffi::Py_tp_dealloc, dealloc::<P> as *mut c_void),
+        slot(ffi::Py_tp_traverse, traverse::<P> as *mut c_void),
         slot(ffi::Py_tp_call, ffi::PyVectorcall_Call as *mut c_void),
-        slot(ffi::Py_tp_repr, repr as *mut c_void),
+        slot(ffi::Py_tp_repr, repr::<P> as *mut c_void),
         slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
         slot(ffi::Py_tp_getset, getset.as_mut_ptr().cast()),
-        slot(ffi::Py_tp_doc, doc.as_ptr() as *mut c_void),
+        slot(ffi::Py_tp_doc, P::DOC.as_ptr() as *mut c_void),
         slot(0, null_mut()),
     ]));
     let flags: c_long = (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_VECTORCALL | ffi::Py_TPFLAGS_HAVE_GC) as c_long;
     let mut spec = ffi::PyType_Spec {
-        name: c"pycompiler._native.Plan".as_ptr(),
-        basicsize: size_of::<PlanObject>() as c_int,
+        name: P::NAME.as_ptr(),
+        basicsize: size_of::<PlanObject<P>>() as c_int,
         itemsize: 0,
         flags: flags as _,
         slots: slots.as_mut_ptr(),
     };
     // SAFETY: the tables are complete, terminated and live for ever; the object layout matches `basicsize`.
     let class: Py<PyAny> = unsafe { Py::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&mut spec))? };
-    let _ = TYPE.set(class.as_ptr() as usize); // kept alive by the module, which is never unloaded
+    P::class().set(Owned::of_py(class.clone_ref(py)));
     Ok(class)
 }
