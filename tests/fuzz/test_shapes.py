@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import seams
 
 from tests import symbolic
 from tests.fuzz import shapes
@@ -21,3 +22,9 @@ def test_kernels(seed: int) -> None:
 def test_most_calls_are_served() -> None:
     """A compile that assumed every size would be right, and of no use."""
     assert sum(shapes.run(seed, symbolic.as_aten) for seed in range(10)) > 10 * shapes.CALLS // 2
+
+
+@pytest.mark.parametrize("seam", ["program", "schedule", "memory", "plan"])
+@pytest.mark.parametrize("seed", range(4))
+def test_oracles_run_symbolic_programs(seed: int, seam: str) -> None:
+    assert shapes.run(seed, seams.SEAMS[seam]) > 0
