@@ -153,16 +153,17 @@ class Region:
     def _checkpointed(self) -> set[fx.Node]:
         """What only the inside of a checkpoint reads, which the backward computes again; but for random numbers, and masks,
         which are small and may have been made of them."""
-        found = set()
+        found: set[fx.Node] = set()
         for n in self.joint.graph.nodes:
             region, value = n.meta.get("again"), n.meta.get("val")
-            if region is None or n in self.backward or n in self.results or _is_drawn(n):
+            gradient = "gradient" in n.meta and any(a in found for a in n.all_input_nodes)  # of no tangent, yet for one
+            if (region is None and not gradient) or n in self.backward or n in self.results or _is_drawn(n):
                 continue
             if not isinstance(value, (torch.Tensor, tuple, list)):  # a size
                 continue
             if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
                 continue
-            if all(u.meta.get("again") == region or u in self.backward for u in n.users):
+            if gradient or all(u.meta.get("again") == region or "gradient" in u.meta for u in n.users):
                 found.add(n)
         return found
 

@@ -364,6 +364,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.meta["val"] = out
         if self.region is not None:
             node.meta["again"] = self.region
+        if self.differentiates:
+            node.meta["gradient"] = True
         if self.source is not None:
             node.meta["source"] = self.source.name
             for key in ("stack_trace", "user"):
