@@ -135,7 +135,8 @@ class Remarks:
 
 
 def remarks_of(captured: Captured) -> Remarks:
-    targets = dict.fromkeys(n.target for n in captured.graph.graph.nodes) if captured.graph is not None else ()
+    graphs = [] if captured.graph is None else [m for m in captured.graph.modules() if isinstance(m, fx.GraphModule)]
+    targets = dict.fromkeys(n.target for gm in graphs for n in gm.graph.nodes if n.op == "call_function")
     calls = [f"its graph holds what {name} did when it was traced" for t in targets if (name := traced_through(t))]
     return Remarks((*captured.process, *calls), captured.abstract)
 
@@ -596,7 +597,7 @@ class FrameCompiler:
     ) -> Any:
         """An entry that runs the original code until a worker has compiled the graph."""
         entry = _native.Entry(guards, function, "eager")
-        self.family.remarks[entry] = remarks_of(captured)
+        self.family.remarks[entry] = Remarks(("its graph is not compiled yet (wait_for_compiles), or could not be",))
         captured.examples.clear()  # what was passed may go with the call
         name = place_of(function.__code__)
         start = time.perf_counter()
@@ -625,6 +626,7 @@ class FrameCompiler:
             made, waiting = self.assemble(function, captured, guards, graph), watched()
             if made is not None and waiting is not None:
                 waiting.become(made)
+                self.family.remarks[waiting] = remarks_of(captured)
 
         background.submit(name, job)
         return entry

@@ -11,11 +11,14 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from pycompiler.autograd import joint, partition, replay, runtime, views
 from pycompiler.autograd import saved as saved_tensors
 from pycompiler.capture import calls
 from pycompiler.capture.bytecode.resume import ResumeInfo
 from pycompiler.ir import guards, source
+from pycompiler.wrapping import original_of
 
 FORMAT = 1
 INLINE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
@@ -86,3 +89,9 @@ LATER: frozenset[tuple[type, str]] = frozenset({(runtime._Variants, "_node"), (r
 
 def fields_of(cls: type) -> tuple[str, ...] | None:
     return tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
+
+
+def model_name(compiled: Any) -> str | None:
+    """The class of a compiled module: all modules have the same function that is called."""
+    cls = type(original_of(compiled))
+    return f"{cls.__module__}.{cls.__qualname__}" if issubclass(cls, torch.nn.Module) else None

@@ -23,9 +23,10 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pycompiler import _native
+from pycompiler import _native, config
 from pycompiler.artefacts.data import fields_of, is_data
 from pycompiler.autograd import runtime
+from pycompiler.autograd.branches import choice_of
 from pycompiler.capture.bytecode.resume import share
 from pycompiler.errors import ArtefactError
 from pycompiler.ir.fake import fake_like, new_fake_mode
@@ -33,6 +34,8 @@ from pycompiler.ir.guards import Guard
 from pycompiler.ir.later import Later, LaterCall
 from pycompiler.ir.names import Name, NameGone, content, resolve
 from pycompiler.ir.source import ACCESSORS, Scope, Source, read
+from pycompiler.ir.symbolic_node import SymbolicNode
+from pycompiler.ir.symbols import Symbols
 from pycompiler.ir.texts import drop_text_with, forward_of
 from pycompiler.pipeline import Family, resume_function
 from pycompiler.runtime import disk_cache
@@ -75,6 +78,7 @@ class Decoder:
         self.function, self.family, self.names, self.libraries = function, family, names, libraries
         self.made: list[Any] = []
         self._mode: FakeTensorMode | None = None
+        self._symbolic = False
 
     def all(self, records: Sequence[tuple[Any, ...]]) -> list[Any]:
         made = self.made = []
@@ -98,9 +102,9 @@ class Decoder:
 
         return Later(make)
 
-    def mode(self) -> FakeTensorMode:
-        if self._mode is None:
-            self._mode = new_fake_mode()
+    def mode(self, symbolic: bool) -> FakeTensorMode:
+        if self._mode is None or (symbolic and not self._symbolic):
+            self._mode, self._symbolic = new_fake_mode(symbolic=symbolic), symbolic
         return self._mode
 
 
@@ -190,6 +194,10 @@ def _plan(d: Decoder, plan: Any, library: int | None, source: str) -> Any:
     keep_freed_memory()
     if library is not None:
         data.library, data.source = library_file(d.libraries[library], source), source
+    if config.verify_ir:
+        from pycompiler.runtime.rules import check_plan  # brings cffi
+
+        check_plan(data)
     try:
         return _native.Plan(data)
     except (OSError, RuntimeError) as e:
@@ -227,10 +235,22 @@ def _tensor(d: Decoder, data: bytes, shape: tuple[int, ...], stride: tuple[int, 
 
 
 def _fake(
-    d: Decoder, shape: Any, stride: Any, offset: int, dtype: Any, device: Any, requires_grad: bool
+    d: Decoder, shape: Any, stride: Any, offset: Any, dtype: Any, device: Any, requires_grad: bool
 ) -> torch.Tensor:
-    made = fake_like(d.mode(), shape, stride, offset, d.value(dtype), d.value(device))
+    lies = (d.values(shape), d.values(stride), d.value(offset))
+    symbolic = any(isinstance(n, torch.SymInt) for n in (*lies[0], *lies[1], lies[2]))
+    made = fake_like(d.mode(symbolic), *lies, d.value(dtype), d.value(device))
     return made.requires_grad_() if requires_grad else made
+
+
+def _symbols(d: Decoder) -> Symbols:
+    made = object.__new__(Symbols)
+    made.place = lambda: None
+    return made
+
+
+def _symbolic(d: Decoder, kind: str, symbols: Any, value: Any) -> Any:
+    return getattr(torch, kind)(SymbolicNode(d.value(symbols), d.value(value)))
 
 
 def _node(d: Decoder, graph: Any, op: str, name: str, parts: tuple[Any, ...], meta: tuple[Any, ...]) -> fx.Node:
@@ -299,6 +319,9 @@ READ: dict[str, Callable[..., Any]] = {
     "call": lambda d, function, arguments: d.value(function)(*d.value(arguments)),
     "tensor": _tensor,
     "fake": _fake,
+    "choice": lambda d, number, sides, like: choice_of(number, d.value(sides), d.value(like)),
+    "symbolic": _symbolic,
+    "symbols": _symbols,
     "graph": lambda d: fx.Graph(),
     "node": _node,
     "graph module": _graph_module,

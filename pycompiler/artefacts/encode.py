@@ -6,6 +6,7 @@ Out: `value(object)`, what stands for it; `records`, `names`, `libraries`.  What
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import functools
@@ -24,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from pycompiler import _native
 from pycompiler.artefacts.data import INLINE, LATER, SHARED, Unsavable, fields_of, is_data
 from pycompiler.autograd import runtime
+from pycompiler.autograd.branches import Choice
 from pycompiler.errors import describe
 from pycompiler.ir.expr import Atom, Expr
 from pycompiler.ir.guards import Guard
@@ -32,6 +34,7 @@ from pycompiler.ir.names import Name, content, name_of
 from pycompiler.ir.plan import Plan
 from pycompiler.ir.source import ACCESSORS, Source, read
 from pycompiler.ir.source import Scope as ReadScope
+from pycompiler.ir.symbols import Symbols, symbols_of
 
 Token = Any  # a plain value, or a 1-tuple: the position of a record
 
@@ -114,7 +117,8 @@ class Encoder:
             return self.add("guard", value.kind, self.value(value.source), self.guard_arg(value),
                             self.values(value.others), self.values(value.user[-1:]))  # fmt: skip
         if cls is Source:
-            return self.add("source", value.kind, self.value(value.base), self.value(value.arg))
+            arg = self.exact(value.arg) if value.kind == "const" else self.value(value.arg)
+            return self.add("source", value.kind, self.value(value.base), arg)
         place = self.memo.get(id(cls)) or self.remember(cls, self.add("class", cls.__module__, cls.__qualname__, names))
         if names is not None and cls.__dataclass_params__.frozen:
             return self.add("make", place, self.values(getattr(value, n) for n in names))
@@ -136,12 +140,28 @@ class Encoder:
             token = self.at(guard.source, value)
         return self.add("weak", token) if weak else token
 
+    def exact(self, value: Any) -> Token:
+        """What generated code and the roots of guards hold: an object that existed must be the one of that name, not a copy."""
+        cls = type(value)
+        if cls is tuple:
+            return self.remember(value, self.add("tuple", tuple(map(self.exact, value))))
+        if type(cls) is type and (cls in COPIED or is_data(cls)):
+            return self.value(value)
+        token = self.existing(value)
+        if token == ():
+            raise Unsavable(f"{describe(value)} has no name that another process could look it up by")
+        return token
+
     def existing(self, value: Any) -> Token:
         """The token of an object that will be that very object, or () when it has no name."""
-        if type(value) in (type(None), bool, type(Ellipsis)):
+        cls = type(value)
+        if type(cls) is type and cls in (type(None), bool, type(Ellipsis)):
             return value
+        known = self.memo.get(id(value))
+        if known is not None and self.records[known[0]][0] in EXISTING:
+            return known
         try:
-            token = self.value(value)
+            token = self.named_value(value) if type(cls) is type and cls in CONTAINERS else self.value(value)
         except Unsavable:
             return ()
         return token if type(token) is tuple and self.records[token[0]][0] in EXISTING else ()
@@ -199,22 +219,11 @@ def _list(e: Encoder, value: list[Any]) -> Token:
 
 
 def _dict(e: Encoder, value: dict[Any, Any]) -> Token:
-    if value is e.root.__globals__ or isinstance(value.get("__name__"), str) or id(value) in _named_dicts(e):
+    if value is e.root.__globals__ or isinstance(value.get("__name__"), str):
         return e.named_value(value)
     token = e.remember(value, e.add("dict"))
     e.add("update", token, tuple((e.value(k), e.value(v)) for k, v in list(value.items())))
     return token
-
-
-def _named_dicts(e: Encoder) -> frozenset[int]:
-    module = torch.nn.modules.module
-    tables = (
-        "_global_backward_hooks",
-        "_global_backward_pre_hooks",
-        "_global_forward_hooks",
-        "_global_forward_pre_hooks",
-    )
-    return frozenset(id(getattr(module, n)) for n in tables if hasattr(module, n))
 
 
 def _function(e: Encoder, value: types.FunctionType) -> Token:
@@ -242,6 +251,7 @@ def _closure(e: Encoder, value: types.FunctionType) -> Token:
     defaults, kwdefaults = e.value(value.__defaults__), e.value(value.__kwdefaults__)
     token = e.remember(value, e.add("closure", value.__module__, value.__name__, code, defaults, kwdefaults))
     e.add("cells", token, tuple(e.value(c.cell_contents) for c in value.__closure__ or ()))
+    e.add("state", token, tuple((k, e.value(v)) for k, v in list(vars(value).items())))
     return token
 
 
@@ -252,7 +262,7 @@ def _code(e: Encoder, value: types.CodeType) -> Token:
         return e.named_value(value)
     except (Unsavable, RecursionError):
         pass
-    constants = e.values(value.co_consts)
+    constants = tuple(map(e.exact, value.co_consts))
     return e.add("code", marshal.dumps(value.replace(co_consts=())), constants)
 
 
@@ -311,13 +321,26 @@ def _tensor(e: Encoder, value: torch.Tensor) -> Token:
 
 
 def _fake(e: Encoder, value: FakeTensor) -> Token:
-    whole = (*value.shape, *value.stride(), value.storage_offset())
-    if not all(type(n) is int for n in whole) or value.layout is not torch.strided:
-        raise Unsavable("a graph with symbolic sizes, or tensors that are not strided, that may be compiled again")
-    if value.is_conj() or value.is_neg() or value.is_inference():
-        raise Unsavable("a graph of tensors that are views of another kind, that may be compiled again")
-    return e.add("fake", tuple(value.shape), value.stride(), value.storage_offset(), e.value(value.dtype),
-                 e.value(value.device), value.requires_grad)  # fmt: skip
+    if value.layout is not torch.strided or value.is_conj() or value.is_neg() or value.is_inference():
+        raise Unsavable("a graph of tensors of another kind (not strided, conjugated), that may be compiled again")
+    offset: Any = value.storage_offset()
+    lies = (e.values(value.shape), e.values(value.stride()), e.value(offset))
+    return e.add("fake", *lies, e.value(value.dtype), e.value(value.device), value.requires_grad)
+
+
+def _symbolic(e: Encoder, value: Any) -> Token:
+    """A symbolic number: its expression, and the environment of its compile."""
+    if symbols_of(value) is None:
+        raise Unsavable(f"{describe(value)} is a symbolic number of another compiler")
+    return e.add("symbolic", type(value).__name__, e.value(value.node.env), e.value(value.node.value))
+
+
+def _symbols(e: Encoder, value: Symbols) -> Token:
+    """What a compile knows of its symbols; where it was when it assumed something is no matter any more."""
+    token = e.remember(value, e.add("symbols"))
+    state = {name: v for name, v in list(vars(value).items()) if name != "place"}
+    e.add("state", token, tuple((name, e.value(v)) for name, v in state.items()))
+    return token
 
 
 def _graph(e: Encoder, value: fx.Graph) -> Token:
@@ -388,6 +411,11 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     _native.PlainState: lambda e, v: e.add("plain state"),
     Later: lambda e, v: e.later(v),
     LaterCall: lambda e, v: e.add("graph call", e.later(v.later)),
+    Choice: lambda e, v: e.add("choice", v.number, e.value(v.sides), e.value(v.like)),
+    torch.SymInt: _symbolic,
+    torch.SymFloat: _symbolic,
+    torch.SymBool: _symbolic,
+    Symbols: _symbols,
     Expr: _reduced,
     Atom: _reduced,
     fx.Graph: _graph,
@@ -396,6 +424,13 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     operator.itemgetter: _reduced,
     operator.attrgetter: _reduced,
 }  # fmt: skip
+
+CONTAINERS = (dict, list, set, bytearray, collections.OrderedDict, collections.defaultdict, collections.deque)
+# Objects without an identity that anybody could miss, and what belongs to the artefact.
+COPIED = (
+    *INLINE, frozenset, range, slice, torch.Size, torch.dtype, torch.layout, torch.memory_format, torch.device,
+    types.CodeType, _native.Plan, _native.BackendCall, _native.CompiledFunction, Expr,
+)  # fmt: skip
 
 BY_BASE: tuple[tuple[Any, Callable[[Encoder, Any], Token]], ...] = (
     (torch.Tensor, _tensor),

@@ -17,7 +17,7 @@ from typing import Any
 
 from pycompiler import _native
 from pycompiler.artefacts import file
-from pycompiler.artefacts.data import SavedCallable, SavedEntry, SavedFunction
+from pycompiler.artefacts.data import SavedCallable, SavedEntry, SavedFunction, model_name
 from pycompiler.artefacts.decode import Decoder, read_names
 from pycompiler.capture.values.attributes import REGISTRATIONS
 from pycompiler.errors import ArtefactError
@@ -35,10 +35,17 @@ def load(path: str | os.PathLike[str], make: Callable[[dict[str, Any]], Any], *,
     made = compiled_of(compiled)
     if made is None:
         raise ArtefactError("load() takes the function or module that was compiled")
+    model, digest = model_name(compiled), code_digest(made.fn.__code__)
+    if header.get("model") != model:
+        raise ArtefactError(
+            f"{what} is of {header.get('model') or header.get('callable')}, not of {model or made.name}"
+        )
+    if header.get("code") != digest:
+        raise ArtefactError(
+            f"{what} is of {header.get('callable')}, whose code is another than that of {made.name} here"
+        )
     family: Family = made._pycompiler_family
     found = decoded(what, made.fn, family, body)
-    if found.root.digest != code_digest(made.fn.__code__):
-        raise ArtefactError(f"{what} is of {found.root.name}, whose code is another than that of {made.name} here")
     for saved in (found.root, *found.resumes, *found.hooked):
         for entry in saved.entries:
             check_abstract(entry)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pycompiler.artefacts import file
-from pycompiler.artefacts.data import SavedCallable, SavedEntry, SavedFunction, Unsavable
+from pycompiler.artefacts.data import SavedCallable, SavedEntry, SavedFunction, Unsavable, model_name
 from pycompiler.artefacts.encode import Encoder
 from pycompiler.errors import ArtefactError
 from pycompiler.ir.names import code_digest, naming
@@ -58,6 +58,8 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> Saved:
     header = {
         "callable": made.name,
         "entries": writer.count,
+        "model": model_name(compiled),
+        "code": code_digest(made.fn.__code__),
         "settings": settings(family),
         **file.facts([made.fn.__module__, *modules]),
     }
@@ -83,8 +85,13 @@ class _Writer:
         return SavedCallable(
             self.function(self.made, None),
             [self.function(made, made) for made in resumes],
-            [self.function(made, None) for made in list(self.family.hooked.values()) if made.entries],
+            [self.function(made, None) for made in self.hooked()],
         )
+
+    def hooked(self) -> list[Any]:
+        """Functions that the frame hook met; not those that torch.compiler.disable made, which it knows anywhere."""
+        members = set(map(id, self.family.members))
+        return [made for made in list(self.family.hooked.values()) if id(made) in members and made.entries]
 
     def knows(self, code: types.CodeType, made: Any) -> bool:
         try:

@@ -50,6 +50,16 @@ class Choice:
         return list(self.sides[not pred](*tensors))
 
 
+def choice_of(number: int, sides: tuple[Side, Side], like: list[Any]) -> Choice:
+    """The choice of that number, which another process has made, or this one."""
+    made = _ALIVE.get(number)
+    if made is None:
+        made = object.__new__(Choice)
+        made.sides, made.like, made.number = sides, like, number
+        made = _ALIVE.setdefault(number, made)
+    return made
+
+
 _ALIVE: weakref.WeakValueDictionary[int, Choice] = weakref.WeakValueDictionary()
 
 

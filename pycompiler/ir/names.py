@@ -266,6 +266,7 @@ def _of_module(value: types.ModuleType) -> Iterator[Name]:
     yield "module", name
     if "." in name:  # torch.ops.aten is in no table of modules
         yield "attribute", *name.rsplit(".", 1)
+    yield from (("module", key) for key, module in list(sys.modules.items()) if module is value)
 
 
 def _namespace(value: dict[str, Any]) -> Iterator[Name]:

@@ -45,8 +45,8 @@ def main(what: str, folder: Path) -> None:
         try:
             model = case.make()
             if what == "save":
-                compiled = pycompiler.compile(model)
-                found = {"results": run(case.calls, compiled)}
+                compiled = pycompiler.compile(model, dynamic=case.dynamic)
+                found = {"results": run(case.calls, compiled), "counters": pycompiler.counters(compiled)}
                 try:
                     found["saved"] = dataclasses.asdict(pycompiler.save(compiled, path))
                 except pycompiler.exc.ArtefactError as e:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import pycompiler
 
@@ -36,14 +37,17 @@ class Case:
     calls: list[Callable[[Any], Any]]
     entries: int = 1
     left_out: str = ""  # a part of why it is not saved
+    dynamic: bool | None = None
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(*calls: Callable[[Any], Any], entries: int = 1, left_out: str = "") -> Callable[[Any], Any]:
+def case(
+    *calls: Callable[[Any], Any], entries: int = 1, left_out: str = "", dynamic: bool | None = None
+) -> Callable[[Any], Any]:
     def register(make: Any) -> Any:
-        CASES[make.__name__] = Case(make, list(calls), entries, left_out)
+        CASES[make.__name__] = Case(make, list(calls), entries, left_out, dynamic)
         return make
 
     return register
@@ -363,6 +367,81 @@ def aliases() -> Any:
         return y, y.t()[1:]
 
     return alias
+
+
+def sized(x: Tensor, n: int) -> Any:
+    y = (x @ x.t()).softmax(-1)
+    return y.sum(0) * n, x.shape[0] * 2, x.reshape(-1)[: x.shape[1]]
+
+
+def sizes(f: Any) -> Any:
+    results = []
+    for n in (4, 6, 9):
+        x = data(n, 5).requires_grad_()
+        y, double, part = f(x, n)
+        (y.square().sum() + part.sum()).backward()
+        results.append((y.detach(), double, part.detach(), x.grad))
+    return results
+
+
+@case(sizes, dynamic=True)
+def dynamic() -> Any:
+    return sized
+
+
+@case(sizes, entries=2)
+def sizes_that_change() -> Any:
+    return sized
+
+
+def sized_break(x: Tensor) -> Any:
+    n = x.shape[0] + 1
+    y = x * n
+    pycompiler.graph_break()
+    return y.sum() / n, [n] * 2
+
+
+@case(lambda f: [f(data(n, 3)) for n in (4, 6, 9)], entries=2, dynamic=True)
+def dynamic_break() -> Any:
+    return sized_break
+
+
+def losses(w: Tensor, x: Tensor) -> Tensor:
+    def loss(v: Tensor) -> Tensor:
+        return ((x @ v).relu() ** 2).sum()
+
+    return torch.func.grad(loss)(w) + torch.func.vmap(lambda row: row * row.sum())(x)[0]
+
+
+@case(lambda f: f(data(3), data(4, 3)))
+def transforms() -> Any:
+    return losses
+
+
+def recomputed(f: Any) -> Any:
+    x = data(3, 3).requires_grad_()
+    f(x).sum().backward()
+    return x.grad
+
+
+@case(recomputed)
+def checkpointed() -> Any:
+    return lambda x: checkpoint(lambda y: (y @ y).relu().exp(), x, use_reentrant=False) * 2
+
+
+def chosen(f: Any) -> Any:
+    results = []
+    for sign in (1, -1):
+        x = (sign * data(3)).requires_grad_()
+        y = f(x)
+        y.sum().backward()
+        results += [y.detach(), x.grad]
+    return results
+
+
+@case(lambda f: (f(data(3)), f(-data(3))), chosen, entries=2)
+def branches() -> Any:
+    return lambda x: torch.cond(x[0] > 0, lambda y: y * 2, lambda y: y - 1, (x,))
 
 
 # graph breaks -------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 import pycompiler
 from pycompiler.artefacts import encode
 from pycompiler.exc import ArtefactError, RecompileError
+from pycompiler.pipeline import Remarks
 from pycompiler.wrapping import compiled_of
 
 
@@ -161,6 +163,19 @@ def left_out(model: Any, path: Path, *arguments: Any) -> str:
     return str(raised.value)
 
 
+def test_what_is_not_compiled_yet(tmp_path: Path) -> None:
+    compiled = pycompiler.compile(scaled, background=True)
+    compiled(torch.ones(3))
+    assert pycompiler.wait_for_compiles(60)
+    assert pycompiler.save(compiled, tmp_path / "a").entries == 1
+    (entry,) = pycompiler.load(tmp_path / "a", scaled).entries
+    assert entry.kind == "plan"
+    family = compiled_of(compiled)._pycompiler_family
+    family.remarks[compiled.entries[0]] = Remarks(("its graph is not compiled yet",))
+    with pytest.raises(ArtefactError, match="scaled, entry 0: its graph is not compiled yet"):
+        pycompiler.save(compiled, tmp_path / "a")
+
+
 def test_large_constants_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def small(x: Tensor) -> Tensor:
         return x + torch.tensor([1.0, 2.0, 3.0])
@@ -169,6 +184,25 @@ def test_large_constants_are_refused_by_name(tmp_path: Path, monkeypatch: pytest
     assert pycompiler.load(tmp_path / "a", small)(torch.ones(3)).tolist() == [2, 3, 4]
     monkeypatch.setattr(encode, "CONSTANT_BYTES", 8)
     assert "a constant of 12 bytes (torch.float32[3])" in left_out(small, tmp_path / "a", torch.ones(3))
+
+
+TABLE = {"k": 2.0}
+
+
+def test_existing_objects_are_no_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What guards start from is the very object of the loading process, and is looked at when it changes."""
+
+    def run(x: Tensor) -> Tensor:
+        return x * TABLE["k"] + ("json.tool" in sys.modules)
+
+    sys.modules.pop("json.tool", None)
+    saved(run, tmp_path / "a", (torch.ones(1),))
+    loaded = pycompiler.load(tmp_path / "a", run)
+    assert loaded(torch.ones(1)).item() == 2 and pycompiler.counters(loaded)["compiles"] == 0
+    monkeypatch.setitem(TABLE, "k", 3.0)
+    assert loaded(torch.ones(1)).item() == 3
+    monkeypatch.setitem(sys.modules, "json.tool", sys)
+    assert loaded(torch.ones(1)).item() == 4
 
 
 class Odd(type):
