@@ -6,8 +6,10 @@
 use super::fallback::or_none;
 use super::Build;
 use crate::ffi::mro::ClassAttribute;
-use crate::ffi::object::value_error;
+use crate::ffi::object::{import, value_error};
+use crate::ffi::torch::{Layout, RawTensor};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::tensor_view::{torch, Level};
 
 /// How to get from a value to another.
 pub enum Read {
@@ -23,8 +25,7 @@ pub enum Read {
     Function(FunctionPart),
     MethodSelf(Obj),
     MethodFunc(Obj),
-    /// A size or stride: the name of the tensor's method, and the dimension.
-    Dim(Obj, Obj),
+    Dim(Box<Dim>),
 }
 
 #[derive(Clone, Copy)]
@@ -34,6 +35,35 @@ pub enum FunctionPart {
     KwDefaults,
     Closure,
     Globals,
+}
+
+/// A size or stride of a tensor: the name of its method, and the dimension.
+pub struct Dim {
+    method: Obj,
+    at: Obj,
+    dim: usize,
+    strides: bool,
+    /// The classes whose tensors are read in memory, and how.
+    plain: [Obj; 2],
+    layout: Option<Layout>,
+}
+
+impl Dim {
+    fn build(method: &str, at: Obj, cx: &mut Build) -> Res<Dim> {
+        let known = torch()?;
+        let root = import(c"torch")?;
+        let plain = [cx.adopt(root.attr(c"Tensor")?), cx.adopt(root.attr(c"nn")?.attr(c"Parameter")?)];
+        let layout = known.layout.filter(|_| known.level == Level::Offsets);
+        let dim = at.own().as_i64()? as usize;
+        Ok(Dim { method: name(method, cx)?, at: cx.keep(at), dim, strides: method == "stride", plain, layout })
+    }
+
+    fn number(&self, value: Obj) -> Option<i64> {
+        let layout = self.layout.filter(|_| self.plain.contains(&value.class()))?;
+        let tensor = RawTensor::of(value, layout);
+        let (sizes, strides) = if tensor.is_defined() { tensor.sizes_strides() } else { return None };
+        (if self.strides { strides } else { sizes }).get(self.dim).copied()
+    }
 }
 
 /// Most keys of a dict that are looked at one by one at each call, to know whether comparing them runs Python code.
@@ -100,8 +130,8 @@ const READS: &[(&str, Builder)] = &[
     ("method_self", |_, cx| Ok(Read::MethodSelf(name("__self__", cx)?))),
     ("method_func", |_, cx| Ok(Read::MethodFunc(name("__func__", cx)?))),
     ("grad", |_, cx| Ok(Read::Attr(name("grad", cx)?))),
-    ("size", |dim, cx| Ok(Read::Dim(name("size", cx)?, cx.keep(dim)))),
-    ("stride", |dim, cx| Ok(Read::Dim(name("stride", cx)?, cx.keep(dim)))),
+    ("size", |dim, cx| Ok(Read::Dim(Box::new(Dim::build("size", dim, cx)?)))),
+    ("stride", |dim, cx| Ok(Read::Dim(Box::new(Dim::build("stride", dim, cx)?)))),
 ];
 
 /// The names of all accessors, to compare with `ir.source.ACCESSORS`.
@@ -120,6 +150,15 @@ impl Read {
         }
     }
 
+    /// What a read makes that runs no Python code; None where it is not known how.
+    #[inline]
+    pub fn fresh(&self, value: Obj) -> Option<Owned> {
+        match self {
+            Read::Dim(dim) => dim.number(value).and_then(|number| Owned::int(number).ok()),
+            _ => None,
+        }
+    }
+
     #[inline]
     pub fn read(&self, value: Obj) -> Quiet<Option<Obj>> {
         match self {
@@ -128,7 +167,7 @@ impl Read {
             Read::Type => Ok(Some(value.class())),
             Read::MroLookup(name) => name.find(value),
             Read::Item(i) => item(value, *i),
-            Read::Attr(_) | Read::Dim(..) => Err(MayRunPython),
+            Read::Attr(_) | Read::Dim(_) => Err(MayRunPython),
             Read::DictKeyAt(i) => key_at(value, *i),
             Read::Cell => Ok(value.is_cell().then(|| value.cell_get()).flatten()),
             Read::Function(part) => Ok(function_part(value, *part)),
@@ -143,7 +182,7 @@ impl Read {
         match self {
             Read::InstanceDict(dict_name) => or_none(value.generic_getattr(*dict_name)),
             Read::Attr(name) | Read::MethodSelf(name) | Read::MethodFunc(name) => or_none(value.getattr(*name)),
-            Read::Dim(method, dim) => or_none(value.getattr(*method).and_then(|method| method.call(&[*dim], None))),
+            Read::Dim(dim) => or_none(value.getattr(dim.method).and_then(|method| method.call(&[dim.at], None))),
             Read::DictItem(key) => key.ask(value).flatten(),
             Read::MroLookup(name) => name.ask(value),
             Read::Item(i) => {

@@ -396,6 +396,9 @@ impl Program {
                 Op::Read { read, depth, fail } => {
                     let Some(value) = walk.stack[*depth as usize - 1] else { return Err(*fail) };
                     let next = read.read(value).unwrap_or_else(|_| {
+                        if let Some(made) = read.fresh(value) {
+                            return Some(walk.keep(made));
+                        }
                         let asked = read.ask(&walk.hold(*depth as usize - 1, value, locals));
                         asked.map(|owned| walk.keep(owned))
                     });
