@@ -781,17 +781,16 @@ class FrameCompiler:
             )
 
     def record(self, code: types.CodeType, captured: Captured, seconds: float) -> None:
+        guards = [*captured.guards, *self.size_guards(captured)]
         if log_guards.enabled:
-            log_guards("guards of %s:\n%s", code.co_qualname, "\n".join(map(str, captured.guards)))
+            log_guards("guards of %s:\n%s", code.co_qualname, "\n".join(map(str, guards)))
         if log_bytecode.enabled and captured.code is not None:
             import dis
 
             text = dis.Bytecode(captured.code).dis()
             log_bytecode("generated code of %s:\n%s", code.co_qualname, text)
         if self.family.listener is not None:
-            self.family.listener(
-                GraphRecord(code, captured.graph, captured.guards, captured.op_count, captured.broke, seconds)
-            )
+            self.family.listener(GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds))
 
 
 def explain_reasons(

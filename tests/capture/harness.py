@@ -387,8 +387,8 @@ class Compiled:
         return sum(r.graph is not None for r in self.records)
 
 
-def compile_recorded(fn: Callable[..., Any], backend: str = "eager") -> Compiled:
-    compiled = pycompiler.compile(fn, backend=backend)
+def compile_recorded(fn: Callable[..., Any], backend: str = "eager", **options: Any) -> Compiled:
+    compiled = pycompiler.compile(fn, backend=backend, **options)
     family = compiled._pycompiler_family
     records: list[Any] = []
     family.listener = records.append

@@ -67,6 +67,7 @@ class Scene:
     restore: Callable[[], Any] = lambda: None
     guards: list[Guard] | None = None
     backend: str = "eager"
+    dynamic: bool | None = None
 
 
 Maker = Callable[[random.Random], Scene]
@@ -144,7 +145,7 @@ class Walk:
 
     def start(self) -> None:
         """A compiled form without entries."""
-        self.compiled = compile_recorded(self.scene.fn, self.scene.backend)
+        self.compiled = compile_recorded(self.scene.fn, self.scene.backend, dynamic=self.scene.dynamic)
         self.compiled.family.recompile_limit = 8 * LIMIT
         for member in self.compiled.family.members:
             self.compiled.family.set_limits(member)

@@ -214,3 +214,29 @@ def tensors_that_meet(rng: random.Random) -> Scene:
         "values": places(lambda v: t.c.mul_(1), 1, 1, matters=False),
         "unread": count(t),
     })  # fmt: skip
+
+
+# sizes ----------------------------------------------------------------------------------------------------------
+@family("sizes")
+def sizes_that_are_symbols(rng: random.Random) -> Scene:
+    """What a program asks of symbols holds of each call that an entry answers: order, divisors, strides, two equal sizes."""
+    h = types.SimpleNamespace(w=filled(6, 4), v=filled(6), n=3)
+
+    def fn(w: Any, v: Any, n: Any) -> Any:
+        rows = w.shape[0]
+        y = w * 2 if rows > 5 else w + 1
+        if rows % 3 == 0:
+            y = y.reshape(3, -1)
+        if v.shape[0] == rows:
+            y = y * v.sum()
+        return y.sum(-1), rows * n - v.shape[0], w.stride(), y[:n].shape, [i * n for i in range(v.shape[0] // 3)]
+
+    return Scene(fn, lambda: (h.w, h.v, h.n), {
+        "w": attr(
+            h, "w", h.w, filled(7, 4), filled(9, 4), filled(3, 4), filled(4, 4), filled(2, 4), filled(1, 4), filled(0, 4), filled(6, 5),
+            filled(4, 6).t(), filled(12, 4)[::2], filled(6, 8)[:, ::2], filled(6, 1), filled(6, 4, dtype=torch.float64), filled(8, 8),
+        ),
+        "v": attr(h, "v", h.v, filled(7), filled(9), filled(2), filled(1), filled(0), filled(12)[::2], filled(6, 1)),
+        "n": attr(h, "n", 3, 4, 2, 1, 0, 7, -2, True, 2.0),
+        "unread": count(h),
+    }, dynamic=True)  # fmt: skip
