@@ -169,6 +169,7 @@ class GraphBuilder:
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
         before, counted = [_version(n) for n in operands], self._counts()
+        tracked = [n for n in operands if n.meta["example_value"].requires_grad]
         self.fake_mode.asks = True
         try:
             with self.fake_mode:
@@ -190,6 +191,9 @@ class GraphBuilder:
             self.fake_mode.asks = False
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
+        cut = bool(self.levels) and _name(target).endswith("detach_")
+        if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
+            raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
         if not once and self.fake_mode.shape_env is None:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others)
         if not (always or mutates or acts or _has_tensor(result)):

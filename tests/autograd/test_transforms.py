@@ -225,3 +225,53 @@ def test_checkpoints_of_any_size() -> None:
             found.append(x.grad)
         torch.testing.assert_close(found[1], found[0])
     assert compiled.counters()["compiles"] == 1
+
+
+def cut(x: Any) -> Any:
+    z = x * 2
+    z.detach_()
+    return z * x
+
+
+CUTS: dict[str, Callable[..., Any]] = {
+    "frame": cut,
+    "function": lambda x: torch.detach_(x * 2) * x,
+    "loop": lambda x: ((x.sin() + x).detach_() + x).sin().detach_() * x,
+    "grad": lambda x: grad(lambda y: cut(y).sum())(x) * x,
+    "jvp": lambda x: jvp(cut, (x,), (torch.ones_like(x),))[1] * x,
+    "checkpoint": lambda x: checkpoint(cut, x, use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CUTS)
+def test_what_is_detached_in_place_stays_so(name: str, backend: str) -> None:
+    """No operator and no version tells of it: gradients went through."""
+    wanted = torch.ones(3, requires_grad=True)
+    CUTS[name](wanted).sum().backward()
+    compiled = pycompiler.compile(CUTS[name], backend=backend)
+    for _ in range(2):
+        x = torch.ones(3, requires_grad=True)
+        compiled(x).sum().backward()
+        assert torch.equal(x.grad, wanted.grad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_chunks_with_the_same_random_numbers(backend: str) -> None:
+    """torch sets the generator back before each chunk."""
+
+    def program(x: Any) -> Any:
+        return vmap(lambda y: torch.rand(()) + y, randomness="same", chunk_size=1)(x)
+
+    found = []
+    for fn in (program, pycompiler.compile(program, backend=backend)):
+        torch.manual_seed(0)
+        found.append((fn(torch.zeros(3)).tolist(), torch.get_rng_state().tolist()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_vmap_in_inference_mode(backend: str) -> None:
+    compiled = pycompiler.compile(lambda x: vmap(lambda y: y * 2)(x) + 1, backend=backend)
+    with torch.inference_mode():
+        assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0))

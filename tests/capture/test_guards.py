@@ -106,6 +106,23 @@ def bases_of_a_class() -> Scene:
 
 
 @scene
+def bases_that_super_looks_in() -> Scene:
+    class First:
+        def value(self) -> int:
+            return 1
+
+    class Second:
+        def value(self) -> int:
+            return 10
+
+    class Derived(First):
+        def value(self) -> int:
+            return super().value() + 1
+
+    return lambda x, o: x + o.value(), (X(), Derived()), lambda: setattr(Derived, "__bases__", (Second,))
+
+
+@scene
 def bases_in_a_match() -> Scene:
     derived, base, others = _derived()
 

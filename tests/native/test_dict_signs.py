@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import pycompiler
 from pycompiler import _native
 from pycompiler.ir.guards import Guard, first_failure
 from pycompiler.ir.source import Scope, local
@@ -236,6 +237,7 @@ PROGRAM = """
 import ctypes, os, sys, torch
 {before}
 from native.test_dict_signs import Checked
+import pycompiler
 from pycompiler import _native
 
 c = Checked()
@@ -291,3 +293,30 @@ c.thing.me = sys.kept = c  # dies when the interpreter ends
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_forked_process_and_the_end_of_the_interpreter() -> None:
     run(after=FORK, PYTHONMALLOC="debug")
+
+
+def test_attributes_that_are_being_cleared() -> None:
+    """3.13 drops them one by one after it has told that there are none: a finalizer sees it in between."""
+
+    class Calls:
+        def __del__(self) -> None:
+            seen.append(c(torch.zeros(1), o).item())
+
+    class Thing:
+        def __init__(self) -> None:
+            self.first, self.v, self.w = Calls(), 1, 2
+
+    def f(x: Any, a: Any) -> Any:
+        return x + getattr(a, "v", 100) + getattr(a, "w", 200)
+
+    found = []
+    for c in (f, pycompiler.compile(f, backend="eager")):
+        seen: list[float] = []
+        for _ in range(20):
+            o = Thing()
+            vars(o).clear()
+            seen.append(c(torch.zeros(1), o).item())
+        del o
+        gc.collect()
+        found.append(seen)
+    assert found[0] == found[1]

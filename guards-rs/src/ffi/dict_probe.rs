@@ -75,9 +75,32 @@ fn is_split(dict: Obj) -> bool {
     unsafe { *(values as *const usize) != 0 }
 }
 
+/// Whether a dict that shows attributes shows as many as there are.  `clear` of 3.13 says that it is empty, then drops them
+/// one by one: what a finalizer sees in between must neither be moved nor relied on, as nobody is told of the rest.
+fn is_whole(dict: Obj) -> bool {
+    if !cfg!(Py_3_13) {
+        return true;
+    }
+    let words = dict.id() + offset_of!(PyDictObject, ma_used) + 3 * size_of::<usize>();
+    // SAFETY: *live*; callers check that it is such a dict: the word is the address of CPython 3.13's `_dictvalues`, which
+    // begins with the number of its places and has them after eight bytes.
+    let there = unsafe {
+        let values = *(words as *const usize);
+        let places = *(values as *const u8) as usize;
+        (0..places).filter(|k| *((values + 8 + k * size_of::<usize>()) as *const usize) != 0).count()
+    };
+    there as isize == dict.dict_len() as isize
+}
+
 /// Makes a dict tell of every change; false when it cannot.  Runs no code but that of others who watch the dict.
 pub fn prepare(dict: Obj) -> bool {
-    if !found().moves || !is_split(dict) {
+    if !is_split(dict) {
+        return true;
+    }
+    if !is_whole(dict) {
+        return false;
+    }
+    if !found().moves {
         return true;
     }
     move_values(dict).unwrap_or_else(|Raised| {

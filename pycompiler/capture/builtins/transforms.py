@@ -156,6 +156,10 @@ def check_randomness(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @_late("torch._functorch.vmap", "vmap_impl")
 def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, in_dims, out_dims, randomness, chunk_size, *given = (cx.realize(a) for a in args)
+    if randomness.const() == "same" and not cx.is_none(chunk_size):  # torch sets the generator back before each chunk
+        raise Break("inner-graph", "vmap of chunks with randomness='same'")
+    if torch.is_inference_mode_enabled():
+        raise Break("inner-graph", "vmap in inference mode")
     leaves: list[Tensor] = []
     dims: list[int] = []
     with tracers.inner(cx, levels=True, pure=not cx.is_none(chunk_size)) as tracer:  # of each chunk it is called
@@ -305,6 +309,8 @@ def _own(tracer: Tracer, found: list[Tensor]) -> list[Tensor]:
 def cond(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     pred, yes, no, operands = _given(cx, "pred true_fn false_fn operands", args, kwargs, operands=Tuple([]))
     given = _items(cx, operands)
+    if torch.is_inference_mode_enabled():
+        raise Break("inner-graph", "torch.cond in inference mode")
     if pred.is_const():
         return cx.call(yes if cx.truth(pred) else no, given, {})
     if not isinstance(pred, Tensor) or pred.fake.numel() != 1:

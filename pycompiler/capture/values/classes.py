@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.attributes import MISSING, bind, is_data_descriptor, is_mutable, lookup, mro_lookup
+from pycompiler.capture.values.attributes import (
+    MISSING,
+    bind,
+    guard_mro,
+    is_data_descriptor,
+    is_mutable,
+    lookup,
+    mro_lookup,
+)
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin, Method
@@ -203,6 +211,7 @@ class Super(Value):
         receiver = self.receiver
         of_class = isinstance(receiver, Class) and issubclass(receiver.cls, self.cls)  # else a metaclass's instance
         start = receiver.cls if isinstance(receiver, Class) and of_class else receiver.python_type()
+        guard_mro(cx, start)
         mro = start.__mro__
         for base in mro[mro.index(self.cls) + 1 :]:
             if name in base.__dict__:
