@@ -20,11 +20,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from pycompiler.autograd import runtime
 from pycompiler.autograd.branches import Branches
 from pycompiler.autograd.decompositions import default_decompositions
-from pycompiler.autograd.joint import Joint, trace_joint
+from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import forward_only
 from pycompiler.autograd.partition import partition as cut_joint
 from pycompiler.autograd.recorder import Decomposition
 from pycompiler.autograd.replay import Replay
+from pycompiler.autograd.trace import trace_joint
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.texts import forward_of
 from pycompiler.logs import artifact

@@ -15,8 +15,8 @@ from ad_helpers import fakes, lifted
 
 import pycompiler
 from pycompiler.autograd.decompositions import default_decompositions
-from pycompiler.autograd.joint import trace_joint
 from pycompiler.autograd.partition import partition
+from pycompiler.autograd.trace import trace_joint
 
 MODIFIED = "needed for gradient computation has been modified by an inplace operation"
 BACKENDS = ["native", "aot_eager"]

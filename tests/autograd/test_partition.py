@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch import fx, nn
 
 from pycompiler.autograd.decompositions import default_decompositions
-from pycompiler.autograd.joint import Joint, trace_joint
+from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.partition import Region, partition
 from pycompiler.autograd.recompute import size_bytes
+from pycompiler.autograd.trace import trace_joint
 from pycompiler.ir.effects import draws
 
 

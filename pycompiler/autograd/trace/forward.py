@@ -1,0 +1,159 @@
+"""The captured graph runs once, node by node, on functional wrappers: the recorder sees what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses import fake_tensor
+
+from pycompiler.autograd import attention
+from pycompiler.autograd.recorder import Recorder, tensors_in
+from pycompiler.autograd.trace.inputs import inner, storage_of
+from pycompiler.autograd.trace.writes import is_metadata, refuse_overlap, writes
+from pycompiler.autograd.unsupported import AutogradUnsupported
+from pycompiler.ir import interrupts, transforms
+from pycompiler.ir.strides import layouts
+from pycompiler.ir.symbols import Specialise
+
+DATA_DEPENDENT = (
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+    fake_tensor.UnsupportedOperatorException,
+)
+
+_NEEDS_PYTHON_DISPATCHER = frozenset(
+    # Their C++ composite kernels mutate running statistics through operators whose schemas do not say so.
+    (torch.batch_norm, torch.nn.functional.batch_norm, torch.instance_norm, torch.nn.functional.instance_norm)
+)
+
+
+class Forward:
+    """Runs `gm` and the graphs inside of it; `branches`: what is called for nodes of `transforms.cond`."""
+
+    def __init__(self, gm: fx.GraphModule, recorder: Recorder, branches: Mapping[fx.Node, Callable[..., Any]]) -> None:
+        self.gm = gm
+        self.recorder = recorder
+        self.branches = branches
+
+    def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """What `self.gm` gives for these inputs."""
+        values = iter(inputs)
+        env: dict[fx.Node, Any] = {}
+        last_use = _last_uses(self.gm.graph)
+        for node in self.gm.graph.nodes:
+            interrupts.check()
+            self.recorder.source = node
+            if node.op == "placeholder":
+                env[node] = next(values)
+            elif node.op == "output":
+                self.recorder.source = None
+                out = fx.node.map_arg(node.args[0], env.__getitem__)
+                return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+            else:
+                env[node] = self._run_node(node, env)
+            for dead in last_use.get(node, ()):
+                del env[dead]
+        raise AutogradUnsupported("graph without an output node", str(self.gm.graph), "end the graph with an output")
+
+    def _run_node(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        try:
+            return self._run_target(node, env)
+        except (AutogradUnsupported, Specialise, *DATA_DEPENDENT):
+            raise
+        except Exception as error:
+            # The user's error or a limit of tracing: in both cases eager does the right thing.
+            seen = f"{node.format_node()}: {type(error).__name__}: {error}"
+            raise AutogradUnsupported("an operator cannot be traced", seen, "the graph runs eagerly") from error
+
+    def _run_target(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        if node.op == "get_attr":  # tensors are inputs (`lift_attributes`): a graph inside of this one
+            return getattr(self.gm, str(node.target))
+        args = fx.node.map_arg(node.args, env.__getitem__)
+        kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+        if not writes(node):
+            out = self._called(node, args, kwargs)
+            self._hold(node, out, (args, kwargs))
+            return out
+        refuse_overlap(node, args, kwargs)
+        written = [t for t in (*args[:1], kwargs.get("out")) if isinstance(t, torch.Tensor)]
+        before = [(t, t.shape, t.stride()) for t in written if t.layout is torch.strided]
+        out = self._called(node, args, kwargs)
+        if not is_metadata(node):
+            for t, shape, strides in before:
+                if t.shape == shape:
+                    self._keep_layout(t, strides)
+        return out
+
+    def _hold(self, node: fx.Node, out: Any, given: Any) -> None:
+        """Fresh results lie as capture saw them lie, whatever their operators were made of: views by strides, reshapes and
+        writes would show it.  (Another capture than ours tells how they lay at its end, which is as good where they stay.)"""
+        expected = node.meta.get("strides") or layouts(node.meta.get("example_value"))
+        results = list(tensors_in(out))
+        if len(results) != len(expected) or all(t.stride() == s for t, s in zip(results, expected, strict=True)):
+            return
+        taken = {storage_of(t) for t in tensors_in(given)}
+        for t, strides in zip(results, expected, strict=True):
+            if t.layout is torch.strided and t.stride() != strides and storage_of(t) not in taken:
+                self._keep_layout(t, strides)
+
+    def _keep_layout(self, written: torch.Tensor, strides: tuple[int, ...]) -> None:
+        """A write leaves a tensor where it lies; functionalisation gives it, and what it views, the layout of the new
+        value, which views by strides, reshapes and results would show."""
+        if not torch._is_functional_tensor(written):
+            return
+        value = inner(written)
+        if value.stride() == strides or not value.numel():
+            return
+        torch._disable_functionalization()  # type: ignore[no-untyped-call]
+        try:
+            laid = self.recorder.laid_out(value, strides)
+        finally:
+            torch._enable_functionalization(reapply_views=True)
+        if laid is not value:
+            torch._functionalize_replace(written, laid)
+            torch._functionalize_commit_update(written)
+            torch._functionalize_sync(written)
+
+    def _checkpoint(self, body: fx.GraphModule, preserve_rng_state: bool, *tensors: Any) -> tuple[Any, ...]:
+        """The body, in this graph: what it records is computed again in the backward (`partition.py`)."""
+        outer, source = (self.gm, self.recorder.region), self.recorder.source
+        self.gm, self.recorder.region = body, self.recorder.next_region()
+        try:
+            return self.run(tensors)
+        finally:
+            (self.gm, self.recorder.region), self.recorder.source = outer, source
+
+    def _called(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if node.op == "call_function":
+            assert callable(node.target)
+            if node.target is transforms.checkpoint:
+                return self._checkpoint(*args)
+            if node.target is transforms.cond:
+                return self.branches[node](*args[3:])
+            if node.target is attention.TARGET:
+                args, kwargs = attention.prepared(tuple(args), dict(kwargs))
+            if node.target in _NEEDS_PYTHON_DISPATCHER:
+                with torch._C._EnablePythonDispatcher():
+                    return node.target(*args, **kwargs)
+            return node.target(*args, **kwargs)
+        if node.op == "call_method":
+            assert isinstance(node.target, str)
+            return getattr(args[0], node.target)(*args[1:], **kwargs)
+        raise AutogradUnsupported(f"{node.op} in the graph", str(node.target), "lift modules and attributes to inputs")
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """Node → the nodes whose last reader it is (a node nobody reads dies at once)."""
+    last: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        last[node] = node
+        for read in node.all_input_nodes:
+            last[read] = node
+    dead: dict[fx.Node, list[fx.Node]] = {}
+    for node, reader in last.items():
+        if node.op != "output":
+            dead.setdefault(reader, []).append(node)
+    return dead

@@ -1,0 +1,70 @@
+"""Where gradients go: through the nodes of autograd's own graph of a trace, and past what these keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from pycompiler.autograd.joint import Path
+from pycompiler.autograd.recorder import tensors_in
+from pycompiler.autograd.trace.inputs import storage_of
+
+
+def paths(
+    outputs: Sequence[torch.Tensor], leaves: Mapping[int, int], kept_as: Mapping[int, tuple[str, int]]
+) -> list[Path]:
+    """For each output its gradient's way.  `leaves`: ids of leaves → inputs; `kept_as`: storages → what `Path.kept` calls
+    them.  Sets are bits of numbers on the way: networks have thousands of nodes."""
+    names = list(dict.fromkeys(kept_as.values()))
+    numbers = {name: 1 << i for i, name in enumerate(names)}
+    bits = {storage: numbers[name] for storage, name in kept_as.items()}
+    found: dict[Any, tuple[int, int, int]] = {}
+    for number, node in enumerate(_in_order([t.grad_fn for t in outputs])):
+        keeps = _kept_tensors(node)
+        leaf = leaves.get(id(getattr(node, "variable", None)))
+        inputs, nodes, kept = 0 if leaf is None else 1 << leaf, (1 << number if keeps else 0), 0
+        for t in keeps:
+            kept |= bits.get(storage_of(t), 0)
+        for behind, _ in node.next_functions:
+            if behind is not None:
+                a, b, c = found[behind]
+                inputs, nodes, kept = inputs | a, nodes | b, kept | c
+        found[node] = inputs, nodes, kept
+    found_of = [found[t.grad_fn] for t in outputs]
+    return [Path(_bits(a), _bits(b), frozenset(names[k] for k in _bits(c))) for a, b, c in found_of]
+
+
+def _bits(number: int) -> frozenset[int]:
+    return frozenset(k for k, digit in enumerate(reversed(bin(number)[2:])) if digit == "1")
+
+
+def _in_order(roots: Sequence[Any]) -> list[Any]:
+    """The nodes of autograd's graph behind `roots`, each after those that its gradients flow to."""
+    order: list[Any] = []
+    seen: set[Any] = set()
+    stack: list[tuple[Any, bool]] = [(node, False) for node in roots]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif node is not None and node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((n, False) for n, _ in node.next_functions)
+    return order
+
+
+def _kept_tensors(node: Any) -> list[torch.Tensor]:
+    """What a node of autograd's graph keeps until its gradient is computed."""
+    if isinstance(node, torch.autograd.function.BackwardCFunction):
+        return list(node.saved_tensors)
+    kind: Any = type(node)
+    return list(tensors_in([getattr(node, name) for name in _saved_names(kind)]))
+
+
+@cache
+def _saved_names(kind: Any) -> list[str]:
+    return [name for name in dir(kind) if name.startswith("_saved_")]

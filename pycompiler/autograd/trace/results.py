@@ -1,0 +1,265 @@
+"""What comes out of a trace: the graph's fresh outputs, and how the caller's results are made of them and of the inputs.
+
+Example: ``y = x @ w; y.relu_(); return y, y[0]`` has the fresh output ``relu(x @ w)``; the second output is a view of
+it that the runtime makes again, so that it aliases the first as in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from pycompiler.autograd.joint import Joint, Output
+from pycompiler.autograd.recorder import Recorder, is_dense, plain, same_places
+from pycompiler.autograd.trace.inputs import Input, inner, storage_of
+from pycompiler.autograd.trace.writes import may_overlap
+from pycompiler.autograd.unsupported import AutogradUnsupported
+from pycompiler.autograd.views import Step, as_one_of_several, strided_step, under_no_grad, view_root, view_steps
+from pycompiler.ir.symbols import hint_of
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Base:
+    """What results are views of: input or fresh output `index`; `tensor` of the trace, which is `seen` in the captured
+    graph, and lies for the caller as `lies` does."""
+
+    tensor: torch.Tensor
+    lies: torch.Tensor
+    seen: Any
+    index: int
+    of_input: bool
+
+    def step(self, result: Any) -> Step | None:
+        """The view that capture saw as one `as_strided`, or None when it saw none, or one that also changes elements."""
+        seen = self.seen
+        if not (isinstance(result, torch.Tensor) and isinstance(seen, torch.Tensor)):
+            return None
+        if storage_of(seen) != storage_of(result):
+            return None
+        if (seen.dtype, seen.is_conj(), seen.is_neg()) != (result.dtype, result.is_conj(), result.is_neg()):
+            return None
+        return strided_step(result, seen)
+
+    def leads(self, steps: Sequence[Step], seen: Step) -> bool:
+        """Whether `steps` make of the caller's base what `seen` makes of it."""
+        made = self.lies
+        for step in steps:
+            made = step(made)
+        offset = made.storage_offset() - self.lies.storage_offset()
+        return [list(made.shape), list(made.stride()), offset] == [*seen.args, seen.kwargs["offset"]]
+
+
+class Results:
+    """Of one trace: `fresh_tensors` are those of ``joint.fresh``; `expected` what capture saw of each result."""
+
+    def __init__(self, gm: fx.GraphModule, recorder: Recorder, joint: Joint, inputs: Sequence[Input | None]) -> None:
+        self.recorder = recorder
+        self.joint = joint
+        self.inputs = inputs
+        self.input_of_storage = {storage_of(x.seen): i for i, x in enumerate(inputs) if x is not None}
+        self.fresh_tensors: list[torch.Tensor] = []
+        outputs: Any = gm.graph.output_node().args[0]  # one node may stand for several results
+        nodes = enumerate(outputs if isinstance(outputs, (tuple, list)) else ())
+        self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+        self.expected = {k: n.meta.get("example_value") for k, n in nodes if isinstance(n, fx.Node)}
+
+    def fresh(self, t: torch.Tensor, origin: tuple[str, int], differentiable: bool = True) -> int:
+        """Index of the graph output that holds `t`; gradients flow into it when `t` requires them."""
+        self.joint.origins.append(origin)
+        node = self.recorder.node(inner(t))
+        if is_lazy(node.meta["val"]):
+            node = self._made(aten.clone.default, node)
+        self.joint.fresh.append(self._laid_out(node, self._seen(origin)))
+        self.joint.differentiable.append(differentiable and t.requires_grad)
+        self.fresh_tensors.append(t)
+        return len(self.joint.fresh) - 1
+
+    def _seen(self, origin: tuple[str, int]) -> Any:
+        """The tensor of the captured graph that a fresh output is, where it is known."""
+        kind, k = origin
+        expected = None if kind == "input" else self.expected.get(k)
+        return getattr(expected, "_base", None) if kind == "base" else expected
+
+    def _laid_out(self, node: fx.Node, expected: Any) -> fx.Node:
+        """`node` with the strides that capture saw: a result has eager's, whatever its operator was made of."""
+        value = node.meta["val"]
+        if not isinstance(expected, torch.Tensor) or value.stride() == expected.stride():
+            return node
+        if value.shape != expected.shape:
+            return node
+        shape, stride = list(expected.shape), list(expected.stride())
+        if not is_dense(expected):
+            return node if may_overlap(expected) else self._with_gaps(node, shape, stride)
+        if not same_places(value, expected):
+            order = sorted(range(len(shape)), key=lambda d: -hint_of(stride[d]))
+            node = self._made(aten.permute.default, node, order)
+            node = self._made(aten.clone.default, node, memory_format=torch.contiguous_format)
+            node = self._made(aten.permute.default, node, [order.index(d) for d in range(len(shape))])
+        if node.meta["val"].stride() != expected.stride():
+            node = self._made(aten.as_strided.default, node, shape, stride)
+        return node
+
+    def _with_gaps(self, node: fx.Node, shape: list[int], stride: list[int]) -> fx.Node:
+        """A copy that spans more memory than it has elements, as copies that keep strides are (`slice_scatter`)."""
+        span = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        memory = self._made(aten.new_zeros.default, node, [span])
+        memory = self._made(aten.as_strided_scatter.default, memory, node, shape, stride)
+        return self._made(aten.as_strided.default, memory, shape, stride)
+
+    def _made(self, op: OpOverload, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+        made = self.recorder.graph.call_function(op, (node, *self.recorder.numbers.arguments(args)), kwargs)
+        with plain(self.recorder.fake_mode):
+            vals = [a.meta["val"] if isinstance(a, fx.Node) else a for a in (node, *args)]
+            made.meta.update(node.meta, val=op(*vals, **kwargs))
+        return made
+
+    def find(self, results: tuple[Any, ...]) -> None:
+        """Say how each result of the captured graph is made: ``joint.outputs``."""
+        objects: dict[int, int] = {}
+        seen_inputs = {id(item.seen): i for i, item in enumerate(self.inputs) if item is not None}
+        groups: dict[int, list[int]] = {}
+        outputs: list[Output | None] = []
+        for k, t in enumerate(results):
+            if not isinstance(t, torch.Tensor):
+                outputs.append(Output("constant", value=t))
+            elif id(t) in objects:
+                outputs.append(Output("same", objects[id(t)]))
+            elif id(t) in seen_inputs:
+                outputs.append(Output("input", seen_inputs[id(t)], of_input=True))
+            else:
+                objects[id(t)] = k
+                groups.setdefault(storage_of(t), []).append(k)
+                outputs.append(None)
+        for storage, members in groups.items():
+            for k, out in zip(members, self._group(storage, {k: results[k] for k in members}), strict=True):
+                outputs[k] = out
+        self.joint.outputs = [o for o in outputs if o is not None]
+
+    def _group(self, storage: int, members: dict[int, torch.Tensor]) -> list[Output]:
+        """Outputs (by index) that share one storage: views of an input, or of one fresh output."""
+        tensors = list(members.values())
+        for t in tensors:
+            if t.requires_grad and t.is_leaf:
+                raise AutogradUnsupported(
+                    "a leaf is made in the graph", "requires_grad_() on an intermediate", "make it outside"
+                )
+        i = self.input_of_storage.get(storage)
+        if i is not None:
+            item = self.inputs[i]
+            assert item is not None
+            seen = self.placeholders[i].meta.get("example_value")
+            place = Base(item.seen, item.example, seen, i, of_input=True)
+            return [self._view(k, t, place) for k, t in members.items()]
+        if len(tensors) == 1 and not is_lazy(tensors[0]):
+            return [Output("fresh", self.fresh(t, ("result", k))) for k, t in members.items()]
+        base, origin = next(((t, ("result", k)) for k, t in members.items() if not t._is_view()), (None, ("", -1)))
+        if base is None:
+            k = next((k for k, t in members.items() if t._base is not None), next(iter(members)))
+            base, origin = (
+                (members[k]._base, ("base", k)) if members[k]._base is not None else (members[k], ("result", k))
+            )
+            assert base is not None
+        if is_lazy(base):
+            base, origin = self._resolved(base), ("", -1)
+        index = self.fresh(base, origin)
+        place = Base(base, self.joint.fresh[index].meta["val"], self._seen(origin), index, of_input=False)
+        return [Output("fresh", index) if t is base else self._view(k, t, place) for k, t in members.items()]
+
+    @staticmethod
+    def _resolved(t: torch.Tensor) -> torch.Tensor:
+        """The memory of a tensor that is read with its elements conjugated or negated, and views nothing that is known."""
+        if t.requires_grad:
+            raise AutogradUnsupported("an output is a conjugate of memory that is unknown", str(t.dtype), "resolve it")
+        t = t.conj() if t.is_conj() else t
+        return t._neg_view() if t.is_neg() else t
+
+    def _view(self, k: int, t: torch.Tensor, place: Base) -> Output:
+        """Result `k`, which is `t`, as a view of another tensor."""
+        base, index = place.tensor, place.index
+        if t.requires_grad and not (base.requires_grad and t._base is (base if base._base is None else base._base)):
+            raise AutogradUnsupported(
+                "an output has a gradient that the memory it views has not",
+                f"a detached alias of {'input' if place.of_input else 'output'} {index} was mutated under grad",
+                "clone it before mutating",
+            )
+        value, base_value = inner(t), inner(base)
+        steps = view_steps(self.recorder.node(value), self.recorder.node(base_value))
+        seen = place.step(self.expected.get(k))
+        if steps is None:
+            seen = seen or strided_step(value, base_value)
+            if seen is None:
+                raise AutogradUnsupported("an output aliases another value in another dtype", str(t.dtype), "clone it")
+            steps = [seen, *(step for step, lazy in _LAZY if lazy(t) != lazy(base))]
+        elif seen is not None:
+            with plain(self.recorder.fake_mode):
+                steps = steps if place.leads(steps, seen) else [seen]
+        return Output("view", index, of_input=place.of_input, steps=tuple(with_history(steps, t, base)))
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Of the fresh outputs so far only these stay."""
+        self.fresh_tensors = [self.fresh_tensors[i] for i in indices]
+
+    def own_storage(self) -> None:
+        """Fresh outputs own their memory: one that is (a view of) an input, a constant or another output is cloned."""
+        taken: set[fx.Node] = set()
+        for k, node in enumerate(self.joint.fresh):
+            root, val = view_root(node), node.meta["val"]
+            is_new_value = k < len(self.joint.mutations)
+            if root in taken:
+                self.joint.fresh[k] = self._laid_out(self._copied(node, root), val)
+            elif root.op in ("placeholder", "get_attr") and not is_new_value:
+                self.joint.fresh[k] = self._laid_out(self._copied(node, node if is_dense(val) else root), val)
+            taken.add(view_root(self.joint.fresh[k]))
+
+    def _copied(self, node: fx.Node, root: fx.Node) -> fx.Node:
+        """The value of `node` made again, through the same views, from a copy of `root`."""
+        graph = self.recorder.graph
+        if node is root:
+            copy = graph.call_function(aten.clone.default, (node,), {})
+            with plain(self.recorder.fake_mode):
+                value = node.meta["val"].clone()
+        else:
+            parent = node.args[0]
+            assert isinstance(parent, fx.Node)
+            args = (self._copied(parent, root), *node.args[1:])
+            copy = graph.call_function(node.target, args, dict(node.kwargs))  # type: ignore[arg-type]
+            with plain(self.recorder.fake_mode):
+                vals = fx.map_arg((args, dict(node.kwargs)), lambda n: n.meta["val"])
+                value = node.target(*vals[0], **vals[1])  # type: ignore[operator]
+        copy.meta.update(node.meta, val=value)
+        return copy
+
+
+_DETACH, _ALIAS = Step(aten.detach.default, (), {}), Step(aten.alias.default, (), {})
+
+
+def with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> list[Step]:
+    """`steps`, which make `t` of `base`, so that autograd takes the result for a view, or not, of what it takes `t` for."""
+    if not t._is_view():
+        return [*steps, _DETACH]
+    if t._base is not (base if base._base is None else base._base):
+        return [_DETACH, *(steps or [_ALIAS])]
+    if base.requires_grad and not t.requires_grad:
+        return [Step(under_no_grad, (s,), {}) for s in steps or [_ALIAS]]
+    if t.requires_grad and _creation(t) == _MULTI_OUTPUT:
+        return [*(steps or [_ALIAS]), Step(as_one_of_several, (), {})]
+    return steps or [_ALIAS]
+
+
+_creation = torch._C._autograd._get_creation_meta
+_MULTI_OUTPUT = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
+
+
+def is_lazy(t: torch.Tensor) -> bool:
+    """Whether reading `t` conjugates or negates what its memory holds, which no compiled graph's result does."""
+    return t.is_conj() or t.is_neg()
+
+
+_LAZY = ((Step(aten._conj.default, (), {}), torch.is_conj), (Step(aten._neg_view.default, (), {}), torch.is_neg))

@@ -1,0 +1,226 @@
+"""Trace a torch-level graph once into a functional ATen graph: forward, and gradients when somebody needs them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pycompiler.autograd.joint import Joint, Mutation, Path, drop_dead
+from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
+from pycompiler.autograd.trace.forward import DATA_DEPENDENT, Forward
+from pycompiler.autograd.trace.inputs import (
+    Input,
+    fresh_fakes,
+    inner,
+    layout_of,
+    mutation_kind,
+    refuse_exotic,
+    storage_of,
+)
+from pycompiler.autograd.trace.paths import paths
+from pycompiler.autograd.trace.results import Results
+from pycompiler.autograd.trace.writes import may_overlap
+from pycompiler.autograd.unsupported import AutogradUnsupported
+
+
+def trace_joint(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    fake_mode: FakeTensorMode,
+    decompositions: Mapping[OpOverload, Decomposition],
+    store_in_graph: bool = False,
+    branches: Mapping[fx.Node, Callable[..., Any]] | None = None,
+) -> Joint:
+    """Trace `gm`; raises `AutogradUnsupported` for what cannot be expressed functionally.
+
+    `store_in_graph`: see `Joint.store_in_graph`; `branches`: what is called for nodes of `transforms.cond`.
+    """
+    recorder = Recorder(fake_mode, decompositions)
+    for example in inputs:
+        refuse_exotic(example)
+    grad_mode, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # the cache would keep wrappers of this trace for the user's next region
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.set_grad_enabled(grad_mode),
+            _python_rules(inputs),
+            functional(),
+            recorder,
+        ):
+            return _Trace(gm, inputs, recorder, branches or {}).run(store_in_graph)
+    except DATA_DEPENDENT as error:
+        raise AutogradUnsupported("an operator depends on data", str(error), "the graph runs eagerly") from error
+    except AutogradUnsupported:
+        raise
+    except RuntimeError as error:
+        if "modified inplace" not in str(error):
+            raise
+        # A view whose history autograd refuses to tell: eager refuses where somebody asks for it, or not at all.
+        raise AutogradUnsupported("a view of a written tensor", str(error), "the graph runs eagerly") from error
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+
+
+def _python_rules(inputs: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Torch's Python dispatcher where sizes are symbolic, which C++ composite kernels do not all take."""
+    symbolic = any(isinstance(t, torch.Tensor) and t._has_symbolic_sizes_strides for t in inputs)
+    return enable_python_dispatcher() if symbolic else contextlib.nullcontext()
+
+
+class _Trace:
+    """State of one `trace_joint`."""
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        examples: Sequence[Any],
+        recorder: Recorder,
+        branches: Mapping[fx.Node, Callable[..., Any]],
+    ) -> None:
+        self.gm = gm
+        self.examples = examples
+        self.recorder = recorder
+        self.joint = Joint(recorder.graph, recorder.constants, [])
+        self.inputs = [self._input(n.name, e, f) for n, e, f in self._examples()]
+        self.forward = Forward(gm, recorder, branches)
+        self.results = Results(gm, recorder, self.joint, self.inputs)
+        self.joint.arrived = frozenset(
+            i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad and not x.example.is_leaf
+        )
+
+    def run(self, store_in_graph: bool) -> Joint:
+        grad_mode = torch.is_grad_enabled()
+        results = self.forward.run(
+            [e if x is None else x.seen for x, e in zip(self.inputs, self.examples, strict=True)]
+        )
+        torch._C._set_grad_enabled(grad_mode)
+        self._find_mutations()
+        if not grad_mode:
+            self._refuse_gradients(results)
+        self.results.find(results)
+        if store_in_graph:
+            self.results.keep(self.joint.store_in_graph())
+        self.results.own_storage()
+        if torch.is_grad_enabled():
+            self._differentiate()
+        nodes = [*self.joint.fresh, *(value for _, value in self.joint.stores), *self.joint.grads]
+        self.recorder.graph.output(tuple(nodes))
+        drop_dead(self.recorder.graph)
+        return self.joint
+
+    def _examples(self) -> Iterator[tuple[fx.Node, Any, Any]]:
+        """Each placeholder of the captured graph with its example and a fake of its own."""
+        placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
+        yield from zip(placeholders, self.examples, fresh_fakes(self.examples, self.recorder.fake_mode), strict=True)
+
+    def _input(self, name: str, example: Any, fake: Any) -> Input | None:
+        """The input of a tensor; a number's is a placeholder only."""
+        if not isinstance(example, torch.Tensor):
+            self.joint.inputs.append(self.recorder.placeholder(name, example))
+            return None
+        made = Input(example, fake, self.recorder, name)
+        self.joint.inputs.append(made.node)
+        return made
+
+    def _find_mutations(self) -> None:
+        for i, item in enumerate(self.inputs):
+            if item is None:
+                continue
+            if (
+                layout_of(item.seen) != item.layout
+                or torch._functionalize_was_storage_changed(item.seen)
+                or torch._functionalize_has_metadata_mutation(item.seen)  # type: ignore[attr-defined]
+                or (item.seen.storage_offset() != item.offset and self._counts_from_the_storage())
+            ):
+                raise AutogradUnsupported(
+                    "metadata of an input is mutated",
+                    f"{item.node.name}: {item.layout} became {layout_of(item.seen)}",
+                    "use the functional form of the view or resize",
+                )
+            value = item.value()
+            if self.recorder.node(value) is item.node:
+                if item.seen.requires_grad != item.seen_requires_grad or item.seen.grad_fn is not item.grad_fn:
+                    raise AutogradUnsupported(
+                        "requires_grad or the history of an input changes", item.node.name, "change it outside"
+                    )
+                if item.seen._version != item.version:
+                    self.joint.touched.append(i)
+                continue
+            self._refuse_shared_storage(i)
+            if may_overlap(item.example):
+                raise AutogradUnsupported(
+                    "an input is written whose elements share memory", item.node.name, "clone it first"
+                )
+            how = mutation_kind(item)
+            self.joint.mutations.append(Mutation(i, self.results.fresh(item.seen, ("input", i), how == "grad"), how))
+
+    def _refuse_gradients(self, results: tuple[Any, ...]) -> None:
+        """Outside of the graph its results are computed in the grad mode that it starts with."""
+        inputs = {id(item.seen) for item in self.inputs if item is not None}
+        made = [t for t in results if isinstance(t, torch.Tensor) and id(t) not in inputs]
+        if any(t.requires_grad for t in made) or any(m.how == "grad" for m in self.joint.mutations):
+            raise AutogradUnsupported(
+                "gradients are switched on",
+                "an output requires grad, and the graph starts without",
+                "enable them outside",
+            )
+
+    def _counts_from_the_storage(self) -> bool:
+        """Whether an operator's meaning depends on where in its storage a tensor starts."""
+        return any("as_strided" in str(n.target) for n in self.gm.graph.nodes)
+
+    def _refuse_shared_storage(self, index: int) -> None:
+        storage = storage_of(self.examples[index])
+        for j, other in enumerate(self.examples):
+            if j != index and isinstance(other, torch.Tensor) and storage_of(other) == storage:
+                names = f"{self.joint.inputs[index].name} is mutated and shares memory with {self.joint.inputs[j].name}"
+                raise AutogradUnsupported("mutation of aliasing inputs", names, "pass one of them, or a clone")
+
+    def _differentiate(self) -> None:
+        wanted = [item.leaf for item in self.inputs if item is not None and item.requires_grad]
+        outputs = [t for t, d in zip(self.results.fresh_tensors, self.joint.differentiable, strict=True) if d]
+        if not wanted or not outputs:
+            self.joint.differentiable = [False] * len(self.joint.fresh)
+            return
+        self.recorder.differentiates = True
+        tangents = [self._tangent(k) for k, d in enumerate(self.joint.differentiable) if d]
+        try:
+            self.joint.paths = self._paths(outputs)
+            with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
+                found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
+        except AutogradUnsupported:
+            raise
+        except RuntimeError as error:
+            # Eager raises this only when somebody calls backward.
+            raise AutogradUnsupported(
+                "no gradient", str(error), "the graph runs eagerly and says so in backward"
+            ) from error
+        nodes = iter([None if g is None else self.recorder.node(inner(g)) for g in found])
+        self.joint.grads = [next(nodes) if item is not None and item.requires_grad else None for item in self.inputs]
+
+    def _paths(self, outputs: Sequence[torch.Tensor]) -> list[Path]:
+        """What autograd's own graph says of the gradient of each output."""
+        leaves = {id(x.leaf): i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad}
+        kept = {s: ("input", i) for s, i in self.results.input_of_storage.items()}
+        for k, t in enumerate(self.results.fresh_tensors):
+            kept.setdefault(storage_of(t), ("fresh", k))
+        return paths(outputs, leaves, kept)
+
+    def _tangent(self, k: int) -> torch.Tensor:
+        value = self.joint.fresh[k].meta["val"]
+        with plain(self.recorder.fake_mode):
+            if is_dense(value):
+                fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            else:
+                fake = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+            fake.is_contiguous()  # of symbolic sizes decided now, while it can be assumed
+        self.joint.tangents.append(self.recorder.placeholder(f"tangent_{k}", fake))
+        return torch._to_functional_tensor(fake)
