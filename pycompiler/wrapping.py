@@ -25,7 +25,7 @@ from pycompiler import _native
 from pycompiler.config import say_once
 from pycompiler.errors import ArgumentError
 from pycompiler.ir import peer
-from pycompiler.pipeline import Family, eagerly, leave_eager, new_compiled
+from pycompiler.pipeline import Family, eagerly, leave_eager
 
 
 def compiled(model: Any, family: Family, name: str | None) -> Any:
@@ -50,7 +50,7 @@ def compiled(model: Any, family: Family, name: str | None) -> Any:
 
 def compiled_function(fn: types.FunctionType, original: Any, family: Family, name: str | None) -> Any:
     """A `CompiledFunction` with the name, doc, signature and attributes of `fn`; it stands for `original`."""
-    made = new_compiled(fn, family, name=name)
+    made = family.compiled(fn, name=name)
     functools.update_wrapper(made, fn)
     for attribute in ("__defaults__", "__kwdefaults__", "__code__", "__globals__", "__closure__"):
         setattr(made, attribute, getattr(fn, attribute))
@@ -184,7 +184,7 @@ def compiled_module(module: torch.nn.Module, family: Family, name: str | None) -
     cls = type(module)
     entry = cls.__call__
     plain = isinstance(entry, types.FunctionType)
-    made = new_compiled(entry if plain else forwarder(module), family, name=name or cls.__qualname__)
+    made = family.compiled(entry if plain else forwarder(module), name=name or cls.__qualname__)
     functools.update_wrapper(made, entry, updated=())
     made._pycompiler_family = family
     made._orig_mod = module

@@ -48,7 +48,7 @@ print(json.dumps({
     "losses": losses,
     "peer": sorted(m for m in sys.modules if m.startswith(peer)),
     "compiles": pycompiler.counters(model)["compiles"],
-    "fallbacks": pycompiler.pipeline.STATISTICS["aten_fallbacks"],
+    "fallbacks": pycompiler.graphs.STATISTICS["aten_fallbacks"],
     "kernels": kernels.counters,
 }))
 """

@@ -201,7 +201,7 @@ def test_a_compile_without_stack_runs_eagerly_and_quietly(caplog: pytest.LogCapt
     def refuses(*args: Any, **kwargs: Any) -> Any:
         raise RecursionError("maximum recursion depth exceeded")
 
-    monkeypatch.setattr("pycompiler.pipeline.capture_frame", refuses)
+    monkeypatch.setattr("pycompiler.pipeline.compiler.capture_frame", refuses)
     made = pycompiler.compile(lambda x: x + 1, backend="eager")
     with caplog.at_level("INFO", "pycompiler"):
         assert made(torch.ones(2)).tolist() == [2.0, 2.0]

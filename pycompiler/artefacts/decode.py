@@ -37,7 +37,7 @@ from pycompiler.ir.source import ACCESSORS, Scope, Source, read
 from pycompiler.ir.symbolic_node import SymbolicNode
 from pycompiler.ir.symbols import Symbols
 from pycompiler.ir.texts import drop_text_with, forward_of
-from pycompiler.pipeline import Family, resume_function
+from pycompiler.pipeline import Family
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.heap import keep_freed_memory
 
@@ -186,7 +186,7 @@ def _code(d: Decoder, text: bytes, constants: tuple[Any, ...]) -> types.CodeType
 def _resume(d: Decoder, code: Any, namespace: Any) -> Any:
     """A resume function; a later capture that breaks at the same place finds its code."""
     share(d.value(code))
-    return resume_function(d.family, d.value(code), d.value(namespace))
+    return d.family.resume_function(d.value(code), d.value(namespace))
 
 
 def _plan(d: Decoder, plan: Any, library: int | None, source: str) -> Any:

@@ -23,7 +23,7 @@ from pycompiler.capture.values.attributes import REGISTRATIONS
 from pycompiler.errors import ArtefactError
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.names import code_digest
-from pycompiler.pipeline import Family, Remarks, function_entry
+from pycompiler.pipeline import Family, Remarks
 from pycompiler.wrapping import compiled_of
 
 
@@ -82,7 +82,7 @@ def install(made: Any, saved: SavedFunction, family: Family) -> None:
 def entry_of(saved: SavedEntry, function: types.FunctionType, family: Family) -> Any:
     guards = [current(guard) for guard in saved.guards] if saved.abstract else saved.guards
     if saved.kind == "function":
-        return function_entry(family, guards, saved.target, function.__globals__, hook=saved.hook)
+        return family.function_entry(guards, saved.target, function.__globals__, hook=saved.hook)
     if saved.kind == "eager":
         return _native.Entry(guards, function, "eager")
     return _native.Entry(guards, saved.target, "plan", saved.outputs, saved.inputs)

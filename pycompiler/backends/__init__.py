@@ -2,7 +2,7 @@
 
 In: a name or a callable `fn(gm, example_inputs) -> callable`.  Out: the callable.  `eager` runs the captured graph,
 `aot_eager` its joint graph without codegen, `native` (alias `inductor`) compiles it; the last two are composed in
-`pipeline.py`, which registers them here.
+`pipeline/`, which registers them here.
 """
 
 from __future__ import annotations

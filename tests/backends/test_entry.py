@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from pycompiler import pipeline
+from pycompiler import graphs
 from pycompiler.backends.entry import compile_fx, own_fakes
 from pycompiler.ir.fake import new_fake_mode
 
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.peer
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     torch._dynamo.reset()
-    before = pipeline.STATISTICS["aten_fallbacks"]
+    before = graphs.STATISTICS["aten_fallbacks"]
     yield
-    assert pipeline.STATISTICS["aten_fallbacks"] == before
+    assert graphs.STATISTICS["aten_fallbacks"] == before
     torch._dynamo.reset()
 
 

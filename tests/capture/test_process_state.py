@@ -58,9 +58,9 @@ def test_an_exception_of_a_signal_handler_leaves_the_compile(backend):
 @pytest.mark.parametrize("setter", [sys.settrace, sys.setprofile])
 def test_trace_functions_are_not_compiled_and_see_no_compiler(setter, monkeypatch):
     seen, made = [], []
-    new_compiled = pipeline.new_compiled
+    genuine = pipeline.Family.compiled
     monkeypatch.setattr(
-        pipeline, "new_compiled", lambda f, *a, **k: made.append(f.__name__) or new_compiled(f, *a, **k)
+        pipeline.Family, "compiled", lambda self, f, **k: made.append(f.__name__) or genuine(self, f, **k)
     )
 
     def helper(name):

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from pycompiler import _native, pipeline
+from pycompiler import _native
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.source import local
+from pycompiler.pipeline import reports
 from tests.native.engine import equality_compiler
 
 
@@ -138,7 +139,7 @@ def limits() -> Iterator[list[Any]]:
     seen: list[Any] = []
     _native.set_limit_callback(lambda c, reasons: seen.append((c, reasons)))
     yield seen
-    _native.set_limit_callback(pipeline._on_limit)  # the process goes on to other tests
+    _native.set_limit_callback(reports.on_limit)  # the process goes on to other tests
 
 
 def test_recompile_limit(limits: list[Any]) -> None:

@@ -33,12 +33,13 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 import pycompiler
-from pycompiler import _native, config, lowering, pipeline, scheduling
+from pycompiler import _native, config, lowering, scheduling
 from pycompiler.codegen import cpp
 from pycompiler.ir.interpret import interpret
 from pycompiler.ir.interpret_schedule import interpret_schedule
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.verify import verify
+from pycompiler.pipeline import own_backends
 from pycompiler.runtime import build, triton_build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.plan_python import PythonPlan
@@ -147,7 +148,7 @@ def backend_of(seam: str) -> Any:
     compiler = SEAMS[seam]
     if compiler is None:
         return "eager"
-    return lambda gm, inputs, **_: pipeline._joint(gm, inputs, compiler)
+    return lambda gm, inputs, **_: own_backends.joint(gm, inputs, compiler)
 
 
 # ---- one run ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,12 @@
+"""The stages composed: a frame to an entry of the engine.
+
+This folder and `graphs.py` are the only places that import more than one stage.  Read `compiler.py` first; `family.py` is what
+the frames of one compiled callable share.
+"""
+
+from pycompiler.pipeline.family import Family, families
+from pycompiler.pipeline.hook import eagerly, leave_eager
+from pycompiler.pipeline.own_backends import aot_eager, native
+from pycompiler.pipeline.records import GraphRecord, Remarks
+
+__all__ = ["Family", "GraphRecord", "Remarks", "aot_eager", "eagerly", "families", "leave_eager", "native"]

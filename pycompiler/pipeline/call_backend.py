@@ -1,0 +1,73 @@
+"""A captured graph → what the family's backend makes of it, as something the engine calls."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from pycompiler import _native
+from pycompiler.capture.frame import Captured
+from pycompiler.errors import BackendError, BadBackendResult, PyCompilerError
+from pycompiler.graphs import STATISTICS
+from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.symbols import Specialise
+from pycompiler.ir.texts import drop_text, drop_text_with
+from pycompiler.logs import artifact, step
+from pycompiler.pipeline.guards import UsersError
+from pycompiler.pipeline.surroundings import own_knobs, users_backend
+
+if TYPE_CHECKING:
+    from pycompiler.pipeline.family import Family
+
+log_graph = artifact("graph_code")
+
+
+def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
+    """What the backend makes of the graph, as something the engine calls."""
+    STATISTICS["graphs"] += 1
+    if log_graph.enabled:
+        log_graph(gm.print_readable(print_output=False))
+    step(2, "calling compiler function %s", family.backend_name)
+    try:
+        with own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
+            made = family.backend(gm, examples, **family.backend_options)
+    except Specialise:
+        raise
+    except Exception as e:
+        if not family.ours:
+            note = f"raised by backend {family.backend_name!r}, which was called to compile a graph"
+            if note not in getattr(e, "__notes__", ()):
+                e.add_note(note)
+            raise UsersError(e) from None
+        if isinstance(e, PyCompilerError):
+            raise
+        raise BackendError(f"backend {family.backend_name!r} raised {type(e).__name__}: {e}") from e
+    finally:
+        if family.ours:
+            drop_text(type(gm))  # it was only traced
+        else:
+            drop_text_with(gm)
+    step(2, "done compiler function %s", family.backend_name)
+    if not callable(made):
+        raise BadBackendResult(
+            f"backend {family.backend_name!r} returned {made!r}; expected a callable that takes the graph's inputs "
+            f"and returns its outputs (gm.forward is one)"
+        )
+    if not family.ours:
+        return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
+    return made if isinstance(made, _native.Plan) else _native.BackendCall(made)
+
+
+def example_inputs(captured: Captured, ours: bool) -> list[Any]:
+    """Fakes for our own backends; the caller's tensors for others; SymInts for both."""
+    examples = captured.examples
+    if not ours:
+        return [e.real if isinstance(e.real, torch.Tensor) else e.fake for e in examples]
+    if any(isinstance(e.fake, torch.Tensor) and e.fake._version != 0 for e in examples):  # changed in place
+        mode = new_fake_mode(symbolic=captured.sizes is not None and captured.sizes.symbols is not None)
+        return [fake_of(mode, e.real, e.layout) if isinstance(e.real, torch.Tensor) else e.fake for e in examples]
+    return [e.fake for e in examples]

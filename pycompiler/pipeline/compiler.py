@@ -1,0 +1,203 @@
+"""A frame to an entry of the engine: capture, then a backend.
+
+    frame → capture → graph → backend (autograd → `graphs.compile_aten`) → plan → entry
+
+The engine calls a `FrameCompiler` on a miss.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import types
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pycompiler import _native, background, config
+from pycompiler.capture.breaks import SkipFrame
+from pycompiler.capture.frame import Captured, capture_frame
+from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
+from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
+from pycompiler.ir import peer
+from pycompiler.ir.guards import Guard, global_state
+from pycompiler.ir.interrupts import deferred
+from pycompiler.ir.source import Scope
+from pycompiler.ir.symbols import Specialise
+from pycompiler.logs import stage, step
+from pycompiler.pipeline.call_backend import compile_graph, example_inputs
+from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, size_guards, specialise
+from pycompiler.pipeline.records import Remarks, remarks_of
+from pycompiler.pipeline.reports import located, log_breaks, on_break, record, report_recompile
+from pycompiler.pipeline.surroundings import (
+    RESTING_COLLECTOR,
+    ThreadState,
+    modes_as_before,
+    untraced,
+    without_saved_tensor_hooks,
+)
+from pycompiler.progress import compiling, timed
+
+if TYPE_CHECKING:
+    from pycompiler.pipeline.family import Family
+
+log = stage("dynamo")
+
+
+def place_of(code: types.CodeType) -> str:
+    return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+
+
+class FrameCompiler:
+    """Compiles the frames of one function; the engine calls it on a miss: capture, compile of the graph, assembly."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+
+    # engine callback ------------------------------------------------------------------------------------------
+    def __call__(self, fn: Any, values: dict[str, Any], reasons: list[tuple[int, int]]) -> Any:
+        """The entry for this call, or None: run the function eagerly from now on."""
+        function = fn.fn
+        code, namespace = function.__code__, function.__globals__
+        if reasons:
+            report_recompile(self.family, fn, values, namespace, reasons)
+        if config.debug_function and code.co_name != config.debug_function:
+            return None
+        with untraced(), deferred():
+            return self.compile_or_explain(function, values)
+
+    def compile_or_explain(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
+        """The entry; None with a log line, or an exception, where there is none."""
+        code = function.__code__
+        try:
+            return self.compile_frame(function, values)
+        except SkipFrame as e:
+            if self.family.fullgraph:
+                raise Unsupported("skipped-frame", str(e), "remove fullgraph=True, or what the reason names") from None
+            log.info("%s runs eagerly: %s", code.co_qualname, e)
+            log_breaks("frame %s runs eagerly: %s", code.co_qualname, e)
+            return None
+        except UsersError as e:
+            error = e.error
+        except (Unsupported, UserError):
+            raise
+        except Exception as e:
+            if isinstance(e, RecursionError) and not self.family.fullgraph:
+                # the program's calls have used the stack up
+                log.info("%s runs eagerly: %s", code.co_qualname, e)
+                return None
+            error = located(e, code)
+            if (config.raise_internal_errors or self.family.fullgraph) and not config.suppress_errors:
+                raise error from (None if error is e else e)
+        return self.failed(code, error)
+
+    def compile_frame(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
+        code = function.__code__
+        start = time.perf_counter()
+        step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
+        with timed("capture and backend"), compiling(place_of(code)), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
+             modes_as_before():  # fmt: skip
+            policy = self.family.sizes_of(code)
+            graph: Callable[..., Any] | None = None
+            while True:
+                captured = capture_frame(
+                    code, function.__globals__, values, fullgraph=self.family.fullgraph,
+                    on_break=partial(on_break, self.family), policy=policy,
+                )  # fmt: skip
+                guards = filtered(self.family, captured.guards, Scope(values, function.__globals__))
+                if captured.graph is None:
+                    break
+                examples = example_inputs(captured, self.family.ours)
+                if self.family.background:
+                    return self.compile_later(function, captured, guards, examples)
+                try:
+                    graph = compile_graph(self.family, captured.graph, examples)
+                    break
+                except Specialise as e:
+                    specialise(code, policy, captured, e)
+        step(1, "torchdynamo done tracing %s", code.co_name)
+        record(self.family, code, captured, time.perf_counter() - start)
+        return self.assemble(function, captured, guards, graph)
+
+    def compile_later(
+        self, function: types.FunctionType, captured: Captured, guards: list[Guard], examples: list[torch.Tensor]
+    ) -> Any:
+        """An entry that runs the original code until a worker has compiled the graph."""
+        entry = _native.Entry(guards, function, "eager")
+        self.family.remarks[entry] = Remarks(("its graph is not compiled yet (wait_for_compiles), or could not be",))
+        captured.examples.clear()  # what was passed may go with the call
+        name = place_of(function.__code__)
+        start = time.perf_counter()
+        watched = weakref.ref(entry)
+        wanted, state = global_state(), ThreadState()
+
+        def job() -> None:
+            if watched() is None or captured.graph is None:  # nobody can call it any more
+                return
+            with state, compiling(name), RESTING_COLLECTOR, modes_as_before():
+                if global_state() != wanted:
+                    raise BackendError("torch's global state is not what it was when the call was captured")
+                try:
+                    graph = compile_graph(self.family, captured.graph, examples)
+                except UsersError as e:
+                    raise e.error from None
+                except Specialise as e:  # the next call that fits begins anew
+                    specialise(function.__code__, self.family.sizes_of(function.__code__), captured, e)
+                    if (waiting := watched()) is not None:
+                        waiting.become(_native.Entry([NEVER_HOLDS], function, "eager"))
+                    return
+                if global_state() != wanted:
+                    raise BackendError("torch's global state changed during the compile")
+            examples.clear()
+            record(self.family, function.__code__, captured, time.perf_counter() - start)
+            made, waiting = self.assemble(function, captured, guards, graph), watched()
+            if made is not None and waiting is not None:
+                waiting.become(made)
+                self.family.remarks[waiting] = remarks_of(captured)
+
+        background.submit(name, job)
+        return entry
+
+    def failed(self, code: types.CodeType, error: Exception) -> None:
+        """The frame runs eagerly after an error, with one warning; a user's own errors reach the user."""
+        users = not isinstance(error, InternalError) or isinstance(error, BadBackendResult)
+        if users and not config.suppress_errors:
+            raise error
+        log.warning("%s runs eagerly: %s", code.co_qualname, error, exc_info=error if config.verbose else None)
+
+    def assemble(
+        self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
+    ) -> Any:
+        """The entry of a captured frame whose graph was compiled; None where the original code does as well."""
+        guards = [*guards, *size_guards(captured)]
+        entry = self.entry_of(function, captured, guards, graph)
+        if entry is not None:
+            self.family.remarks[entry] = remarks_of(captured)
+        return entry
+
+    def entry_of(
+        self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
+    ) -> Any:
+        """See `assemble`."""
+        if captured.template is not None:
+            if captured.empty:
+                if function.__code__ in self.family.hooked:  # nothing to gain from compiling it
+                    return None
+                return _native.Entry(guards, function, "eager")
+            assert graph is not None
+            return _native.Entry(guards, graph, "plan", captured.template, captured.inputs)
+        assert captured.code is not None
+        code = fill(captured.code, lambda hole: self.held(hole, graph))
+        return self.family.function_entry(guards, code, function.__globals__, hook=captured.broke is not None)
+
+    def held(self, hole: Hole, graph: Callable[..., Any] | None) -> object:
+        """What generated code holds in place of `hole`."""
+        if isinstance(hole, Resume):
+            return self.family.resume_function(hole.code, hole.namespace)
+        return {GRAPH: graph, TAIL_CALL: _native.tail_call}[hole]
+
+
+peer.leave_alone(FrameCompiler.__call__.__code__)

@@ -1,0 +1,176 @@
+"""A compiled callable: what its frames share, their limits and modes, and the functions that belong to it."""
+
+from __future__ import annotations
+
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pycompiler import _native, config
+from pycompiler.capture.sizes import Policy
+from pycompiler.ir import peer
+from pycompiler.ir.guards import Guard
+from pycompiler.pipeline.compiler import FrameCompiler
+from pycompiler.pipeline.hook import FrameLookup, with_empty_cells
+from pycompiler.pipeline.records import GraphRecord, Remarks
+
+NO_LIMIT = 2**31
+
+
+class Members:
+    """A weak set of compiled functions or families that threads may add to while others iterate."""
+
+    def __init__(self) -> None:
+        self._set: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, member: Any) -> None:
+        with self._lock:
+            self._set.add(member)
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._lock:
+            return iter(list(self._set))
+
+
+@dataclass(eq=False)
+class Family:
+    """What the frames of one compiled callable share: backend, flags, resume functions, records."""
+
+    backend: Callable[..., Any]
+    backend_name: str
+    fullgraph: bool = False
+    recompile_limit: int | None = None
+    guard_filter: Callable[[Sequence[Any]], Sequence[bool]] | None = None
+    listener: Callable[[GraphRecord], None] | None = None
+    resumes: dict[types.CodeType, Any] = field(default_factory=dict)
+    members: Members = field(default_factory=Members)
+    ours: bool = True
+    dynamic: bool | None = None
+    backend_options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of each call of the backend
+    knobs: dict[str, Any] = field(default_factory=dict)  # knobs of `config` that hold during compiles
+    policy: _native.Mode = "compile"
+    background: bool = False  # a call that misses runs eagerly, and its graph is compiled by a worker
+    hooked: dict[types.CodeType, Any] = field(default_factory=dict)  # functions reached through the frame hook
+    shelf: dict[str, Callable[[Any], None]] = field(
+        default_factory=dict
+    )  # such a function's digest → loads its entries
+    remarks: weakref.WeakKeyDictionary[Any, Remarks] = field(default_factory=weakref.WeakKeyDictionary)  # by entry
+    sizes: dict[types.CodeType, Policy] = field(default_factory=dict)  # which are symbols
+
+    def __post_init__(self) -> None:
+        _families.add(self)
+        self.frame_hook = _native.FrameHook(FrameLookup(weakref.ref(self)))
+
+    def copy(self) -> Family:
+        """A family of its own with the same settings."""
+        return replace(
+            self, resumes={}, hooked={}, sizes={}, shelf={}, remarks=weakref.WeakKeyDictionary(), members=Members(),
+            listener=None,
+        )  # fmt: skip
+
+    def reset(self) -> None:
+        """Drop all entries of all members, and the resume functions.  The policy stays."""
+        for member in self.members:
+            member.reset()
+        self.resumes.clear()
+        self.hooked.clear()
+        self.shelf.clear()
+        self.sizes.clear()
+
+    def sizes_of(self, code: types.CodeType) -> Policy:
+        """What is symbolic in captures of `code`."""
+        found = self.sizes.get(code)
+        if found is None:
+            allowed = config.dynamic_shapes and self.dynamic is not False
+            changing = allowed and self.dynamic is None and config.automatic_dynamic_shapes
+            everything = allowed and self.dynamic is True
+            made = Policy(everything=everything, automatic=changing, marked=allowed)
+            found = self.sizes.setdefault(code, made)
+        return found
+
+    def set_policy(self, policy: _native.Mode) -> None:
+        """What a miss does, in all members, resume functions included: see `_native.CompiledFunction.set_mode`."""
+        self.policy = policy
+        self.apply_policy()
+
+    @property
+    def mode(self) -> _native.Mode:
+        """The policy, unless `config.disable` is set."""
+        return "eager" if config.disable else self.policy
+
+    def apply_policy(self) -> None:
+        for member in self.members:
+            member.set_mode(self.mode)
+
+    # limits ---------------------------------------------------------------------------------------------------
+    @property
+    def raises_at_limit(self) -> bool:
+        """Whether a miss at the limit raises; then `FrameCompiler` checks the limit, else the engine does."""
+        return self.fullgraph or config.fail_on_recompile_limit_hit
+
+    @property
+    def limit(self) -> int:
+        return config.recompile_limit if self.recompile_limit is None else self.recompile_limit
+
+    def set_limits(self, member: Any) -> None:
+        member.recompile_limit = NO_LIMIT if self.raises_at_limit else min(self.limit, NO_LIMIT)
+        total = config.accumulated_recompile_limit
+        member.accumulated_limit = NO_LIMIT if self.raises_at_limit else min(total, NO_LIMIT)
+
+    # members --------------------------------------------------------------------------------------------------
+    def compiled(self, function: Callable[..., Any], *, positional: bool = False, name: str | None = None) -> Any:
+        """A `CompiledFunction` for `function` in this family."""
+        made = _native.CompiledFunction(
+            function,
+            FrameCompiler(self),
+            positional=positional,
+            name=name or getattr(function, "__qualname__", None),
+        )
+        self.set_limits(made)
+        made.set_mode(self.mode)
+        self.members.add(made)
+        return made
+
+    def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:
+        """The compiled function that goes on with `code` after a break: one a family."""
+        found = self.resumes.get(code)
+        if found is None:
+            function = with_empty_cells(peer.leave_alone(code), namespace)  # the cells come as arguments
+            made = self.compiled(function, positional=True)
+            found = self.resumes.setdefault(code, made)  # a worker may have been quicker
+        return found
+
+    def function_entry(
+        self, guards: Sequence[Guard], code: types.CodeType, namespace: dict[str, Any], *, hook: bool
+    ) -> Any:
+        """The entry that runs generated code; with a `hook`, functions that it calls are met by the frame hook."""
+        function = with_empty_cells(peer.leave_alone(code), namespace)
+        return _native.Entry(guards, function, "function", frame_hook=self.frame_hook if hook else None)
+
+
+_families = Members()
+
+
+def families() -> list[Family]:
+    """The families of all compiled callables that are alive."""
+    return list(_families)
+
+
+def _limits_changed() -> None:
+    for family in _families:
+        for member in family.members:
+            family.set_limits(member)
+
+
+def _disable_changed() -> None:
+    for family in _families:
+        family.apply_policy()
+
+
+config.on_change("disable", _disable_changed)
+for _name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
+    config.on_change(_name, _limits_changed)

@@ -1,0 +1,81 @@
+"""The guards of an entry: what the user's filter leaves, what is assumed of symbols, what cannot hold."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pycompiler.capture.frame import Captured
+from pycompiler.capture.sizes import Policy
+from pycompiler.errors import ArgumentError, InternalError, UserError
+from pycompiler.ir.guard_entries import entries
+from pycompiler.ir.guards import Guard
+from pycompiler.ir.source import Scope
+from pycompiler.ir.source import const as const_source
+from pycompiler.ir.symbols import Specialise
+from pycompiler.logs import stage
+
+if TYPE_CHECKING:
+    from pycompiler.pipeline.family import Family
+
+log = stage("dynamo")
+
+NEVER_HOLDS = Guard("equals", const_source(0), 1)
+
+
+class UsersError(BaseException):
+    """Carries an exception of the user's own code (a backend, a guard filter) out of a compile unchanged."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def filtered(family: Family, guards: list[Guard], scope: Scope) -> list[Guard]:
+    """The guards that the user's filter keeps; its exceptions are the user's."""
+    choose = family.guard_filter
+    if choose is None:
+        return guards
+    try:
+        answers = choose(entries(guards, scope))
+        keep = list(answers) if isinstance(answers, Iterable) else None
+    except Exception as e:
+        raise UsersError(e) from None
+    if keep is None or len(keep) != len(guards):
+        seen = repr(answers) if keep is None else f"{len(keep)} answers"
+        raise ArgumentError(
+            f"the guard filter {getattr(choose, '__name__', choose)!r} returned {seen} for {len(guards)} guards; "
+            "expected one bool a guard, in order"
+        )
+    return [g for g, k in zip(guards, keep, strict=True) if k]
+
+
+def size_guards(captured: Captured) -> list[Guard]:
+    """What is assumed of symbols, after the graph is compiled, which may assume more."""
+    sizes = captured.sizes
+    if sizes is None or (guard := sizes.guard()) is None:
+        return []
+    if (wrong := sizes.specialised()) is not None:
+        origin, relation = wrong
+        where = f" at {relation.place[-1]}" if relation.place else ""
+        raise UserError(
+            f"{origin.number} is marked dynamic, but must be one number: {relation} is assumed{where}\n"
+            "use maybe_mark_dynamic, or a computation that works for all sizes"
+        )
+    assert sizes.symbols is not None
+    sizes.symbols.freeze()
+    return [guard]
+
+
+def specialise(code: types.CodeType, policy: Policy, captured: Captured, wanted: Specialise) -> None:
+    """The symbols that a stage cannot carry are numbers in later captures of `code`."""
+    assert captured.sizes is not None
+    origins = captured.sizes.origins_of(wanted)
+    if not origins:
+        raise InternalError(f"no symbols of this graph: {wanted}")
+    required = [o for o in origins if o in captured.sizes.required.values()]
+    if required:
+        raise UserError(f"{required[0].number} is marked dynamic, but cannot be: {wanted.why}")
+    policy.specialise(origins)
+    log.info("%s: sizes are numbers again: %s", code.co_qualname, wanted)

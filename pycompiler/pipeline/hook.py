@@ -1,0 +1,103 @@
+"""Functions that run while a graph break does: which of them get a cache of their own, and which run as they are."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pycompiler import _native
+from pycompiler.capture import skip
+from pycompiler.ir import peer
+from pycompiler.ir.names import code_digest
+from pycompiler.pipeline.surroundings import traced_by_python
+
+if TYPE_CHECKING:
+    from pycompiler.pipeline.family import Family
+
+
+class FrameLookup:
+    """The engine asks it, once per code object, about functions that run while a graph break of a family runs.
+
+    User functions that could not be inlined get a cache of their own in the family; library code runs as it is.
+    """
+
+    def __init__(self, family: weakref.ref[Family]) -> None:
+        self.family = family
+
+    def __call__(self, code: types.CodeType, function: types.FunctionType) -> Any:
+        family = self.family()
+        if family is None or family.fullgraph or family.policy != "compile":
+            return None
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            return None  # checkpointing runs the function again, outside of the hook, and must save as many tensors
+        if not isinstance(function, types.FunctionType) or traced_by_python():
+            return None
+        found = family.hooked.get(code)
+        if found is None:
+            disabled = disabled_by_torch(function)
+            if disabled is not None:
+                found = _native.CompiledFunction(function, disabled, name=function.__qualname__)
+            elif skip.why_not_hooked(function) is None:
+                found = family.compiled(without_state(function))
+                if family.shelf and (stored := family.shelf.pop(code_digest(code), None)) is not None:
+                    stored(found)
+            else:
+                return None
+            family.hooked[code] = found
+        return found
+
+
+def eagerly(target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Call with the frame hook off, so that no function below is compiled unless it is a compiled callable."""
+    _native.pause_hook()
+    try:
+        return target(*args, **kwargs)
+    finally:
+        _native.resume_hook()
+
+
+def leave_eager(code: types.CodeType) -> None:
+    """Never compile frames of `code` that the frame hook meets; what they call may be compiled."""
+    skip.EAGER_CODES.add(code)
+
+
+def disabled_by_torch(function: types.FunctionType) -> Callable[..., Any] | None:
+    """If `function` is what torch.compiler.disable returned: a compiler whose only entry runs the original eagerly."""
+    if not peer.is_disabled_call(function.__code__):
+        return None
+    recursive = peer.mark(function, peer.RECURSIVE) is not False
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any], fn: types.CellType, self: Any) -> Any:
+        if recursive:
+            return eagerly(fn.cell_contents, args, kwargs)
+        if isinstance(fn.cell_contents, types.FunctionType):
+            leave_eager(fn.cell_contents.__code__)
+        return fn.cell_contents(*args, **kwargs)
+
+    def without_self(args: tuple[Any, ...], kwargs: dict[str, Any], fn: types.CellType) -> Any:
+        return run(args, kwargs, fn, None)
+
+    target = run if "self" in function.__code__.co_freevars else without_self
+    peer.leave_alone(target.__code__)
+    return lambda *call: _native.Entry([], target, "function")
+
+
+def without_state(function: types.FunctionType) -> types.FunctionType:
+    """The function with empty cells and no defaults: for the hook's calls the engine takes those of the frame's own
+    function, and the first one's would stay alive with its code."""
+    made = with_empty_cells(function.__code__, function.__globals__)
+    made.__name__, made.__qualname__ = function.__name__, function.__qualname__
+    return made
+
+
+def with_empty_cells(code: types.CodeType, namespace: dict[str, Any]) -> types.FunctionType:
+    """The function with empty cells: the engine gives it those of each call, and this call's would stay alive."""
+    cells = tuple(types.CellType() for _ in code.co_freevars)
+    return types.FunctionType(code, namespace, code.co_name, None, cells or None)
+
+
+peer.leave_alone(FrameLookup.__call__.__code__)

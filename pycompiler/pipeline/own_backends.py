@@ -1,0 +1,61 @@
+"""The backends `native` and `aot_eager`: autograd, then a compiler for each functional graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from pycompiler import _native, autograd, backends, background, config
+from pycompiler.graphs import STATISTICS, compile_aten
+from pycompiler.ir.texts import drop_text_with, forward_of
+from pycompiler.logs import stage
+from pycompiler.pipeline.surroundings import RESTING_COLLECTOR
+from pycompiler.progress import compiling, current_name, timed
+
+log = stage("dynamo")
+
+
+def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
+    """Autograd, then the compiler for each graph."""
+    return joint(gm, example_inputs, compile_aten)
+
+
+def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
+    """Autograd without the compiler: the ATen graphs run as they are."""
+
+    def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        drop_text_with(module)
+        return _native.BackendCall(forward_of(module))
+
+    return joint(gm, example_inputs, as_it_is)
+
+
+def joint(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -> Callable[..., Sequence[Any]]:
+    partition = "min_cut" if config.partition == "min_cut" else "default"
+    forward = current_name()
+
+    def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:  # at the first backward, not here
+        with compiling(f"backward of {forward or 'a graph'}"), RESTING_COLLECTOR:
+            return compiler(module, inputs)
+
+    try:
+        with timed("autograd"):
+            return autograd.compile_joint(
+                gm,
+                example_inputs,
+                fw_compiler=compiler,
+                bw_compiler=compile_backward,
+                partition=partition,
+                activation_memory_budget=config.activation_memory_budget,
+                ahead=background.inside(),
+            )
+    except autograd.AutogradUnsupported as e:
+        log.warning("a graph runs eagerly: %s", e)
+        STATISTICS["aten_fallbacks"] += 1
+        return forward_of(gm)
+
+
+backends.register_backend(native, name="native")
+backends.register_backend(aot_eager, name="aot_eager")

@@ -1,0 +1,39 @@
+"""What is kept of a capture: for `explain` and the logs, and for artefacts."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+
+from torch import fx
+
+from pycompiler.capture.frame import BreakRecord, Captured
+from pycompiler.ir.guards import Guard
+from pycompiler.ir.names import traced_through
+
+
+@dataclass
+class GraphRecord:
+    """What one capture produced, kept for `explain` and the logs."""
+
+    code: types.CodeType
+    graph: fx.GraphModule | None
+    guards: list[Guard]
+    op_count: int
+    broke: BreakRecord | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """What an entry rests on besides its guards, which cannot change while the process runs: see `Captured`."""
+
+    process: tuple[str, ...] = ()
+    abstract: tuple[tuple[type, type, bool], ...] = ()
+
+
+def remarks_of(captured: Captured) -> Remarks:
+    graphs = [] if captured.graph is None else [m for m in captured.graph.modules() if isinstance(m, fx.GraphModule)]
+    targets = dict.fromkeys(n.target for gm in graphs for n in gm.graph.nodes if n.op == "call_function")
+    calls = [f"its graph holds what {name} did when it was traced" for t in targets if (name := traced_through(t))]
+    return Remarks((*captured.process, *calls), captured.abstract)

@@ -1,0 +1,150 @@
+"""What a compile says: breaks, records, recompiles with their reasons and ways out, limits, errors with a place."""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pycompiler import _native, config
+from pycompiler.capture.frame import BreakRecord, Captured
+from pycompiler.errors import (
+    BadBackendResult,
+    InternalError,
+    RecompileError,
+    RecompileLimitExceeded,
+    RecompileLimitWarning,
+    Unsupported,
+)
+from pycompiler.ir import peer
+from pycompiler.ir.guards import Guard, explain
+from pycompiler.ir.source import Scope
+from pycompiler.logs import artifact, stage
+from pycompiler.pipeline.guards import size_guards
+from pycompiler.pipeline.records import GraphRecord
+
+if TYPE_CHECKING:
+    from pycompiler.pipeline.family import Family
+
+log = stage("dynamo")
+log_guards = artifact("guards")
+log_breaks = artifact("graph_breaks")
+log_recompiles = artifact("recompiles")
+log_bytecode = artifact("bytecode")
+
+
+def on_break(family: Family, record: BreakRecord) -> None:
+    if family.fullgraph:
+        raise Unsupported(record.kind, record.reason, record.hint, record.stack)
+    if log_breaks.enabled:
+        log_breaks(str(Unsupported(record.kind, record.reason, record.hint, record.stack)))
+
+
+def record(family: Family, code: types.CodeType, captured: Captured, seconds: float) -> None:
+    guards = [*captured.guards, *size_guards(captured)]
+    if log_guards.enabled:
+        log_guards("guards of %s:\n%s", code.co_qualname, "\n".join(map(str, guards)))
+    if log_bytecode.enabled and captured.code is not None:
+        import dis
+
+        text = dis.Bytecode(captured.code).dis()
+        log_bytecode("generated code of %s:\n%s", code.co_qualname, text)
+    if family.listener is not None:
+        family.listener(GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds))
+
+
+def report_recompile(
+    family: Family, fn: Any, values: dict[str, Any], namespace: dict[str, Any], reasons: list[tuple[int, int]]
+) -> None:
+    """Logs why a call compiles again; raises where it must not."""
+    raises = family.raises_at_limit
+    count = len(fn.entries)
+    over = raises and (count >= family.limit or count >= config.accumulated_recompile_limit)
+    if not (log_recompiles.enabled or config.error_on_recompile or over):
+        return
+    texts = explain_reasons(fn, values, namespace, reasons)
+    if log_recompiles.enabled:
+        log_recompiles("recompiling %s; failed guards, latest entry first:\n%s", fn.name, "\n".join(texts))
+    if over:
+        raise RecompileLimitExceeded(limit_message(fn, family.limit, texts[0] if texts else "unknown"))
+    if config.error_on_recompile:
+        raise RecompileError(
+            f"{fn.name} would be compiled again, and config.error_on_recompile forbids it; failed guards:\n"
+            + "\n".join(texts)
+        )
+
+
+def explain_reasons(
+    fn: Any, values: dict[str, Any], namespace: dict[str, Any], reasons: Sequence[tuple[int, int]]
+) -> list[str]:
+    """One line per entry that did not fit: which guard failed, what was seen and expected, where it was made."""
+    entries = fn.entries
+    lines = []
+    for index, failed in reasons:
+        if index >= len(entries):
+            continue
+        guards = entries[index].guards
+        if failed >= len(guards):
+            lines.append(f"  entry {index}: an input cannot be read")
+            continue
+        guard = guards[failed]
+        lines.append(f"  entry {index}: {explain(guard, Scope(values, namespace))}\n    way out: {way_out(guard)}")
+    return lines
+
+
+# What a user can do about a guard of each kind that fails again and again.
+WAYS_OUT = {
+    "tensor": "give tensors of the same shape, dtype and flags, or compile with dynamic=True",
+    "equals": "pass the value as a tensor, or keep it constant between calls",
+    "length": "keep the length constant, or pad to a fixed length",
+    "dict_keys": "keep the keys and their order constant",
+    "set_equals": "keep the set constant",
+    "global_state": "call with the same grad mode, autocast and defaults, or compile a callable for each",
+    "id_is": "make the object once, outside of the calls",
+    "type_is": "pass the same type, or compile a callable for each",
+    "truth": "keep the condition constant",
+    "sizes": "avoid branches on sizes, and sizes 0 and 1",
+}
+
+
+def way_out(guard: Guard) -> str:
+    general = "keep the value as it was at the first call"
+    return f"{WAYS_OUT.get(guard.kind, general)}; or raise config.recompile_limit"
+
+
+def located(error: Exception, code: types.CodeType) -> InternalError:
+    """`error` as an InternalError that names function, file, line and operator."""
+    made = error if isinstance(error, InternalError) else InternalError(f"{type(error).__name__}: {error}")
+    stack, operator = getattr(error, "pycompiler_place", ((), ""))
+    frame = stack[-1] if stack else None
+    return made.locate(
+        function=frame.function if frame else code.co_qualname,
+        filename=frame.filename if frame else code.co_filename,
+        lineno=frame.lineno if frame else code.co_firstlineno,
+        operator=operator,
+    )
+
+
+def limit_message(fn: Any, limit: int, last: str) -> str:
+    return (
+        f"{fn.name} reached its recompile limit ({limit} entries): calls that fit no entry run eagerly. "
+        f"Last failed guard: {last.strip()}"
+    )
+
+
+def on_limit(fn: Any, reasons: list[tuple[int, int]]) -> None:
+    """Called by the engine, once per code object that reaches its limit."""
+    entries = fn.entries
+    failed = [str(entries[i].guards[g]) for i, g in reasons[:1] if i < len(entries) and g < len(entries[i].guards)]
+    ways = [way_out(entries[i].guards[g]) for i, g in reasons[:1] if i < len(entries) and g < len(entries[i].guards)]
+    last = f"{failed[0]}. Way out: {ways[0]}" if failed else "unknown"
+    limit = fn.recompile_limit if len(entries) >= fn.recompile_limit else fn.accumulated_limit
+    message = limit_message(fn, limit, last)
+    warnings.warn(message, RecompileLimitWarning, stacklevel=2)
+    log.warning(message)
+
+
+peer.leave_alone(on_limit.__code__)
+_native.set_limit_callback(on_limit)
+_native.set_exceptions(RecompileError=RecompileError, BadOutputs=BadBackendResult)
