@@ -19,7 +19,7 @@ from pycompiler.api import (
 from pycompiler.backends import get_default_backend, list_backends, register_backend, set_default_backend
 from pycompiler.debug.explain import explain
 from pycompiler.ir.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
-from pycompiler.progress import compile_times
+from pycompiler.ir.watch import compile_times
 
 __all__ = [
     "__version__", "compile", "compile_times", "config", "counters", "disable", "exc", "explain", "explain_miss",

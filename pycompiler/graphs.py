@@ -24,8 +24,9 @@ from pycompiler.ir.plan import Plan
 from pycompiler.ir.symbols import Specialise, symbols_of
 from pycompiler.ir.texts import forward_of
 from pycompiler.ir.verify import verify
+from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact, stage
-from pycompiler.progress import note_kernels, timed
+from pycompiler.progress import note_kernels
 from pycompiler.runtime import build, triton_build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.toolchain import NoCompiler
@@ -104,12 +105,12 @@ def planned(gm: fx.GraphModule, name: str) -> tuple[Program, Plan]:
 
 
 def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]) -> Schedule:
-    with timed("lowering"):
+    with phase("lowering"):
         program = lowering.lower(gm, name=name, external=external)
     if config.verify_ir:
         verify(program)
     check()
-    with timed("scheduling"):
+    with phase("scheduling"):
         schedule = scheduling.schedule(program, alone)
     if config.verify_ir:
         from pycompiler.scheduling.rules import check_schedule
@@ -146,15 +147,17 @@ def touched(stage: Stage) -> list[str]:
 
 
 def host_library(schedule: Schedule, name: str) -> build.BuiltLibrary | None:
-    with timed("codegen"):
+    with phase("codegen"):
         source = cpp.generate(schedule)
-    with timed("build"), allowed():
+    with phase("build"), allowed():
         return build.build(source.text, source.symbols, name) if source.symbols else None
 
 
 def plan_for_cpu(schedule: Schedule, name: str) -> Plan:
     """C++ kernels in a shared library."""
-    return make_plan(schedule, host_library(schedule, name))
+    library = host_library(schedule, name)
+    with phase("plan"):
+        return make_plan(schedule, library)
 
 
 def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
@@ -166,15 +169,16 @@ def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
         if group.scalars:
             raise Unsupported("symbolic sizes", (o for nest in group.nests for o in nest.origin))
     host = host_library(replace(schedule, steps=list(on_host), frees=[]), name) if on_host else None
-    with timed("codegen"):
+    with phase("codegen"):
         source = triton.generate(replace(schedule, steps=[s for s in schedule.steps if s not in on_host], frees=[]))
     text = source.text + "".join(triton_build.host_kernel(g.name, host.path, g.symbol) for g in on_host if host)
     for group in on_host:
         group.symbol = group.name
-    with timed("build"):
+    with phase("build"):
         symbols = (*source.symbols, *(g.name for g in on_host))
         library = triton_build.build(text, symbols) if symbols else None
-    plan = make_plan(schedule, library)
+    with phase("plan"):
+        plan = make_plan(schedule, library)
     plan.launcher = "triton"
     return plan
 

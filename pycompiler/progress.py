@@ -1,7 +1,7 @@
-"""Where compiles are: seconds per phase, and one line on a terminal while a compile takes longer than a second.
+"""Where compiles are: one line on a terminal while a compile takes longer than a second.
 
-In: `with compiling(name):` around a compile, `with timed("build"):` around each phase of it, `note_kernels(n)`.
-Out: `compile_times()`, and on the terminal, until the compile ends,
+In: `with compiling(name):` around a compile, the phases of `ir.watch`, `note_kernels(n)`.
+Out: on the terminal, until the compile ends,
 
     compiling, 3.2 s, build, 34 kernels: GPT.forward (model.py:12)
 
@@ -19,12 +19,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pycompiler import config
+from pycompiler.ir import watch
 
 DELAY_S, INTERVAL_S = 1.0, 0.1
 CLEAR = "\r\x1b[2K"
-
-_times: dict[str, list[float]] = {}
-_times_lock = threading.Lock()
 
 
 class Compile:
@@ -33,12 +31,12 @@ class Compile:
     def __init__(self, name: str, start: float) -> None:
         self.name = name
         self.start = start
-        self.phase = ""
+        self.phases: list[str] = []  # that it is in, the innermost last
         self.kernels: int | None = None
 
     def describe(self, now: float) -> str:
         kernels = "" if self.kernels is None else f", {self.kernels} kernel{'s' * (self.kernels != 1)}"
-        return f"{now - self.start:.1f} s, {self.phase or 'capture'}{kernels}: {self.name}"
+        return f"{now - self.start:.1f} s, {self.phases[-1] if self.phases else 'capture'}{kernels}: {self.name}"
 
 
 class Display:
@@ -156,32 +154,17 @@ def note_kernels(count: int) -> None:
         compile.kernels = (compile.kernels or 0) + count
 
 
-class timed:
-    """Context manager of one phase: adds its seconds to `compile_times`."""
+class _Phases(watch.Observer):
+    """Tells the compile of this thread in which phase it is."""
 
-    def __init__(self, phase: str) -> None:
-        self.phase = phase
+    def begin(self, phase: str) -> None:
+        if (compile := getattr(_current, "compile", None)) is not None:
+            compile.phases.append(phase)
 
-    def __enter__(self) -> None:
-        self.compile: Compile | None = getattr(_current, "compile", None)
-        if self.compile is not None:
-            self.outer, self.compile.phase = self.compile.phase, self.phase
-        self.start = time.perf_counter()
-
-    def __exit__(self, *exc: object) -> None:
-        seconds = time.perf_counter() - self.start
-        if self.compile is not None:
-            self.compile.phase = self.outer
-        with _times_lock:
-            _times.setdefault(self.phase, []).append(seconds)
+    def end(self, phase: str, seconds: float) -> None:
+        compile = getattr(_current, "compile", None)
+        if compile is not None and phase in compile.phases[-1:]:  # it may have begun before the compile did
+            compile.phases.pop()
 
 
-def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[list[str], list[list[str]]]:
-    """Seconds per compile phase: a text (`repr="str"`) or headers and rows (`repr="csv"`); summed with `aggregate`."""
-    with _times_lock:
-        rows = {k: [sum(v)] if aggregate else list(v) for k, v in _times.items()}
-    if repr == "csv":
-        return list(rows), [[f"{s:.6f}" for s in v] for v in rows.values()]
-    width = max(map(len, rows), default=5)
-    lines = [f"{k:<{width}}  {', '.join(f'{s:.4f}' for s in v)}" for k, v in rows.items()]
-    return "\n".join(["Compile times (seconds):", *lines])
+watch.observers.append(_Phases())

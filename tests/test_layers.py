@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ir": {"errors"},
     **{stage: BASE for stage in STAGES},
     "backends": BASE,  # a registry; pipeline puts the compilers that it composes into it
-    "progress": {"config"},
+    "progress": {"config", "ir"},
     "background": {"config", "ir", "logs"},
     "graphs": BASE | {"lowering", "scheduling", "codegen", "runtime", "progress"},
     "pipeline": BASE | {"capture", "autograd", "background", "backends", "graphs", "progress"},
@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": BASE | {"artefacts", "wrapping", "pipeline", "background", "backends", "distributed"},
     "exc": {"errors"},
     "debug": BASE | {"pipeline", "backends", "api", "wrapping", "capture"},  # shows what capture records
-    "__init__": BASE | {"api", "backends", "debug", "distributed", "exc", "progress"},
+    "utils": {"ir", "debug"},  # names under which the documents look for them
+    "__init__": BASE | {"api", "backends", "debug", "distributed", "exc"},
 }
 
 PEER = (

@@ -16,6 +16,7 @@ import torch
 
 import pycompiler
 from pycompiler import progress
+from pycompiler.ir import watch
 
 
 class Clock:
@@ -79,7 +80,7 @@ def test_slow_compile(terminal: Terminal, display: Any) -> None:
 
     pycompiler.compile(slow_function, backend=slow_backend(display, terminal, 1.5, seen))(torch.ones(2))
     line = slow_function.__code__.co_firstlineno
-    text = f"compiling, 1.5 s, capture: {slow_function.__qualname__} (test_progress.py:{line})"
+    text = f"compiling, 1.5 s, backend: {slow_function.__qualname__} (test_progress.py:{line})"
     assert seen == [f"{progress.CLEAR}{text[:79]}\r"]
     assert terminal.read() == f"{progress.CLEAR}\r"
     assert display.running == []
@@ -118,10 +119,10 @@ def test_the_backward_is_named_after_its_function(monkeypatch: pytest.MonkeyPatc
 def test_phases_and_kernels(terminal: Terminal, display: Any) -> None:
     with progress.compiling("f"):
         display.clock.now = 2.0
-        with progress.timed("scheduling"):
+        with watch.phase("scheduling"):
             display.tick()
             progress.note_kernels(1)
-            with progress.timed("build"):
+            with watch.phase("build"):
                 display.tick()
             progress.note_kernels(2)
         display.tick()

@@ -28,6 +28,7 @@ from pycompiler.autograd.replay import Replay
 from pycompiler.autograd.trace import trace_joint
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.texts import forward_of
+from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact
 
 _log_joint = artifact("aot_joint_graph")
@@ -73,12 +74,14 @@ def compile_joint(
         fw_compiler, bw_compiler, inference_compiler = (
             _holding(c, branches.choices) for c in (fw_compiler, bw_compiler, inference_compiler or fw_compiler)
         )
-    joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls)
+    with phase("joint"):
+        joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls)
     if _log_joint.enabled:
         _log_joint(f"{name}\n{joint.graph}")
     ambient_autocast = torch._C._is_any_autocast_enabled()
     if joint.needs_backward:
-        part = cut_joint(joint, partition, activation_memory_budget)
+        with phase("partition"):
+            part = cut_joint(joint, partition, activation_memory_budget)
         again = Replay(gm, joint, part, fakes, name)
         forward = fw_compiler(part.forward, _example_values(part.forward))
         if ambient_autocast:

@@ -16,6 +16,7 @@ from pycompiler.graphs import STATISTICS
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.texts import drop_text, drop_text_with
+from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact, step
 from pycompiler.pipeline.guards import UsersError
 from pycompiler.pipeline.surroundings import own_knobs, users_backend
@@ -33,7 +34,7 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
         log_graph(gm.print_readable(print_output=False))
     step(2, "calling compiler function %s", family.backend_name)
     try:
-        with own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
+        with phase("backend"), own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
             made = family.backend(gm, examples, **family.backend_options)
     except Specialise:
         raise

@@ -27,6 +27,7 @@ from pycompiler.ir.guards import Guard, global_state
 from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
 from pycompiler.ir.symbols import Specialise
+from pycompiler.ir.watch import phase
 from pycompiler.logs import stage, step
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
 from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, size_guards, specialise
@@ -39,7 +40,7 @@ from pycompiler.pipeline.surroundings import (
     untraced,
     without_saved_tensor_hooks,
 )
-from pycompiler.progress import compiling, timed
+from pycompiler.progress import compiling
 
 if TYPE_CHECKING:
     from pycompiler.pipeline.family import Family
@@ -98,16 +99,18 @@ class FrameCompiler:
         code = function.__code__
         start = time.perf_counter()
         step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
-        with timed("capture and backend"), compiling(place_of(code)), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
+        with compiling(place_of(code)), phase("compile"), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
              modes_as_before():  # fmt: skip
             policy = self.family.sizes_of(code)
             graph: Callable[..., Any] | None = None
             while True:
-                captured = capture_frame(
-                    code, function.__globals__, values, fullgraph=self.family.fullgraph,
-                    on_break=partial(on_break, self.family), policy=policy,
-                )  # fmt: skip
-                guards = filtered(self.family, captured.guards, Scope(values, function.__globals__))
+                with phase("capture"):
+                    captured = capture_frame(
+                        code, function.__globals__, values, fullgraph=self.family.fullgraph,
+                        on_break=partial(on_break, self.family), policy=policy,
+                    )  # fmt: skip
+                with phase("guards"):
+                    guards = filtered(self.family, captured.guards, Scope(values, function.__globals__))
                 if captured.graph is None:
                     break
                 examples = example_inputs(captured, self.family.ours)
@@ -172,8 +175,10 @@ class FrameCompiler:
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
     ) -> Any:
         """The entry of a captured frame whose graph was compiled; None where the original code does as well."""
-        guards = [*guards, *size_guards(captured)]
-        entry = self.entry_of(function, captured, guards, graph)
+        with phase("guards"):
+            guards = [*guards, *size_guards(captured)]
+        with phase("assemble"):
+            entry = self.entry_of(function, captured, guards, graph)
         if entry is not None:
             self.family.remarks[entry] = remarks_of(captured)
         return entry

@@ -15,7 +15,7 @@ from pycompiler.ir import peer
 from pycompiler.ir.guards import Guard
 from pycompiler.pipeline.compiler import FrameCompiler
 from pycompiler.pipeline.hook import FrameLookup, with_empty_cells
-from pycompiler.pipeline.records import GraphRecord, Remarks
+from pycompiler.pipeline.records import BackendObserver, GraphRecord, Remarks
 
 NO_LIMIT = 2**31
 
@@ -98,6 +98,11 @@ class Family:
         self.apply_policy()
 
     @property
+    def observer(self) -> BackendObserver | None:
+        """The backend, if it wants to be told about compiles."""
+        return self.backend if isinstance(self.backend, BackendObserver) else None
+
+    @property
     def mode(self) -> _native.Mode:
         """The policy, unless `config.disable` is set."""
         return "eager" if config.disable else self.policy
@@ -117,9 +122,9 @@ class Family:
         return config.recompile_limit if self.recompile_limit is None else self.recompile_limit
 
     def set_limits(self, member: Any) -> None:
-        member.recompile_limit = NO_LIMIT if self.raises_at_limit else min(self.limit, NO_LIMIT)
-        total = config.accumulated_recompile_limit
-        member.accumulated_limit = NO_LIMIT if self.raises_at_limit else min(total, NO_LIMIT)
+        unlimited = self.raises_at_limit or self.observer is not None
+        member.recompile_limit = NO_LIMIT if unlimited else min(self.limit, NO_LIMIT)
+        member.accumulated_limit = NO_LIMIT if unlimited else min(config.accumulated_recompile_limit, NO_LIMIT)
 
     # members --------------------------------------------------------------------------------------------------
     def compiled(self, function: Callable[..., Any], *, positional: bool = False, name: str | None = None) -> Any:

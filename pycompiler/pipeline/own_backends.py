@@ -10,9 +10,10 @@ from torch import fx
 from pycompiler import _native, autograd, backends, background, config
 from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir.texts import drop_text_with, forward_of
+from pycompiler.ir.watch import phase
 from pycompiler.logs import stage
 from pycompiler.pipeline.surroundings import RESTING_COLLECTOR
-from pycompiler.progress import compiling, current_name, timed
+from pycompiler.progress import compiling, current_name
 
 log = stage("dynamo")
 
@@ -37,20 +38,19 @@ def joint(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -> C
     forward = current_name()
 
     def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:  # at the first backward, not here
-        with compiling(f"backward of {forward or 'a graph'}"), RESTING_COLLECTOR:
+        with compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR:
             return compiler(module, inputs)
 
     try:
-        with timed("autograd"):
-            return autograd.compile_joint(
-                gm,
-                example_inputs,
-                fw_compiler=compiler,
-                bw_compiler=compile_backward,
-                partition=partition,
-                activation_memory_budget=config.activation_memory_budget,
-                ahead=background.inside(),
-            )
+        return autograd.compile_joint(
+            gm,
+            example_inputs,
+            fw_compiler=compiler,
+            bw_compiler=compile_backward,
+            partition=partition,
+            activation_memory_budget=config.activation_memory_budget,
+            ahead=background.inside(),
+        )
     except autograd.AutogradUnsupported as e:
         log.warning("a graph runs eagerly: %s", e)
         STATISTICS["aten_fallbacks"] += 1

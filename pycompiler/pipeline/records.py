@@ -25,6 +25,27 @@ class GraphRecord:
 
 
 @dataclass(frozen=True)
+class RecompileRecord:
+    """A call that no entry of `code` fitted; `reasons`: for each entry the guard that failed, and what to do."""
+
+    code: types.CodeType
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.reasons)
+
+
+class BackendObserver:
+    """Base of a backend that is told what the compiles of its frames met.  There is no limit of recompiles for them."""
+
+    def compiled(self, record: GraphRecord) -> None:
+        """A frame was captured."""
+
+    def recompiled(self, record: RecompileRecord) -> None:
+        """A frame is compiled again."""
+
+
+@dataclass(frozen=True)
 class Remarks:
     """What an entry rests on besides its guards, which cannot change while the process runs: see `Captured`."""
 

@@ -22,7 +22,7 @@ from pycompiler.ir.guards import Guard, explain
 from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage
 from pycompiler.pipeline.guards import size_guards
-from pycompiler.pipeline.records import GraphRecord
+from pycompiler.pipeline.records import GraphRecord, RecompileRecord
 
 if TYPE_CHECKING:
     from pycompiler.pipeline.family import Family
@@ -50,8 +50,11 @@ def record(family: Family, code: types.CodeType, captured: Captured, seconds: fl
 
         text = dis.Bytecode(captured.code).dis()
         log_bytecode("generated code of %s:\n%s", code.co_qualname, text)
-    if family.listener is not None:
-        family.listener(GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds))
+    if family.listener is not None or family.observer is not None:
+        made = GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds)
+        for told in (family.listener, family.observer and family.observer.compiled):
+            if told:
+                told(made)
 
 
 def report_recompile(
@@ -61,9 +64,12 @@ def report_recompile(
     raises = family.raises_at_limit
     count = len(fn.entries)
     over = raises and (count >= family.limit or count >= config.accumulated_recompile_limit)
-    if not (log_recompiles.enabled or config.error_on_recompile or over):
+    observer = family.observer
+    if not (log_recompiles.enabled or config.error_on_recompile or over or observer):
         return
     texts = explain_reasons(fn, values, namespace, reasons)
+    if observer is not None:
+        observer.recompiled(RecompileRecord(fn.fn.__code__, tuple(texts)))
     if log_recompiles.enabled:
         log_recompiles("recompiling %s; failed guards, latest entry first:\n%s", fn.name, "\n".join(texts))
     if over:

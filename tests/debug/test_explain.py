@@ -98,7 +98,7 @@ def test_an_exception_reaches_the_user() -> None:
 
 def test_compile_times() -> None:
     pycompiler.explain(lambda x: x + 1)(torch.ones(2))
-    assert "capture and backend" in pycompiler.compile_times()
-    headers, rows = pycompiler.compile_times(repr="csv", aggregate=True)
-    assert len(headers) == len(rows) > 0
-    assert all(float(seconds) >= 0 for row in rows for seconds in row)
+    assert "capture" in pycompiler.compile_times()
+    headers, cells = pycompiler.compile_times(repr="csv", aggregate=True)
+    assert len(headers) == len(cells) > 0
+    assert all(float(cell) >= 0 for cell in cells)

@@ -1,0 +1,57 @@
+"""CompileProfiler: the documents' examples, breaks and recompiles by reason."""
+
+from __future__ import annotations
+
+import torch
+
+import pycompiler
+from pycompiler.utils import CompileProfiler
+
+
+def test_the_documents_example() -> None:
+    prof = CompileProfiler()
+
+    def my_model() -> torch.Tensor:
+        return torch.ones(3) + 1
+
+    profiler_model = pycompiler.compile(my_model, backend=prof)
+    profiler_model()
+    text = prof.report()
+    assert "No graph breaks detected." in text
+    assert "No recompiles detected." in text
+
+
+def test_the_documents_example_as_a_context() -> None:
+    def my_model(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        print("woo")
+        return y.relu()
+
+    with CompileProfiler() as prof:
+        profiler_model = pycompiler.compile(my_model, backend=prof)
+        profiler_model(torch.ones(2))
+        print(prof.report())
+    assert (prof.frame_count, prof.op_count) == (2, 2)
+    text = prof.report()
+    assert "1 break in 1 frame" in text
+    assert "print" in text
+    assert f"{__file__}" in text
+
+
+def test_all_recompiles_are_seen_beyond_the_limit() -> None:
+    prof = CompileProfiler()
+
+    def sized(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    compiled = pycompiler.compile(sized, backend=prof)
+    with pycompiler.config.patch(recompile_limit=2):
+        for n in range(2, 7):
+            assert torch.equal(compiled(torch.ones(n)), torch.full((n,), 2.0))
+        text = prof.report()
+    (failures,) = prof.get_metrics()["guard_failures"].values()
+    assert len(failures) == 4
+    assert "sized (test_profiler.py" in text
+    assert "4 recompiles" in text
+    assert "size" in failures[0]
+    assert "config.recompile_limit = 5 or more (it is 2)" in text
