@@ -253,7 +253,7 @@ class Capture:
             raise Break("unsupported-operation", f"hash of {value.describe()}")
         method = value.special(self, "__hash__")
         assert method is not None
-        return UserKey(self, value, hash(self.call(method, [], {}).const()))
+        return UserKey(self, value, as_hash(self.call(method, [], {}).const()))
 
     def is_none(self, value: Value) -> bool:
         return isinstance(value, Const) and not isinstance(value, Symbolic) and value.value is None
@@ -520,6 +520,11 @@ class Capture:
 
 # Functions of sets that see no order.
 ORDERLESS = (len, bool, isinstance, operator.contains, operator.eq, operator.ne)
+
+
+def as_hash(number: int) -> int:
+    """What Python makes of a number that a `__hash__` gave: those of a word stay as they are, but for -1."""
+    return hash(number) if number == -1 or not -(2**63) <= number < 2**63 else number
 
 
 def same_hash_everywhere(value: Any) -> bool:

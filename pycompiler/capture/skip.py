@@ -5,6 +5,7 @@ In: a function.  Out: yes or no, with the reason.  Three tables, by namespace an
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import logging
@@ -138,6 +139,8 @@ def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
     module = module_of(fn)
     if _has_prefix(module, SKIP_PREFIXES) and not _has_prefix(module, INLINE_ANYWAY):
         return ("skipped-call", f"{module}.{fn.__qualname__}")
+    if has_other_builtins(fn):
+        return ("skipped-call", f"{fn.__qualname__}, {OTHER_BUILTINS}")
     return None
 
 
@@ -193,6 +196,20 @@ def is_library(fn: types.FunctionType) -> bool:
             return True
         filename = str(fn.__globals__.get("__file__"))
     return filename.startswith(_LIBRARY)
+
+
+def builtins_of(namespace: dict[str, Any]) -> dict[str, Any]:
+    """The builtins of a function that is made now over these globals.  It keeps them, whatever the globals say later."""
+    found = namespace.get("__builtins__", builtins)
+    return found if isinstance(found, dict) else found.__dict__  # type: ignore[no-any-return]
+
+
+OTHER_BUILTINS = "whose builtins are no longer those of its globals"
+
+
+def has_other_builtins(fn: types.FunctionType) -> bool:
+    """Whether code generated for this function would look up other builtins than the function itself."""
+    return fn.__builtins__ is not builtins_of(fn.__globals__)  # type: ignore[attr-defined]
 
 
 def why_frame_skipped(code: types.CodeType) -> str | None:

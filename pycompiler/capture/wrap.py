@@ -100,6 +100,8 @@ def _dict(cx: Capture, real: Any, source: Source) -> Value:
         else:
             key = cx.wrap_key(k, source.then("dict_key_at", i))
             entries[Key(cx, key)] = cx.lazy(v, source.dict_item(k))
+    if len(entries) != len(pairs):
+        raise Break("unsupported-operation", "a dict of which two keys are equal by now")
     factory = None
     if isinstance(real, collections.defaultdict) and real.default_factory is not None:
         factory = cx.wrap(real.default_factory, source.attr("default_factory"))

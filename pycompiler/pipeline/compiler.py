@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pycompiler import _native, background, config
+from pycompiler.capture import skip
 from pycompiler.capture.breaks import SkipFrame
 from pycompiler.capture.frame import Captured, capture_frame
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
@@ -97,6 +98,8 @@ class FrameCompiler:
 
     def compile_frame(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
         code = function.__code__
+        if skip.has_other_builtins(function):
+            raise SkipFrame(f"a function {skip.OTHER_BUILTINS}")
         start = time.perf_counter()
         step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
         with compiling(place_of(code)), phase("compile"), RESTING_COLLECTOR, without_saved_tensor_hooks(), \

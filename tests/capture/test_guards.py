@@ -7,6 +7,7 @@ called, called again (a hit), then `change()` runs, and compiled and eager must 
 from __future__ import annotations
 
 import abc
+import builtins
 import collections
 import dataclasses
 import functools
@@ -20,6 +21,7 @@ import torch
 from capture.harness import Comparer, compile_recorded
 from torch import nn
 
+from pycompiler.capture.context import as_hash
 from pycompiler.ir.source import Scope, local, read
 
 Scene = tuple[Callable[..., Any], tuple[Any, ...], Callable[[], Any]]
@@ -33,6 +35,20 @@ def scene(fn: Callable[[], Scene]) -> Callable[[], Scene]:
 
 def X() -> torch.Tensor:
     return torch.arange(4.0)
+
+
+class Keyed:
+    """A key that says itself what it equals."""
+
+    def __init__(self, k: Any) -> None:
+        self.k = k
+        self.fits = True
+
+    def __hash__(self) -> int:
+        return hash(self.k)
+
+    def __eq__(self, other: object) -> bool:
+        return self.fits and self.k == getattr(other, "k", other)
 
 
 @pytest.mark.parametrize("make", SCENES, ids=lambda s: s.__name__)
@@ -634,6 +650,77 @@ def key_becomes_the_object_in_the_table() -> Scene:
 
 
 @scene
+def stored_key_does_not_equal_any_more() -> Scene:
+    stored = Keyed(1)
+    table = {stored: 5}
+    return lambda x, k: x + table.get(k, 1), (X(), Keyed(1)), lambda: setattr(stored, "fits", False)
+
+
+@scene
+def two_stored_keys_become_equal() -> Scene:
+    keys = [Keyed(1), Keyed(1)]
+    keys[0].fits = False
+    table = {key: i for i, key in enumerate(keys)}
+    return lambda x, k: (x + table[k], len(table)), (X(), Keyed(1)), lambda: setattr(keys[0], "fits", True)
+
+
+@scene
+def stored_key_that_equals_a_text() -> Scene:
+    stored = Keyed("k")
+    stored.fits = False
+    table: dict[Any, int] = {stored: 5}
+    return lambda x: x + table.get("k", 1), (X(),), lambda: setattr(stored, "fits", True)
+
+
+@scene
+def name_in_an_earlier_table_of_a_module() -> Scene:
+    m = nn.Module()
+    m.register_buffer("l", torch.ones(4))
+    return lambda x, m: x + m.l, (X(), m), lambda: m._parameters.update(l=nn.Parameter(torch.zeros(4)))
+
+
+@scene
+def submodule_behind_a_buffer() -> Scene:
+    m = nn.Module()
+    m.l = nn.Identity()
+    return lambda x, m: (x + 1, m.l is None), (X(), m), lambda: m._buffers.update(l=None)
+
+
+def _descriptor(**methods: Any) -> tuple[type, Any]:
+    kind = type("Kind", (), {"__get__": lambda d, o, cls: 5, **methods})
+    thing = type("Thing", (), {"k": kind()})()
+    thing.__dict__["k"] = 7
+    return kind, thing
+
+
+@scene
+def descriptor_loses_its_setter() -> Scene:
+    kind, thing = _descriptor(__set__=lambda d, o, v: None)
+    return lambda x, t: x + t.k, (X(), thing), lambda: delattr(kind, "__set__")
+
+
+@scene
+def descriptor_loses_its_deleter() -> Scene:
+    kind, thing = _descriptor(__delete__=lambda d, o: None)
+    return lambda x, t: x + t.k, (X(), thing), lambda: delattr(kind, "__delete__")
+
+
+@scene
+def descriptor_gets_a_setter() -> Scene:
+    kind, thing = _descriptor()
+    return lambda x, t: x + t.k, (X(), thing), lambda: setattr(kind, "__set__", lambda d, o, v: None)
+
+
+@scene
+def setter_of_a_metaclass_is_none() -> Scene:
+    meta = type("Meta", (type,), {"__set__": lambda d, o, v: None})
+    kind = meta("Kind", (), {"__get__": lambda d, o, cls: 5})
+    thing = type("Thing", (), {"k": kind()})()
+    thing.__dict__["k"] = 7
+    return lambda x, t: x + t.k, (X(), thing), lambda: vars(thing).update(k=8)
+
+
+@scene
 def functions_of_one_code_become_the_same() -> Scene:
     def make() -> Any:
         return lambda: 1
@@ -1153,6 +1240,59 @@ def tensors_become_the_same() -> Scene:
         return value
 
     return fn, (X(), t), lambda: setattr(t, "items", t.inner)
+
+
+def _module_with(text: str) -> dict[str, Any]:
+    namespace: dict[str, Any] = {"__builtins__": builtins}
+    exec(text, namespace)
+    return namespace
+
+
+def test_a_dict_keeps_the_hash_that_a_key_had() -> None:
+    stored = Keyed(1)
+    table = {stored: 5}
+    stored.k, probes = 2, (Keyed(1), Keyed(2))
+    for fn in (
+        lambda x, k: x + table.get(k, 1),
+        lambda x, k: (x + 1, k in table),
+        lambda x, k: x + len({**table, k: 1}),
+    ):
+        for probe in probes:
+            _agree(fn, compile_recorded(fn).fn, (X(), probe))
+
+    def store(x: Any, table: dict[Any, Any]) -> Any:
+        table["z"] = 1
+        return x + 1
+
+    compile_recorded(store).fn(X(), table)
+    assert Keyed(2) not in table
+    assert as_hash(2**62) == 2**62 and as_hash(-1) == -2 and as_hash(2**70) == hash(2**70)
+
+
+OTHER_BUILTINS = {**vars(builtins), "len": lambda x: 7}
+
+
+def test_builtins_are_those_of_the_time_when_a_function_was_made() -> None:
+    namespace = _module_with("def f(x):\n    return x + len(x)\ndef g(x):\n    return f(x) * len(x)")
+    f, g = compile_recorded(namespace["f"]), compile_recorded(namespace["g"])
+    _agree(namespace["f"], f.fn, (X(),))
+    namespace["__builtins__"] = OTHER_BUILTINS
+    for fn, compiled in ((namespace["f"], f), (namespace["g"], g)):
+        _agree(fn, compiled.fn, (X(),))
+        _agree(fn, compile_recorded(fn).fn, (X(),))
+    later = types.FunctionType(namespace["f"].__code__, namespace)
+    assert later(X())[0] == 7
+    _agree(later, compile_recorded(later).fn, (X(),))
+
+
+def test_functions_made_in_a_frame_get_the_builtins_of_now() -> None:
+    namespace = _module_with("def f(x):\n    def g(y):\n        return y + len(y)\n    return g(x)")
+    fn = namespace["f"]
+    compiled = compile_recorded(fn).fn
+    _agree(fn, compiled, (X(),))
+    namespace["__builtins__"] = OTHER_BUILTINS
+    assert fn(X())[0] == 7
+    _agree(fn, compiled, (X(),))
 
 
 def test_grad_mode_is_guarded() -> None:

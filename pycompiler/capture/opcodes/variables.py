@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
+from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX
 from pycompiler.capture.opcodes.registry import opcode
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.classes import Class, Super
-from pycompiler.capture.values.functions import Method
+from pycompiler.capture.values.functions import Function, Method
 from pycompiler.ir.source import const as const_source
 
 IMPORT = builtins.__import__
@@ -120,8 +121,11 @@ def get_global(frame: Any, name: str) -> Value:
         found: Value = cx.wrap(namespace[name], source.dict_item(name))
         return found
     cx.guard("dict_absent", source, name)
-    scope = namespace.get("__builtins__", builtins.__dict__)
-    scope = scope if isinstance(scope, dict) else scope.__dict__
+    if isinstance(frame.function, Function) and frame.function.real is None:  # each is given the builtins of its time
+        kind = "id_is" if "__builtins__" in namespace else "dict_absent"
+        made = source.dict_item("__builtins__") if kind == "id_is" else source
+        cx.guard(kind, made, namespace.get("__builtins__", "__builtins__"))
+    scope = skip.builtins_of(namespace)
     if name not in scope:
         cx.throw(NameError, f"name {name!r} is not defined")
     builtin: Value = cx.wrap(scope[name], const_source(scope).dict_item(name))

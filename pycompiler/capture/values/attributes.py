@@ -20,6 +20,7 @@ from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 
 MISSING = object()
+SETTERS = ("__set__", "__delete__")
 
 
 def mro_lookup(cls: type, name: str) -> Any:
@@ -31,7 +32,8 @@ def mro_lookup(cls: type, name: str) -> Any:
 
 
 def is_data_descriptor(raw: Any) -> bool:
-    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+    """Whether its type has a method that makes it come before the instance."""
+    return any(mro_lookup(type(raw), name) is not MISSING for name in SETTERS)
 
 
 def reference(real: Any) -> Any:
@@ -66,12 +68,22 @@ def lookup_descriptor(cx: Capture, cls: type, name: str) -> Any:
     """mro_lookup to decide whether the class comes before the instance: that it is a data descriptor, or none."""
     raw = mro_lookup(cls, name)
     if raw is MISSING or is_data_descriptor(raw):
+        if raw is not MISSING:
+            guard_setter(cx, raw)
         return lookup(cx, cls, name)
     if is_mutable(cls):
         kind = const_source(cls).then("mro_lookup", name).then("type")
-        cx.guard("class_absent", kind, "__set__")
-        cx.guard("class_absent", kind, "__delete__")
+        for setter in SETTERS:
+            cx.guard("class_absent", kind, setter)
     return raw
+
+
+def guard_setter(cx: Capture, raw: Any) -> None:
+    """That the type of a data descriptor keeps what makes it one."""
+    kind = type(raw)
+    if is_mutable(kind):
+        name = next(name for name in SETTERS if mro_lookup(kind, name) is not MISSING)
+        cx.guard("type_is", const_source(kind).then("mro_lookup", name), type(mro_lookup(kind, name)))
 
 
 def guard_mro(cx: Capture, cls: type) -> None:

@@ -190,13 +190,18 @@ class Key:
 
     def __init__(self, cx: Capture, value: Value) -> None:
         self.value = value
-        self.key: object = cx.key_of(value)
+        self.key: Any = cx.key_of(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Key) and self.key == other.key
+        if not isinstance(other, Key):
+            return False
+        if isinstance(self.key, UserKey) is not isinstance(other.key, UserKey):
+            raise Break("unsupported-operation", "a key that says itself which constants it equals")
+        return bool(self.key == other.key)
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        """Of a constant its own hash, which a `UserKey` may have, too."""
+        return hash(self.key[1] if isinstance(self.key, tuple) and self.key[0] == "c" else self.key)
 
 
 class UserKey:
@@ -206,7 +211,7 @@ class UserKey:
 
     def __init__(self, cx: Capture, value: Value, hashed: int) -> None:
         self.cx = cx
-        self.value = value
+        self.value: Any = value
         self.hash = hashed
 
     def __eq__(self, other: object) -> bool:
@@ -270,6 +275,7 @@ class Dict(Value):
             return
         self.keys_guarded = True
         cx.guard_dict_keys(self.source, self.real)
+        self.guard_hashes(cx)
 
     def pairs(self, cx: Capture) -> list[tuple[Value, Value]]:
         self.guard_keys(cx)
@@ -281,10 +287,17 @@ class Dict(Value):
             value = self.entries[key] = cx.realize(value)
         return value
 
+    def guard_hashes(self, cx: Capture) -> None:
+        """A dict keeps the hash that a key had when it was stored: that it is the one that the key has now."""
+        for key in self.entries if self.real is not None and self.source is not None else ():
+            if isinstance(key.key, UserKey) and key.value.source is not None:
+                cx.guard("dict_contains", self.source, key.key.value.real)
+
     def lookup(self, cx: Capture, key: Value) -> Value | None:
         k = Key(cx, key)
         if k in self.entries:
             return self.at(cx, k)
+        self.guard_hashes(cx)
         if not self.keys_guarded and self.source is not None:
             if key.is_const():
                 cx.guard("dict_absent", self.source, key.const())

@@ -19,6 +19,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import (
     MISSING,
     bind,
+    guard_setter,
     hold,
     instance_dict,
     is_data_descriptor,
@@ -144,6 +145,7 @@ class Object(Value):
             getter = cx.wrap(raw.fget, self.class_source(name).attr("fget"))
             return cx.call(getter, [self], {})
         hold(cx, self.class_source(name), raw)
+        guard_setter(cx, raw)
         if isinstance(raw, types.MemberDescriptorType):  # __slots__
             if name in self.overlay:
                 if self.overlay[name] is DELETED:
@@ -181,13 +183,12 @@ class Object(Value):
         raise Break("unsupported-attribute", f"{self.describe()}.{name} ({type(raw).__name__})")
 
     def _module_attribute(self, cx: Capture, name: str) -> Value | None:
-        """nn.Module.__getattr__: parameters, buffers, submodules, without inlining it."""
+        """nn.Module.__getattr__: parameters, buffers, submodules, without inlining it; a table passed over lacks the name."""
         for table in ("_parameters", "_buffers", "_modules"):
             mapping = self.plain_getattr(cx, table)
-            if isinstance(mapping, Dict):
-                key = cx.key(Const(name))
-                if key in mapping.entries:
-                    return mapping.at(cx, key)
+            found = mapping.lookup(cx, Const(name)) if isinstance(mapping, Dict) else None
+            if found is not None:
+                return found
         return None
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
