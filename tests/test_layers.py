@@ -137,6 +137,19 @@ def test_nothing_of_the_peers_compiler(name: str) -> None:
             pytest.fail(f"{MODULES[name]}:{node.lineno} calls torch.compile")
 
 
+VALUES = "pycompiler.capture.values"
+UNDER_VALUES = ("pycompiler.capture.breaks", "pycompiler.capture.polyfills", "pycompiler.ir", "pycompiler._native")
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if n.startswith(VALUES)])
+def test_values_stand_on_their_own(name: str) -> None:
+    """They ask the capture through `values/interface.py`; what stands above them is named there, for annotations only."""
+    seen = runtime_imports(name) if name == f"{VALUES}.interface" else (target for target, _ in imports(name))
+    for target in seen:
+        known = target.startswith((VALUES, *UNDER_VALUES)) or not target.startswith("pycompiler.")
+        assert known or any(u.startswith(f"{target}.") for u in UNDER_VALUES), f"{MODULES[name]} imports {target}"
+
+
 def test_unsafe_only_in_ffi() -> None:
     """`unsafe` code lies in `ffi/`; each block or impl has a SAFETY comment just before it."""
     use = re.compile(r"\bunsafe\s*(\{|impl\b)")
