@@ -28,9 +28,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backends": BASE,  # a registry; pipeline puts the compilers that it composes into it
     "progress": {"config", "ir"},
     "background": {"config", "ir", "logs"},
+    "regions": BASE,
     "graphs": BASE | {"lowering", "scheduling", "codegen", "runtime", "progress"},
-    "pipeline": BASE | {"capture", "autograd", "background", "backends", "graphs", "progress"},
-    "artefacts": BASE | {"capture", "autograd", "runtime", "pipeline", "wrapping"},  # their data, in a file
+    "pipeline": BASE | {"capture", "autograd", "background", "backends", "graphs", "progress", "regions"},
+    "artefacts": BASE | {"capture", "autograd", "runtime", "pipeline", "regions", "wrapping"},  # their data, in a file
     "distributed": BASE | {"pipeline"},
     "wrapping": BASE | {"pipeline"},
     "api": BASE | {"artefacts", "wrapping", "pipeline", "background", "backends", "distributed"},
