@@ -20,6 +20,7 @@ import torch
 
 from pycompiler.capture import operators, skip
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values import exceptions, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup
@@ -30,7 +31,7 @@ from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object, plain_module_forward
-from pycompiler.capture.values.tensor import Tensor, call_tensor_method
+from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
 from pycompiler.ir import peer
 from pycompiler.ir.source import const as const_source
 
@@ -87,6 +88,11 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         original = by_torch_compile(cx, fn, args)
         if original is not None:
             return cx.call(*original, kwargs)
+        if cx.functions.concerns(args, kwargs):
+            if skip.asks(fn.real):
+                return inline(cx, fn, args, kwargs)
+        elif skip.of_tensors(fn.real) and args and isinstance(args[0], Tensor):
+            return call_tensor_method(cx, fn.real.__name__, args, kwargs)
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)
         if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):
@@ -231,6 +237,13 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             if _takes(fn, args, kwargs):
                 raise
             raise Break("builtin-call", _describe_call(fn, args)) from None
+    attribute = tensor_descriptor(fn)
+    if attribute is not None and args and isinstance(args[0], Tensor):
+        how, name = attribute
+        if how == "__get__":
+            return args[0].getattr(cx, name)
+        args[0].setattr(cx, name, args[1])
+        return Const(None)
     if isinstance(fn, functools._lru_cache_wrapper):
         return call_cached(cx, fn, args, kwargs)
     owner = getattr(fn, "__objclass__", None)
@@ -380,7 +393,7 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
     known = _snapshots(cx, args, kwargs) if skip.is_pure(cls) else None
     if known is not None:
         return cx.evaluate(cls, *known[0], **known[1])
-    if issubclass(cls, torch.Tensor):
+    if issubclass(cls, torch.Tensor) and not (is_modelled(cls) and isinstance(_new_of(cls), types.FunctionType)):
         raise Break("unsupported-operation", f"{cls.__name__}(...)")
     if issubclass(cls, (type, *OPAQUE_BASES)):
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
@@ -393,6 +406,11 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
     ):
         return Object(exceptions.actual_class(cx, cls, args), args=args)
     return _construct_object(cx, cls_value, cls, args, kwargs)
+
+
+def _new_of(cls: type) -> Any:
+    new = mro_lookup(cls, "__new__")
+    return new.__func__ if isinstance(new, staticmethod) else new
 
 
 def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:

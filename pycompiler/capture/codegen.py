@@ -86,7 +86,7 @@ class Head:
             return self.number(value)
         if isinstance(value, Const):
             return build.load_const(value.value)
-        if isinstance(value, Tensor) and value.source is None:
+        if isinstance(value, Tensor) and value.source is None and is_bare(value):
             return build.load_fast(self.output(value))
         if value.source is not None:
             return self.load_source(value.source)
@@ -381,6 +381,23 @@ def _view(head: Head, value: DictView, name: str) -> None:
     head.store(head.call(getattr(dict, value.what), head.load(value.mapping)), name)
 
 
+def is_bare(value: Tensor) -> bool:
+    """Whether the graph gives a tensor as the program has it: a plain one, without attributes."""
+    return value.cls is torch.Tensor and not value.overlay
+
+
+def _tensor(head: Head, value: Tensor, name: str) -> None:
+    load = build.load_fast(head.output(value))
+    if value.cls is not torch.Tensor:
+        load = head.call(rebuild.as_subclass, load, build.load_const(value.cls))
+    head.store(load, name)
+    head.temps[id(value)] = name  # attributes may lead back to it
+    if value.overlay:
+        values = [head.load_item(v) for v in value.overlay.values()]
+        names = build.load_const(tuple(value.overlay))
+        head.prepare += [*head.call(rebuild.set_attributes, build.load_fast(name), names, *values), *build.pop_top()]
+
+
 def _tensor_method(head: Head, value: TensorMethod, name: str) -> None:
     head.store([*head.load(value.tensor), *build.load_attr(value.name)], name)
 
@@ -398,6 +415,7 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const,
     Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, TensorMethod: _tensor_method,
     IteratorMethod: _iterator_method, Super: _super,
+    Tensor: _tensor,
 }  # fmt: skip
 
 
@@ -467,6 +485,8 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
         seen.add(id(value))
     if isinstance(value, Const):
         return ("const", value.value)
+    if isinstance(value, Tensor) and value.source is None and not is_bare(value):
+        return None
     if isinstance(value, Tensor) and value.source is None:
         return ("graph", int(head.output(value)[len("__out") :]))
     if value.source is not None:

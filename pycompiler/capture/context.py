@@ -13,13 +13,14 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import torch
 
 from pycompiler.capture import calls, rebuild, wrap
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
+from pycompiler.capture.funnel import Functions
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import exceptions
@@ -39,7 +40,6 @@ from pycompiler.ir.source import GLOBALS, Source
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbols import Specialise, Symbols
 
-T = TypeVar("T")
 BUDGET = 400_000
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
 ONLY_SUSPENDED = 3  # references to a generator that only `Capture.suspended`, a variable and an argument hold
@@ -56,6 +56,7 @@ class Capture:
             self.sizes.symbols.place = lambda: self.user_stack
         self.fake_mode = new_fake_mode(symbolic=symbolic)
         self.graph = GraphBuilder(self, self.fake_mode)
+        self.functions = Functions(self, [])
         self.effects = Effects()
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
@@ -67,6 +68,7 @@ class Capture:
         self._stack: tuple[tuple[int, int], tuple[UserFrame, ...]] = ((-1, 0), ())
         self.steps = 0  # instructions executed, in all frames
         self.stop_at: int | None = None  # step before which the capture stops
+        self.spread = False  # the current call is `f(**mapping)`
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
         self.stopper: type[Exception] = Exception
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
@@ -377,7 +379,7 @@ class Capture:
             return self.call(value, [], {})
         return value
 
-    def catching(self, cls: type[BaseException], action: Callable[[], T]) -> T | None:
+    def catching(self, cls: type[BaseException], action: Callable[[], Value]) -> Value | None:
         try:
             return action()
         except Raised as e:
@@ -450,6 +452,10 @@ class Capture:
 
     def call_function(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return calls.call_function(self, fn, args, kwargs)
+
+    def inline(self, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A Python function's code, whatever else is known of it."""
+        return calls.inline(self, fn, list(args), dict(kwargs))
 
     def call_builtin(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return calls.call_builtin(self, fn, args, kwargs)

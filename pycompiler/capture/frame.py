@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.capture import skip
+from pycompiler.capture import rebuild, skip
 from pycompiler.capture.breaks import Break, Raised, SkipFrame
 from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.bytecode import build
@@ -38,6 +38,8 @@ from pycompiler.capture.bytecode.instruction import UnitOf
 from pycompiler.capture.bytecode.resume import cell_parameters
 from pycompiler.capture.codegen import Head, replay_effects, return_template
 from pycompiler.capture.context import Capture
+from pycompiler.capture.funnel import write_state
+from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Resume
@@ -211,7 +213,7 @@ class _Session:
         cx.nothing_suspended()
         head = Head(cx, self.value_cells)
         changed = self.state_changes()
-        if not cx.effects and not changed:
+        if not cx.effects and not changed and cx.functions.now() == cx.functions.begun and not cx.graph.is_wrapped():
             template = return_template(head, result)
             if template is not None:
                 return self.captured(cx, head, template=template)
@@ -377,6 +379,20 @@ class _Session:
         for name in self.state_changes():
             read, write = torch_api.STATE[name]
             code += [*head.call(write, build.load_const(read())), *build.pop_top()]
+        return [*code, *self.restore_functions(head)]
+
+    def restore_functions(self, head: Head) -> Code:
+        """Function modes that the program entered or left, and whether `__torch_function__` is on."""
+        functions = head.cx.functions
+        state, begun = functions.begun
+        common = 0
+        while common < min(len(begun), len(functions.modes)) and begun[common] is functions.modes[common]:
+            common += 1
+        code = [i for _ in begun[common:] for i in (*head.call(torch._C._pop_torch_function_stack), *build.pop_top())]
+        for mode in functions.modes[common:]:
+            code += [*head.call(torch._C._push_on_torch_function_stack, head.load(mode)), *build.pop_top()]
+        if functions.state != state:
+            code += [*head.call(write_state, build.load_const(functions.state)), *build.pop_top()]
         return code
 
     def captured(
@@ -413,7 +429,7 @@ class _Session:
             result.empty = gm is None
             return result
         assert tail is not None
-        start = self.call_graph(head, inputs) if has_graph else []
+        start = self.call_graph(head, inputs, cx.graph) if has_graph else []
         made_here = dict.fromkeys(i.argval for i in (*head.entry, *start, *head.prepare) if i.opname == "STORE_FAST")
         left = [i for name in made_here for i in build.delete_fast(name)]  # it may have to die before we return
         if let_go:
@@ -426,9 +442,12 @@ class _Session:
             result.code = continuation(self.code, code, at, self.tails(frame, at))
         return result
 
-    def call_graph(self, head: Head, inputs: list[Source]) -> Code:
+    def call_graph(self, head: Head, inputs: list[Source], graph: GraphBuilder) -> Code:
         loads = [head.follow(s) for s in inputs]
         code = build.call_function(build.load_const(GRAPH), *loads)
+        if graph.is_wrapped() or head.cx.functions.begun[1]:
+            aliased = tuple(i.aliased for i in graph.used)
+            code = head.call(rebuild.call_graph, build.load_const(GRAPH), build.load_const(aliased), *loads)
         if not head.outputs:
             return [*code, *build.pop_top()]
         code = [*code, *build.unpack_sequence(len(head.outputs))]

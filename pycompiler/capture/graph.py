@@ -11,7 +11,7 @@ import itertools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorMode,
     UnsupportedOperatorException,
 )
 
@@ -29,14 +30,11 @@ from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.fake import Layout, fake_of
+from pycompiler.ir.fake import Layout, as_plain, fake_of
 from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
 from pycompiler.ir.strides import Asker, layouts
 from pycompiler.ir.symbols import Specialise, expr_of, is_symbolic
-
-if TYPE_CHECKING:
-    from pycompiler.ir.fake import FakeMode
 
 INPLACE_FUNCTIONS = (
     operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
@@ -53,14 +51,15 @@ class Input:
     real: Any
     fake: Any
     layout: Layout | None = None
+    aliased: bool = False  # the graph gets an alias of class torch.Tensor
 
 
 class GraphBuilder:
     """Collects the calls of one frame."""
 
-    def __init__(self, cx: Capture, fake_mode: FakeMode) -> None:
+    def __init__(self, cx: Capture, fake_mode: FakeTensorMode) -> None:
         self.cx = cx
-        self.fake_mode = fake_mode
+        self.fake_mode: Any = fake_mode
         self.asker = Asker()
         self.graph = fx.Graph()
         self.inputs: list[Tensor] = []
@@ -77,12 +76,19 @@ class GraphBuilder:
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
 
     # inputs ---------------------------------------------------------------------------------------------------
-    def add_input(self, real: torch.Tensor, source: Source, layout: Layout | None = None) -> Tensor:
-        """A placeholder for an existing tensor; placeholders come first, in order of first use."""
-        fake = fake_of(self.fake_mode, real, layout)
-        node = self._read(source, real, fake)
+    def add_input(
+        self, real: torch.Tensor, source: Source, layout: Layout | None = None, cls: type | None = None
+    ) -> Tensor:
+        """A placeholder for an existing tensor; placeholders come first, in order of first use.
+
+        For one of a class that takes part in calls (`cls`) the graph gets a plain alias of it.
+        """
+        plain = real if cls is None else as_plain(real)
+        fake = fake_of(self.fake_mode, plain, layout)
+        node = self._read(source, plain, fake)
         self.placeholders[node].layout = layout
-        value = Tensor(node, fake, real)
+        self.placeholders[node].aliased = cls is not None
+        value = Tensor(node, fake, real, cls)
         value.source = source
         self.inputs.append(value)
         self.by_fake[id(fake)] = value
@@ -91,8 +97,9 @@ class GraphBuilder:
 
     def _symbol(self, name: str) -> fx.Node:
         """A placeholder for a size, or an integer argument."""
-        expr, symbols = Expr.sym(name), self.cx.sizes.known_symbols
-        return self._read(self.cx.sizes.source_of(name), symbols.hint(expr), symbols.int(expr))
+        sizes = self.cx.sizes
+        expr = Expr.sym(name)
+        return self._read(sizes.source_of(name), sizes.symbols.hint(expr), sizes.symbols.int(expr))
 
     def _read(self, source: Source, real: Any, fake: Any) -> fx.Node:
         """A placeholder for what is at `source`."""
@@ -127,7 +134,8 @@ class GraphBuilder:
     def call_function(
         self, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value], *, always: bool = False
     ) -> Value:
-        return self._call("call_function", target, target, args, kwargs, always)
+        found = self.cx.functions.ask(target, args, kwargs)
+        return self._call("call_function", target, target, args, kwargs, always) if found is None else found
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self._call("call_method", name, _method(name), args, kwargs, False)
@@ -324,7 +332,7 @@ class GraphBuilder:
             if value.node.users and value.fake._has_symbolic_sizes_strides:
                 for n in (*value.fake.shape, *value.fake.stride()):
                     for name in expr_of(n).symbols if is_symbolic(n) else ():
-                        self.named.add(self.numbers.argument(self.cx.sizes.known_symbols.int(Expr.sym(name))))
+                        self.named.add(self.numbers.argument(self.cx.sizes.symbols.int(Expr.sym(name))))
 
     def _prune_inputs(self) -> list[Input]:
         """Erase placeholders that nothing uses; those left, in order."""
@@ -335,6 +343,10 @@ class GraphBuilder:
             else:
                 self.graph.erase_node(node)
         return kept
+
+    def is_wrapped(self) -> bool:
+        """Whether an input is of a class that takes part in calls."""
+        return any(i.aliased for i in self.placeholders.values())
 
     def mutated_inputs(self) -> list[int]:
         return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]

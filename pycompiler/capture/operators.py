@@ -82,7 +82,10 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     inplace = op in INPLACE
     fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
     if isinstance(left, Tensor) or isinstance(right, Tensor):
-        if not (isinstance(left, (Tensor, Const)) and isinstance(right, (Tensor, Const))):
+        found = _overridden(cx, INPLACE[op][1] if inplace else special, reflected, left, right)
+        if found is not None:
+            return found
+        if not (isinstance(left, (Tensor, Const)) and isinstance(right, (Tensor, Const)) or _asks(cx, left, right)):
             found = _special(cx, left, special, right) or _special(cx, right, reflected, left)
             if found is not None:
                 return found
@@ -116,6 +119,26 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
         return printf(cx, left.value, right)
     return _unsupported(cx, op, told, left, right)
+
+
+def _asks(cx: Capture, *values: Value) -> bool:
+    """Whether an operator of tensors asks `__torch_function__` of one of the operands: a class that has it need be no tensor."""
+    return bool(cx.functions.concerns(list(values), {}))
+
+
+def _overridden(cx: Capture, special: str, reflected: str, left: Value, right: Value) -> Value | None:
+    """left.special(right), or what stands for it where the class of a tensor has methods of its own."""
+    mine = left.special(cx, special) if isinstance(left, Tensor) and left.is_special else None
+    theirs = right.special(cx, reflected) if isinstance(right, Tensor) and right.is_special else None
+    if theirs is not None and (isinstance(left, Tensor) or mine is not None):
+        raise Break("tensor-subclass", f"{left.describe()} and {right.describe()}.{reflected}")
+    for method, other in ((mine, right), (theirs, left)):
+        if method is not None:
+            result = cx.call(method, [other], {})
+            if isinstance(result, Const) and result.value is NotImplemented:
+                raise Break("tensor-subclass", f"{method.describe()} gives NotImplemented")
+            return result  # type: ignore[no-any-return]
+    return None
 
 
 def _of_symbols(cx: Capture, fn: Callable[..., Any], *values: Value) -> Value | None:
@@ -353,9 +376,14 @@ def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Va
 def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     fn = COMPARE[op][0]
     if isinstance(left, Tensor) or isinstance(right, Tensor):
+        found = _overridden(cx, COMPARE[op][1], COMPARE[op][2], left, right)
+        if found is not None:
+            return found
         for v in (left, right):
-            if not isinstance(v, Tensor) and not (
-                isinstance(v, Const) and issubclass(v.python_type(), (int, float, complex, bool))
+            if (
+                not isinstance(v, Tensor)
+                and not _asks(cx, v)
+                and not (isinstance(v, Const) and issubclass(v.python_type(), (int, float, complex, bool)))
             ):
                 if op in ("==", "!=") and not isinstance(v, Object):
                     return Const(op == "!=")
@@ -457,6 +485,9 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
         return _of_symbols(cx, fn, value) or cx.evaluate(fn, value.value)
     if isinstance(value, Tensor):
         value.assume(cx, special)
+        own = value.special(cx, special) if value.is_special else None
+        if own is not None:
+            return cx.call(own, [], {})  # type: ignore[no-any-return]
         return cx.graph.call_function(fn, [value], {})
     method = value.special(cx, special) if isinstance(value, Object) else None
     if method is None:

@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from torch.optim.optimizer import _get_value
 
+State = torch._C._TorchFunctionState  # type: ignore[attr-defined]
+read_state, write_state = torch._C._get_torch_function_state, torch._C._set_torch_function_state  # type: ignore[attr-defined]
+
 
 class Ranked:
     """What functools.cmp_to_key's key function gives."""
@@ -49,6 +52,32 @@ def methodcaller(name: str, /, *args: Any, **kwargs: Any) -> Callable[[Any], Any
     return lambda obj: getattr(obj, name)(*args, **kwargs)
 
 
+def turn_off(everyone: bool) -> Any:
+    """Ask no class, or nobody at all, for `__torch_function__`; the state before, for `turn_back`."""
+    before = read_state()
+    if everyone or before == State.ENABLED:
+        write_state(State.ALL_DISABLED if everyone else State.SUBCLASSES_DISABLED)
+    return before
+
+
+def turn_back(before: Any) -> None:
+    write_state(before)
+
+
+class DisableTorchFunctionSubclass:
+    everyone = False
+
+    def __enter__(self) -> None:
+        self.before = turn_off(self.everyone)
+
+    def __exit__(self, *exc: object) -> None:
+        turn_back(self.before)
+
+
+class DisableTorchFunction(DisableTorchFunctionSubclass):
+    everyone = True
+
+
 def step_count(x: Any) -> Any:
     """An optimizer's step: eager computes with `x.item()`, a float, so in double; in a graph it stays a tensor."""
     return x.double() if isinstance(x, torch.Tensor) else x
@@ -70,4 +99,6 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
     functools.cmp_to_key: cmp_to_key,
     operator.methodcaller: methodcaller,
     _get_value: step_count,
+    torch._C.DisableTorchFunctionSubclass: DisableTorchFunctionSubclass,
+    torch._C.DisableTorchFunction: DisableTorchFunction,
 }

@@ -9,6 +9,9 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+from torch.utils._device import DeviceContext
+
 from pycompiler import _native
 
 
@@ -24,6 +27,32 @@ def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     if args is not None:
         base.__init__(made, *args)
     return made
+
+
+def as_subclass(tensor: Any, cls: type) -> Any:
+    """An alias of another class, which is not asked."""
+    with torch._C.DisableTorchFunction():
+        return tensor.as_subclass(cls)
+
+
+def call_graph(run: Any, aliased: tuple[bool, ...], *inputs: Any) -> Any:
+    """Call a graph with plain aliases of those inputs whose class takes part in calls, and with no function mode on."""
+    modes = []
+    while not _is_plain_stack():
+        modes.append(torch._C._pop_torch_function_stack())
+    try:
+        with torch._C.DisableTorchFunction():
+            given = [t.as_subclass(torch.Tensor) if plain else t for t, plain in zip(inputs, aliased, strict=True)]
+        return run(*given)
+    finally:
+        for mode in reversed(modes):
+            torch._C._push_on_torch_function_stack(mode)
+
+
+def _is_plain_stack() -> bool:
+    """Whether there is no function mode but torch's own for the default device, on top of which the others lie."""
+    count = torch._C._len_torch_function_stack()
+    return all(type(torch._C._get_function_stack_at(i)) is DeviceContext for i in range(count))
 
 
 def set_attributes(obj: Any, names: tuple[str, ...], *values: Any) -> Any:
@@ -147,15 +176,11 @@ def make_tuple_subclass(cls: type, *items: Any) -> Any:
     return tuple.__new__(cls, items)
 
 
-def set_state(iterator: Any, state: int) -> None:
-    iterator.__setstate__(state)
-
-
 def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
     """iter(iterable), `taken` elements further."""
-    it: Iterator[Any] = iter(iterable)
+    it = iter(iterable)
     if isinstance(iterable, (list, tuple, str, bytes)):
-        set_state(it, taken)
+        it.__setstate__(taken)
     else:
         next(itertools.islice(it, taken, taken), None)
     return it
@@ -163,9 +188,9 @@ def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
 
 def reversed_at(iterable: Any, length: int, taken: int) -> Iterator[Any]:
     """reversed(iterable) when its length was `length`, `taken` elements further."""
-    it: Iterator[Any] = reversed(iterable)
+    it = reversed(iterable)
     if isinstance(iterable, list):  # it may have grown since
-        set_state(it, length - taken - 1)
+        it.__setstate__(length - taken - 1)  # type: ignore[attr-defined]
     else:
         next(itertools.islice(it, taken, taken), None)
     return it

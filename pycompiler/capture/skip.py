@@ -79,6 +79,16 @@ def in_graph(fn: Any) -> bool:
     return id(fn) in _graph_functions()
 
 
+def asks(fn: types.FunctionType) -> bool:
+    """Whether `fn` is a function of torch's, written in Python, that would be one node of the graph, or a tensor's method."""
+    return in_graph(fn) or of_tensors(fn)
+
+
+def of_tensors(fn: types.FunctionType) -> bool:
+    """Whether `fn` is a method of torch.Tensor."""
+    return fn.__qualname__.startswith(("Tensor.", "TensorBase.")) and torch.Tensor.__dict__.get(fn.__name__) is fn
+
+
 PURE_MODULES = frozenset({"math", "_operator", "cmath"})
 PURE_BUILTINS = frozenset(
     {abs, ascii, bin, bytes, chr, complex, divmod, float, format, hash, hex, int, oct, ord, pow, repr,
@@ -120,7 +130,7 @@ SKIP_PREFIXES = (
 )  # fmt: skip
 INLINE_ANYWAY = (
     "pycompiler.capture.polyfills", "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
-    "torch._functorch.apis", "torch._functorch.functional_call",
+    "torch._functorch.apis", "torch._functorch.functional_call", "torch.overrides",
 )  # fmt: skip
 
 

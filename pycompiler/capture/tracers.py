@@ -50,8 +50,10 @@ class Tracer(GraphBuilder):
         self.by_fake[id(fake)] = value
         return value
 
-    def add_input(self, real: torch.Tensor, source: Source, layout: Layout | None = None) -> Tensor:
-        return self.outer.add_input(real, source, layout)
+    def add_input(
+        self, real: torch.Tensor, source: Source, layout: Layout | None = None, cls: type | None = None
+    ) -> Tensor:
+        return self.outer.add_input(real, source, layout, cls)
 
     def constant_tensor(self, real: torch.Tensor) -> Tensor:
         return self.outer.constant_tensor(real)
@@ -138,14 +140,14 @@ def inner(
         raise Break("inner-graph", "a gradient transform in a checkpoint")
     outer: GraphBuilder = cx.graph
     tracer = cx.graph = Tracer(cx, outer, levels, packs)
-    state = torch_api.read_state()
+    state, functions = torch_api.read_state(), cx.functions.now()
     if grad:
         torch._C._set_grad_enabled(True)
     begun = torch_api.read_state()
     mark = cx.effects.begin(pure)
     try:
         yield tracer
-        if torch_api.read_state() != begun:
+        if torch_api.read_state() != begun or cx.functions.now() != functions:
             raise Break("inner-graph", "it leaves global state changed")
     except Raised as raised:
         raise Break("inner-graph", f"it raises {raised.value.describe()}") from None

@@ -6,6 +6,7 @@ In: object, source.  Out: `Value`.  One table: exact type → function; then a f
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import functools
 import operator
@@ -28,9 +29,9 @@ from pycompiler.capture.values.containers import Deque, Dict, Key, List, Set, Tu
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
-from pycompiler.capture.values.tensor import Tensor, TensorMethod
+from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.fake import is_transparent
+from pycompiler.ir.fake import as_plain, is_transparent
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -144,7 +145,6 @@ def _partial(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
     args = cx.wrap(real.args, source.attr("args"))
     keywords = cx.wrap(real.keywords, source.attr("keywords"))
-    assert isinstance(args, Tuple) and isinstance(keywords, Dict)
     return Partial(
         cx.wrap(real.func, source.attr("func")),
         [args.at(cx, i) for i in range(len(args.items))],
@@ -212,17 +212,36 @@ _TAKES_PART = (
 
 def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     if type(real) not in PLAIN and not is_transparent(type(real)):
-        raise Break("tensor-subclass", type(real).__qualname__)
-    if real.layout is not torch.strided or real.is_quantized or real.is_nested:
-        raise Break("unsupported-type", f"{real.layout} tensor" if not real.is_quantized else "quantized tensor")
-    if real.requires_grad and not _has_history(real):
-        raise Break("unsupported-type", "one of several views, of memory that was written under no_grad")
+        return _of_subclass(cx, real, source)
+    _check_tensor(real)
     if type(real) not in PLAIN:
         for name in _TAKES_PART:
             lookup(cx, type(real), name)
     layout = cx.sizes.layout(real, source)
     cx.guard("tensor", source, TensorSpec.of(real) if layout is None else TensorSpec.of(real).opened(*layout))
     return cx.graph.add_input(real, source, layout)
+
+
+def _of_subclass(cx: Capture, real: torch.Tensor, source: Source) -> Value:
+    """A tensor of a class whose `__torch_function__` is asked; sizes are numbers, since to read them is a call of its class."""
+    cls = type(real)
+    if not is_modelled(cls) or torch._C._dispatch_keys(real).has(torch._C.DispatchKey.Python):
+        raise Break("tensor-subclass", cls.__qualname__)
+    plain = as_plain(real)
+    _check_tensor(plain)
+    if real.__dict__.keys() & vars(torch.Tensor).keys():
+        raise Break("tensor-subclass", f"{cls.__qualname__} with an attribute by the name of a tensor's")
+    for name in ("__torch_function__", "__getattribute__", "__torch_dispatch__"):
+        lookup(cx, cls, name)
+    cx.guard("tensor", source, dataclasses.replace(TensorSpec.of(plain), cls=cls))
+    return cx.graph.add_input(real, source, None, cls)
+
+
+def _check_tensor(real: torch.Tensor) -> None:
+    if real.layout is not torch.strided or real.is_quantized or real.is_nested:
+        raise Break("unsupported-type", f"{real.layout} tensor" if not real.is_quantized else "quantized tensor")
+    if real.requires_grad and not _has_history(real):
+        raise Break("unsupported-type", "one of several views, of memory that was written under no_grad")
 
 
 def _has_history(real: torch.Tensor) -> bool:
@@ -282,7 +301,6 @@ def wrap(cx: Capture, real: Any, source: Source) -> Value:
     known = cx.by_id.get(id(real))
     if known is not None:
         if known.source != source and source.kind != "const":
-            assert known.source is not None
             cx.guard("same_object", source, None, (known.source,))
         return known
     cls = type(real)  # never isinstance: it believes a `__class__` that lies

@@ -12,7 +12,7 @@ import functools
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 import torch._refs.nn.functional
@@ -63,25 +63,11 @@ def _import(name: str, *args: Any, **kwargs: Any) -> Any:
 _VIEW = _TorchView()
 
 
-if TYPE_CHECKING:
-
-    class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-        """What `new_fake_mode` makes: see `_mode_class`."""
-
-        effects: int
-        writes: int
-        once: int
-        others: int
-        nested: int
-        asks: bool
-        symbolic: bool
-
-
 _COUNTERS = {"effects": 0, "writes": 0, "once": 0, "others": 0, "nested": 0, "asks": False, "symbolic": False}
 
 
 @functools.cache
-def _mode_class() -> type[FakeMode]:
+def _mode_class() -> type[FakeTensorMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
     `effects` counts the operators dispatched that do more than compute their results, `once` those that no call may repeat,
@@ -100,23 +86,26 @@ def _mode_class() -> type[FakeMode]:
             made = types.FunctionType(method.__code__, namespace, name, method.__defaults__, method.__closure__)
             made.__kwdefaults__ = method.__kwdefaults__
             methods[name] = made
-    return cast("type[FakeMode]", type("DetachedFakeTensorMode", (FakeTensorMode,), methods))
+    return type("DetachedFakeTensorMode", (FakeTensorMode,), methods)
 
 
 @functools.cache
-def _counting_class() -> type[FakeMode]:
-    made = type("CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, **_COUNTERS})
-    return cast("type[FakeMode]", made)
+def _counting_class() -> type[FakeTensorMode]:
+    return type(
+        "CountingFakeTensorMode",
+        (FakeTensorMode,),
+        {"dispatch": _dispatch, **_COUNTERS},
+    )
 
 
 def _dispatch(
-    mode: FakeMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
+    mode: FakeTensorMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
 ) -> Any:
     for name, n in zip(("effects", "writes", "once"), noted(func), strict=True):
         if n:
             setattr(mode, name, getattr(mode, name) + 1)
-    if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
-        if mode.symbolic:
+    if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
+        if mode.symbolic:  # type: ignore[attr-defined]
             today = Today()
             check_types(func, today.of(args), today.of(kwargs))
         else:
@@ -124,13 +113,13 @@ def _dispatch(
     args = counted(func, args)
     out = short_path(mode, func, args, kwargs)
     if out is None:
-        mode.others += 1
-        mode.nested += 1
+        mode.others += 1  # type: ignore[attr-defined]
+        mode.nested += 1  # type: ignore[attr-defined]
         try:
             out = laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
         finally:
-            mode.nested -= 1
-    mode.effects += divides(func, args, [out])
+            mode.nested -= 1  # type: ignore[attr-defined]
+    mode.effects += divides(func, args, [out])  # type: ignore[attr-defined]
     return out
 
 
@@ -175,7 +164,7 @@ def _defer_mark(fn: types.FunctionType) -> None:
     setattr(fn, "__dynamo_disable", unmarked)
 
 
-def _symbolic(plain: type[FakeMode]) -> type[FakeMode]:
+def _symbolic(plain: type[FakeTensorMode]) -> type[FakeTensorMode]:
     """`plain` for symbolic sizes, which C++ kernels of meta tensors do not take: torch's Python dispatcher is on inside of
     the mode.  Its cache would ask for sympy's expressions."""
 
@@ -196,15 +185,15 @@ def _symbolic(plain: type[FakeMode]) -> type[FakeMode]:
         "symbolic": True,
         "cache_enabled": property(lambda _: False, lambda *_: None),
     }
-    return cast("type[FakeMode]", type(f"Symbolic{plain.__name__}", (plain,), methods))
+    return type(f"Symbolic{plain.__name__}", (plain,), methods)
 
 
 @functools.cache
-def _symbolic_mode_class() -> type[FakeMode]:
+def _symbolic_mode_class() -> type[FakeTensorMode]:
     return _symbolic(_mode_class())
 
 
-def new_fake_mode(*, symbolic: bool = False) -> FakeMode:
+def new_fake_mode(*, symbolic: bool = False) -> FakeTensorMode:
     """A FakeTensorMode that accepts real tensors among its inputs; sizes are ints, or if `symbolic` also SymInts of ours."""
     if PEER not in sys.modules:
         _defer_marks()
@@ -271,6 +260,12 @@ def is_transparent(cls: type) -> bool:
     own = [c for c in cls.__mro__ if not issubclass(torch.nn.Parameter, c) and c is not torch.nn.Buffer]
     names = [n for c in own for n in vars(c) if n not in _OWN_NAMES]
     return not any(n.startswith("__") or hasattr(torch.nn.Parameter, n) for n in names)
+
+
+def as_plain(real: torch.Tensor) -> torch.Tensor:
+    """An alias of a subclass's tensor as a plain one; its class is not asked."""
+    with torch._C.DisableTorchFunction():
+        return real.as_subclass(torch.Tensor)
 
 
 def is_plain(t: torch.Tensor) -> bool:

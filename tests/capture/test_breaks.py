@@ -99,12 +99,13 @@ def operation(x: Any, view: Any) -> Any:
 @provokes("tensor-attribute-store", X)
 def tensor_store(x: Any) -> Any:
     y = x + 1
-    y.note = "n"
+    y.data = x
     return y * 2
 
 
 class Tagged(torch.Tensor):
-    pass
+    def __hash__(self) -> int:
+        return 1
 
 
 @provokes("tensor-subclass", make=lambda: (torch.ones(4).as_subclass(Tagged),))

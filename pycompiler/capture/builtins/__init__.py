@@ -6,9 +6,10 @@ from pycompiler.capture.builtins import (
     exceptions,
     iteration,
     numbers,
+    overrides,
     python,
     torch_api,
     transforms,
 )
 
-FAMILIES = (collections, containers, exceptions, iteration, numbers, python, torch_api, transforms)
+FAMILIES = (collections, containers, exceptions, iteration, numbers, overrides, python, torch_api, transforms)

@@ -52,6 +52,8 @@ def classes_of(cx: Capture, value: Value) -> tuple[type, ...]:
 def isinstance_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     value, classes = args[0], classes_of(cx, args[1])
     if isinstance(value, Tensor):
+        if value.real is None and issubclass(value.cls, classes):
+            return Const(True)
         plain = tuple(c for c in classes if type(c) is type or issubclass(c, torch.Tensor))
         if isinstance(value.fake if value.real is None else value.real, plain):
             return Const(True)
@@ -99,7 +101,7 @@ def get_ident(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(len)
 def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], Tensor) and args[0].fake.dim():
+    if isinstance(args[0], Tensor) and args[0].fake.dim() and not cx.functions.concerns(args, kwargs):
         return cx.make(args[0].fake.shape[0])
     return Const(args[0].length(cx))
 
@@ -282,12 +284,8 @@ def super_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     first = frame.code.co_varnames[0]
     receiver = frame.locals[first]
     contents = cx.realize(getattr(receiver, "contents", None) or receiver)
-    if cell.contents is None:
-        cx.throw(RuntimeError, "super(): empty __class__ cell")
-    cls = cell.contents = cx.realize(cell.contents)
-    if not isinstance(cls, Class):
-        cx.throw(RuntimeError, f"super(): __class__ is not a type ({cls.python_type().__name__})")
-    return Super(cls.cls, contents)
+    cell.contents = cx.realize(cell.contents)
+    return Super(cell.contents.cls, contents)
 
 
 @constructor(types.MethodType)

@@ -43,9 +43,7 @@ def _constant(value: Any, *fns: Any) -> None:
     builtin(*fns)(lambda cx, args, kwargs: Const(value))
 
 
-_constant(False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.is_vulkan_available,
-          torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
-          torch.overrides.has_torch_function_variadic)  # fmt: skip
+_constant(False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.is_vulkan_available)
 LATE["torch.onnx", "is_in_onnx_export"] = lambda cx, args, kwargs: Const(False)
 _constant(False, torch._C._is_tracing)
 _constant(None, torch._C._get_tracing_state)
@@ -64,9 +62,9 @@ def _query(*fns: Any) -> None:
 
 _query(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
        torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.are_deterministic_algorithms_enabled,
-       torch._C._is_torch_function_enabled, torch.amp.is_autocast_available, torch.cuda.is_available,
+       torch.amp.is_autocast_available, torch.cuda.is_available,
        torch._C._get_default_device, torch.get_default_device, torch.is_autocast_cpu_enabled,
-       torch._C._get_privateuse1_backend_name, torch._C._is_torch_function_mode_enabled, torch.is_anomaly_enabled,
+       torch._C._get_privateuse1_backend_name, torch.is_anomaly_enabled,
        torch.is_deterministic_algorithms_warn_only_enabled, torch.get_deterministic_debug_mode)  # fmt: skip
 
 
@@ -75,6 +73,11 @@ def _setter(*fns: Any) -> None:
 
         @builtin(fn)
         def call(cx: Capture, args: Args, kwargs: Kwargs, _fn: Any = fn) -> Value:
+            state = read_state()  # to look may be to do it
+            found = cx.functions.ask(_fn, args, kwargs)
+            write_state(state)
+            if found is not None:
+                return found
             result = cx.evaluate_raw(cx.graph.set_state, _fn, *(a.const() for a in args))
             example = result.meta["example_value"]
             return Const(example) if isinstance(example, (int, bool, type(None))) else Const(None)
@@ -127,11 +130,6 @@ def hooks_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(torch._C._log_api_usage_once)
 def log_usage(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
-
-
-@builtin(torch._C._disabled_torch_function_impl)
-def disabled_torch_function(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("tensor-subclass", "__torch_function__")
 
 
 def _global_state(name: str) -> Callable[[Capture, Args, Kwargs], Value]:

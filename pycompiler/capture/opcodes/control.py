@@ -143,6 +143,7 @@ def _call(frame: Any, values: list[Value], names: tuple[str, ...]) -> None:
     args += values[:split]
     kwargs = dict(zip(names, values[split:], strict=True))
     values.clear()  # as on CPython's stack, the arguments are the callee's
+    frame.cx.spread = False
     frame.push(frame.cx.call_direct(fn, args, kwargs))
 
 
@@ -170,6 +171,7 @@ def call_function_ex(frame: Any, ins: Any) -> None:
         fn = frame.pop()
         frame.stack.pop()  # NULL
     kwargs = {k.const(): cx.realize(v) for k, v in operators.mapping_pairs(cx, mapping)} if mapping is not None else {}
+    cx.spread = mapping is not None
     frame.push(cx.call_direct(fn, list(cx.elements(iterable)), kwargs))
 
 

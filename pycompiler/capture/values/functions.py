@@ -198,6 +198,8 @@ class Builtin(Value):
         return type(self.fn)
 
     def identity(self) -> object:
+        if isinstance(self.fn, types.MethodWrapperType):  # made anew by each look at it
+            return ("wrapper", id(self.fn.__self__), self.fn.__name__)
         return ("object", id(self.fn))
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -7,7 +7,8 @@ tensor's metadata is guarded.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import fx
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.polyfills import OF_TENSORS
-from pycompiler.capture.values.attributes import lookup
+from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 
@@ -44,11 +45,20 @@ TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 class Tensor(Value):
     """A tensor of the graph."""
 
-    def __init__(self, node: fx.Node, fake: torch.Tensor, real: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, node: fx.Node, fake: torch.Tensor, real: torch.Tensor | None = None, cls: type | None = None
+    ) -> None:
         self.node = node
         self.fake = fake
         self.real = real  # an input's own tensor
-        self.cls: type = type(real) if real is not None else torch.Tensor
+        self.cls: type = cls or (type(real) if real is not None else torch.Tensor)
+        self.is_special = cls is not None  # of a class of the program's, which may have methods of its own
+        self.overrides = cls is not None and takes_part(cls)  # its `__torch_function__` is asked (`capture/funnel.py`)
+        self.overlay: dict[str, Value] = {}  # attributes that the program has set
+
+    @property
+    def exists(self) -> bool:
+        return self.source is not None
 
     def describe(self) -> str:
         return f"Tensor({list(self.fake.shape)}, {self.fake.dtype})"
@@ -65,7 +75,38 @@ class Tensor(Value):
         """That its class still has this method: it may be replaced (`torch.Tensor.cos = mine`)."""
         lookup(cx, self.cls, name)
 
+    def own(self, cx: Capture, name: str) -> Value | None:
+        """What the program's own class, or the tensor itself, has by this name; None where torch.Tensor answers."""
+        raw = mro_lookup(self.cls, name)
+        if raw is not mro_lookup(torch.Tensor, name):
+            if raw is MISSING or is_data_descriptor(raw):
+                return None if raw is MISSING else cx.class_attribute(self, name)
+        elif raw is not MISSING and is_data_descriptor(raw):
+            return None
+        if name in self.overlay:
+            return self.overlay[name]
+        if self.real is not None and name in getattr(self.real, "__dict__", {}):
+            assert self.source is not None
+            return cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
+        return cx.class_attribute(self, name) if raw is not mro_lookup(torch.Tensor, name) else None
+
     def getattr(self, cx: Capture, name: str) -> Value:
+        if self.is_special or self.overlay:
+            found = self.own(cx, name)
+            if found is not None:
+                return found
+        if isinstance(mro_lookup(torch.Tensor, name), types.GetSetDescriptorType) and name != "__dict__":
+            found = cx.functions.ask(lambda t: getattr(t, name), [self], {})
+            if found is not None:
+                return found
+        return self.plain_getattr(cx, name)
+
+    def plain_getattr(self, cx: Capture, name: str) -> Value:
+        """What torch.Tensor gives."""
+        if self.overrides and (name in UNGUARDED or name == "grad"):  # to read it is a call of its class
+            raise Break("tensor-subclass", f"{self.cls.__name__}.{name}")
+        if name == "__torch_function__":
+            return cx.class_attribute(self, name)
         if name in LEVELLED and cx.graph.levels:
             raise Break("inner-graph", f"Tensor.{name} under a transform")
         if name in UNGUARDED:
@@ -88,6 +129,10 @@ class Tensor(Value):
         if not hasattr(self.cls, name):
             if self.real is not None and self.source is not None:
                 cx.guard("instance_absent", self.source, name)
+            lookup(cx, self.cls, name)
+            handler = lookup(cx, self.cls, "__getattr__")
+            if handler is not MISSING:
+                raise Break("tensor-subclass", f"{self.cls.__name__}.__getattr__")
             cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         if not hasattr(torch.nn.Parameter, name):  # of a subclass
             return cx.class_attribute(self, name)
@@ -113,31 +158,77 @@ class Tensor(Value):
         return cx.wrap(self.real.grad, self.source.then("grad"))
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
-        raise Break("tensor-attribute-store", f"Tensor.{name} = {value.describe()}")
+        raw = mro_lookup(self.cls, name)
+        store = mro_lookup(self.cls, "__setattr__")
+        if raw is not MISSING and is_data_descriptor(raw) or store is not mro_lookup(torch.Tensor, "__setattr__"):
+            raise Break("tensor-attribute-store", f"Tensor.{name} = {value.describe()}")
+        lookup(cx, self.cls, name)
+        lookup(cx, self.cls, "__setattr__")
+        cx.effects.set_attr(self, name, value)
+
+    def special(self, cx: Capture, name: str) -> Value | None:
+        """A method of the program's own class, bound; None where torch.Tensor's is meant."""
+        if self.cls is torch.Tensor or mro_lookup(self.cls, name) is mro_lookup(torch.Tensor, name):
+            return None
+        return cx.class_attribute(self, name)
+
+    def asked(self, cx: Capture, name: str, *args: Value) -> Value | None:
+        """What a special method gives where it is the program's own, or asks somebody; else None."""
+        method = self.special(cx, name) if self.is_special else None
+        if method is not None:
+            return cx.call(method, list(args), {})
+        if not cx.functions.concerns([self, *args], {}):
+            return None
+        return call_tensor_method(cx, name, [self, *args], {})
 
     def getitem(self, cx: Capture, key: Value) -> Value:
         self.assume(cx, "__getitem__")
+        method = self.special(cx, "__getitem__") if self.is_special else None
+        if method is not None:
+            return cx.call(method, [key], {})
         return cx.graph.call_function(operator.getitem, [self, key], {})
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         self.assume(cx, "__setitem__")
+        method = self.special(cx, "__setitem__") if self.is_special else None
+        if method is not None:
+            cx.call(method, [key, value], {})
+            return
         cx.graph.call_function(operator.setitem, [self, key, value], {}, always=True)
 
     def truth(self, cx: Capture) -> bool:
+        found = self.asked(cx, "__bool__")
+        if found is not None and not isinstance(found, Tensor):
+            return cx.truth(found)
         raise Break("data-dependent-jump", self.describe())
 
     def length(self, cx: Capture) -> int:
+        found = self.asked(cx, "__len__")
+        if found is not None:
+            return int(found.const())
         if self.fake.dim() == 0:
             cx.throw(TypeError, "len() of a 0-d tensor")
         return int(self.fake.shape[0])
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
+        found = self.asked(cx, "__iter__")
+        if found is not None:
+            return cx.elements(found)
         if self.fake.dim() == 0:
             cx.throw(TypeError, "iteration over a 0-d tensor")
         return cx.graph.call_method("unbind", [self, Const(0)], {}).iterate(cx)
 
     def contains(self, cx: Capture, item: Value) -> bool:
+        found = self.asked(cx, "__contains__", item)
+        if found is not None:
+            return cx.truth(found)
         raise Break("data-dependent-value", "in a tensor")
+
+
+def takes_part(cls: type) -> bool:
+    """Whether torch asks `__torch_function__` of a class of tensors."""
+    hook = getattr(cls, "__torch_function__", None)
+    return cls is not torch.Tensor and hook is not torch._C._disabled_torch_function_impl
 
 
 class TensorMethod(Value):
@@ -162,9 +253,22 @@ class TensorMethod(Value):
 
 
 def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """`args[0].name(*args[1:])` in the graph."""
+    """`args[0].name(*args[1:])`, of a tensor's own method, in the graph, or as it is overridden."""
     if isinstance(args[0], Tensor):
         args[0].assume(cx, name)
+    if cx.functions.concerns(args, kwargs):
+        written = mro_lookup(torch.Tensor, name)
+        if isinstance(written, types.FunctionType):  # it asks by itself
+            return cx.inline(cx.make(written), args, kwargs)
+        found = cx.functions.ask(
+            lambda t, *rest, **named: getattr(t, name)(*rest, **named) if named else getattr(t, name)(*rest),
+            args,
+            kwargs,
+        )
+        if found is not None:
+            return found
+    if name == "as_subclass":
+        return as_subclass(cx, args, kwargs)
     if name in DATA_ATTRIBUTES:
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name in AUTOGRAD_ATTRIBUTES:
@@ -189,3 +293,34 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
     if name == "__len__":
         return Const(args[0].length(cx))
     return cx.graph.call_method(name, args, kwargs)
+
+
+def _method_of(name: str, spread: bool) -> Callable[..., Any]:
+    if spread:
+        return lambda t, *args, **kwargs: getattr(t, name)(*args, **kwargs)
+    return lambda t, *args, **kwargs: getattr(t, name)(*args)
+
+
+def as_subclass(cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """An alias of another class: of the class is only what the program sees of it, the graph computes with plain tensors."""
+    given = [*args, *kwargs.values()]
+    cls = given[-1].const() if len(given) == 2 and given[-1].is_const() else None
+    if not isinstance(cls, type) or not isinstance(given[0], Tensor) or not (cls is torch.Tensor or is_modelled(cls)):
+        raise Break("tensor-subclass", f"as_subclass({', '.join(v.describe() for v in given[1:])})")
+    made = cx.graph.call_function(torch.ops.aten.alias.default, given[:1], {})
+    assert isinstance(made, Tensor)
+    made.cls, made.is_special, made.overrides = cls, cls is not torch.Tensor, takes_part(cls)
+    if made.overrides:
+        lookup(cx, cls, "__torch_function__")
+    return made
+
+
+# What a class of tensors may not define, since C code asks for it, or attributes depend on it.
+_UNMODELLED = ("__getattribute__", "__torch_dispatch__", "__del__", "__class__", "__hash__", "__eq__")
+
+
+def is_modelled(cls: type) -> bool:
+    """Whether capture knows all about a class of tensors: of a class written in Python torch asks `__torch_function__` only."""
+    if not issubclass(cls, torch.Tensor) or not any(type(cls) is type(c) for c in (torch.Tensor, torch.nn.Parameter)):
+        return False
+    return all(mro_lookup(cls, n) is mro_lookup(torch.Tensor, n) for n in _UNMODELLED)

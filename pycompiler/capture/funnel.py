@@ -1,0 +1,246 @@
+"""Where calls on tensors meet `__torch_function__`: of function modes, of tensor subclasses, of other classes that have it.
+
+In: what the program is about to call, on values.  Out: what the program's own `__torch_function__` makes of it, inlined; None
+where it asks nobody, and the call goes into the graph.
+Example: under `with Mode():` of the program, ``cx.functions.ask(torch.relu, [x], {})`` inlines `Mode.__torch_function__`.
+
+Which function eager passes on, with which types and arguments, is not translated but seen: the call is made once on stand-ins,
+empty tensors of classes of our own, and torch tells them instead of computing.  A function of torch's that is written in Python
+asks by itself (`torch.overrides`), so it is inlined where somebody may be asked.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, List, Sequence, Slice, Tuple
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.tensor import Tensor
+
+State = torch._C._TorchFunctionState  # type: ignore[attr-defined]
+read_state, write_state = torch._C._get_torch_function_state, torch._C._set_torch_function_state  # type: ignore[attr-defined]
+
+
+class _Seen(BaseException):
+    """Ends a call on stand-ins: what `__torch_function__` would be called with."""
+
+    def __init__(self, func: Any, kinds: tuple[type, ...], args: Any = (), kwargs: Any = None) -> None:
+        self.func, self.kinds, self.call = func, kinds, (args,) if kwargs is None else (args, kwargs)
+
+
+class _Looking(TorchFunctionMode):
+    def __torch_function__(self, *call: Any, **kwargs: Any) -> Any:
+        raise _Seen(*call, **kwargs)
+
+
+def _tell(cls: type, *call: Any, **kwargs: Any) -> Any:
+    raise _Seen(*call, **kwargs)
+
+
+class _Copies:
+    """Stand-ins for values, and the way back from them."""
+
+    def __init__(self, cx: Capture) -> None:
+        self.cx = cx
+        self.values: dict[int, Value] = {}
+        self.classes: dict[type, type] = {}  # class → one like it, of which `__torch_function__` tells
+        self.held: list[Any] = []
+
+    def of(self, value: Value) -> Any:
+        """What stands for `value`."""
+        value = self.cx.realize(value)
+        if isinstance(value, Const):
+            return value.const()
+        made: Any
+        if isinstance(value, Tensor):
+            made = torch.empty(0)
+            if value.overrides:
+                made = made.as_subclass(self.like(value.cls))
+        elif has_override(value):
+            made = self.like(value.python_type())()
+        elif isinstance(value, Sequence):
+            items = [self.of(v) for v in value.items]
+            made = items if isinstance(value, List) else tuple(items)
+        elif isinstance(value, Dict):
+            made = {k.const(): self.of(v) for k, v in value.pairs(self.cx)}
+        elif isinstance(value, Slice):
+            made = slice(*map(self.of, value.parts))
+        elif value.is_const():
+            made = value.const()
+        else:
+            raise Break("unsupported-operation", f"{value.describe()} where __torch_function__ may be asked")
+        self.values[id(made)] = value
+        self.held.append(made)
+        return made
+
+    def like(self, cls: type) -> type:
+        """A class that stands for `cls`, in the same relation to others; torch's own stand for themselves."""
+        if cls in (object, torch.Tensor, torch.nn.Parameter):
+            return cls
+        if cls not in self.classes:
+            kept = [b for b in cls.__bases__ if issubclass(b, torch.Tensor) or has_hook(b)]
+            bases = tuple(dict.fromkeys(map(self.like, kept))) or (object,)
+            self.classes[cls] = type(cls.__name__, bases, {"__torch_function__": classmethod(_tell)})
+        return self.classes[cls]
+
+    def back(self, made: Any) -> Value:
+        """The value for which something stands, or that holds stand-ins."""
+        known = self.values.get(id(made))
+        if known is not None:
+            return known
+        if type(made) in (tuple, list):
+            return self.cx.sequence([self.back(v) for v in made], type(made))  # type: ignore[no-any-return]
+        if type(made) is dict:
+            return Dict({self.cx.key(Const(k)): self.back(v) for k, v in made.items()})
+        if isinstance(made, torch.Tensor):
+            raise Break("unsupported-operation", "a tensor that torch made for __torch_function__")
+        return self.cx.make(made)  # type: ignore[no-any-return]
+
+    def real(self, cls: type) -> type:
+        return next((real for real, made in self.classes.items() if made is cls), cls)
+
+
+def has_hook(cls: type) -> bool:
+    """Whether torch asks `__torch_function__` of instances of a class (plain tensors apart)."""
+    hook = getattr(cls, "__torch_function__", None)
+    return hook is not None and hook is not torch._C._disabled_torch_function_impl
+
+
+def has_override(value: Value) -> bool:
+    if isinstance(value, Tensor):
+        return value.overrides
+    return isinstance(value, Object) and has_hook(value.cls) and not issubclass(value.cls, TorchFunctionMode)
+
+
+class Functions:
+    """Function modes of the program, innermost last, and whether `__torch_function__` is on."""
+
+    def __init__(self, cx: Capture, modes: list[Value]) -> None:
+        self.cx = cx
+        self.modes = modes
+        self.below = torch._C._len_torch_function_stack()  # a default device is a mode of torch's
+        self.state = read_state()
+        self.begun = (self.state, tuple(modes))
+
+    # questions ------------------------------------------------------------------------------------------------
+    def now(self) -> tuple[Any, tuple[Value, ...]]:
+        """The state and the modes."""
+        return self.state, tuple(self.modes)
+
+    def modes_on(self) -> bool:
+        return bool(self.modes) and self.state != State.ALL_DISABLED
+
+    def overriding(self, values: Iterator[Value] | list[Value]) -> list[Value]:
+        """The values that are asked, and those in sequences of them, each class once: subclasses first, then in order."""
+        if self.state != State.ENABLED:
+            return []
+        found: list[Value] = []
+        for value in self._flat(values):
+            cls = value.python_type() if has_override(value) else None
+            if cls is not None and all(cls is not v.python_type() for v in found):
+                place = next((i for i, v in enumerate(found) if issubclass(cls, v.python_type())), len(found))
+                found.insert(place, value)
+        return found
+
+    def _flat(self, values: Iterator[Value] | list[Value]) -> Iterator[Value]:
+        for value in values:
+            value = self.cx.realize(value)
+            if isinstance(value, Sequence):
+                yield from self._flat(value.items)
+            elif isinstance(value, (Tensor, Object)):
+                yield value
+
+    def concerns(self, args: list[Value], kwargs: dict[str, Value]) -> bool:
+        """Whether a call with these arguments may ask somebody."""
+        return self.modes_on() or bool(self.overriding([*args, *kwargs.values()]))
+
+    # calls ----------------------------------------------------------------------------------------------------
+    def ask(self, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """What `run(*args, **kwargs)` gives if somebody is asked, else None."""
+        if not self.concerns(args, kwargs):
+            return None
+        copies = _Copies(self.cx)
+        seen = self._look(run, [copies.of(a) for a in args], {k: copies.of(a) for k, a in kwargs.items()})
+        if seen is None:
+            return None
+        func = self.cx.make(seen.func)
+        kinds = [copies.real(cls) for cls in seen.kinds]
+        asked = self.overriding([*args, *kwargs.values()])
+        return self.tell(
+            func, kinds, [v for v in asked if v.python_type() in kinds], [copies.back(v) for v in seen.call]
+        )
+
+    def _look(self, run: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> _Seen | None:
+        before = read_state()
+        modes = [_Looking()] if self.modes_on() else []
+        for mode in modes:
+            torch._C._push_on_torch_function_stack(mode)
+        write_state(self.state)
+        try:
+            run(*args, **kwargs) if kwargs or self.cx.spread else run(*args)  # torch tells no keywords from none
+        except _Seen as seen:
+            return seen
+        except Exception:
+            return None
+        finally:
+            write_state(before)
+            for _ in modes:
+                torch._C._pop_torch_function_stack()
+        return None
+
+    def tell(self, func: Value, kinds: list[type], asked: list[Value], call: list[Value]) -> Value:
+        """Ask the innermost mode, which is off the stack meanwhile, then classes, until one of them answers."""
+        given = [func, Tuple([self.cx.make(cls) for cls in kinds]), *call]
+        if self.modes_on():
+            mode = self.modes.pop()
+            try:
+                result = self._call_hook(mode, given)
+            finally:
+                self.modes.append(mode)
+            if result is not None:
+                return result
+        for value in asked:
+            result = self._call_hook(value, given)
+            if result is not None:
+                return result
+        raise Break("tensor-subclass", f"no __torch_function__ answers for {func.describe()}")
+
+    def _call_hook(self, owner: Value, given: list[Value]) -> Value | None:
+        """None for NotImplemented."""
+        self.cx.direct = False
+        result = self.cx.call(owner.getattr(self.cx, "__torch_function__"), list(given), {})
+        return None if isinstance(result, Const) and result.value is NotImplemented else result
+
+    def off(self, func: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A call that asks no subclass."""
+        before = self.state
+        if before == State.ENABLED:
+            self.state = State.SUBCLASSES_DISABLED
+        try:
+            return self.cx.call(func, args, kwargs)  # type: ignore[no-any-return]
+        finally:
+            self.state = before
+
+
+def plain_modes() -> bool:
+    """Whether no function mode of the program is on: a default device is one of torch's."""
+    count = torch._C._len_torch_function_stack()
+    return all(type(torch._C._get_function_stack_at(i)) is DeviceContext for i in range(count))
+
+
+def tensor_descriptor(fn: Any) -> tuple[str, str] | None:
+    """("__get__" or "__set__", name) if `fn` is ``torch.Tensor.<name>.__get__`` or ``__set__``."""
+    if isinstance(fn, types.MethodWrapperType) and fn.__name__ in ("__get__", "__set__"):
+        owner = fn.__self__
+        if isinstance(owner, types.GetSetDescriptorType) and issubclass(torch.Tensor, owner.__objclass__):
+            return fn.__name__, owner.__name__
+    return None

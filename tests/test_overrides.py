@@ -1,0 +1,368 @@
+"""`__torch_function__`: tensor subclasses, other classes that have it, function modes; compared with eager call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+import pycompiler
+
+X = torch.randn(3, 4)
+BACKENDS = ("eager", "aot_eager", "native")
+
+
+class Loud(torch.Tensor):
+    """A product is larger by 100."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, kinds, args, kwargs or {})
+        return result + 100 if func is torch.Tensor.mul else result
+
+
+class Louder(Loud):
+    @classmethod
+    def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = torch.Tensor.__torch_function__.__func__(cls, func, (cls,), args, kwargs or {})  # type: ignore[attr-defined]
+        return result - 7 if func is torch.Tensor.mul else result
+
+
+class Scaled(torch.Tensor):
+    """Has an attribute, which results take over."""
+
+    scale: float
+
+    def __new__(cls, data: torch.Tensor, scale: float = 1.0) -> Scaled:
+        made = data.as_subclass(cls)
+        made.scale = scale
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, kinds, args, kwargs or {})
+        if isinstance(result, Scaled):
+            result.scale = next(a.scale for a in args if isinstance(a, Scaled)) + 1
+        return result
+
+
+class Tagged(torch.Tensor):
+    """Overrides nothing of calls, but methods."""
+
+    name = "tagged"
+
+    def twice(self) -> Any:
+        return self * 2
+
+    def sum(self) -> Any:  # type: ignore[override]
+        return torch.Tensor.sum(self) * 10
+
+    def __add__(self, other: Any) -> Any:  # type: ignore[override]
+        return torch.Tensor.add(self, other) * 100
+
+    def __neg__(self) -> Any:
+        return torch.Tensor.neg(self) * 7
+
+    def __rmul__(self, other: Any) -> Any:  # type: ignore[override]
+        return torch.Tensor.mul(self, other) * 11
+
+    @property
+    def half(self) -> Any:
+        return self / 2
+
+
+class Weight(torch.nn.Parameter):
+    @classmethod
+    def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, kinds, args, kwargs or {})
+        return result * 3 if func is torch.nn.functional.linear else result
+
+
+class Box:
+    """No tensor."""
+
+    def __init__(self, t: torch.Tensor) -> None:
+        self.t = t
+
+    @classmethod
+    def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return Box(func(*[a.t if isinstance(a, Box) else a for a in args], **(kwargs or {})))
+
+
+class Twice(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.relu else result
+
+
+class Log(TorchFunctionMode):
+    """Lists functions, types, and how many arguments they have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append((func, types, len(args), kwargs))
+        return func(*args, **(kwargs or {}))
+
+
+def plain(value: Any) -> Any:
+    """A result as something that compares: tensors with class and attributes."""
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunction():
+            return (type(value), vars(value), value.as_subclass(torch.Tensor).detach().tolist())
+    if isinstance(value, (tuple, list)):
+        return [plain(v) for v in value]
+    return ("box", plain(value.t)) if isinstance(value, Box) else value
+
+
+# programs: (function, arguments) ------------------------------------------------------------------------------------------
+def double(t: Any) -> Any:
+    return t * 2
+
+
+def scaled(t: Any) -> Any:
+    return (t + 1).sin() * t.shape[0], t.scale
+
+
+def made_inside(t: Any) -> Any:
+    return Scaled(t, 2.0).cos()
+
+
+def methods(t: Any) -> Any:
+    return t.twice(), t.sum(), t + 1, -t, t.name, 3 * t, t.half
+
+
+def boxes(t: Any) -> Any:
+    return torch.add(Box(t), 1), t + Box(t)
+
+
+def in_place(t: Any) -> Any:
+    t = t.clone()
+    t.add_(1)
+    t += 1
+    t[0] = 3
+    t.mul_(2)
+    u = t
+    u -= 1
+    return t * 2, u is t
+
+
+def both(t: Any, u: Any) -> Any:
+    return t + u, u * t, torch.cat([t, u]), torch.where(t > 0, t, u)
+
+
+def index(t: Any, i: Any) -> Any:
+    return t[i]
+
+
+def unpacked(t: Any) -> Any:
+    a, b, c = t
+    return a, b, c, len(t), t.T, t.size(), [r for r in t][0]
+
+
+def switched_off(t: Any) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        y = t * 2
+    return y, t * 2
+
+
+def attributes(t: Any) -> Any:
+    y = t.cos()
+    y.note = "a"
+    return y, y.note
+
+
+def mode(t: Any) -> Any:
+    with Twice():
+        y = torch.relu(t)
+    return y + torch.relu(t)
+
+
+def nested_modes(t: Any) -> Any:
+    with Log() as log, Twice():
+        y = torch.relu(t)
+    return y, log.seen
+
+
+def what_is_seen(t: Any) -> Any:
+    with Log() as log:
+        y = torch.nn.functional.relu(t) + 1
+        z = (1 - y) ** 2
+        n = z.shape[0]
+        z = z[0]
+        z = torch.cat([z, z], dim=0)
+        w = torch.zeros(n, dtype=torch.float64)
+        k = len(z)
+        z = torch.nn.functional.layer_norm(z, (8,)).norm()
+        with torch.no_grad():
+            z = z * 2
+        z -= 1
+        m = torch.max(t, dim=1).values
+    return z, log.seen, w, k, m
+
+
+def functions_compare(t: Any) -> Any:
+    with Log() as log:
+        t.shape
+        t.sum()
+    first, second = log.seen
+    shape = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
+    return first[0] == shape, second[0] is torch.Tensor.sum, first[0] in {shape: 1}
+
+
+def mode_and_transform(t: Any) -> Any:
+    with Twice():
+        return torch.vmap(lambda row: torch.relu(row) + 1)(t)
+
+
+def mode_and_subclass(t: Any) -> Any:
+    with Log() as log:
+        y = t * 2
+    return y, log.seen
+
+
+WHOLE: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
+    (double, lambda: (X.as_subclass(Loud),)),
+    (scaled, lambda: (Scaled(X, 3.0),)),
+    (made_inside, lambda: (X,)),
+    (methods, lambda: (X.as_subclass(Tagged),)),
+    (boxes, lambda: (X,)),
+    (in_place, lambda: (X.as_subclass(Loud),)),
+    (both, lambda: (X, X.as_subclass(Loud))),
+    (double, lambda: (X.as_subclass(Louder),)),
+    (both, lambda: (X.as_subclass(Loud), X.as_subclass(Louder))),
+    (index, lambda: (X, torch.tensor([0, 1]).as_subclass(Loud))),
+    (unpacked, lambda: (X.as_subclass(Loud),)),
+    (switched_off, lambda: (X.as_subclass(Loud),)),
+    (attributes, lambda: (X,)),
+    (attributes, lambda: (X.as_subclass(Tagged),)),
+    (mode, lambda: (X,)),
+    (nested_modes, lambda: (X,)),
+    (what_is_seen, lambda: (X,)),
+    (functions_compare, lambda: (X,)),
+    (mode_and_subclass, lambda: (X.as_subclass(Loud),)),
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("fn", "make"), WHOLE, ids=[f"{i}-{fn.__name__}" for i, (fn, _) in enumerate(WHOLE)])
+def test_captured_whole(fn: Any, make: Any, backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for _ in range(2):
+        got, want = plain(compiled(*make())), plain(fn(*make()))
+        assert _close(got, want), (got, want)
+    assert pycompiler.counters(compiled)["compiles"] == 1
+
+
+def _close(a: Any, b: Any) -> bool:
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_close, a, b))
+    return bool(abs(a - b) < 1e-4) if type(a) is type(b) is float else bool(a == b)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_transforms_under_a_mode_and_of_a_subclass(backend: str) -> None:
+    compiled = pycompiler.compile(mode_and_transform, backend=backend)
+    assert _close(plain(compiled(X)), plain(mode_and_transform(X)))
+
+    def mapped(t: Any) -> Any:
+        return torch.vmap(lambda row: row * 2)(t)
+
+    assert _close(
+        plain(pycompiler.compile(mapped, backend=backend)(X.as_subclass(Loud))), plain(mapped(X.as_subclass(Loud)))
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_through_subclasses(backend: str) -> None:
+    def gradient(fn: Any, wrap: Any) -> torch.Tensor:
+        x = X.clone().requires_grad_()
+        result = fn(wrap(x))
+        with torch._C.DisableTorchFunction():
+            result.as_subclass(torch.Tensor).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    for fn, wrap in (
+        (lambda t: (t * t).sin(), lambda x: x.as_subclass(Loud)),
+        (lambda t: (t * t).sin(), lambda x: Scaled(x, 2.0)),
+        (lambda t: Scaled(t, 2.0).cos(), lambda x: x),
+    ):
+        compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+        torch.testing.assert_close(gradient(compiled, wrap), gradient(fn, wrap))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_parameter_that_takes_part_in_calls(backend: str) -> None:
+    layer = torch.nn.Linear(4, 4)
+    layer.weight = Weight(layer.weight.data)
+    compiled = pycompiler.compile(layer, backend=backend, fullgraph=True)
+    found = []
+    for module in (compiled, layer):
+        layer.zero_grad()
+        result = module(X)
+        result.sum().backward()
+        found.append((result.detach(), layer.weight.grad))
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_writes_to_a_subclass_that_is_passed(backend: str) -> None:
+    def fn(t: Any) -> Any:
+        t.mul_(2)
+        t.seen = 1
+        return t.sum()
+
+    mine, theirs = (X.clone().as_subclass(Scaled) for _ in range(2))
+    mine.scale = theirs.scale = 1
+    got, want = pycompiler.compile(fn, backend=backend, fullgraph=True)(mine), fn(theirs)
+    assert _close(plain([got, mine]), plain([want, theirs]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_break_under_a_mode(backend: str) -> None:
+    def fn(t: Any) -> Any:
+        with Twice():
+            y = torch.relu(t)
+            print(end="")
+            z = torch.relu(y)
+        return z + torch.relu(t)
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X), fn(X))
+        assert torch._C._len_torch_function_stack() == 0
+
+
+def test_an_exception_under_a_mode_leaves_the_stack_as_it_was() -> None:
+    def fn(t: Any) -> Any:
+        try:
+            with Twice():
+                raise ValueError
+        except ValueError:
+            return torch.relu(t)
+
+    torch.testing.assert_close(pycompiler.compile(fn, fullgraph=True)(X), fn(X))
+
+
+def test_what_is_read_of_a_subclass_is_guarded() -> None:
+    compiled = pycompiler.compile(lambda t: torch.sin(t) * t.scale, backend="eager", fullgraph=True)
+    for scale in (2.0, 3.0, 2.0):
+        assert _close(plain(compiled(Scaled(X, scale))), plain(torch.sin(Scaled(X, scale)) * scale))
+    plain_value = compiled(Scaled(X, 2.0))
+    before, Scaled.__torch_function__ = (
+        Scaled.__torch_function__,
+        classmethod(  # type: ignore[method-assign]
+            lambda cls, func, kinds, args=(), kwargs=None: torch.ones(3, 4)
+        ),
+    )
+    try:
+        assert torch.equal(compiled(Scaled(X, 2.0)), torch.ones(3, 4) * 2)
+    finally:
+        Scaled.__torch_function__ = before  # type: ignore[method-assign]
+    assert type(plain_value) is Scaled
