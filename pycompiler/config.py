@@ -327,6 +327,7 @@ KNOBS: tuple[Knob, ...] = (
         kept=(),
     ),
     # compiles in the background
+    Knob("share_regions", (_B,), True, "graphs that are alike but for their inputs' sources are compiled once"),
     Knob("background_compile", (_B,), False, "compile(background=None): answer a miss eagerly, compile in a worker"),
     Knob("background_workers", (_I,), 1, "threads that compile in the background, at most", low=1),
     Knob("progress", (_B,), True, "on a terminal, show what is being compiled when it takes more than a second"),
@@ -378,6 +379,7 @@ verify_correctness: bool
 debug: bool
 debug_dir_root: str
 report_guard_failures: bool
+share_regions: bool
 background_compile: bool
 background_workers: int
 progress: bool

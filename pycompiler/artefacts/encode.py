@@ -35,6 +35,7 @@ from pycompiler.ir.plan import Plan
 from pycompiler.ir.source import ACCESSORS, Source, read
 from pycompiler.ir.source import Scope as ReadScope
 from pycompiler.ir.symbols import Symbols, symbols_of
+from pycompiler.regions import Watched
 
 Token = Any  # a plain value, or a 1-tuple: the position of a record
 
@@ -411,6 +412,7 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     _native.PlainState: lambda e, v: e.add("plain state"),
     Later: lambda e, v: e.later(v),
     LaterCall: lambda e, v: e.add("graph call", e.later(v.later)),
+    Watched: lambda e, v: e.value(v.compile),
     Choice: lambda e, v: e.add("choice", v.number, e.value(v.sides), e.value(v.like)),
     torch.SymInt: _symbolic,
     torch.SymFloat: _symbolic,

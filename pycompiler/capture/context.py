@@ -13,7 +13,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -40,6 +40,7 @@ from pycompiler.ir.source import GLOBALS, Source
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbols import Specialise, Symbols
 
+T = TypeVar("T")
 BUDGET = 400_000
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
 ONLY_SUSPENDED = 3  # references to a generator that only `Capture.suspended`, a variable and an argument hold
@@ -379,7 +380,7 @@ class Capture:
             return self.call(value, [], {})
         return value
 
-    def catching(self, cls: type[BaseException], action: Callable[[], Value]) -> Value | None:
+    def catching(self, cls: type[BaseException], action: Callable[[], T]) -> T | None:
         try:
             return action()
         except Raised as e:

@@ -11,7 +11,7 @@ import itertools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
     UnsupportedOperatorException,
 )
 
@@ -35,6 +34,9 @@ from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
 from pycompiler.ir.strides import Asker, layouts
 from pycompiler.ir.symbols import Specialise, expr_of, is_symbolic
+
+if TYPE_CHECKING:
+    from pycompiler.ir.fake import FakeMode
 
 INPLACE_FUNCTIONS = (
     operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
@@ -57,9 +59,9 @@ class Input:
 class GraphBuilder:
     """Collects the calls of one frame."""
 
-    def __init__(self, cx: Capture, fake_mode: FakeTensorMode) -> None:
+    def __init__(self, cx: Capture, fake_mode: FakeMode) -> None:
         self.cx = cx
-        self.fake_mode: Any = fake_mode
+        self.fake_mode = fake_mode
         self.asker = Asker()
         self.graph = fx.Graph()
         self.inputs: list[Tensor] = []
@@ -97,9 +99,8 @@ class GraphBuilder:
 
     def _symbol(self, name: str) -> fx.Node:
         """A placeholder for a size, or an integer argument."""
-        sizes = self.cx.sizes
-        expr = Expr.sym(name)
-        return self._read(sizes.source_of(name), sizes.symbols.hint(expr), sizes.symbols.int(expr))
+        expr, symbols = Expr.sym(name), self.cx.sizes.known_symbols
+        return self._read(self.cx.sizes.source_of(name), symbols.hint(expr), symbols.int(expr))
 
     def _read(self, source: Source, real: Any, fake: Any) -> fx.Node:
         """A placeholder for what is at `source`."""
@@ -332,7 +333,7 @@ class GraphBuilder:
             if value.node.users and value.fake._has_symbolic_sizes_strides:
                 for n in (*value.fake.shape, *value.fake.stride()):
                     for name in expr_of(n).symbols if is_symbolic(n) else ():
-                        self.named.add(self.numbers.argument(self.cx.sizes.symbols.int(Expr.sym(name))))
+                        self.named.add(self.numbers.argument(self.cx.sizes.known_symbols.int(Expr.sym(name))))
 
     def _prune_inputs(self) -> list[Input]:
         """Erase placeholders that nothing uses; those left, in order."""

@@ -176,11 +176,15 @@ def make_tuple_subclass(cls: type, *items: Any) -> Any:
     return tuple.__new__(cls, items)
 
 
+def set_state(iterator: Any, state: int) -> None:
+    iterator.__setstate__(state)
+
+
 def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
     """iter(iterable), `taken` elements further."""
-    it = iter(iterable)
+    it: Iterator[Any] = iter(iterable)
     if isinstance(iterable, (list, tuple, str, bytes)):
-        it.__setstate__(taken)
+        set_state(it, taken)
     else:
         next(itertools.islice(it, taken, taken), None)
     return it
@@ -188,9 +192,9 @@ def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
 
 def reversed_at(iterable: Any, length: int, taken: int) -> Iterator[Any]:
     """reversed(iterable) when its length was `length`, `taken` elements further."""
-    it = reversed(iterable)
+    it: Iterator[Any] = reversed(iterable)
     if isinstance(iterable, list):  # it may have grown since
-        it.__setstate__(length - taken - 1)  # type: ignore[attr-defined]
+        set_state(it, length - taken - 1)
     else:
         next(itertools.islice(it, taken, taken), None)
     return it

@@ -143,6 +143,12 @@ class Sizes:
                 self.strides.append(Relation("==", Expr.sym(name) - expr_of(stride)))
         return strides
 
+    @property
+    def known_symbols(self) -> Symbols:
+        """Those of a capture that has some."""
+        assert self.symbols is not None
+        return self.symbols
+
     def source_of(self, name: str) -> Source:
         """Where the symbol's number is."""
         return self.origins[name].number

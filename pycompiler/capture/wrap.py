@@ -145,6 +145,7 @@ def _partial(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
     args = cx.wrap(real.args, source.attr("args"))
     keywords = cx.wrap(real.keywords, source.attr("keywords"))
+    assert isinstance(args, Tuple) and isinstance(keywords, Dict)
     return Partial(
         cx.wrap(real.func, source.attr("func")),
         [args.at(cx, i) for i in range(len(args.items))],
@@ -301,6 +302,7 @@ def wrap(cx: Capture, real: Any, source: Source) -> Value:
     known = cx.by_id.get(id(real))
     if known is not None:
         if known.source != source and source.kind != "const":
+            assert known.source is not None
             cx.guard("same_object", source, None, (known.source,))
         return known
     cls = type(real)  # never isinstance: it believes a `__class__` that lies

@@ -12,7 +12,7 @@ import functools
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch._refs.nn.functional
@@ -63,11 +63,25 @@ def _import(name: str, *args: Any, **kwargs: Any) -> Any:
 _VIEW = _TorchView()
 
 
+if TYPE_CHECKING:
+
+    class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+        """What `new_fake_mode` makes: see `_mode_class`."""
+
+        effects: int
+        writes: int
+        once: int
+        others: int
+        nested: int
+        asks: bool
+        symbolic: bool
+
+
 _COUNTERS = {"effects": 0, "writes": 0, "once": 0, "others": 0, "nested": 0, "asks": False, "symbolic": False}
 
 
 @functools.cache
-def _mode_class() -> type[FakeTensorMode]:
+def _mode_class() -> type[FakeMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
     `effects` counts the operators dispatched that do more than compute their results, `once` those that no call may repeat,
@@ -86,26 +100,23 @@ def _mode_class() -> type[FakeTensorMode]:
             made = types.FunctionType(method.__code__, namespace, name, method.__defaults__, method.__closure__)
             made.__kwdefaults__ = method.__kwdefaults__
             methods[name] = made
-    return type("DetachedFakeTensorMode", (FakeTensorMode,), methods)
+    return cast("type[FakeMode]", type("DetachedFakeTensorMode", (FakeTensorMode,), methods))
 
 
 @functools.cache
-def _counting_class() -> type[FakeTensorMode]:
-    return type(
-        "CountingFakeTensorMode",
-        (FakeTensorMode,),
-        {"dispatch": _dispatch, **_COUNTERS},
-    )
+def _counting_class() -> type[FakeMode]:
+    made = type("CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, **_COUNTERS})
+    return cast("type[FakeMode]", made)
 
 
 def _dispatch(
-    mode: FakeTensorMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
+    mode: FakeMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
 ) -> Any:
     for name, n in zip(("effects", "writes", "once"), noted(func), strict=True):
         if n:
             setattr(mode, name, getattr(mode, name) + 1)
-    if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):  # type: ignore[attr-defined]
-        if mode.symbolic:  # type: ignore[attr-defined]
+    if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
+        if mode.symbolic:
             today = Today()
             check_types(func, today.of(args), today.of(kwargs))
         else:
@@ -113,13 +124,13 @@ def _dispatch(
     args = counted(func, args)
     out = short_path(mode, func, args, kwargs)
     if out is None:
-        mode.others += 1  # type: ignore[attr-defined]
-        mode.nested += 1  # type: ignore[attr-defined]
+        mode.others += 1
+        mode.nested += 1
         try:
             out = laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
         finally:
-            mode.nested -= 1  # type: ignore[attr-defined]
-    mode.effects += divides(func, args, [out])  # type: ignore[attr-defined]
+            mode.nested -= 1
+    mode.effects += divides(func, args, [out])
     return out
 
 
@@ -164,7 +175,7 @@ def _defer_mark(fn: types.FunctionType) -> None:
     setattr(fn, "__dynamo_disable", unmarked)
 
 
-def _symbolic(plain: type[FakeTensorMode]) -> type[FakeTensorMode]:
+def _symbolic(plain: type[FakeMode]) -> type[FakeMode]:
     """`plain` for symbolic sizes, which C++ kernels of meta tensors do not take: torch's Python dispatcher is on inside of
     the mode.  Its cache would ask for sympy's expressions."""
 
@@ -185,15 +196,15 @@ def _symbolic(plain: type[FakeTensorMode]) -> type[FakeTensorMode]:
         "symbolic": True,
         "cache_enabled": property(lambda _: False, lambda *_: None),
     }
-    return type(f"Symbolic{plain.__name__}", (plain,), methods)
+    return cast("type[FakeMode]", type(f"Symbolic{plain.__name__}", (plain,), methods))
 
 
 @functools.cache
-def _symbolic_mode_class() -> type[FakeTensorMode]:
+def _symbolic_mode_class() -> type[FakeMode]:
     return _symbolic(_mode_class())
 
 
-def new_fake_mode(*, symbolic: bool = False) -> FakeTensorMode:
+def new_fake_mode(*, symbolic: bool = False) -> FakeMode:
     """A FakeTensorMode that accepts real tensors among its inputs; sizes are ints, or if `symbolic` also SymInts of ours."""
     if PEER not in sys.modules:
         _defer_marks()

@@ -246,6 +246,14 @@ class Symbols:
         """The guards are made: what facts and assumptions do not settle raises `Specialise` from now on."""
         self.is_settled = True
 
+    def assume(self, relation: Relation) -> None:
+        """What another compile assumed, at its place, of symbols of which the same was known."""
+        before, self.place = self.place, lambda: relation.place
+        try:
+            self._assume(relation.kind, relation.expr)
+        finally:
+            self.place = before
+
     def _assume(self, kind: str, expr: Expr) -> None:
         if self.is_settled:
             relation = Relation(kind, expr)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from pycompiler import _native, autograd, backends, background, config
+from pycompiler import _native, autograd, backends, background, config, regions
 from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir.texts import drop_text_with, forward_of
 from pycompiler.ir.watch import phase
@@ -20,7 +20,9 @@ log = stage("dynamo")
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd, then the compiler for each graph."""
-    return joint(gm, example_inputs, compile_aten)
+    return regions.shared(
+        gm, example_inputs, compile_aten, lambda compiler: joint(gm, example_inputs, compiler), background.inside()
+    )
 
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:

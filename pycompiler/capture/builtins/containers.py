@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
@@ -18,9 +18,10 @@ from pycompiler.capture.values.containers import Dict, DictView, Key, List, Sequ
 from pycompiler.capture.values.objects import Object
 
 NONE = Const(None)
+Kind = TypeVar("Kind", bound=Value)
 
 
-def storage(value: Value, kind: type[Any], what: str) -> Any:
+def storage(value: Value, kind: type[Kind], what: str) -> Kind:
     """The container itself, or the storage of an object whose class derives from one."""
     if isinstance(value, Object) and value.storage is not None:
         value = value.storage

@@ -284,8 +284,12 @@ def super_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     first = frame.code.co_varnames[0]
     receiver = frame.locals[first]
     contents = cx.realize(getattr(receiver, "contents", None) or receiver)
-    cell.contents = cx.realize(cell.contents)
-    return Super(cell.contents.cls, contents)
+    if cell.contents is None:
+        cx.throw(RuntimeError, "super(): empty __class__ cell")
+    cls = cell.contents = cx.realize(cell.contents)
+    if not isinstance(cls, Class):
+        cx.throw(RuntimeError, f"super(): __class__ is not a type ({cls.python_type().__name__})")
+    return Super(cls.cls, contents)
 
 
 @constructor(types.MethodType)

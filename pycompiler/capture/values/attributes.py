@@ -168,6 +168,8 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(raw, functools.cached_property):
         if receiver is None:
             return cx.wrap(raw, source)
+        if raw.attrname is None:
+            cx.throw(TypeError, "Cannot use cached_property instance without calling __set_name__ on it.")
         value = cx.call(cx.wrap(raw.func, source.attr("func")), [receiver], {})
         cx.effects.set_attr(receiver, raw.attrname, value)
         return value

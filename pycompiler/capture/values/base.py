@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.interface import Capture
 from pycompiler.ir.source import Source
-
-Capture = Any  # the capture in progress (context.py), which values never import
-
 
 Place = tuple[str, str, str, int]
 """File, name and qualified name of a frame's code, and the line: an entry of a traceback."""

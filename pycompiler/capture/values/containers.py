@@ -289,7 +289,9 @@ class Dict(Value):
 
     def guard_hashes(self, cx: Capture) -> None:
         """A dict keeps the hash that a key had when it was stored: that it is the one that the key has now."""
-        for key in self.entries if self.real is not None and self.source is not None else ():
+        if self.real is None or self.source is None:
+            return
+        for key in self.entries:
             if isinstance(key.key, UserKey) and key.value.source is not None:
                 cx.guard("dict_contains", self.source, key.key.value.real)
 

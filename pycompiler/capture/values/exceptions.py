@@ -42,7 +42,7 @@ def build(exception: Object, back: Back) -> BaseException:
     """A real exception of the same class; Python-level `__new__` and `__init__` do not run."""
     base = builtin_base(exception.cls)
     args = [stand_in(a, back) for a in exception.args or ()]
-    real = base.__new__(exception.cls, *args)
+    real: BaseException = base.__new__(exception.cls, *args)
     if isinstance(real, exception.cls):
         base.__init__(real, *args)  # type: ignore[misc]
     return real

@@ -11,6 +11,7 @@ import threading
 import types
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -134,6 +135,7 @@ class Object(Value):
             if self.exists:
                 assert self.source is not None
                 base = cx.wrap(instance_dict(self.real), self.source.then("instance_dict"))
+            assert base is None or isinstance(base, Dict)
             self.namespace = InstanceDict(cx, self, base)
         return self.namespace
 
@@ -327,9 +329,9 @@ class Object(Value):
         if found is not None:
             return found
         if self.storage is not None:
-            if isinstance(self.storage, Dict) and self.special(cx, "__missing__") is not None:
+            if isinstance(self.storage, Dict) and (missing := self.special(cx, "__missing__")) is not None:
                 found = self.storage.lookup(cx, key)
-                return found if found is not None else cx.call(self.special(cx, "__missing__"), [key], {})
+                return found if found is not None else cx.call(missing, [key], {})
             return self.storage.getitem(cx, key)
         self._need(cx, "__getitem__", "object is not subscriptable")
         return super().getitem(cx, key)
@@ -377,7 +379,7 @@ class Object(Value):
     def _iterate_items(self, cx: Capture) -> Iterator[Value]:
         i = 0
         while True:
-            value = cx.catching(IndexError, lambda i=i: self.getitem(cx, Const(i)))
+            value = cx.catching(IndexError, partial(self.getitem, cx, Const(i)))
             if value is None:
                 return
             yield value

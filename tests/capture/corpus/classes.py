@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import types
 import typing
 
 import torch
@@ -958,3 +959,40 @@ def attribute_stored_then_deleted(x, a, b):
         o.k = 7
         del o.k
     return x, hasattr(a, "q"), hasattr(b, "k")
+
+
+class _Unnamed:
+    pass
+
+
+_Unnamed.late = functools.cached_property(lambda self: 2)  # nobody called its __set_name__
+
+
+@case(X, _Unnamed())
+def cached_property_without_a_name(x, o):
+    try:
+        return x + o.late
+    except TypeError as e:
+        return x, str(e).split(" instance")[0]
+
+
+def _method_of_no_class(cell):
+    def bind(code):
+        return types.FunctionType(code, globals(), closure=(cell,))
+
+    class Holder:
+        def f(self):
+            return super().__repr__()
+
+    return bind(Holder.f.__code__)
+
+
+@case(X, _method_of_no_class(types.CellType()), _method_of_no_class(types.CellType(3)))
+def super_without_a_class(x, empty, number):
+    found = []
+    for f in (empty, number):
+        try:
+            f(1)
+        except RuntimeError as e:
+            found.append(str(e))
+    return x + len(found), found

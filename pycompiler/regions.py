@@ -1,0 +1,266 @@
+"""Captured graphs that are alike are compiled once: the blocks of a model, each of which is a frame of its own.
+
+In: a graph, its example inputs, and `build`, which makes a callable of the graph's inputs.  Out: the callable of an earlier
+graph of the same key that somebody still holds, else the one that is built now.
+Example: six compiled blocks of one class are captured six times, with guards of their own, and lowered, scheduled and
+built once, forward and backward.
+
+The key (`key_of`) is all that a compile reads: the graph's operators with their constants and the program's lines (errors
+name them), what each value is, which inputs share memory, what is known of symbols, torch's state and the knobs.
+Names of inputs are no part of it: where they come from is the entry's matter.  What cannot be described so is not shared.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import types
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor
+
+from pycompiler import _native, config
+from pycompiler.ir.guards import global_state, own_place
+from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.names import traced_through
+from pycompiler.ir.symbols import Relation, Symbols, symbols_of
+from pycompiler.logs import stage
+
+log = stage("dynamo")
+
+Compiler = Callable[..., Callable[..., Any]]  # of one graph of ATen operators
+Build = Callable[[Compiler], Callable[..., Any]]
+
+STATISTICS = {"shared": 0, "built": 0}
+
+
+class Unlike(Exception):
+    """Something that has no description: the graph is compiled for itself."""
+
+
+# keys ---------------------------------------------------------------------------------------------------------
+def key_of(gm: fx.GraphModule, examples: Sequence[Any]) -> Hashable:
+    """What a compile of the graph reads.  Raises `Unlike`."""
+    memories: dict[int, int] = {}
+    first = {id(e): i for i, e in reversed(list(enumerate(examples)))}
+    given = tuple((first[id(e)], _value(e, memories)) for e in examples)
+    symbols = symbols_among(examples)
+    return (
+        _graph(gm, {}), given, global_state(), _flags(), repr(config.snapshot()),
+        None if symbols is None else _state(symbols),
+    )  # fmt: skip
+
+
+def _flags() -> tuple[Any, ...]:
+    """State that choices of torch's kernels, or of the compiler, go by, and that calls do not compare."""
+    return (
+        *(f() for f in (torch._C._get_cudnn_enabled, torch._C._get_mkldnn_enabled, torch._C._get_cudnn_deterministic)),
+        *(os.environ.get(name) for name in ("CXX", "PATH")),
+    )
+
+
+def _graph(gm: fx.GraphModule, memories: dict[int, int]) -> Hashable:
+    place = {node: i for i, node in enumerate(gm.graph.nodes)}
+    return tuple(_node(gm, node, place, memories) for node in place)
+
+
+def _node(gm: fx.GraphModule, node: fx.Node, place: Mapping[fx.Node, int], memories: dict[int, int]) -> Hashable:
+    made = node.meta.get("example_value")
+    if node.op == "get_attr":
+        if not isinstance(made, fx.GraphModule):  # a tensor of its own
+            raise Unlike(f"it holds {node.target}")
+        return "body", _graph(made, {})
+    if node.op == "placeholder":
+        return "input", _value(made, memories)
+    if node.op == "output":
+        return "output", _argument(node.args, place)
+    user = node.meta.get("user")
+    return (
+        node.op, _target(node), _argument(node.args, place), _argument(node.kwargs, place), _lies(made),
+        repr(node.meta.get("strides")), bool(node.meta.get("mutates")), bool(node.meta.get("acts")),
+        own_place(user) if user else node.meta.get("stack_trace"),
+    )  # fmt: skip
+
+
+_TARGETS = (
+    types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type, OpOverload,
+    OpOverloadPacket,
+)  # fmt: skip
+
+
+def _target(node: fx.Node) -> Hashable:
+    """The very function; of a method, its name and what torch's tensors have under it now."""
+    name = node.target if isinstance(node.target, str) else None
+    target = node.target if name is None else getattr(torch.Tensor, name, None)
+    if type(target) not in _TARGETS or not _is_torchs(getattr(target, "__self__", None)):
+        raise Unlike(f"it calls {node.target!r}")
+    if (traced := traced_through(target)) is not None:
+        raise Unlike(f"it is made of what {traced} did when it was traced")
+    return name, target
+
+
+def _is_torchs(owner: Any) -> bool:
+    """Whether a builtin function belongs to no object of the program, such as a class with rules for gradients."""
+    return owner is None or isinstance(owner, types.ModuleType) or (
+        isinstance(owner, type) and owner.__module__.partition(".")[0] == "torch"
+    )  # fmt: skip
+
+
+_PLAIN = (int, bool, str, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _argument(value: Any, place: Mapping[fx.Node, int]) -> Hashable:
+    kind = type(value)
+    if kind is fx.Node:
+        return "node", place[value]
+    if kind in _PLAIN:
+        return kind, value
+    if kind in (float, complex):
+        return kind, repr(value)
+    if isinstance(value, (tuple, list)):
+        return kind, *(_argument(v, place) for v in value)
+    if isinstance(value, dict):
+        return kind, *((_argument(k, place), _argument(v, place)) for k, v in value.items())
+    if kind is slice:
+        return kind, *(_argument(v, place) for v in (value.start, value.stop, value.step))
+    return _number(value)
+
+
+def _number(value: Any) -> Hashable:
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and symbols_of(value) is not None:
+        return type(value), str(value)
+    raise Unlike(f"it has {type(value).__name__}")
+
+
+def _value(value: Any, memories: dict[int, int]) -> Hashable:
+    """What is known of an input; which other ones of these `memories` it shares its memory with."""
+    if not isinstance(value, torch.Tensor):
+        return _argument(value, {})
+    return (
+        _lies(value), value.storage_offset() if type(value.storage_offset()) is int else str(value.storage_offset()),
+        torch._C._dispatch_keys(value).raw_repr(), value.requires_grad, value.is_leaf, value.is_inference(),
+        None if value.is_inference() else value._version, value.is_conj(), value.is_neg(), value._is_view(),
+        getattr(value, "_is_param", False), memories.setdefault(memory_of(value), len(memories)),
+    )  # fmt: skip
+
+
+def _lies(value: Any) -> Hashable:
+    """Sizes, strides and types of what a call made, of which the rest follows from its arguments."""
+    if isinstance(value, (tuple, list)):
+        return type(value), *map(_lies, value)
+    if not isinstance(value, torch.Tensor):
+        return _argument(value, {})
+    if type(value) is not FakeTensor or value.layout is not torch.strided:
+        raise Unlike(f"it has a {type(value).__name__}")
+    return (
+        tuple(n if type(n) is int else str(n) for n in (*value.shape, "", *value.stride())),
+        value.dtype,
+        value.device,
+    )
+
+
+# symbols ------------------------------------------------------------------------------------------------------
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def symbols_among(examples: Sequence[Any]) -> Symbols | None:
+    return next((s for e in examples if isinstance(e, _SYMBOLIC) and (s := symbols_of(e)) is not None), None)
+
+
+def _state(symbols: Symbols) -> str:
+    """All that is known and assumed."""
+    return repr({name: value for name, value in vars(symbols).items() if name != "place"})
+
+
+class _Assumptions:
+    """What a compile assumes of symbols, to be assumed again of other ones of which the same was known."""
+
+    def __init__(self, symbols: Symbols | None) -> None:
+        self.symbols = symbols
+        self.relations: list[Relation] = []
+        if symbols is not None:
+            self.before = copy.copy(symbols)
+            vars(self.before).update({name: copy.copy(value) for name, value in vars(symbols).items()})
+
+    def found(self) -> bool:
+        """Notes what was assumed since; whether that is all that is known now."""
+        if self.symbols is None:
+            return True
+        self.relations = self.symbols.relations[len(self.before.relations) :]
+        self.repeat(self.before)
+        known, self.symbols = _state(self.before) == _state(self.symbols), None
+        del self.before
+        return known
+
+    def repeat(self, symbols: Symbols | None) -> None:
+        for relation in self.relations:
+            assert symbols is not None
+            symbols.assume(relation)
+
+
+# what was built -----------------------------------------------------------------------------------------------
+class Region:
+    """A compile that may be shared."""
+
+    def __init__(self, key: Hashable, symbols: Symbols | None) -> None:
+        self.key = key
+        self.whole = True  # all its graphs were compiled, up to now
+        self.run: Callable[[], Callable[..., Any] | None] = lambda: None
+        self.assumptions = _Assumptions(symbols)
+
+    def keep(self, run: Callable[..., Any]) -> None:
+        """Found by graphs that are alike as long as somebody holds `run`."""
+        if self.whole and self.assumptions.found() and not isinstance(run, types.MethodType):
+            self.run = weakref.ref(run, self.forget)
+            _regions[self.key] = self
+
+    def forget(self, _: object = None) -> None:
+        if _regions.get(self.key) is self:
+            del _regions[self.key]
+
+
+class Watched:
+    """`compile`, whose failures are not shared: the next graph that is alike is tried again."""
+
+    def __init__(self, compile: Compiler, region: Region) -> None:
+        self.compile, self.region = compile, region
+
+    def __call__(self, *args: Any) -> Callable[..., Any]:
+        made = self.compile(*args)
+        if not isinstance(made, _native.Plan):
+            self.region.whole = False
+            self.region.forget()
+        return made
+
+
+_regions: dict[Hashable, Region] = {}
+
+
+def shared(
+    gm: fx.GraphModule, examples: Sequence[Any], compile: Compiler, build: Build, *more: Hashable
+) -> Callable[..., Sequence[Any]]:
+    """What `build(compile)` makes of the graph, or made of one that is alike; `more` belongs to the key."""
+    if not config.share_regions:
+        return build(compile)
+    try:
+        key = (key_of(gm, examples), *more)
+    except Unlike as reason:
+        log.debug("a graph is compiled for itself: %s", reason)
+        return build(compile)
+    symbols, found = symbols_among(examples), _regions.get(key)
+    run = None if found is None else found.run()
+    if found is not None and run is not None:
+        found.assumptions.repeat(symbols)
+        STATISTICS["shared"] += 1
+        log.info("a graph of %d nodes is like one that is compiled", len(gm.graph.nodes))
+        return run
+    region = Region(key, symbols)
+    run = build(Watched(compile, region))
+    STATISTICS["built"] += 1
+    region.keep(run)
+    return run
