@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.looks import Looks
 from pycompiler.capture.values.base import Cell, Place, Value, next_age
 from pycompiler.capture.values.containers import Dict, List
 from pycompiler.capture.values.objects import Object
@@ -24,6 +25,7 @@ class Effects:
         self.cells: dict[int, Cell] = {}
         self.tracebacks: dict[int, Value] = {}  # existing exceptions that were raised again
         self.calls: list[tuple[Value, list[Value]]] = []  # calls that wait until the graph has run (skip.DEFERRED)
+        self.looks = Looks()
         self.since: int | None = None  # what was made before may not change now: the age of the innermost pure tracer
 
     def __bool__(self) -> bool:
@@ -63,6 +65,7 @@ class Effects:
     def mutate(self, container: Value) -> None:
         """A container is about to change; only existing ones need a replay."""
         self.allow(container, container.describe())
+        self.looks.change(("contents", id(container)))
         if isinstance(container, Dict):
             container.changed = True
         if container.source is not None and id(container) not in self.containers:
@@ -72,6 +75,7 @@ class Effects:
 
     def set_attr(self, obj: Any, name: str, value: Value) -> None:
         self.allow(obj, f"{obj.describe()}.{name}")
+        self.looks.change(("attribute", id(obj), name), ("attributes", id(obj)))
         obj.overlay[name] = value
         if obj.exists:
             self.attributes.pop((id(obj), name), None)
@@ -79,6 +83,7 @@ class Effects:
 
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         self.allow(None, f"global {name}")
+        self.looks.change(("global", id(namespace), name))
         self.globals.pop((id(namespace), name), None)
         self.globals[(id(namespace), name)] = (namespace, name, value)
 
@@ -88,6 +93,7 @@ class Effects:
 
     def set_cell(self, cell: Cell, value: Value | None) -> None:
         self.allow(cell, cell.describe())
+        self.looks.change(("cell", id(cell)))
         cell.contents = value
         cell.changed = True
         if cell.source is not None:

@@ -201,6 +201,9 @@ class GraphBuilder:
             self.fake_mode.asks = False
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
+        if mutates:
+            written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
+            self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
         cut = bool(self.levels) and _name(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")

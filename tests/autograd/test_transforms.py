@@ -275,3 +275,87 @@ def test_vmap_in_inference_mode(backend: str) -> None:
     compiled = pycompiler.compile(lambda x: vmap(lambda y: y * 2)(x) + 1, backend=backend)
     with torch.inference_mode():
         assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0))
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.w = torch.full((3,), 2.0)
+
+
+def _rebound_attribute(x: Any, o: Any) -> Any:
+    y = checkpoint(lambda x: (x * o.w).sin(), x, use_reentrant=False)
+    o.w = o.w * 2
+    return y
+
+
+def _rebound_cell(x: Any, o: Any) -> Any:
+    w = o.w
+    y = checkpoint(lambda x: (x * w).sin(), x, use_reentrant=False)
+    w = o.w * 3
+    return y
+
+
+def _changed_list(x: Any, o: Any) -> Any:
+    held = [[2.0]]
+    y = checkpoint(lambda x: torch.tensor(held).sum() * x.sin(), x, use_reentrant=False)
+    held[0][0] = 5.0
+    return y
+
+
+def _changed_namespace(x: Any, o: Any) -> Any:
+    y = checkpoint(lambda x: (x * vars(o)["w"]).sin(), x, use_reentrant=False)
+    o.w = o.w * 2
+    return y
+
+
+def _written_tensor(x: Any, o: Any) -> Any:
+    w = o.w * 1
+    y = checkpoint(lambda x: (x * w).sin(), x, use_reentrant=False)
+    w[1:].mul_(3)
+    return y
+
+
+def _other_state(x: Any, o: Any) -> Any:
+    seen: list[Any] = []
+    for _ in range(2):
+        x = checkpoint(lambda x: (x * o.w).sin(), x, use_reentrant=False)
+        seen.append(x)
+        o.other = len(seen)
+    return seen[0] + x
+
+
+LOOKS = {
+    _rebound_attribute: 1, _rebound_cell: 1, _changed_list: 1, _changed_namespace: 1, _written_tensor: 1, _other_state: 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", LOOKS)
+def test_the_backward_of_a_checkpoint_looks_again(program: Any, backend: str) -> None:
+    """Eager runs the body once more, and sees what the frame has changed by then."""
+    gradients = []
+    for fn in (program, pycompiler.compile(program, backend=backend)):
+        x, o = torch.ones(3, requires_grad=True), Holder()
+        fn(x, o).sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+    report = pycompiler.explain(program)(torch.ones(3, requires_grad=True), Holder())
+    assert bool(report.graph_break_count) == bool(LOOKS[program])
+
+
+REFUSED: dict[str, Callable[..., Any]] = {
+    "in_dims as a list": lambda x: vmap(torch.sin, in_dims=[0])(x),  # type: ignore[arg-type]
+    "nothing to map": lambda x: vmap(torch.sin, in_dims=None)(x),  # type: ignore[arg-type]
+    "determinism_check": lambda x: checkpoint(torch.sin, x, use_reentrant=False, determinism_check="bogus"),
+    "branch on None": lambda x: torch.cond(None, torch.sin, torch.cos, (x,)),  # type: ignore[arg-type]
+    "branch on a text": lambda x: torch.cond("a", torch.sin, torch.cos, (x,)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses(name: str) -> None:
+    with pytest.raises((ValueError, RuntimeError)) as expected:
+        REFUSED[name](torch.ones(3))
+    with pytest.raises(expected.type) as found:
+        pycompiler.compile(REFUSED[name], backend="eager")(torch.ones(3))
+    assert str(found.value) == str(expected.value)

@@ -172,9 +172,11 @@ def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             return tracer.argument(_slice(cx, tensor, dims[-1]))
 
         dims_of = _items(cx, in_dims) if isinstance(in_dims, Sequence) else [in_dims] * len(given)
-        if len(dims_of) != len(given):
+        if len(dims_of) != len(given) or issubclass(in_dims.python_type(), list):
             raise Break("inner-graph", "in_dims that do not fit the arguments")
         slices = [_zipped(cx, v, d, sliced) for v, d in zip(given, dims_of, strict=True)]
+        if not leaves:
+            raise Break("inner-graph", "vmap over no tensor")
         result = cx.call(fn, slices, kwargs)
         outs: list[Tensor] = []
         places: list[int | None] = []
@@ -278,12 +280,14 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("inner-graph", "a checkpoint that says not use_reentrant=False, or under a transform")
     keeps = options.get("preserve_rng_state", Const(True)).const()
     drawn = cx.fake_mode.once
-    with tracers.inner(cx, pure=True, packs=True) as tracer:
+    looks, step, given = cx.effects.looks, cx.frames[0].begin, [*args[1:], *kwargs.values()]
+    with tracers.inner(cx, pure=True, packs=True) as tracer, looks.of_body(step, [args[0], *given]):
         result = cx.call(args[0], args[1:], kwargs)
         outs = _own(tracer, tracers.tensors(cx, result, _one))
         if not keeps and cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a checkpoint that draws others in the backward")
         body, lifted = tracer.close(outs)
+    looks.memory((t.fake for t in lifted if t not in given), step)
     cx.graph.place_inner(transforms.checkpoint, [body], [keeps, *lifted], outs)
     return result
 
@@ -292,7 +296,7 @@ CHECKPOINT: dict[str, Callable[[Any], bool]] = {
     "use_reentrant": lambda v: v is False,
     "preserve_rng_state": lambda v: isinstance(v, bool),
     "context_fn": lambda v: v is torch.utils.checkpoint.noop_context_fn,
-    "determinism_check": lambda v: isinstance(v, str),
+    "determinism_check": lambda v: v in torch.utils.checkpoint._allowed_determinism_checks_to_fns,
     "debug": lambda v: v is False,
     "early_stop": lambda v: isinstance(v, bool),
     "respect_saved_tensors_hooks": lambda v: v is None,
@@ -312,6 +316,8 @@ def cond(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if torch.is_inference_mode_enabled():
         raise Break("inner-graph", "torch.cond in inference mode")
     if pred.is_const():
+        if not issubclass(pred.python_type(), (bool, int, float)):
+            raise Break("inner-graph", f"torch.cond of {pred.describe()}")
         return cx.call(yes if cx.truth(pred) else no, given, {})
     if not isinstance(pred, Tensor) or pred.fake.numel() != 1:
         raise Break("inner-graph", f"torch.cond of {pred.describe()}")

@@ -93,6 +93,7 @@ def filled(frame: Any, name: str) -> Any:
             frame.cx.throw(NameError, f"cannot access free variable {plain!r} {where} in enclosing scope")
         frame.cx.throw(UnboundLocalError, f"cannot access local variable {plain!r} {where}")
     cell.contents = frame.cx.realize(cell.contents)  # the guard that there are contents
+    frame.cx.effects.looks.at(("cell", id(cell)), cell.contents)
     return cell
 
 
@@ -112,6 +113,12 @@ def delete_deref(frame: Any, ins: Any) -> None:
 
 
 def get_global(frame: Any, name: str) -> Value:
+    found = _global(frame, name)
+    frame.cx.effects.looks.at(("global", id(frame.globals), name), found)
+    return found
+
+
+def _global(frame: Any, name: str) -> Value:
     cx, namespace = frame.cx, frame.globals
     changed: Value | None = cx.effects.get_global(namespace, name)
     if changed is not None:

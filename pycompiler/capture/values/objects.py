@@ -106,6 +106,11 @@ class Object(Value):
 
     def plain_getattr(self, cx: Capture, name: str) -> Value | None:
         """object.__getattribute__ without the __getattr__ fallback; None when there is no such attribute."""
+        found = self._plain_getattr(cx, name)
+        cx.effects.looks.at(("attribute", id(self), name), found)
+        return found
+
+    def _plain_getattr(self, cx: Capture, name: str) -> Value | None:
         if name == "__class__":
             return cx.make(self.cls)
         raw = mro_lookup(self.cls, name)
@@ -130,6 +135,7 @@ class Object(Value):
 
     def instance_dict_value(self, cx: Capture) -> Value:
         """vars(self): a live view of the attributes."""
+        cx.effects.looks.at(("attributes", id(self)), None)
         if self.namespace is None:
             base = None
             if self.exists:
