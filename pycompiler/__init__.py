@@ -17,6 +17,7 @@ from pycompiler.api import (
     wait_for_compiles,
 )
 from pycompiler.backends import get_default_backend, list_backends, register_backend, set_default_backend
+from pycompiler.debug import switch as _switch  # noqa: F401  (hears of knobs)
 from pycompiler.debug.explain import explain
 from pycompiler.ir.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 from pycompiler.ir.watch import compile_times

@@ -53,7 +53,7 @@ class Knob:
     @property
     def variables(self) -> tuple[str, ...]:
         """Environment variables that set this knob, the strongest first."""
-        return tuple(ENV_PREFIX + n.upper() for n in (self.name, *self.aliases)) + self.env
+        return tuple(ENV_PREFIX + n.upper().replace(".", "_") for n in (self.name, *self.aliases)) + self.env
 
     def check(self, value: Any) -> Any:
         """`value` if this knob takes it (an int becomes a float where only float is taken), else ConfigError."""
@@ -304,9 +304,7 @@ KNOBS: tuple[Knob, ...] = (
         kept=(),
     ),
     Knob("verify_correctness", (_B,), False, "compare each compiled graph with eager at its first call", kept=(False,)),
-    Knob(
-        "debug", (_B,), False, "write the debug directory of every compile", env=("TORCH_COMPILE_DEBUG",), kept=(False,)
-    ),
+    Knob("debug", (_B,), False, "log what the compiler of graphs does, and the code that it generates"),
     Knob(
         "verify_ir", (_B,), False, "check what each stage of the compiler hands on (loops, schedule, plan) by its rules"
     ),
@@ -315,9 +313,26 @@ KNOBS: tuple[Knob, ...] = (
         (_S,),
         _default_debug_dir(),
         "where debug directories go",
-        env=("TORCH_COMPILE_DEBUG_DIR",),
-        kept=(),
+        env=("PYCOMPILER_DEBUG_DIR", "TORCH_COMPILE_DEBUG_DIR"),
+        aliases=("base_dir",),
     ),
+    # the debug directory
+    Knob(
+        "trace.enabled",
+        (_B,),
+        False,
+        "write the debug directory of every compile",
+        env=("PYCOMPILER_COMPILE_DEBUG", "TORCH_COMPILE_DEBUG"),
+    ),
+    Knob("trace.debug_log", (_B,), True, "debug.log: all that is logged while a graph is compiled, and its phases"),
+    Knob("trace.info_log", (_B,), False, "info.log: the same without what only developers read"),
+    Knob("trace.fx_graph", (_B,), True, "fx_graph_readable.py and fx_graph_runnable.py: the graph to be compiled"),
+    Knob("trace.fx_graph_transformed", (_B,), True, "fx_graph_transformed.py: the same with what became of each node"),
+    Knob("trace.ir_pre_fusion", (_B,), True, "ir_pre_fusion.txt: the loops of each operator"),
+    Knob("trace.ir_post_fusion", (_B,), True, "ir_post_fusion.txt: the kernels, in order"),
+    Knob("trace.output_code", (_B,), True, "output_code.py: kernels and plan as a program"),
+    Knob("trace.graph_diagram", (_B,), False, "graph_diagram.svg: kernels and the buffers between them"),
+    Knob("trace.compile_profile", (_B,), False, "compile.prof: a profile of the compile, for pstats"),
     Knob(
         "report_guard_failures",
         (_B,),
@@ -378,11 +393,33 @@ verify_ir: bool
 verify_correctness: bool
 debug: bool
 debug_dir_root: str
+base_dir: str
 report_guard_failures: bool
 share_regions: bool
 background_compile: bool
 background_workers: int
 progress: bool
+
+
+class Group:
+    """The knobs `<prefix>.<name>` as attributes."""
+
+    def __init__(self, prefix: str) -> None:
+        object.__setattr__(self, "_prefix", prefix)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return get_knob(f"{self._prefix}.{name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        set_knob(f"{self._prefix}.{name}", value)
+
+    def __dir__(self) -> list[str]:
+        return sorted(n.partition(".")[2] for n in BY_NAME if n.startswith(f"{self._prefix}."))
+
+
+trace = Group("trace")
 
 
 def _index(knobs: tuple[Knob, ...]) -> dict[str, Knob]:

@@ -16,6 +16,7 @@ from torch import fx
 from pycompiler import _native, config, lowering, scheduling
 from pycompiler.codegen import cpp
 from pycompiler.errors import CompileError
+from pycompiler.ir import watch
 from pycompiler.ir.interrupts import allowed, check
 from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
 from pycompiler.ir.loops import Program
@@ -31,7 +32,7 @@ from pycompiler.runtime import build, triton_build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.toolchain import NoCompiler
 
-log = stage("dynamo")
+log = stage("native")
 log_aot = artifact("aot_graphs")
 log_output = artifact("output_code")
 
@@ -61,6 +62,7 @@ def compile_aten(
         # The program's default device is in the graph already; the compiler's own numbers are to be numbers.
         with torch._C.DisableTorchFunction():
             program, plan = planned(gm, name)
+        watch.artefact("plan", (plan, program.inputs))
         if log_output.enabled:
             from pycompiler.runtime.output_code import output_code  # brings cffi, which only a reader needs
 
@@ -107,11 +109,13 @@ def planned(gm: fx.GraphModule, name: str) -> tuple[Program, Plan]:
 def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]) -> Schedule:
     with phase("lowering"):
         program = lowering.lower(gm, name=name, external=external)
+    watch.artefact("program", program)
     if config.verify_ir:
         verify(program)
     check()
     with phase("scheduling"):
         schedule = scheduling.schedule(program, alone)
+    watch.artefact("schedule", schedule)
     if config.verify_ir:
         from pycompiler.scheduling.rules import check_schedule
 

@@ -14,6 +14,7 @@ import difflib
 import logging
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -151,12 +152,12 @@ def set_logs(setting: str = "", /, **levels: bool | int) -> None:
     # `all` first, so that a stage named beside it has its own level.
     for sign, name in sorted(named.values(), key=lambda pair: pair[1] != "all"):
         if name in STAGES:
-            stage(name).setLevel(_LEVELS[sign])
+            set_level(STAGES[name], _LEVELS[sign])
         else:
             artifact(name).enabled = sign != "-"
     for name, value in levels.items():
         if name in STAGES:
-            stage(name).setLevel(value)
+            set_level(STAGES[name], value)
         else:
             artifact(name).enabled = bool(value)
     silent = sorted(name for name in UNWRITTEN if _artifacts[name].enabled)
@@ -164,13 +165,71 @@ def set_logs(setting: str = "", /, **levels: bool | int) -> None:
         logging.getLogger(ROOT).warning("nothing writes these logs yet: %s", ", ".join(silent))
 
 
+def set_level(logger: str, level: int) -> None:
+    """The level from which a logger's records are shown."""
+    with _levels:
+        if _shown:
+            _shown[logger] = level
+            _lower()
+        else:
+            logging.getLogger(logger).setLevel(level)
+
+
 def reset_logs() -> None:
     """Every stage back to WARNING (through the root logger), every artefact to its default."""
     for logger in set(STAGES.values()):
-        logging.getLogger(logger).setLevel(logging.NOTSET)
-    logging.getLogger(ROOT).setLevel(logging.WARNING)
+        set_level(logger, logging.NOTSET)
+    set_level(ROOT, logging.WARNING)
     for name, log in _artifacts.items():
         log.enabled = name in ON_BY_DEFAULT
+
+
+FORMATTER = logging.Formatter("%(levelname).1s %(asctime)s %(name)s] %(message)s", "%H:%M:%S")
+_listening: dict[logging.Handler, tuple[str, int]] = {}  # handlers of `listen`: logger, level
+_levels = threading.RLock()  # of all levels
+_shown: dict[str, int] = {}  # while there are any: the levels that the loggers had, which stderr still has
+
+
+def listen(handler: logging.Handler, name: str, level: int) -> None:
+    """Gives `handler` all records from `level` on of stage `name` and below; what stderr shows stays as it is."""
+    handler.setLevel(level)
+    with _levels:
+        _listening[handler] = STAGES[name], level
+        logging.getLogger(STAGES[name]).addHandler(handler)
+        _lower()
+
+
+def listen_no_more(handler: logging.Handler) -> None:
+    with _levels:
+        logger, _ = _listening.pop(handler)
+        logging.getLogger(logger).removeHandler(handler)
+        _lower()
+
+
+def _lower() -> None:
+    """Sets the levels of the loggers to the least that stderr or a listener wants."""
+    for name, level in _shown.items():
+        logging.getLogger(name).setLevel(level)
+    _shown.clear()
+    if not _listening:
+        return
+    for name in sorted({*STAGES.values()}):
+        _shown[name] = logging.getLogger(name).level
+    for name, level in list(_shown.items()):
+        wanted = [at for below, at in _listening.values() if name == below or name.startswith(f"{below}.")]
+        here = level or logging.getLogger(name).getEffectiveLevel()
+        if wanted and min(wanted) < here:
+            logging.getLogger(name).setLevel(min(wanted))
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Whether a record would have come here without listeners."""
+    if not _shown or hasattr(record, "artifact"):
+        return True
+    name = record.name
+    while not (level := _shown.get(name, 0)) and name:
+        name = name.rpartition(".")[0]
+    return record.levelno >= level
 
 
 class _Handler(logging.StreamHandler[Any]):
@@ -178,7 +237,8 @@ class _Handler(logging.StreamHandler[Any]):
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
-        self.setFormatter(logging.Formatter("%(levelname).1s %(asctime)s %(name)s] %(message)s", "%H:%M:%S"))
+        self.setFormatter(FORMATTER)
+        self.addFilter(_is_shown)
 
     @property
     def stream(self) -> Any:

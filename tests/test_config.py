@@ -19,8 +19,23 @@ def restore() -> typing.Iterator[None]:
 def test_annotations_match_the_table() -> None:
     hints = {k: v for k, v in typing.get_type_hints(config).items() if not k.startswith("_")}
     declared = {n: frozenset(typing.get_args(t) or (t,)) for n, t in hints.items() if n in config.BY_NAME}
-    table = {n: frozenset(row.types) for n, row in config.BY_NAME.items()}
+    table = {n: frozenset(row.types) for n, row in config.BY_NAME.items() if "." not in n}
     assert declared == table
+
+
+def test_groups_are_knobs_with_a_dot() -> None:
+    assert config.trace.enabled is False
+    assert "enabled" in dir(config.trace)
+    with config.patch({"trace.enabled": True}):
+        assert config.trace.enabled is True
+        config.trace.enabled = False
+        assert config.get_knob("trace.enabled") is False
+    for wrong in (lambda: config.trace.nothing, lambda: setattr(config.trace, "enabled", 1)):
+        with pytest.raises(ConfigError):
+            wrong()
+    assert config.load_environment({"TORCH_COMPILE_DEBUG": "1"}) == {"trace.enabled": True}
+    assert config.load_environment({"PYCOMPILER_TRACE_OUTPUT_CODE": "0"}) == {"trace.output_code": False}
+    assert not list(config.unknown_variables({"PYCOMPILER_TRACE_ENABLED": "1", "PYCOMPILER_DEBUG_DIR": "/tmp"}))
 
 
 @pytest.mark.parametrize("row", config.KNOBS, ids=lambda row: row.name)
@@ -96,7 +111,7 @@ def test_environment_ours_before_older_and_aliases() -> None:
     assert load({"TORCHDYNAMO_VERBOSE": "1", "PYCOMPILER_VERBOSE": "off"}) == {"verbose": False}
     assert load({"TORCHDYNAMO_REPRO_AFTER": "dynamo", "TORCH_COMPILE_DEBUG": "1"}) == {
         "repro_after": "dynamo",
-        "debug": True,
+        "trace.enabled": True,
     }
     assert load({"PYCOMPILER_CXX": "none", "PYCOMPILER_ACTIVATION_MEMORY_BUDGET": "0.5"}) == {
         "cxx": None,

@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wrapping": BASE | {"pipeline"},
     "api": BASE | {"artefacts", "wrapping", "pipeline", "background", "backends", "distributed"},
     "exc": {"errors"},
-    "debug": BASE | {"pipeline", "backends", "api", "wrapping", "capture"},  # shows what capture records
+    "debug": BASE
+    | {"pipeline", "graphs", "backends", "api", "wrapping", "capture", "runtime"},  # shows what capture records
     "utils": {"ir", "debug"},  # names under which the documents look for them
     "__init__": BASE | {"api", "backends", "debug", "distributed", "exc"},
 }

@@ -28,7 +28,7 @@ from pycompiler.autograd.replay import Replay
 from pycompiler.autograd.trace import trace_joint
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.texts import forward_of
-from pycompiler.ir.watch import phase
+from pycompiler.ir.watch import artefact, phase
 from pycompiler.logs import artifact
 
 _log_joint = artifact("aot_joint_graph")
@@ -76,6 +76,7 @@ def compile_joint(
         )
     with phase("joint"):
         joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls)
+    artefact("joint", joint.graph)
     if _log_joint.enabled:
         _log_joint(f"{name}\n{joint.graph}")
     ambient_autocast = torch._C._is_any_autocast_enabled()

@@ -29,8 +29,6 @@ UNREAD = {
     "max_autotune": Option((bool,), (False,)),
     "shape_padding": Option((bool,), (False,)),
     "triton.cudagraphs": Option((bool,), (False,)),
-    "trace.enabled": Option((bool,), (False,)),
-    "trace.graph_diagram": Option((bool,), (False,)),
     "size_asserts": Option((bool,), (False,)),
     "coordinate_descent_tuning": Option((bool,), (False,)),
 }
@@ -41,6 +39,7 @@ KNOBS = (
     "activation_memory_budget",
     "deterministic",
     "emulate_precision_casts",
+    *(row.name for row in config.KNOBS if row.name.startswith("trace.")),
 )
 OPTIONS = ("guard_filter_fn", *UNREAD, *KNOBS)
 

@@ -1,13 +1,14 @@
 """What a compile lets be seen: named phases, and what each of them made.  Who looks is not known here.
 
-In: `with phase("lowering"):` around each phase; `with graph("backward"):` around the compile of an ATen graph, and
-`artefact(name, render)` for what it made.  Out: `compile_times()`, and calls of the `observers`.  Without observers a
-phase costs a microsecond, and nothing is rendered.
+In: `with phase("lowering"):` around each phase; `with model(number):` around what is compiled of a captured graph, in it
+`with graph("backward"):` around each ATen graph, and `artefact(name, value)` for what is made.  Out: `compile_times()`,
+and calls of the `observers`.  Nothing is rendered here, and where nobody looks a phase costs a microsecond.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,14 +29,28 @@ class Observer:
     def end(self, phase: str, seconds: float) -> None:
         """The phase that began last in this thread is over, also by an exception."""
 
-    def graph(self, kind: str) -> contextlib.AbstractContextManager[Any]:
-        """The compile of an ATen graph ("forward", "backward", "inference"): entered before, left after it."""
+    def model(self, number: int) -> contextlib.AbstractContextManager[Any]:
+        """The compile of captured graph `number`, and later that of its backward: entered before, left after it."""
         return contextlib.nullcontext()
 
-    def artefact(self, name: str, render: Callable[[], str]) -> None:
-        """Something that a phase made; `render()` is its text.  One of a graph is given inside of `graph`."""
+    def graph(self, kind: str) -> contextlib.AbstractContextManager[Any]:
+        """The compile of an ATen graph of this thread's model: see `KINDS`."""
+        return contextlib.nullcontext()
+
+    def artefact(self, name: str, value: Any) -> None:
+        """Something that was made: see `ARTEFACTS`."""
 
 
+KINDS = ("forward", "backward", "inference")
+# What is offered, inside of a model (`joint`) or of a graph (the others).
+ARTEFACTS: dict[str, str] = {
+    "joint": "fx.Graph: forward and backward in one",
+    "fx_graph": "fx.GraphModule: the functional ATen graph that is compiled",
+    "program": "ir.loops.Program, before fusion",
+    "schedule": "ir.kernel.Schedule, after fusion",
+    "plan": "(ir.plan.Plan, its inputs as buffers)",
+}
+numbers = itertools.count()  # of models
 observers: list[Observer] = []
 _times: dict[str, list[float]] = {name: [] for name in PHASES}
 
@@ -61,18 +76,27 @@ class phase:
 
 
 @contextlib.contextmanager
-def graph(kind: str) -> Iterator[None]:
-    """Around the compile of one ATen graph."""
+def _around(entered: Callable[[Observer], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for observer in list(observers):
-            stack.enter_context(observer.graph(kind))
+            stack.enter_context(entered(observer))
         yield
 
 
-def artefact(name: str, render: Callable[[], str]) -> None:
-    """Offers what a phase made to whoever looks."""
+def model(number: int) -> contextlib.AbstractContextManager[None]:
+    """Around the compile of what captured graph `number` (of `numbers`) becomes."""
+    return _around(lambda observer: observer.model(number))
+
+
+def graph(kind: str) -> contextlib.AbstractContextManager[None]:
+    """Around the compile of one ATen graph."""
+    return _around(lambda observer: observer.graph(kind))
+
+
+def artefact(name: str, value: Any) -> None:
+    """Offers what was made to whoever looks."""
     for observer in list(observers):
-        observer.artefact(name, render)
+        observer.artefact(name, value)
 
 
 def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[list[str], list[str]]:

@@ -101,9 +101,9 @@ class FrameCompiler:
         if skip.has_other_builtins(function):
             raise SkipFrame(f"a function {skip.OTHER_BUILTINS}")
         start = time.perf_counter()
-        step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
         with compiling(place_of(code)), phase("compile"), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
              modes_as_before():  # fmt: skip
+            step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
             policy = self.family.sizes_of(code)
             graph: Callable[..., Any] | None = None
             while True:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import fx
 
 from pycompiler import _native, autograd, backends, background, config, regions
 from pycompiler.graphs import STATISTICS, compile_aten
+from pycompiler.ir import watch
 from pycompiler.ir.texts import drop_text_with, forward_of
 from pycompiler.ir.watch import phase
 from pycompiler.logs import stage
-from pycompiler.pipeline.surroundings import RESTING_COLLECTOR
+from pycompiler.pipeline.surroundings import RESTING_COLLECTOR, own_knobs
 from pycompiler.progress import compiling, current_name
 
-log = stage("dynamo")
+log = stage("aot")
+
+Compiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
@@ -35,24 +39,35 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any)
     return joint(gm, example_inputs, as_it_is)
 
 
-def joint(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -> Callable[..., Sequence[Any]]:
-    partition = "min_cut" if config.partition == "min_cut" else "default"
-    forward = current_name()
+def joint(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Sequence[Any]]:
+    """`gm` with its gradients, through `compiler` for each of its ATen graphs."""
+    number = next(watch.numbers)
 
-    def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:  # at the first backward, not here
-        with compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR:
+    def seen(kind: str, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        with watch.graph(kind):
+            watch.artefact("fx_graph", module)
             return compiler(module, inputs)
 
+    partition = "min_cut" if config.partition == "min_cut" else "default"
+    forward, knobs = current_name(), own_knobs.now()
+
+    def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:  # at the first backward, not here
+        with compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR, \
+             own_knobs(knobs), watch.model(number):  # fmt: skip
+            return seen("backward", module, inputs)
+
     try:
-        return autograd.compile_joint(
-            gm,
-            example_inputs,
-            fw_compiler=compiler,
-            bw_compiler=compile_backward,
-            partition=partition,
-            activation_memory_budget=config.activation_memory_budget,
-            ahead=background.inside(),
-        )
+        with watch.model(number):
+            return autograd.compile_joint(
+                gm,
+                example_inputs,
+                fw_compiler=partial(seen, "forward"),
+                bw_compiler=compile_backward,
+                inference_compiler=partial(seen, "inference"),
+                partition=partition,
+                activation_memory_budget=config.activation_memory_budget,
+                ahead=background.inside(),
+            )
     except autograd.AutogradUnsupported as e:
         log.warning("a graph runs eagerly: %s", e)
         STATISTICS["aten_fallbacks"] += 1

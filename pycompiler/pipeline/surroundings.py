@@ -152,6 +152,10 @@ class OwnKnobs:
             finally:
                 self.before = outer
 
+    def now(self) -> dict[str, Any]:
+        """The knobs of the compile that this thread is in."""
+        return {name: getattr(config, name) for name in self.before} if self.before and self.lock._is_owned() else {}  # type: ignore[attr-defined]
+
     def after_fork(self) -> None:
         """The compile of another thread has ended with it."""
         if not self.lock._is_owned():  # type: ignore[attr-defined]

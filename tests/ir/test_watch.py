@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 
@@ -59,9 +63,39 @@ def test_a_phase_that_fails_is_over(seen: Seen) -> None:
     assert set(compile_times("csv")[0]) == {"capture", "guards"}
 
 
-def test_artefacts_are_rendered_for_those_who_look_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def render() -> str:
-        raise AssertionError("rendered for nobody")
+def test_artefacts_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, str, str]] = []
 
-    with watch.graph("forward"):
-        watch.artefact("fx_graph", render)
+    class Looks(watch.Observer):
+        where = (-1, "")
+
+        @contextlib.contextmanager
+        def model(self, number: int) -> Iterator[None]:
+            before, self.where = self.where, (number, "")
+            yield
+            self.where = before
+
+        @contextlib.contextmanager
+        def graph(self, kind: str) -> Iterator[None]:
+            before, self.where = self.where, (self.where[0], kind)
+            yield
+            self.where = before
+
+        def artefact(self, name: str, value: Any) -> None:
+            assert name in watch.ARTEFACTS
+            assert value is not None
+            seen.append((*self.where, name))
+
+    monkeypatch.setattr(watch, "observers", [*watch.observers, Looks()])
+    compiled = pycompiler.compile(lambda x: (x * 2).sin().sum())
+    loss = compiled(torch.ones(3, requires_grad=True))
+    compiled(torch.ones(3))
+    loss.backward()
+    made = ["fx_graph", "program", "schedule", "plan"]
+    (first, *_), (second, *_) = seen[0], seen[5]
+    assert seen == [
+        (first, "", "joint"), *((first, "forward", name) for name in made),
+        (second, "", "joint"), *((second, "inference", name) for name in made),
+        *((first, "backward", name) for name in made),
+    ]  # fmt: skip
+    assert first != second

@@ -1,0 +1,198 @@
+"""The debug directory: files about every compile, under `config.debug_dir_root`.
+
+In: `config.trace.enabled` (TORCH_COMPILE_DEBUG=1).  Out, with the documents' names:
+
+    run_2026_03_01_08_20_52_143510-pid_180167/
+        torchdynamo/debug.log                    capture of frames
+        torchinductor/aot_model___0_debug.log    autograd: the joint graph of model 0
+        torchinductor/model__0_forward_1.0/      one ATen graph of it: the files of `FILES`, each by its switch
+
+A file that cannot be written is said once in the log; the compile goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import cProfile
+import datetime
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pycompiler import config, logs
+from pycompiler.debug import render
+from pycompiler.ir import watch
+
+DYNAMO, INDUCTOR = "torchdynamo", "torchinductor"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a graph's folder: knob that switches it, artefact that it is made of, how."""
+
+    switch: str
+    artefact: str
+    text: Callable[[dict[str, Any]], str]  # of the artefacts of the graph so far
+
+
+FILES: dict[str, File] = {
+    "fx_graph_readable.py": File("fx_graph", "fx_graph", lambda a: render.readable(a["fx_graph"])),
+    "fx_graph_runnable.py": File("fx_graph", "fx_graph", lambda a: render.runnable(a["fx_graph"])),
+    "fx_graph_transformed.py": File("fx_graph_transformed", "schedule", render.transformed),
+    "ir_pre_fusion.txt": File("ir_pre_fusion", "program", lambda a: render.program(a["program"])),
+    "ir_post_fusion.txt": File("ir_post_fusion", "schedule", lambda a: render.schedule(a["schedule"])),
+    "output_code.py": File("output_code", "plan", lambda a: render.output(*a["plan"])),
+    "graph_diagram.svg": File("graph_diagram", "schedule", lambda a: render.diagram(a["schedule"])),
+}
+LOGS = {"debug.log": ("debug_log", logging.DEBUG), "info.log": ("info_log", logging.INFO)}
+
+
+@dataclass
+class Graph:
+    """A graph that is being compiled."""
+
+    folder: Path
+    made: dict[str, Any] = field(default_factory=dict)
+
+
+class _State(threading.local):
+    """What a thread compiles: model, and graphs, the innermost last."""
+
+    def __init__(self) -> None:
+        self.models: list[int] = []
+        self.graphs: list[Graph] = []
+
+
+class OfThread(logging.FileHandler):
+    """A log file that takes the records of the thread that made it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, delay=True)
+        self.setFormatter(logs.FORMATTER)
+        self.thread = threading.get_ident()
+
+    def filter(self, record: logging.LogRecord) -> Any:
+        return record.thread == self.thread and super().filter(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk does not print tracebacks."""
+
+
+class Directory(watch.Observer):
+    """Writes the run's folder; made at the first compile that is seen."""
+
+    def __init__(self) -> None:
+        self.state = _State()
+        self.counts: dict[int, itertools.count[int]] = {}
+        self.numbers: dict[int, int] = {}  # of a model in this directory, by its number in the process
+        self.dynamo: logging.Handler | None = None
+        self.root: Path | None = None
+        self.pid = os.getpid()
+
+    # the run ----------------------------------------------------------------------------------------------------
+    def open(self) -> Path:
+        """The run's folder."""
+        if self.root is None or self.pid != os.getpid():  # a fork has a folder of its own
+            self.pid = os.getpid()
+            stamp = datetime.datetime.now().strftime("%Y_%m_%d_%H_%M_%S_%f")
+            root = Path(config.debug_dir_root) / f"run_{stamp}-pid_{self.pid}"
+            (root / DYNAMO).mkdir(parents=True)
+            (root / INDUCTOR).mkdir()
+            self.root = root
+            logging.getLogger(logs.ROOT).info("debug directory: %s", root)
+        return self.root
+
+    def close(self) -> None:
+        if self.dynamo is not None:
+            logs.listen_no_more(self.dynamo)
+            self.dynamo.close()
+            self.dynamo = None
+
+    def begin(self, phase: str) -> None:
+        if phase == "compile" and self.dynamo is None:
+            with self.safely("torchdynamo/debug.log"):
+                made = logging.FileHandler(self.open() / DYNAMO / "debug.log")
+                made.setFormatter(logs.FORMATTER)
+                logs.listen(made, "capture", logging.DEBUG)
+                self.dynamo = made
+
+    def end(self, phase: str, seconds: float) -> None:
+        if self.state.graphs:
+            logs.stage("native").debug("%s: %.6f s", phase, seconds)
+
+    @contextlib.contextmanager
+    def safely(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            config.say_once(f"debug directory: {what} is not written: {type(error).__name__}: {error}")
+
+    # models and graphs ------------------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def model(self, number: int) -> Iterator[None]:
+        number = self.numbers.setdefault(number, len(self.numbers))
+        handler = None
+        with self.safely("the log of a model"):
+            handler = OfThread(self.open() / INDUCTOR / f"aot_model___{number}_debug.log")
+            logs.listen(handler, "autograd", logging.DEBUG)
+        self.state.models.append(number)
+        try:
+            yield
+        finally:
+            self.state.models.pop()
+            self.drop(handler)
+
+    def drop(self, handler: logging.Handler | None) -> None:
+        if handler is not None:
+            logs.listen_no_more(handler)
+            handler.close()
+
+    @contextlib.contextmanager
+    def graph(self, kind: str) -> Iterator[None]:
+        number = self.state.models[-1] if self.state.models else 0
+        count = next(self.counts.setdefault(number, itertools.count(1)))
+        handlers: list[logging.Handler] = []
+        profile: cProfile.Profile | None = None
+        folder = Path(f"model__{number}_{kind}_{count}.0")
+        with self.safely(str(folder)):
+            folder = self.open() / INDUCTOR / folder
+            folder.mkdir()
+            for name, (switch, level) in LOGS.items():
+                if config.get_knob(f"trace.{switch}"):
+                    handlers.append(OfThread(folder / name))
+                    logs.listen(handlers[-1], "all", level)
+            if config.trace.compile_profile:
+                profile = cProfile.Profile()
+                profile.enable()
+        self.state.graphs.append(Graph(folder))
+        logs.stage("native").debug("compile of %s begins", folder.name)
+        try:
+            yield
+        finally:
+            logs.stage("native").debug("compile of %s ends", folder.name)
+            self.state.graphs.pop()
+            with self.safely("compile.prof"):
+                if profile is not None:
+                    profile.disable()
+                    profile.dump_stats(folder / "compile.prof")
+            for handler in handlers:
+                self.drop(handler)
+
+    def artefact(self, name: str, value: Any) -> None:
+        if name == "joint":
+            logs.stage("autograd").debug("joint graph:\n%s", value)
+        if not self.state.graphs:
+            return
+        graph = self.state.graphs[-1]
+        graph.made[name] = value
+        if name == "fx_graph":
+            logs.stage("autograd").debug("%s:\n%s", graph.folder.name, value.graph)
+        for file, row in FILES.items():
+            if row.artefact == name and config.get_knob(f"trace.{row.switch}"):
+                with self.safely(file):
+                    (graph.folder / file).write_text(row.text(graph.made))

@@ -1,0 +1,244 @@
+"""Texts of what a compile makes: graphs that can be read and run, loops, kernels, a diagram.
+
+In: what `ir.watch` offers.  Out: text.  `runnable` prints a program: the graph as a module, inputs of the same shapes, and
+a main that compares the compiled graph with ATen's operators (`debug/repro.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler._native import __version__
+from pycompiler.ir.kernel import KernelGroup, Schedule
+from pycompiler.ir.loops import Program, Ref
+from pycompiler.ir.printer import print_node, print_program
+from pycompiler.ir.symbols import hint_of
+
+EMBED_BYTES = 1 << 20  # tensors up to this size are part of the file
+
+
+def code_of(gm: fx.GraphModule, *, verbose: bool = False) -> tuple[str, Mapping[str, Any]]:
+    """`def forward(self, ...)` of a graph, and the global names in it."""
+    made = gm.graph.python_code("self", verbose=verbose)
+    return made.src.strip("\n"), made.globals
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"    {line}" if line.strip() else "" for line in text.splitlines())
+
+
+def readable(gm: fx.GraphModule) -> str:
+    """The graph with shapes and places, as a class."""
+    return f"class GraphModule(torch.nn.Module):\n{indented(code_of(gm, verbose=True)[0])}\n"
+
+
+# a program that runs ------------------------------------------------------------------------------------------
+RUNNABLE = '''\
+"""The ATen graph as it was given to the compiler of graphs.  Written by pycompiler {version}, torch {torch}.
+
+Run it: the compiled graph and ATen's operators run on the same random inputs, and their results are compared.
+"""
+
+import base64
+import io
+
+import torch
+{imports}
+from pycompiler.debug import repro
+
+
+class Repro(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+{attributes}
+
+{forward}
+
+
+def inputs():
+    torch.manual_seed(0)
+    return [
+{inputs}
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(repro.main(Repro(), inputs()))
+'''
+
+
+def runnable(gm: fx.GraphModule) -> str:
+    """The graph as a program; symbolic sizes are those of the call that was captured."""
+    forward, names = code_of(gm)
+    return RUNNABLE.format(
+        version=__version__,
+        torch=torch.__version__,
+        imports="\n".join(filter(None, (_import(name, value) for name, value in names.items()))),
+        attributes="\n".join(f"        {line}" for line in _attributes(gm))
+        or "        # nothing is read from the module",
+        forward=indented(forward),
+        inputs="\n".join(
+            f"        {_input(n.meta.get('val'))},  # {n.name}" for n in gm.graph.find_nodes(op="placeholder")
+        ),
+    )
+
+
+_FX_NAMES = {"inf": 'inf = float("inf")', "nan": 'nan = float("nan")', "NoneType": "NoneType = type(None)",
+             "fx_pytree": "", "pytree": ""}  # fmt: skip
+
+
+def _import(name: str, value: Any) -> str:
+    """A line that makes `name` what it is in the graph's code."""
+    if name in _FX_NAMES:
+        return _FX_NAMES[name]
+    if value is torch:
+        return ""
+    if isinstance(value, type(torch)):
+        return f"import {value.__name__} as {name}"
+    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if module and own and "<" not in own and "." not in own:
+        return f"from {module} import {own}" + (f" as {name}" if own != name else "")
+    return f"{name} = repro.Unprintable({repr(value)!r})"
+
+
+def _attributes(gm: fx.GraphModule) -> list[str]:
+    """Lines that set what the graph reads from its module."""
+    lines = []
+    for target in dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "get_attr"):
+        value: Any = gm
+        for part in str(target).split("."):
+            value = getattr(value, part)
+        lines.append(f"repro.put(self, {target!r}, {_value(value)})")
+    return lines
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"repro.Unprintable({type(value).__name__!r})"
+    if value.numel() * value.itemsize > EMBED_BYTES:
+        return f"{_input(value)}  # too large for a file: random values instead"
+    file = io.BytesIO()
+    torch.save(value.detach().cpu(), file)
+    text = base64.b85encode(file.getvalue()).decode()
+    return f"torch.load(io.BytesIO(base64.b85decode({text!r}))).to({str(value.device)!r})"
+
+
+def _input(value: Any) -> str:
+    """An expression that makes an input like `value`."""
+    if isinstance(value, torch.Tensor):
+        size, stride = tuple(map(hint_of, value.shape)), tuple(map(hint_of, value.stride()))
+        return f"repro.tensor({size}, {stride}, {value.dtype}, {str(value.device)!r})"
+    number = hint_of(value)
+    return (
+        repr(number)
+        if isinstance(number, (bool, int, float, str, type(None)))
+        else f"repro.Unprintable({str(value)!r})"
+    )
+
+
+# what became of each node -------------------------------------------------------------------------------------
+def transformed(made: Mapping[str, Any]) -> str:
+    """The graph, each line with the kernel that computes it.  No pass of ours rewrites the graph: what follows is loops."""
+    gm: fx.GraphModule = made["fx_graph"]
+    where = _kernels_of(made["schedule"])
+    text, _ = code_of(gm)
+    lines = ["# No pass rewrites this graph before it becomes loops.  Behind each node: what computes it."]
+    for line in f"class GraphModule(torch.nn.Module):\n{indented(text)}".splitlines():
+        name = line.strip().partition(" =")[0]
+        lines.append(f"{line}  # {', '.join(where[name])}" if name in where and " = " in line else line)
+    return "\n".join(lines) + "\n"
+
+
+def _kernels_of(schedule: Schedule) -> dict[str, list[str]]:
+    where: dict[str, list[str]] = defaultdict(list)
+    for step in schedule.steps:
+        if isinstance(step, KernelGroup):
+            for name in dict.fromkeys(o for nest in step.nests for o in nest.origin):
+                where[name].append(f"kernel {step.name}")
+        else:
+            for name in step.origin:
+                where[name].append(f"ATen call {step.op}")
+    return where
+
+
+# loops and kernels --------------------------------------------------------------------------------------------
+def program(made: Program) -> str:
+    return print_program(made) + "\n"
+
+
+def schedule(made: Schedule) -> str:
+    """The kernels in order and what is freed when, then the loops of each."""
+    lines = [str(made), ""]
+    for group in made.kernels:
+        lines.append(f"kernel {group.name}: loops")
+        lines += [print_node(stage.loop) for stage in group.stages()]
+    return "\n".join(lines) + "\n"
+
+
+def output(plan: Any, inputs: Any) -> str:
+    from pycompiler.runtime.output_code import output_code  # brings cffi
+
+    return output_code(plan, inputs)
+
+
+# a diagram ----------------------------------------------------------------------------------------------------
+SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="monospace" font-size="12">
+<title>{title}</title>
+<style>rect {{ fill: #eef3fb; stroke: #36c; }} rect.aten {{ fill: #fbf3ee; stroke: #c63; }} path {{ fill: none; stroke: #888; }}
+text {{ fill: #111; }}</style>
+{edges}
+{boxes}
+</svg>
+"""
+WIDTH, HEIGHT, GAP, LEFT = 560, 34, 22, 140
+
+
+def diagram(made: Schedule) -> str:
+    """Kernels and ATen calls from top to bottom, as they run; a curve for each buffer that one leaves to another."""
+    writer: dict[str, int] = {}
+    boxes, edges = [], []
+    for k, step in enumerate(made.steps):
+        y = GAP + k * (HEIGHT + GAP)
+        if isinstance(step, KernelGroup):
+            name, kind, reads, writes = f"kernel {step.name}", "kernel", step.reads, step.writes
+            what = " ".join(dict.fromkeys(o for nest in step.nests for o in nest.origin))
+        else:
+            name, kind = str(step.op), "aten"
+            reads, writes = [r.buffer for r in _refs((step.args, step.kwargs))], [b.name for b in step.out if b]
+            what = " ".join(step.origin)
+        boxes.append(
+            f"<g><title>{html.escape(f'{name}: {what}')}</title>"
+            f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="4"/>'
+            f'<text x="{LEFT + 8}" y="{y + 14}">{html.escape(name)}</text>'
+            f'<text x="{LEFT + 8}" y="{y + 28}">{html.escape(what[:76])}</text></g>'
+        )
+        for buffer in dict.fromkeys(reads):
+            if (source := writer.get(buffer)) is not None:
+                top, bend = GAP + source * (HEIGHT + GAP) + HEIGHT / 2, min(20 + 12 * (k - source), LEFT - 10)
+                edges.append(
+                    f'<path d="M {LEFT} {top} C {LEFT - bend} {top} {LEFT - bend} {y + HEIGHT / 2} {LEFT} {y + HEIGHT / 2}">'
+                    f"<title>{html.escape(buffer)}</title></path>"
+                )
+        writer.update(dict.fromkeys(writes, k))
+    height = GAP + len(made.steps) * (HEIGHT + GAP)
+    return SVG.format(width=LEFT + WIDTH + GAP, height=height, title=html.escape(made.program.name),
+                      edges="\n".join(edges), boxes="\n".join(boxes))  # fmt: skip
+
+
+def _refs(value: Any) -> list[Any]:
+    if isinstance(value, Ref):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [r for v in value for r in _refs(v)]
+    if isinstance(value, dict):
+        return [r for v in value.values() for r in _refs(v)]
+    return []

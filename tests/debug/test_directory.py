@@ -1,0 +1,185 @@
+"""The debug directory: which files, each by its switch; programs in it run by themselves and give the same numbers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pstats
+import re
+import runpy
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler import config
+from pycompiler.debug import directory, repro, switch
+from pycompiler.ir import watch
+
+DOCUMENTED = {
+    "debug.log", "fx_graph_readable.py", "fx_graph_runnable.py", "fx_graph_transformed.py", "ir_post_fusion.txt",
+    "ir_pre_fusion.txt", "output_code.py",
+}  # fmt: skip
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Iterator[Path]:
+    """The parent of the run's folder; the directory is on."""
+    switch._directory = None
+    with config.patch({"trace.enabled": True, "debug_dir_root": str(tmp_path)}):
+        yield tmp_path
+    switch._directory = None
+
+
+def graphs(root: Path) -> dict[str, Path]:
+    (run,) = root.iterdir()
+    return {path.name: path for path in (run / "torchinductor").iterdir() if path.is_dir()}
+
+
+def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x @ w, (4,)).relu() + torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def arguments() -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    return [torch.randn(3, 5), torch.randn(5, 4, requires_grad=True)]
+
+
+PROGRAM = """
+import torch, pycompiler
+
+@pycompiler.compile()
+def test_model(x):
+    return torch.nn.functional.layer_norm(x, (10,)).relu()
+
+y = test_model(torch.ones(10, 10, requires_grad=True))
+"""
+
+
+def test_the_documents_run(tmp_path: Path) -> None:
+    """TORCH_COMPILE_DEBUG=1, in the working directory, with the documents' names; the programs run in processes of their own."""
+    (tmp_path / "repro.py").write_text(PROGRAM)
+    root = Path(__file__).parent.parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root), "TORCH_COMPILE_DEBUG": "1"}
+    environment.pop("PYCOMPILER_DEBUG_DIR_ROOT", None)
+    subprocess.run([sys.executable, "repro.py"], cwd=tmp_path, env=environment, check=True)
+    (run,) = (tmp_path / "torch_compile_debug").iterdir()
+    assert re.fullmatch(r"run_\d{4}(_\d\d){5}_\d{6}-pid_\d+", run.name)
+    assert {p.name for p in run.iterdir()} == {"torchdynamo", "torchinductor"}
+    assert "Step 1: torchdynamo start tracing test_model" in (run / "torchdynamo" / "debug.log").read_text()
+    inductor = run / "torchinductor"
+    assert {p.name for p in inductor.iterdir()} == {"aot_model___0_debug.log", "model__0_forward_1.0"}
+    assert "aten.var_mean.correction" in (inductor / "aot_model___0_debug.log").read_text()
+    assert {p.name for p in (inductor / "model__0_forward_1.0").iterdir()} == DOCUMENTED
+    del environment["TORCH_COMPILE_DEBUG"]
+    both = "import runpy, sys\nfor p in sys.argv[1:]:\n try: runpy.run_path(p, run_name='__main__')\n except SystemExit as e: assert not e.code, p"
+    files = [str(inductor / "model__0_forward_1.0" / name) for name in ("output_code.py", "fx_graph_runnable.py")]
+    done = subprocess.run(
+        [sys.executable, "-c", both, *files], cwd=tmp_path, env=environment, check=True, capture_output=True
+    )
+    assert b"output 0: (10, 10) torch.float32 cpu: equal" in done.stdout
+
+
+def test_programs_give_the_same_numbers(traced: Path) -> None:
+    compiled = pycompiler.compile(model)
+    args = arguments()
+    result = compiled(*args)
+    result.sum().backward()
+    folders = graphs(traced)
+    assert folders.keys() == {"model__0_forward_1.0", "model__0_backward_2.0"}
+    for folder in folders.values():
+        made = runpy.run_path(str(folder / "fx_graph_runnable.py"))
+        code = runpy.run_path(str(folder / "output_code.py"))
+        module, inputs = made["Repro"](), made["inputs"]()
+        want = module(*inputs)
+        for seen in (repro.compile_graph(module, inputs)(*inputs), code["call"](inputs)):
+            torch.testing.assert_close(list(seen), list(want))
+    forward = runpy.run_path(str(folders["model__0_forward_1.0"] / "fx_graph_runnable.py"))
+    seen = forward["Repro"]()(*(a.detach() for a in args))
+    torch.testing.assert_close(seen[0], result.detach())  # constants of the program are in the file
+
+
+def test_symbolic_sizes_are_those_of_the_call(traced: Path) -> None:
+    def sized(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.shape[0] * x.shape[1]) * x.shape[0]
+
+    pycompiler.compile(sized, dynamic=True)(torch.ones(3, 4))
+    (folder,) = graphs(traced).values()
+    assert "s0" in (folder / "ir_pre_fusion.txt").read_text()
+    made = runpy.run_path(str(folder / "fx_graph_runnable.py"))
+    inputs = made["inputs"]()
+    assert [tuple(x.shape) for x in inputs if isinstance(x, torch.Tensor)] == [(3, 4)]
+    assert repro.main(made["Repro"](), inputs) == 0
+
+
+def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Repro(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return (torch.ops.aten.add.Tensor(x, 1), None)
+
+    monkeypatch.setattr(repro, "compile_graph", lambda module, inputs: lambda x: (x + 1.5, None))
+    assert repro.main(Repro(), [torch.ones(3)]) == 1
+    assert "output 0: (3,) torch.float32 cpu: DIFFERENT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", sorted(row.switch for row in directory.FILES.values()) + ["debug_log", "info_log", "compile_profile"]
+)
+def test_each_switch(traced: Path, name: str) -> None:
+    files = {file for file, row in directory.FILES.items() if row.switch == name}
+    files |= {file for file, (switch, _) in directory.LOGS.items() if switch == name}
+    files |= {"compile.prof"} if name == "compile_profile" else set()
+    before = config.get_knob(f"trace.{name}")
+    with config.patch(f"trace.{name}", not before):
+        pycompiler.compile(lambda x: x.sin() + 1)(torch.ones(3))
+    (folder,) = graphs(traced).values()
+    assert {p.name for p in folder.iterdir()} == (DOCUMENTED - files if before else DOCUMENTED | files)
+    if name == "graph_diagram":
+        texts = [t.text or "" for t in ElementTree.parse(folder / "graph_diagram.svg").iter() if t.tag.endswith("text")]
+        assert texts == ["kernel graph_0", "sin add"]
+    if name == "compile_profile":
+        assert pstats.Stats(str(folder / "compile.prof")).total_calls > 100  # type: ignore[attr-defined]
+
+
+def test_what_the_files_say(traced: Path) -> None:
+    pycompiler.compile(lambda x: (x.sin() + 1).sum())(torch.ones(3))
+    (folder,) = graphs(traced).values()
+    text = {p.name: p.read_text() for p in folder.iterdir()}
+    assert "aten.sin.default" in text["fx_graph_readable.py"]
+    compile(text["fx_graph_readable.py"], "fx_graph_readable.py", "exec")
+    assert re.search(r"sin = .*# kernel graph_0", text["fx_graph_transformed.py"])
+    assert text["ir_pre_fusion.txt"].count("loop ") == 3  # sin, add, sum
+    assert text["ir_post_fusion.txt"].count("kernel graph_0(") == 1
+    assert re.search(r"lowering: 0\.\d{6} s", text["debug.log"])
+
+
+def test_stderr_shows_no_more_than_before(traced: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pycompiler.compile(lambda x: x + 1)(torch.ones(3))
+    assert capfd.readouterr().err == ""
+    assert logging.getLogger("pycompiler.native").level == logging.NOTSET
+
+
+def test_a_directory_that_cannot_be_made_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    switch._directory = None
+    with config.patch({"trace.enabled": True, "debug_dir_root": "/proc/nowhere"}):
+        assert pycompiler.compile(lambda x: x + 1)(torch.ones(3)).tolist() == [2, 2, 2]
+    switch._directory = None
+    assert "debug directory: torchdynamo/debug.log is not written" in caplog.text
+
+
+def test_as_an_option_of_one_callable(tmp_path: Path) -> None:
+    switch._directory = None
+    with config.patch(base_dir=str(tmp_path)):
+        one = pycompiler.compile(lambda x: x * 2, options={"trace.enabled": True})
+        other = pycompiler.compile(lambda x: x * 3)
+        one(torch.ones(3, requires_grad=True)).sum().backward()
+        other(torch.ones(3))
+    assert graphs(tmp_path).keys() == {"model__0_forward_1.0", "model__0_backward_2.0"}
+    assert switch._directory not in watch.observers
+    switch._directory = None
