@@ -454,8 +454,9 @@ class Capture:
     def call_function(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return calls.call_function(self, fn, args, kwargs)
 
-    def inline(self, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def inline(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A Python function's code, whatever else is known of it."""
+        assert isinstance(fn, Function)
         return calls.inline(self, fn, list(args), dict(kwargs))
 
     def call_builtin(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -98,12 +98,12 @@ class _Copies:
         if known is not None:
             return known
         if type(made) in (tuple, list):
-            return self.cx.sequence([self.back(v) for v in made], type(made))  # type: ignore[no-any-return]
+            return self.cx.sequence([self.back(v) for v in made], type(made))
         if type(made) is dict:
             return Dict({self.cx.key(Const(k)): self.back(v) for k, v in made.items()})
         if isinstance(made, torch.Tensor):
             raise Break("unsupported-operation", "a tensor that torch made for __torch_function__")
-        return self.cx.make(made)  # type: ignore[no-any-return]
+        return self.cx.make(made)
 
     def real(self, cls: type) -> type:
         return next((real for real, made in self.classes.items() if made is cls), cls)
@@ -226,7 +226,7 @@ class Functions:
         if before == State.ENABLED:
             self.state = State.SUBCLASSES_DISABLED
         try:
-            return self.cx.call(func, args, kwargs)  # type: ignore[no-any-return]
+            return self.cx.call(func, args, kwargs)
         finally:
             self.state = before
 

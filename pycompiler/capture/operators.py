@@ -137,7 +137,7 @@ def _overridden(cx: Capture, special: str, reflected: str, left: Value, right: V
             result = cx.call(method, [other], {})
             if isinstance(result, Const) and result.value is NotImplemented:
                 raise Break("tensor-subclass", f"{method.describe()} gives NotImplemented")
-            return result  # type: ignore[no-any-return]
+            return result
     return None
 
 
@@ -487,7 +487,7 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
         value.assume(cx, special)
         own = value.special(cx, special) if value.is_special else None
         if own is not None:
-            return cx.call(own, [], {})  # type: ignore[no-any-return]
+            return cx.call(own, [], {})
         return cx.graph.call_function(fn, [value], {})
     method = value.special(cx, special) if isinstance(value, Object) else None
     if method is None:

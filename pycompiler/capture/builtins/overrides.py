@@ -48,7 +48,7 @@ def handle_torch_function(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             place = next((i for i, v in enumerate(asked) if issubclass(cls, v.python_type())), len(asked))
             asked.insert(place, value)
     call = [Tuple(given), Dict({cx.key(Const(k)): v for k, v in kwargs.items()})]
-    return cx.functions.tell(func, [v.python_type() for v in asked], asked, call)  # type: ignore[no-any-return]
+    return cx.functions.tell(func, [v.python_type() for v in asked], asked, call)
 
 
 @builtin(torch._C._disabled_torch_function_impl)
@@ -58,12 +58,12 @@ def disabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     bound = {"args": Tuple([]), "kwargs": Const(None), **dict(zip(names, args, strict=False)), **kwargs}
     given = bound["kwargs"]
     named = {k.const(): v for k, v in given.pairs(cx)} if isinstance(given, Dict) else {}
-    return cx.functions.off(bound["func"], list(cx.elements(bound["args"])), named)  # type: ignore[no-any-return]
+    return cx.functions.off(bound["func"], list(cx.elements(bound["args"])), named)
 
 
 @builtin(overrides.get_default_nowrap_functions)
 def nowrap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return cx.make(overrides.get_default_nowrap_functions())  # type: ignore[no-any-return]
+    return cx.make(overrides.get_default_nowrap_functions())
 
 
 # modes --------------------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def pop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not cx.functions.modes:
         raise Break("global-state", "a function mode is taken off the stack that was not put there")
     cx.effects.allow(None, "the stack of function modes")
-    return cx.functions.modes.pop()  # type: ignore[no-any-return]
+    return cx.functions.modes.pop()
 
 
 @builtin(torch._C._len_torch_function_stack)
@@ -91,10 +91,10 @@ def count(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(torch._C._get_function_stack_at)
 def mode_at(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    place = args[0].const() - cx.functions.below
+    place: int = args[0].const() - cx.functions.below
     if not 0 <= place < len(cx.functions.modes):
         raise Break("global-state", "the stack of function modes")
-    return cx.functions.modes[place]  # type: ignore[no-any-return]
+    return cx.functions.modes[place]
 
 
 # switches -----------------------------------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ def turn_off(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         cx.functions.state = State.ALL_DISABLED
     elif before == State.ENABLED:
         cx.functions.state = State.SUBCLASSES_DISABLED
-    return cx.make(before)  # type: ignore[no-any-return]
+    return cx.make(before)
 
 
 @builtin(torch._C._get_torch_function_state)  # type: ignore[attr-defined]
 def get_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return cx.make(cx.functions.state)  # type: ignore[no-any-return]
+    return cx.make(cx.functions.state)
 
 
 @builtin(polyfills.turn_back, torch._C._set_torch_function_state)  # type: ignore[attr-defined]

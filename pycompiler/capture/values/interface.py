@@ -17,6 +17,7 @@ from pycompiler.ir.source import Source
 if TYPE_CHECKING:
     from pycompiler.capture.breaks import Raised
     from pycompiler.capture.effects import Effects
+    from pycompiler.capture.funnel import Functions
     from pycompiler.capture.graph import GraphBuilder
     from pycompiler.capture.interpreter import Frame
     from pycompiler.capture.sizes import Sizes
@@ -103,6 +104,7 @@ class Calls(Protocol):
     """Calls and iteration."""
 
     direct: bool
+    spread: bool
     inlined: set[types.CodeType]
     suspended: list[Generator]
 
@@ -110,6 +112,7 @@ class Calls(Protocol):
     def call(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value: ...
     def call_direct(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value: ...
     def call_function(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value: ...
+    def inline(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value: ...
     def call_builtin(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value: ...
     def call_existing(self, obj: Object, args: list[Value], kwargs: dict[str, Value]) -> Value: ...
     def construct(self, cls: Class, args: list[Value], kwargs: dict[str, Value]) -> Value: ...
@@ -129,6 +132,7 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
 
     graph: GraphBuilder  # the innermost tracer's
     effects: Effects
+    functions: Functions
     sizes: Sizes
     frames: list[Frame]
     fake_mode: FakeMode
