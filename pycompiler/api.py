@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pycompiler.artefacts.save import Saved
 
 POLICIES = ("compile", "run", "eager", "error")
-OURS = ("eager", "aot_eager", "native")
 
 
 def compile(
@@ -72,7 +71,7 @@ def compile(
     function = backends.lookup(chosen)
     if disable or config.disable:
         return model
-    ours = _is_ours(chosen)
+    ours = backends.is_ours(chosen)
     settings = dict(options or {})
     if ours:
         known.say_unread(mode, settings)
@@ -101,10 +100,6 @@ def _required(model: Any) -> Any:
     return model
 
 
-def _is_ours(backend: object) -> bool:
-    return isinstance(backend, str) and backends.ALIASES.get(backend, backend) in OURS
-
-
 def _check_arguments(
     backend: Any, dynamic: object, mode: object, options: Any, recompile_limit: object, name: object, **flags: object
 ) -> None:
@@ -119,7 +114,7 @@ def _check_arguments(
         known.check_mode(mode)
     if options is not None and not isinstance(options, Mapping):
         raise ArgumentError(f"options must be a mapping from option names to values, got {_describe(options)}")
-    if options and _is_ours(backend):
+    if options and backends.is_ours(backend):
         known.check(options)
     elif options and "guard_filter_fn" in options:
         known.check_filter(options["guard_filter_fn"])

@@ -91,6 +91,11 @@ def fields_of(cls: type) -> tuple[str, ...] | None:
     return tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 
+# What a guard and a source are written by: all of their fields, so that one that is added cannot be lost (a loaded guard
+# would be weaker).
+GUARD, SOURCE = (tuple(f.name for f in dataclasses.fields(cls)) for cls in (guards.Guard, source.Source))
+
+
 def model_name(compiled: Any) -> str | None:
     """The class of a compiled module: all modules have the same function that is called."""
     cls = type(original_of(compiled))

@@ -24,7 +24,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pycompiler import _native, config
-from pycompiler.artefacts.data import fields_of, is_data
+from pycompiler.artefacts.data import GUARD, fields_of, is_data
 from pycompiler.autograd import runtime
 from pycompiler.autograd.branches import choice_of
 from pycompiler.capture.bytecode.resume import share
@@ -40,8 +40,6 @@ from pycompiler.ir.texts import drop_text_with, forward_of
 from pycompiler.pipeline import Family
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.heap import keep_freed_memory
-
-_GUARD = ("kind", "source", "arg", "others", "user")
 
 
 def read_names(names: Sequence[tuple[Name, str]]) -> list[Any]:
@@ -109,16 +107,15 @@ class Decoder:
 
 
 # kinds of records -----------------------------------------------------------------------------------------------------
-def _guard(d: Decoder, kind: str, source: Any, arg: Any, others: tuple[Any, ...], user: tuple[Any, ...]) -> Guard:
+def _guard(d: Decoder, *fields: Any) -> Guard:
     made: Any = object.__new__(Guard)
-    made.__dict__.update(
-        zip(_GUARD, (kind, d.value(source), d.value(arg), tuple(d.values(others)), tuple(d.values(user))))
-    )
+    made.__dict__.update(zip(GUARD, d.values(fields), strict=True))
     return made  # type: ignore[no-any-return]
 
 
-def _source(d: Decoder, kind: str, base: Any, arg: Any) -> Source:
-    return Source(kind, d.value(base), sys.intern(arg) if type(arg) is str else d.value(arg))
+def _source(d: Decoder, *fields: Any) -> Source:
+    values: list[Any] = [sys.intern(value) if type(value) is str else value for value in d.values(fields)]
+    return Source(*values)
 
 
 def _class(d: Decoder, module: str, name: str, fields: tuple[str, ...] | None) -> type:

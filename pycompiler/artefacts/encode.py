@@ -23,7 +23,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native
-from pycompiler.artefacts.data import INLINE, LATER, SHARED, Unsavable, fields_of, is_data
+from pycompiler.artefacts.data import GUARD, INLINE, LATER, SHARED, SOURCE, Unsavable, fields_of, is_data
 from pycompiler.autograd import runtime
 from pycompiler.autograd.branches import Choice
 from pycompiler.errors import describe
@@ -107,6 +107,13 @@ class Encoder:
             token = self.unusual(value)
         return self.remember(value, token)
 
+    def once(self, value: Any) -> Token:
+        """The token of what is equal to `value`."""
+        token = self.shared.get(value)
+        if token is None:
+            token = self.shared[value] = self.value(value)
+        return token
+
     def values(self, items: Any) -> tuple[Token, ...]:
         return tuple(self.value(v) for v in items)
 
@@ -115,11 +122,11 @@ class Encoder:
         cls = type(value)
         names = fields_of(cls)
         if cls is Guard:
-            return self.add("guard", value.kind, self.value(value.source), self.guard_arg(value),
-                            self.values(value.others), self.values(value.user[-1:]))  # fmt: skip
+            held: dict[str, Token] = {"arg": self.guard_arg(value), "user": self.once(value.user[-1:])}
+            return self.add("guard", *(held[n] if n in held else self.value(getattr(value, n)) for n in GUARD))
         if cls is Source:
-            arg = self.exact(value.arg) if value.kind == "const" else self.value(value.arg)
-            return self.add("source", value.kind, self.value(value.base), arg)
+            held = {"arg": self.exact(value.arg)} if value.kind == "const" else {}
+            return self.add("source", *(held[n] if n in held else self.value(getattr(value, n)) for n in SOURCE))
         place = self.memo.get(id(cls)) or self.remember(cls, self.add("class", cls.__module__, cls.__qualname__, names))
         if names is not None and cls.__dataclass_params__.frozen:
             return self.add("make", place, self.values(getattr(value, n) for n in names))

@@ -20,6 +20,7 @@ Backend = Callable[..., Callable[..., Sequence[Any]]]
 
 REGISTRY: dict[str, Backend] = {}
 ALIASES = {"inductor": "native", "pycompiler": "native"}
+OURS = ("eager", "aot_eager", "native")
 DEBUG_BACKENDS = frozenset({"eager", "aot_eager"})
 _default: str | Backend = "native"
 
@@ -55,6 +56,11 @@ def lookup(backend: str | Backend) -> Backend:
     if not callable(backend):
         raise UserError(f"backend must be a name or a callable (gm, example_inputs) -> callable, got {backend!r}")
     return backend
+
+
+def is_ours(backend: object) -> bool:
+    """Whether a backend is one of this package, named: its failures are ours, and the call runs eagerly."""
+    return isinstance(backend, str) and ALIASES.get(backend, backend) in OURS
 
 
 def list_backends(exclude_tags: Sequence[str] = ("debug", "experimental")) -> list[str]:

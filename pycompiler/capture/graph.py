@@ -38,11 +38,6 @@ from pycompiler.ir.symbols import Specialise, expr_of, is_symbolic
 if TYPE_CHECKING:
     from pycompiler.ir.fake import FakeMode
 
-INPLACE_FUNCTIONS = (
-    operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
-    operator.imatmul, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.setitem,
-)  # fmt: skip
-
 
 @dataclass
 class Input:

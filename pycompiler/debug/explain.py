@@ -92,7 +92,7 @@ def explain(fn: Callable[..., Any], /, *args: Any, backend: str | Callable[..., 
             backend=function,
             backend_name=getattr(function, "__name__", repr(function)),
             listener=explanation.add,
-            ours=isinstance(backend, str),
+            ours=backends.is_ours(backend),
         )
         explanation.result = wrapping.compiled(fn, family, None)(*args, **kwargs)
         return explanation

@@ -208,18 +208,22 @@ def slots_of(value: Any) -> Iterator[int]:
             yield from slots_of(item)
 
 
+# What a step reads; `Free` asks for nothing but that there is something.
 READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
+    Alloc: lambda step: (),
     View: lambda step: (step.base,),
     Kernel: lambda step: step.slots,
     Aten: lambda step: (*slots_of(step.args), *slots_of(tuple(step.kwargs.values()))),
+    Expect: lambda step: (step.slot,),
     CountVersions: lambda step: step.slots,
+    Free: lambda step: (),
     CopyInto: lambda step: (step.target, step.source),
 }
 
 
 def input_ends(plan: Plan) -> dict[int, list[int]]:
     """For each step the inputs that no later step reads and no output is."""
-    last = {slot: i for i, step in enumerate(plan.steps) for slot in READS.get(type(step), lambda _: ())(step)}
+    last = {slot: i for i, step in enumerate(plan.steps) for slot in READS[type(step)](step)}
     ends: dict[int, list[int]] = {}
     for slot, i in last.items():
         if slot < plan.n_inputs and slot not in plan.outputs:

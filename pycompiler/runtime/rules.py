@@ -36,7 +36,7 @@ def slots_are_filled_when_read(plan: Plan) -> Iterator[str]:
     """A slot is filled once, read and freed only afterwards, and not read again once it is freed."""
     full = set(range(plan.n_inputs)) | set(plan.constants)
     for k, step in enumerate(plan.steps):
-        for slot in (*READS.get(type(step), lambda _: ())(step), *(step.slots if isinstance(step, Free) else ())):
+        for slot in (*READS[type(step)](step), *(step.slots if isinstance(step, Free) else ())):
             if slot not in full:
                 yield f"step {k} uses slot {slot}, which is empty"
         for slot in made_by(step):

@@ -63,6 +63,23 @@ _TAKES: Final[Mapping[str, int | Callable[[int], int]]] = {
     "TO_BOOL": 1, "UNARY_INVERT": 1, "UNARY_NEGATIVE": 1, "UNARY_NOT": 1, "UNARY_POSITIVE": 1, "UNPACK_EX": 1,
     "UNPACK_SEQUENCE": 1, "YIELD_VALUE": 1,
 }  # fmt: skip
+_BY_DEPTH: Final = frozenset([
+    "ASYNC_GEN_WRAP", "CACHE", "COPY_FREE_VARS", "DELETE_ATTR", "DELETE_DEREF", "DELETE_FAST", "DELETE_GLOBAL",
+    "DELETE_NAME", "DELETE_SUBSCR", "DICT_MERGE", "DICT_UPDATE", "END_ASYNC_FOR", "END_FOR", "EXTENDED_ARG",
+    "IMPORT_STAR", "JUMP", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD", "KW_NAMES",
+    "LIST_APPEND", "LIST_EXTEND", "LOAD_ASSERTION_ERROR", "LOAD_BUILD_CLASS", "LOAD_CLASSDEREF", "LOAD_CLOSURE",
+    "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_CHECK", "LOAD_FAST_LOAD_FAST",
+    "LOAD_GLOBAL", "LOAD_LOCALS", "LOAD_NAME", "MAKE_CELL", "MAP_ADD", "NOP", "POP_EXCEPT",
+    "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE",
+    "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_FORWARD_IF_NONE",
+    "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE",
+    "POP_JUMP_IF_NOT_NONE", "POP_JUMP_IF_TRUE", "POP_TOP", "PRECALL", "PRINT_EXPR", "PUSH_NULL",
+    "RAISE_VARARGS", "RERAISE", "RESUME", "RETURN_CONST", "RETURN_GENERATOR", "RETURN_VALUE",
+    "SETUP_ANNOTATIONS", "SET_ADD", "SET_UPDATE", "STORE_ATTR", "STORE_DEREF", "STORE_FAST",
+    "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "STORE_GLOBAL", "STORE_NAME", "STORE_SLICE",
+    "STORE_SUBSCR", "SWAP", "WITH_EXCEPT_START",
+])  # fmt: skip
+"""Opcodes that take as many items as the stack gets lower.  One that is neither here nor in `_TAKES` has no proof."""
 _TAKES_NULL: Final = frozenset(["CALL", "CALL_FUNCTION_EX", "CALL_KW", "STORE_FAST"])
 """Opcodes that may take a NULL; calls have a rule of their own."""
 _LOADS_CHECK: Final = frozenset(["LOAD_FAST_CHECK", *(["LOAD_FAST"] if VERSION == (3, 11) else []),
@@ -167,6 +184,8 @@ def _taken(instruction: Instruction, stack: Items) -> int:
     opname = instruction.opname
     known = _TAKES.get(opname)
     if known is None:
+        if opname not in _BY_DEPTH:
+            raise Unsound(f"nothing is known of what {instruction!r} takes: it wants a row in bytecode/verify.py")
         known = max(0, -stack_effect(instruction, jump=False))
     takes = known if isinstance(known, int) else known(instruction.arg or 0)
     if len(stack) < takes:

@@ -99,3 +99,9 @@ def test_loads_of_the_program_that_ways_of_ours_reach_unbound_become_checked_one
     assert its.opname == "LOAD_FAST_CHECK"
     with pytest.raises(Unsound, match="may push NULL"):
         prove([ours, *build.return_value()], ("x",))
+
+
+def test_an_opcode_that_nothing_is_known_of():
+    code = returned(*build.load_const(0))
+    code[0].opname = "LOAD_SOMETHING"
+    rejected(code, "wants a row in bytecode/verify.py")
