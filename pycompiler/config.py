@@ -191,7 +191,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob(
         "automatic_dynamic_shapes",
         (_B,),
-        False,
+        True,
         "a size or integer argument that changed becomes symbolic at the next compile",
     ),
     Knob(
@@ -200,7 +200,6 @@ KNOBS: tuple[Knob, ...] = (
         False,
         "int arguments are constants of the graph, always",
         env=("TORCHDYNAMO_SPECIALIZE_INT",),
-        kept=(True,),
     ),
     Knob(
         "specialize_float",

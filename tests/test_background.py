@@ -177,8 +177,9 @@ def test_a_callable_that_is_gone_or_reset(gate: Gate) -> None:
     assert kinds(kept) == ["plan"] and kinds(blocker) == ["plan"]
 
 
-def test_many_threads_call_meanwhile() -> None:
-    f = pycompiler.compile(lambda x, k: (x * k).relu().sum(-1), background=True)
+@pytest.mark.parametrize("dynamic, entries", [(False, 4), (None, 2)])
+def test_many_threads_call_meanwhile(dynamic: bool | None, entries: int) -> None:
+    f = pycompiler.compile(lambda x, k: (x * k).relu().sum(-1), background=True, dynamic=dynamic)
     wrong: list[int] = []
 
     def work(n: int) -> None:
@@ -193,7 +194,7 @@ def test_many_threads_call_meanwhile() -> None:
     for t in threads:
         t.join()
     assert not wrong and pycompiler.wait_for_compiles(120)
-    assert kinds(f) == ["plan"] * 4
+    assert kinds(f) == ["plan"] * entries
 
 
 def test_the_knob_and_wrong_arguments() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -48,12 +47,6 @@ class Images(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.max_pool2d(self.second(F.relu(self.norm(self.first(x)))), 2)
         return self.out(F.adaptive_avg_pool2d(x, 1).flatten(1))
-
-
-@pytest.fixture(autouse=True)
-def automatic() -> Iterator[None]:
-    with pycompiler.config.patch(automatic_dynamic_shapes=True):
-        yield
 
 
 def agree(model: nn.Module, backend: str, shapes: list[tuple[int, ...]]) -> int:

@@ -5,11 +5,13 @@
 
 use crate::backend_call::{holds_arguments, learn_calls, outputs_of, wrong_outputs, BackendCall};
 use crate::ffi::object::{runtime_error, type_error, value_error, Handle, Held};
+use crate::ffi::plan_call::ignores;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{stack, visit_obj, Obj, Owned, Raised, Res};
 use crate::guard::tree::Tree;
 use crate::guard::Walk;
 use crate::hook;
+use crate::plan::Plan;
 use crate::signature::Locals;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
@@ -276,6 +278,12 @@ impl Contents {
         let mut sources: Vec<Obj> = self.inputs.tuple_items().collect();
         let n_inputs = sources.len();
         let mut keep = Vec::new();
+        for (i, source) in sources.iter_mut().enumerate() {
+            if let Some(tensor) = instead_of_size(&self.target, i, *source)? {
+                *source = tensor.get();
+                keep.push(tensor);
+            }
+        }
         let template = match self.outputs.is_none() {
             true => None,
             false => Some(Template::parse(&self.outputs, &mut sources, &mut keep)?),
@@ -374,6 +382,16 @@ impl Contents {
             Some(_) => Err(wrong_outputs(&self.target, &format!("{} outputs", graph.len()), bound.n_outputs)),
         }
     }
+}
+
+/// The source of the tensor whose size or stride is at `source`, where the plan reads it there, and not its input.
+fn instead_of_size(target: &Owned, input: usize, source: Obj) -> Res<Option<Owned>> {
+    let source = source.own();
+    let is_number = matches!(source.attr(c"kind")?.as_str()?, "size" | "stride");
+    if is_number && ignores::<Plan>(target, input) {
+        return Ok(Some(source.attr(c"base")?));
+    }
+    Ok(None)
 }
 
 impl Template {

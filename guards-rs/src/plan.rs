@@ -19,8 +19,6 @@ mod shared;
 mod shims;
 pub mod size;
 
-use std::borrow::Cow;
-
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
@@ -30,10 +28,12 @@ use crate::ffi::aten::{
     self as torch, BelowAutograd, Counted, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor,
     Unwrapped,
 };
+use crate::ffi::Obj;
 use crate::hook::paused;
 use arena::Room;
 use aten::Aten;
-use size::{Dims, Size, NUMBER};
+use size::{Dims, Numbers, Size, NUMBER};
+use smallvec::SmallVec;
 
 /// Work (elements) from which the GIL is released: below, handing it over costs more than the work.
 const RELEASE_WORK: u64 = 20_000;
@@ -178,7 +178,7 @@ struct Frame<'a, 'py> {
     gil: Gil<'py>,
     arena: usize,
     threads: Option<i32>,
-    room: (Vec<i64>, Vec<i64>),
+    room: (Numbers, Numbers),
 }
 
 impl Plan {
@@ -237,6 +237,15 @@ impl Plan {
         self.run_in(py, (inputs, taken), &mut slots, &mut ptrs, sink)
     }
 
+    /// Whether a call's outcome depends on the input: else anything may be passed in its place.
+    pub fn needs(&self, input: usize) -> bool {
+        let is_output = |output: &Output| matches!(output, Output::Input(slot) if *slot == input);
+        self.reads_input.get(input).is_none_or(|read| *read)
+            || self.symbols.iter().any(|(slot, _)| *slot == input)
+            || self.outputs.iter().any(is_output)
+            || self.exclusive.parts().is_some()
+    }
+
     fn run_in<'py>(
         &self,
         py: Python<'py>,
@@ -250,7 +259,7 @@ impl Plan {
             return paused(|| shared::run_eager(self, py, eager, inputs, sink));
         }
         let env = self.environment(py, inputs, slots)?;
-        let mut room = (Vec::new(), Vec::new());
+        let mut room = (Numbers::new(), Numbers::new());
         let (rooms, bytes) = self.room_starts(&env, &mut room).map_err(|Failure(text)| self.unfit(&text))?;
         let scratch = if bytes > 0 { Some(Scratch::take(bytes)?) } else { None };
         let arena = scratch.as_ref().map_or(0, Scratch::address);
@@ -299,8 +308,8 @@ impl Plan {
     }
 
     /// Offsets in the scratch block, and its bytes.
-    fn room_starts(&self, env: &[i64], room: &mut (Vec<i64>, Vec<i64>)) -> Outcome<(Vec<usize>, usize)> {
-        let (mut starts, mut bytes) = (Vec::with_capacity(self.rooms.len()), self.arena_bytes);
+    fn room_starts(&self, env: &[i64], room: &mut (Numbers, Numbers)) -> Outcome<(SmallVec<[usize; 8]>, usize)> {
+        let (mut starts, mut bytes) = (SmallVec::new(), self.arena_bytes);
         for wanted in &self.rooms {
             starts.push(bytes);
             let more = wanted.bytes(env, room)?;
@@ -315,20 +324,18 @@ impl Plan {
     }
 
     /// The values of the size symbols, from the inputs' shapes, or the inputs that are numbers.
-    fn environment(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &[Slot]) -> PyResult<Cow<'static, [i64]>> {
-        if self.symbols.is_empty() {
-            return Ok(Cow::Borrowed(&[]));
-        }
-        let mut env = Vec::with_capacity(self.symbols.len());
+    fn environment(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &[Slot]) -> PyResult<Numbers> {
+        let mut env = Numbers::new();
         for &(slot, dim) in &self.symbols {
             if dim == NUMBER {
-                env.push(inputs[slot].to_bound(py).extract()?);
+                let number = inputs[slot].to_bound(py);
+                env.push(Obj::of(&number).exact_i64().map_or_else(|| number.extract(), Ok)?);
                 continue;
             }
             let lacks = || PyTypeError::new_err(format!("graph {}: input {slot} has no dimension {dim}", self.name));
             env.push(slots[slot].handle()?.size(dim).ok_or_else(lacks)?);
         }
-        Ok(Cow::Owned(env))
+        Ok(env)
     }
 
     fn finish<'py>(

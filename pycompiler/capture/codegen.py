@@ -70,6 +70,7 @@ class Head:
         self.pinned: dict[Source, str] = {}
         self.entry: Code = []  # reads numbers before the graph runs
         self.numbers: dict[Source, str] = {}
+        self.guarded: tuple[int, set[Source]] = (0, set())
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
 
     # values ---------------------------------------------------------------------------------------------------
@@ -148,13 +149,21 @@ class Head:
             if source.kind == "globals":
                 return build.load_const(self.cx.root_globals)
             return build.load_const(source.arg)
-        if source.kind == "mro_lookup" and source.base.kind == "const":
+        if source.kind == "mro_lookup" and source.base.kind == "const" and self.is_one_object(source):
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
         base = self.follow(source.base)
         reload = RELOAD.get(source.kind)
         if reload is not None and not (source.kind == "dict_item" and not isinstance(source.arg, (str, int))):
             return [*base, *reload(source.arg)]
         return self.call(ACCESSORS[source.kind].read, base, build.load_const(source.arg))
+
+    def is_one_object(self, source: Source) -> bool:
+        """Whether guards see to it that the same object is there in every call."""
+        guards = self.cx.guards
+        if self.guarded[0] != len(guards):
+            exact = {g.source for g in guards.values() if g.kind in ("id_is", "equals")}
+            self.guarded = len(guards), exact
+        return source in self.guarded[1]
 
     def build(self, value: Value) -> str:
         """Build a new object into a temporary, once per value."""

@@ -6,7 +6,7 @@ In: `Policy`, one a code object: what the user wants, what changed between captu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,15 +32,17 @@ class Policy:
     """What is symbolic in the captures of one code object.
 
     `everything`: what came as an argument is (`dynamic=True`).  `automatic`: what changed since the last capture is.
-    `static`: what was asked for by its value, or could not be carried, and is none.
+    `integers`: whether integers can be.  `static`: what was asked for by its value, or could not be carried, and is none.
     """
 
     everything: bool = False
     automatic: bool = False
     marked: bool = True
+    integers: bool = True
     changed: set[Key] = field(default_factory=set)
     static: set[Key] = field(default_factory=set)
-    seen: dict[Source, tuple[int, ...]] = field(default_factory=dict)
+    seen: dict[tuple[Source, str], tuple[int, ...]] = field(default_factory=dict)
+    news: dict[Key, tuple[int, int]] = field(default_factory=dict)  # what changed, in which way, since somebody looked
 
     @property
     def symbolic(self) -> bool:
@@ -49,10 +51,19 @@ class Policy:
 
     def observe(self, source: Source, what: str, now: tuple[int, ...]) -> None:
         """What is at `source` in this call; what differs from the call captured before is symbolic from now on."""
-        before = self.seen.get(source)
-        if self.automatic and before is not None and len(before) == len(now):
-            self.changed.update((source, what, i) for i, (a, b) in enumerate(zip(before, now, strict=True)) if a != b)
-        self.seen[source] = now
+        before, self.seen[source, what] = self.seen.get((source, what)), now
+        if not self.automatic or before is None or len(before) != len(now):
+            return
+        for i, (a, b) in enumerate(zip(before, now, strict=True)):
+            key = (source, what, i)
+            if a != b and key not in self.changed and key not in self.static:
+                self.changed.add(key)
+                self.news[key] = (a, b)
+
+    def told(self) -> list[str]:
+        """What became a symbol since this was asked."""
+        news, self.news = self.news, {}
+        return [f"{Origin(s, int, what, d).number.name} was {a}, is {b}" for (s, what, d), (a, b) in news.items()]
 
     def wants(self, source: Source, what: str, dim: int) -> bool:
         key = (source, what, dim)
@@ -81,15 +92,18 @@ class Sizes:
     strides: list[Relation] = field(default_factory=list)
     required: dict[str, Origin] = field(default_factory=dict)  # marked: a number instead is an error
     integers: dict[Source, Any] = field(default_factory=dict)
+    modules: set[Source] = field(default_factory=set)  # what they hold is no symbol
 
     def layout(self, real: torch.Tensor, source: Source) -> Layout | None:
         """Sizes and strides of an input with its symbols; None when it has none."""
         shape = tuple(real.size()) if real.layout is torch.strided else ()
         marks = marks_of(real) if self.policy.marked else {}
-        if not isinstance(real, torch.nn.Parameter):
+        changes = not isinstance(real, torch.nn.Parameter) and not self._of_module(source)
+        if changes:
             self.policy.observe(source, "size", shape)
-        wanted = [d for d, n in enumerate(shape) if self._wants(real, source, d, n, marks.get(d))]
-        if not wanted or not is_plain(real):
+        wanted = [d for d, n in enumerate(shape) if self._wants(changes, source, d, n, marks.get(d))]
+        steps = self._changing_strides(real, source) if changes else frozenset()
+        if not (wanted or steps) or not is_plain(real):
             return None
         if self.symbols is None:
             raise NeedsSymbols
@@ -100,9 +114,18 @@ class Sizes:
             sizes[d] = self._new(shape[d], origin, mark)
             if mark.kind == "dynamic":
                 self.required[f"{sizes[d]}"] = origin
-        return sizes, self._strides(real, source, sizes)
+        return sizes, self._strides(real, source, sizes, steps)
 
-    def _wants(self, real: torch.Tensor, source: Source, d: int, n: int, mark: Mark | None) -> bool:
+    def _of_module(self, source: Source) -> bool:
+        """Whether the source is a part of a module: made for longer, and another one in each of its modules."""
+        at: Source | None = source
+        while at is not None:
+            if at in self.modules:
+                return True
+            at = at.base
+        return False
+
+    def _wants(self, changes: bool, source: Source, d: int, n: int, mark: Mark | None) -> bool:
         if mark is not None:
             if mark.kind == "dynamic":
                 mark.check(n, f"{source.name}.size({d})")
@@ -111,10 +134,22 @@ class Sizes:
                 return False
             if n > 1 and (source, "size", d) not in self.policy.static and mark.admits(n):
                 return True
-        return n > 1 and not isinstance(real, torch.nn.Parameter) and self.policy.wants(source, "size", d)
+        return n > 1 and changes and self.policy.wants(source, "size", d)
+
+    def _changing_strides(self, real: torch.Tensor, source: Source) -> frozenset[int]:
+        """Dimensions whose strides are symbols of their own: they follow from no sizes."""
+        if real.layout is not torch.strided:
+            return frozenset()
+        steps = real.stride()
+        follows = {1, *(a * b for a, b in zip(steps, real.size(), strict=True))}
+        alone = tuple(0 if s in follows else s for s in steps)
+        self.policy.observe(source, "stride", alone)
+        return frozenset(d for d, s in enumerate(alone) if s > 1 and self.policy.wants(source, "stride", d))
 
     def integer(self, real: int, source: Source) -> Any:
         """The SymInt of an integer argument; None where it is a constant."""
+        if not self.policy.integers or self._of_module(source):
+            return None
         self.policy.observe(source, "int", (real,))
         if not (2 <= real < 2**62 and self.policy.wants(source, "int", 0)):
             return None
@@ -130,17 +165,20 @@ class Sizes:
         self.origins[str(made)] = origin
         return made
 
-    def _strides(self, real: torch.Tensor, source: Source, sizes: Sequence[Any]) -> list[Any]:
-        """A stride that is the extent of the dimensions inside is that product of sizes; others are numbers."""
+    def _strides(self, real: torch.Tensor, source: Source, sizes: Sequence[Any], steps: Set[int]) -> list[Any]:
+        """A stride that is the extent of the dimensions inside is that product of sizes; others are symbols (`steps`) or
+        numbers."""
         strides: list[Any] = list(real.stride())
         extents: dict[int, Any] = {}
         for d in sorted(range(real.dim()), key=lambda d: (real.stride(d), real.size(d))):
-            stride = strides[d] = extents.get(real.stride(d), real.stride(d))
-            extents[real.stride(d) * real.size(d)] = stride * sizes[d]
-            if isinstance(stride, torch.SymInt):
-                name = f"stride{len(self.strides)}"
-                self.origins[name] = Origin(source, type(real), "stride", d)
-                self.strides.append(Relation("==", Expr.sym(name) - expr_of(stride)))
+            step, origin = strides[d], Origin(source, type(real), "stride", d)
+            if step not in extents:
+                strides[d] = extents[step] = self._new(step, origin, Mark("maybe")) if d in steps else step
+            elif isinstance(extents[step], torch.SymInt):
+                strides[d], name = extents[step], f"stride{len(self.strides)}"
+                self.origins[name] = origin
+                self.strides.append(Relation("==", Expr.sym(name) - expr_of(strides[d])))
+            extents[step * real.size(d)] = strides[d] * sizes[d]
         return strides
 
     @property

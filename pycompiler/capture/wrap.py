@@ -280,6 +280,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     if issubclass(cls, (int, float, complex, str, bytes, bytearray, frozenset, collections.deque)):
         return Opaque(real)
     storage = _storage(cx, real, source)
+    if issubclass(cls, torch.nn.Module):
+        cx.sizes.modules.add(source)
     if is_mutable(cls) or storage is not None or issubclass(cls, torch.nn.Module):
         return Object(cls, real=real, storage=storage)
     if callable(real) and not hasattr(cls, "__get__"):

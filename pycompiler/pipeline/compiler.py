@@ -112,6 +112,7 @@ class FrameCompiler:
                         code, function.__globals__, values, fullgraph=self.family.fullgraph,
                         on_break=partial(on_break, self.family), policy=policy,
                     )  # fmt: skip
+                report_symbols(code, policy.told())
                 with phase("guards"):
                     guards = filtered(self.family, captured.guards, Scope(values, function.__globals__))
                 if captured.graph is None:

@@ -88,7 +88,7 @@ class Family:
             allowed = config.dynamic_shapes and self.dynamic is not False
             changing = allowed and self.dynamic is None and config.automatic_dynamic_shapes
             everything = allowed and self.dynamic is True
-            made = Policy(everything=everything, automatic=changing, marked=allowed)
+            made = Policy(everything, changing, marked=allowed, integers=not config.specialize_int)
             found = self.sizes.setdefault(code, made)
         return found
 

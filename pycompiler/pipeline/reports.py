@@ -81,6 +81,12 @@ def report_recompile(
         )
 
 
+def report_symbols(code: types.CodeType, changed: Sequence[str]) -> None:
+    """Logs what is compiled for once, for all its values, because it changed."""
+    if changed:
+        log_recompiles("%s: sizes and integers that changed are symbols: %s", code.co_qualname, "; ".join(changed))
+
+
 def explain_reasons(
     fn: Any, values: dict[str, Any], namespace: dict[str, Any], reasons: Sequence[tuple[int, int]]
 ) -> list[str]:
@@ -101,7 +107,8 @@ def explain_reasons(
 
 # What a user can do about a guard of each kind that fails again and again.
 WAYS_OUT = {
-    "tensor": "give tensors of the same shape, dtype and flags, or compile with dynamic=True",
+    "tensor": "give tensors of the same dtype, flags and number of dimensions; sizes that change are compiled for once "
+    "(config.automatic_dynamic_shapes, dynamic=True), except 0, 1 and those that the program needs as numbers",
     "equals": "pass the value as a tensor, or keep it constant between calls",
     "length": "keep the length constant, or pad to a fixed length",
     "dict_keys": "keep the keys and their order constant",

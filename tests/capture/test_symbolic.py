@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import pycompiler
+from pycompiler import logs
 from pycompiler.errors import ArgumentError, UserError
 from pycompiler.wrapping import compiled_of
 
@@ -232,7 +233,9 @@ def test_a_marked_size_is_a_symbol() -> None:
 def test_bounds_of_a_mark_are_assumed() -> None:
     calls = [(marked(x(4, 6), 0, min=3, max=8),), (x(8, 6),), (x(3, 6),)]
     assert compiles(lambda t: t * 2, calls, dynamic=None) == 1
-    assert compiles(lambda t: t * 2, [*calls, (x(9, 6),), (x(2, 6),)], dynamic=None) == 3
+    assert compiles(lambda t: t * 2, [*calls, (x(9, 6),), (x(2, 6),)], dynamic=None) == 2  # 9: a size that changed
+    with pycompiler.config.patch(automatic_dynamic_shapes=False):
+        assert compiles(lambda t: t * 2, [*calls, (x(9, 6),), (x(2, 6),)], dynamic=None) == 3
     assert compiles(lambda t: t + 1 if t.shape[0] <= 8 else t, calls, dynamic=None) == 1
     with pytest.raises(UserError, match=r"is 9, but marked to be from 3 to 8"):
         compiles(lambda t: t * 2, [(marked(x(9, 6), 0, min=3, max=8),)], dynamic=None)
@@ -277,13 +280,7 @@ def test_wrong_marks_say_what_is_right() -> None:
 
 
 # automatic ----------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def automatic() -> Any:
-    with pycompiler.config.patch(automatic_dynamic_shapes=True):
-        yield
-
-
-def test_a_size_that_changes_becomes_a_symbol(automatic: None) -> None:
+def test_a_size_that_changes_becomes_a_symbol() -> None:
     def program(t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (t @ w).softmax(0) * t.shape[0]
 
@@ -292,12 +289,83 @@ def test_a_size_that_changes_becomes_a_symbol(automatic: None) -> None:
     assert compiles(program, calls[:3], dynamic=False) == 3
 
 
-def test_an_integer_that_changes_becomes_a_symbol(automatic: None) -> None:
+def test_an_integer_that_changes_becomes_a_symbol() -> None:
     calls = [(x(6), n) for n in (3, 5, 9, 7)]
     assert compiles(lambda t, n: t * n + 1, calls, dynamic=None) == 2
 
 
-def test_numbers_across_a_graph_break_become_symbols(automatic: None) -> None:
+def test_strides_that_change_become_symbols() -> None:
+    def calls(*widths: int) -> list[tuple[torch.Tensor]]:
+        return [(x(4, w)[:, :5],) for w in widths]
+
+    assert compiles(lambda t: t.relu() * 2, calls(9, 12, 20, 33, 8), dynamic=None) == 2
+    assert compiles(lambda t: t.relu() * 2, calls(9, 12, 20, 5), dynamic=True) == 2  # 5: contiguous
+    assert compiles(lambda t: t.reshape(-1) + 1, [(x(n, n + 3)[::2, 1:],) for n in (6, 9, 12)], dynamic=None) == 2
+
+
+def test_few_sizes_in_turns_take_two_compiles_and_numbers_one_each() -> None:
+    sizes = [(x(3 + 2 * (i % 4), 4),) for i in range(24)]
+    assert compiles(lambda t: (t @ t.t()).softmax(-1), sizes, dynamic=None) == 2
+    assert compiles(lambda t: t * len([0] * t.shape[0]), sizes, dynamic=None) == 4
+
+
+def test_what_modules_hold_stays_a_number() -> None:
+    class Part(torch.nn.Module):
+        def __init__(self, k: int) -> None:
+            super().__init__()
+            self.k = k
+            self.register_buffer("scale", torch.ones(k))
+
+        def forward(self, t: torch.Tensor) -> torch.Tensor:
+            return (t[:, : self.k] * self.scale).sum(1) + self.k
+
+    def program(parts: list[Part], t: torch.Tensor) -> torch.Tensor:
+        return parts[0](t) * parts[1](t)
+
+    calls = [([Part(a), Part(b)], x(3, 8)) for a, b in ((3, 4), (5, 6), (2, 4))]
+    assert compiles(program, calls, dynamic=None) == 3
+
+
+def test_integers_can_be_kept_numbers() -> None:
+    calls = [(x(6), n) for n in (3, 5, 9)]
+    with pycompiler.config.patch(specialize_int=True):
+        assert compiles(lambda t, n: t * n, calls, dynamic=None) == 3
+        assert compiles(lambda t, n: t * n, calls) == 3
+
+
+def test_a_recompile_says_what_became_a_symbol(caplog: pytest.LogCaptureFixture) -> None:
+    logs.set_logs(recompiles=True)
+    try:
+        with caplog.at_level("DEBUG", logger="pycompiler"):
+            compiles(lambda t, n: t * n, [(x(6), 3), (x(9), 5), (x(7), 4)], dynamic=None)
+    finally:
+        logs.reset_logs()
+    said = [r.getMessage() for r in caplog.records if "are symbols" in r.getMessage()]
+    assert len(said) == 1 and "L['t'].size(0) was 6, is 9; L['n'] was 3, is 5" in said[0]
+
+
+class Held:
+    n: Any = 2
+    w = torch.ones(3)
+
+
+def test_class_attributes_that_generated_code_reads_are_todays(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {"n": None}
+
+    def program(t: torch.Tensor, held: Held) -> torch.Tensor:
+        seen["n"] = held.n
+        return t * held.w + held.n
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for n in (2, 6, 2, 7):
+        monkeypatch.setattr(Held, "n", n)
+        monkeypatch.setattr(Held, "w", torch.full((3,), float(n)))
+        same(compiled(torch.ones(3), Held()), torch.full((3,), 2.0 * n))
+        assert seen["n"] == n
+    assert pycompiler.counters(compiled)["compiles"] <= 3
+
+
+def test_numbers_across_a_graph_break_become_symbols() -> None:
     def program(t: torch.Tensor) -> Any:
         n = t.shape[0] * 2
         pycompiler.graph_break()

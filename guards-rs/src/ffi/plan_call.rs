@@ -24,3 +24,9 @@ pub fn run_plan<P: Executable>(target: Obj, inputs: &[Obj]) -> Option<Res<Output
         Some(outputs.into_iter().map(|p| Owned::steal(p)).collect())
     }
 }
+
+/// Whether `target` is a plan that runs alike whatever is passed for the input.
+pub fn ignores<P: Executable>(target: &Owned, input: usize) -> bool {
+    // SAFETY: *gil*, *live*: an Owned is a live object.
+    unsafe { pytype::as_plan::<P>(target.ptr()).is_some_and(|plan| !plan.needs(input)) }
+}

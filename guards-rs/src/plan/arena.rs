@@ -3,7 +3,7 @@
 //! In: per buffer its size and the steps at which it is first and last used.  Out: an offset each, so that buffers
 //! alive at the same time do not overlap, and the size of the block.
 
-use super::size::Dims;
+use super::size::{Dims, Numbers};
 use crate::ffi::aten::{Failure, Outcome};
 
 pub const ALIGN: usize = 64;
@@ -25,7 +25,7 @@ pub struct Room {
 
 impl Room {
     /// Bytes, in whole units of `ALIGN`.
-    pub fn bytes(&self, env: &[i64], room: &mut (Vec<i64>, Vec<i64>)) -> Outcome<usize> {
+    pub fn bytes(&self, env: &[i64], room: &mut (Numbers, Numbers)) -> Outcome<usize> {
         let sizes = self.shape.resolve(env, &mut room.0)?;
         let strides = self.stride.resolve(env, &mut room.1)?;
         if sizes.contains(&0) {

@@ -40,6 +40,10 @@ impl Executable for Plan {
         self.outputs.len()
     }
 
+    fn needs(&self, input: usize) -> bool {
+        Plan::needs(self, input)
+    }
+
     #[inline]
     fn run<'py>(
         &self,

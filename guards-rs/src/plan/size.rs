@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use smallvec::SmallVec;
 
 use crate::ffi::aten::{Failure, Outcome};
 
@@ -22,21 +23,38 @@ pub enum Token {
     Max,
 }
 
-/// A program in reverse Polish order, or the number that it would give.
+/// A number, a symbol, a sum of products of symbols, or a program in reverse Polish order for what is none of these.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Size {
     Const(i64),
+    Symbol(usize),
+    Sum(Box<[(i64, SmallVec<[usize; 4]>)]>),
     Expr(Box<[Token]>),
 }
+
+/// Numbers of one call: few, mostly.
+pub type Numbers = SmallVec<[i64; 12]>;
 
 const DEPTH: usize = 32;
 
 impl Size {
+    #[inline]
     pub fn eval(&self, env: &[i64]) -> Outcome<i64> {
-        let tokens = match self {
-            Size::Const(value) => return Ok(*value),
-            Size::Expr(tokens) => tokens,
-        };
+        match self {
+            Size::Const(value) => Ok(*value),
+            Size::Symbol(i) => Ok(env[*i]),
+            Size::Sum(terms) => {
+                let term = |sum: i64, (factor, symbols): &(i64, SmallVec<[usize; 4]>)| {
+                    let product = symbols.iter().try_fold(*factor, |product, i| product.checked_mul(env[*i]));
+                    sum.checked_add(product?)
+                };
+                terms.iter().try_fold(0, term).ok_or_else(|| overflow(terms, env))
+            }
+            Size::Expr(tokens) => Size::run(tokens, env),
+        }
+    }
+
+    fn run(tokens: &[Token], env: &[i64]) -> Outcome<i64> {
         let mut stack = [0i64; DEPTH];
         let mut top = 0usize;
         for token in tokens {
@@ -57,9 +75,14 @@ impl Size {
     pub fn as_const(&self) -> Option<i64> {
         match self {
             Size::Const(value) => Some(*value),
-            Size::Expr(_) => None,
+            _ => None,
         }
     }
+}
+
+#[cold]
+fn overflow(terms: &[(i64, SmallVec<[usize; 4]>)], env: &[i64]) -> Failure {
+    Failure(format!("a size overflows 64 bits: the terms {terms:?} of {env:?}"))
 }
 
 fn apply(operator: Token, a: i64, b: i64) -> Outcome<i64> {
@@ -99,12 +122,43 @@ impl Symbols {
         if let Ok(number) = value.extract::<i64>() {
             return Ok(Size::Const(number)); // ints, and constant expressions through __index__
         }
+        if let Some(terms) = self.terms(value)? {
+            return Ok(match &*terms {
+                [(1, symbols)] if symbols.len() == 1 => Size::Symbol(symbols[0]),
+                _ => Size::Sum(terms.into()),
+            });
+        }
         let mut tokens = Vec::new();
         self.emit(value, &mut tokens)?;
         if stack_depth(&tokens) > DEPTH {
             return Err(PyValueError::new_err(format!("the size {value} nests deeper than {DEPTH} levels")));
         }
         Ok(Size::Expr(tokens.into()))
+    }
+
+    /// The terms of a sum of products of symbols; None for other expressions.
+    fn terms(&self, expr: &Bound<'_, PyAny>) -> PyResult<Option<Vec<(i64, SmallVec<[usize; 4]>)>>> {
+        let mut found = Vec::new();
+        for term in expr.getattr("terms")?.try_iter()? {
+            let (atoms, coefficient) = term?.extract::<(Bound<'_, PyAny>, i64)>()?;
+            let mut symbols = SmallVec::new();
+            for atom in atoms.try_iter()? {
+                let atom = atom?;
+                if atom.getattr("kind")?.extract::<String>()? != "sym" {
+                    return Ok(None);
+                }
+                symbols.push(self.position(&atom)?);
+            }
+            found.push((coefficient, symbols));
+        }
+        Ok(Some(found))
+    }
+
+    /// Where the environment has the value of a symbol.
+    fn position(&self, atom: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let name = atom.getattr("key")?.extract::<String>()?;
+        let unknown = || PyValueError::new_err(format!("the size symbol {name} is not in Plan.symbols"));
+        self.index.get(&name).copied().ok_or_else(unknown)
     }
 
     pub fn compile_all(&self, values: &Bound<'_, PyAny>) -> PyResult<Vec<Size>> {
@@ -137,9 +191,7 @@ impl Symbols {
     fn emit_atom(&self, atom: &Bound<'_, PyAny>, out: &mut Vec<Token>) -> PyResult<()> {
         let kind = atom.getattr("kind")?.extract::<String>()?;
         if kind == "sym" {
-            let name = atom.getattr("key")?.extract::<String>()?;
-            let unknown = || PyValueError::new_err(format!("the size symbol {name} is not in Plan.symbols"));
-            out.push(Token::Symbol(*self.index.get(&name).ok_or_else(unknown)?));
+            out.push(Token::Symbol(self.position(atom)?));
             return Ok(());
         }
         let operator = match kind.as_str() {
@@ -192,7 +244,8 @@ impl Dims {
     }
 
     /// The numbers, in `room` when they have to be computed.
-    pub fn resolve<'a>(&'a self, env: &[i64], room: &'a mut Vec<i64>) -> Outcome<&'a [i64]> {
+    #[inline]
+    pub fn resolve<'a>(&'a self, env: &[i64], room: &'a mut Numbers) -> Outcome<&'a [i64]> {
         match self {
             Dims::Static(values) => Ok(values),
             Dims::Dynamic(sizes) => {

@@ -30,6 +30,8 @@ pub trait Executable: Sized + 'static {
     fn new(args: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyAny>>) -> PyResult<Self>;
     fn name(&self) -> &str;
     fn n_outputs(&self) -> usize;
+    /// Whether a call's outcome depends on the input: else anything may be passed in its place.
+    fn needs(&self, input: usize) -> bool;
     /// Hands the outputs to `sink` in order.  `taken`: who owns the inputs, when each of them may go after its last use.
     fn run<'py>(
         &self,
