@@ -33,7 +33,7 @@ from pycompiler.logs import stage, step
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
 from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, size_guards, specialise
 from pycompiler.pipeline.records import Remarks, remarks_of
-from pycompiler.pipeline.reports import located, log_breaks, on_break, record, report_recompile
+from pycompiler.pipeline.reports import located, log_breaks, on_break, record, report_recompile, report_symbols
 from pycompiler.pipeline.surroundings import (
     RESTING_COLLECTOR,
     ThreadState,

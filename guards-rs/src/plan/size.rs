@@ -23,12 +23,26 @@ pub enum Token {
     Max,
 }
 
+/// `factor` times the product of symbols.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Term {
+    factor: i64,
+    symbols: SmallVec<[usize; 4]>,
+}
+
+impl Term {
+    #[inline]
+    fn eval(&self, env: &[i64]) -> Option<i64> {
+        self.symbols.iter().try_fold(self.factor, |product, i| product.checked_mul(env[*i]))
+    }
+}
+
 /// A number, a symbol, a sum of products of symbols, or a program in reverse Polish order for what is none of these.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Size {
     Const(i64),
     Symbol(usize),
-    Sum(Box<[(i64, SmallVec<[usize; 4]>)]>),
+    Sum(Box<[Term]>),
     Expr(Box<[Token]>),
 }
 
@@ -44,11 +58,8 @@ impl Size {
             Size::Const(value) => Ok(*value),
             Size::Symbol(i) => Ok(env[*i]),
             Size::Sum(terms) => {
-                let term = |sum: i64, (factor, symbols): &(i64, SmallVec<[usize; 4]>)| {
-                    let product = symbols.iter().try_fold(*factor, |product, i| product.checked_mul(env[*i]));
-                    sum.checked_add(product?)
-                };
-                terms.iter().try_fold(0, term).ok_or_else(|| overflow(terms, env))
+                let sum = terms.iter().try_fold(0i64, |sum, term| sum.checked_add(term.eval(env)?));
+                sum.ok_or_else(|| overflow(terms, env))
             }
             Size::Expr(tokens) => Size::run(tokens, env),
         }
@@ -81,7 +92,7 @@ impl Size {
 }
 
 #[cold]
-fn overflow(terms: &[(i64, SmallVec<[usize; 4]>)], env: &[i64]) -> Failure {
+fn overflow(terms: &[Term], env: &[i64]) -> Failure {
     Failure(format!("a size overflows 64 bits: the terms {terms:?} of {env:?}"))
 }
 
@@ -124,7 +135,7 @@ impl Symbols {
         }
         if let Some(terms) = self.terms(value)? {
             return Ok(match &*terms {
-                [(1, symbols)] if symbols.len() == 1 => Size::Symbol(symbols[0]),
+                [Term { factor: 1, symbols }] if symbols.len() == 1 => Size::Symbol(symbols[0]),
                 _ => Size::Sum(terms.into()),
             });
         }
@@ -137,10 +148,10 @@ impl Symbols {
     }
 
     /// The terms of a sum of products of symbols; None for other expressions.
-    fn terms(&self, expr: &Bound<'_, PyAny>) -> PyResult<Option<Vec<(i64, SmallVec<[usize; 4]>)>>> {
+    fn terms(&self, expr: &Bound<'_, PyAny>) -> PyResult<Option<Vec<Term>>> {
         let mut found = Vec::new();
         for term in expr.getattr("terms")?.try_iter()? {
-            let (atoms, coefficient) = term?.extract::<(Bound<'_, PyAny>, i64)>()?;
+            let (atoms, factor) = term?.extract::<(Bound<'_, PyAny>, i64)>()?;
             let mut symbols = SmallVec::new();
             for atom in atoms.try_iter()? {
                 let atom = atom?;
@@ -149,7 +160,7 @@ impl Symbols {
                 }
                 symbols.push(self.position(&atom)?);
             }
-            found.push((coefficient, symbols));
+            found.push(Term { factor, symbols });
         }
         Ok(Some(found))
     }
