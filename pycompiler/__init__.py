@@ -20,11 +20,13 @@ from pycompiler.backends import get_default_backend, list_backends, register_bac
 from pycompiler.debug import switch as _switch  # noqa: F401  (hears of knobs)
 from pycompiler.debug.explain import explain
 from pycompiler.ir.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
+from pycompiler.ir.nested import nested_compile_region
 from pycompiler.ir.watch import compile_times
 
 __all__ = [
     "__version__", "compile", "compile_times", "config", "counters", "disable", "exc", "explain", "explain_miss",
     "get_default_backend", "graph_break", "is_compiling", "list_backends", "load", "mark_dynamic", "mark_static",
-    "mark_unbacked", "maybe_mark_dynamic", "register_backend", "reset", "run", "save", "set_default_backend", "set_policy",
+    "mark_unbacked", "maybe_mark_dynamic", "nested_compile_region",
+    "register_backend", "reset", "run", "save", "set_default_backend", "set_policy",
     "wait_for_compiles",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from pycompiler import _native, config
 from pycompiler.ir.guards import global_state, own_place
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.names import traced_through
+from pycompiler.ir.nested import REGION
 from pycompiler.ir.symbols import Relation, Symbols, symbols_of
 from pycompiler.logs import stage
 
@@ -83,7 +84,7 @@ def _node(gm: fx.GraphModule, node: fx.Node, place: Mapping[fx.Node, int], memor
     return (
         node.op, _target(node), _argument(node.args, place), _argument(node.kwargs, place), _lies(made),
         repr(node.meta.get("strides")), bool(node.meta.get("mutates")), bool(node.meta.get("acts")),
-        own_place(user) if user else node.meta.get("stack_trace"),
+        own_place(user) if user else node.meta.get("stack_trace"), node.meta.get(REGION),
     )  # fmt: skip
 
 

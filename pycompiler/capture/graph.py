@@ -6,10 +6,11 @@ placeholders carry `meta["example_value"]`.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of
+from pycompiler.ir.nested import REGION
 from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
 from pycompiler.ir.strides import Asker, layouts
@@ -69,6 +71,7 @@ class GraphBuilder:
         self.numbers = SizeNodes(self.graph, self._symbol)
         self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
         self.used: list[Input] = []  # inputs of the finished graph
+        self.in_region = self.regions = 0  # how many surround what is traced now, and how many there were
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
 
@@ -154,6 +157,20 @@ class GraphBuilder:
             value.node = self.graph.call_function(operator.getitem, (node, i))
             value.node.meta["example_value"] = value.fake
             self.by_fake[id(value.fake)] = value
+
+    @contextlib.contextmanager
+    def region(self) -> Iterator[None]:
+        """The nodes that are made inside belong together; of regions within each other the outermost counts."""
+        last, depth = next(reversed(self.graph.nodes), self.graph._root), self.in_region
+        self.in_region += 1
+        try:
+            yield
+        finally:
+            self.in_region = depth
+        if depth == 0:
+            self.regions += 1
+            while (last := last.next) is not self.graph._root:
+                last.meta[REGION] = self.regions
 
     def submodule(self, body: fx.GraphModule) -> fx.Node:
         """The node that stands for a graph inside of this one."""

@@ -14,6 +14,7 @@ from pycompiler.ir import watch
 from pycompiler.ir.texts import drop_text_with, forward_of
 from pycompiler.ir.watch import phase
 from pycompiler.logs import stage
+from pycompiler.pipeline import parts
 from pycompiler.pipeline.surroundings import RESTING_COLLECTOR, own_knobs
 from pycompiler.progress import compiling, current_name
 
@@ -24,9 +25,27 @@ Compiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd, then the compiler for each graph."""
-    return regions.shared(
-        gm, example_inputs, compile_aten, lambda compiler: joint(gm, example_inputs, compiler), background.inside()
-    )
+    return shared(gm, example_inputs, compile_aten, True)
+
+
+def shared(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any, whole: bool
+) -> Callable[..., Sequence[Any]]:
+    """`joint` of a graph like which none is compiled yet.  The `whole` graph of a frame may have parts that are alike."""
+
+    def build(compiler: Any) -> Callable[..., Sequence[Any]]:
+        made = in_parts(gm, example_inputs, compiler) if whole else None
+        return joint(gm, example_inputs, compiler) if made is None else made
+
+    return regions.shared(gm, example_inputs, compiler, build, background.inside())
+
+
+def in_parts(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -> Callable[..., Sequence[Any]] | None:
+    """The callable that runs the graph's parts, where the program marked some and several are alike."""
+    found = parts.split(gm, example_inputs)
+    if found is None:
+        return None
+    return parts.chained(gm, found, [shared(p.module, p.examples, compiler, False) for p in found])
 
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:

@@ -5,6 +5,7 @@ from pycompiler.capture.builtins import (
     containers,
     exceptions,
     iteration,
+    nested,
     numbers,
     overrides,
     python,
@@ -12,4 +13,4 @@ from pycompiler.capture.builtins import (
     transforms,
 )
 
-FAMILIES = (collections, containers, exceptions, iteration, numbers, overrides, python, torch_api, transforms)
+FAMILIES = (collections, containers, exceptions, iteration, nested, numbers, overrides, python, torch_api, transforms)

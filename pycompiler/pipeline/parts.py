@@ -1,0 +1,203 @@
+"""A captured graph whose regions (`ir/nested.py`) are alike, cut into parts that are compiled each for itself.
+
+In: a graph whose nodes say which region made them, and its example inputs.  Out: `split`, the parts in order, or None where the
+graph stays whole; `chained`, the callable that runs what was made of them.
+Example: 24 blocks, each a region, are compiled as one: `regions.py` knows the second to the last from the first.
+
+At run time a cut is what a graph break is: the parts behind it get real tensors, each part is a node of autograd's graph. So
+what the parts were told of these tensors must be true when the cut is reached, which fakes do not show where something is
+written, or where torch's state changes on the way: such graphs stay whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from pycompiler import config, regions
+from pycompiler.autograd.runtime import build_text
+from pycompiler.ir.fake import fake_like
+from pycompiler.ir.kernels import memory_of, tensors_of
+from pycompiler.ir.nested import REGION
+from pycompiler.ir.texts import drop_text_with
+from pycompiler.logs import stage
+
+log = stage("dynamo")
+
+Run = Callable[..., Sequence[Any]]
+
+
+class Whole(Exception):
+    """Why a graph is not cut."""
+
+
+@dataclass(eq=False)
+class Part:
+    """Nodes of the graph that follow each other, as a graph: `inputs` and `outputs` are nodes of the whole one."""
+
+    nodes: list[fx.Node]
+    region: int | None
+    inputs: list[fx.Node] = field(default_factory=list)
+    outputs: list[fx.Node] = field(default_factory=list)
+    module: Any = None
+    examples: list[Any] = field(default_factory=list)
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for parts that are alike; None where that cannot be said."""
+        try:
+            return regions.key_of(self.module, self.examples)
+        except regions.Unlike:
+            return None
+
+
+def split(gm: fx.GraphModule, examples: Sequence[Any]) -> list[Part] | None:
+    """See the module docstring."""
+    marked = {n.meta[REGION] for n in gm.graph.nodes if REGION in n.meta}
+    if len(marked) < 2 or not config.share_regions:
+        return None
+    try:
+        return _Splitter(gm, examples).run()
+    except Whole as why:
+        log.info("regions are compiled in place: %s", why)
+    except RuntimeError as error:  # autograd does not tell a view's history
+        log.info("regions are compiled in place: %s", error)
+    return None
+
+
+class _Splitter:
+    def __init__(self, gm: fx.GraphModule, examples: Sequence[Any]) -> None:
+        self.gm = gm
+        self.placeholders = dict(zip(gm.graph.find_nodes(op="placeholder"), examples, strict=True))
+        mode = detect_fake_mode(tuple(examples))
+        if not isinstance(mode, FakeTensorMode):
+            raise Whole("it has no tensors")
+        self.mode = mode
+        self.fakes: dict[fx.Node, Any] = {}
+        self.written: set[int] = set()  # memory
+        self.calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
+
+    def run(self) -> list[Part] | None:
+        self.check_calls()
+        alone = self.parts({n: n.meta.get(REGION) for n in self.calls})
+        counts = Counter(p.key for p in alone if p.region is not None and p.key is not None)
+        alike = {p.region for p in alone if p.region is not None and counts[p.key] > 1}
+        if not alike:
+            raise Whole("no two of them are alike")
+        return self.parts({n: r if (r := n.meta.get(REGION)) in alike else None for n in self.calls})
+
+    # whether ------------------------------------------------------------------------------------------------------
+    def check_calls(self) -> None:
+        """No call changes torch's state, sizes are numbers, and what is written can be told apart."""
+        if torch.is_inference_mode_enabled():
+            raise Whole("inference tensors do not say whether they were written")
+        for value in self.placeholders.values():
+            if not isinstance(value, (FakeTensor, int, float, bool)):
+                raise Whole(f"an input is a {type(value).__name__}")
+        for node in self.calls:
+            made = node.meta.get("example_value")
+            found = list(tensors_of(made))
+            if not found or any(t._has_symbolic_sizes_strides for t in found):
+                raise Whole(
+                    f"{node} changes torch's state" if made is None else f"{node} has symbolic sizes, or is no tensor"
+                )
+
+    def check_crossing(self, node: fx.Node) -> None:
+        """What is known of a value at the end of the capture was so when it was made."""
+        made = node.meta.get("example_value")
+        if not isinstance(made, FakeTensor) or type(made) is not FakeTensor or made.layout is not torch.strided:
+            raise Whole(f"{node} is {type(made).__name__}")
+        if made._version or memory_of(made) in self.written:
+            raise Whole(f"{node} is written")
+        if made.is_conj() or made.is_neg():
+            raise Whole(f"{node} is conjugated where it is read")
+
+    def check_read(self, node: fx.Node) -> None:
+        """An input of several parts: a gradient that a write gives it is none that the parts behind know of."""
+        made = node.meta.get("example_value")
+        if isinstance(made, torch.Tensor) and made._version and made.requires_grad:
+            raise Whole(f"{node}, which has gradients, is written")
+
+    # parts --------------------------------------------------------------------------------------------------------
+    def parts(self, region_of: dict[fx.Node, int | None]) -> list[Part]:
+        """Cut where the region changes."""
+        found: list[Part] = []
+        for node, region in region_of.items():
+            if not found or found[-1].region != region:
+                found.append(Part([], region))
+            found[-1].nodes.append(node)
+        place = {n: i for i, p in enumerate(found) for n in p.nodes}
+        for i, part in enumerate(found):
+            for node in part.nodes:
+                reads = [n for n in node.all_input_nodes if n.op != "get_attr" and place.get(n) != i]
+                part.inputs += [n for n in dict.fromkeys(reads) if n not in part.inputs]
+                if any(place.get(user) != i for user in node.users):
+                    part.outputs.append(node)
+            self.build(part)
+        return found
+
+    def build(self, part: Part) -> None:
+        for node in part.outputs:
+            self.check_crossing(node)
+        graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
+        for node in part.inputs:
+            self.check_read(node)
+            env[node] = graph.placeholder(node.name)
+            env[node].meta["example_value"] = node.meta.get("example_value")
+        held: dict[str, Any] = {}
+        for node in part.nodes:
+            for body in node.all_input_nodes:
+                if body.op == "get_attr" and body not in env:
+                    held[str(body.target)] = getattr(self.gm, str(body.target))
+                    env[body] = graph.node_copy(body)
+            env[node] = graph.node_copy(node, env.__getitem__)
+            env[node].meta.pop(REGION, None)
+        graph.output(tuple(env[n] for n in part.outputs))
+        part.module = fx.GraphModule(held, graph, class_name="CapturedGraph")
+        drop_text_with(part.module)
+        part.examples = [self.example(n) for n in part.inputs]
+
+    def example(self, node: fx.Node) -> Any:
+        """What stands for an input of a part."""
+        if node in self.placeholders:
+            return self.placeholders[node]
+        if node not in self.fakes:
+            made = node.meta["example_value"]
+            lies = made.size(), made.stride(), made.storage_offset()
+            fake = fake_like(self.mode, *lies, made.dtype, made.device)
+            if made.requires_grad:
+                with self.mode, torch.enable_grad():
+                    fake = fake.requires_grad_().clone(memory_format=torch.preserve_format).as_strided(*lies[:2])
+            self.fakes[node] = fake
+        return self.fakes[node]
+
+
+def chained(gm: fx.GraphModule, parts: Sequence[Part], made: Sequence[Run]) -> Run:
+    """The callable of the graph's inputs that runs the parts; a value is let go after the last part that reads it."""
+    names = {n: f"args[{i}]" for i, n in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    returned = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+    last = {n: i for i, p in enumerate(parts) for n in p.inputs} | dict.fromkeys(returned, len(parts))
+    lines = ["def run(*args):"]
+    for i, part in enumerate(parts):
+        names |= {n: f"v{i}_{k}" for k, n in enumerate(part.outputs)}
+        results = " ".join(f"{names[n]}," for n in part.outputs)
+        call = f"part{i}({', '.join(names[n] for n in part.inputs)})"
+        lines.append(f"    {results} = {call}" if results else f"    {call}")
+        gone = [
+            names[n]
+            for n in dict.fromkeys([*part.inputs, *part.outputs])
+            if last.get(n, i) == i and n.op != "placeholder"
+        ]
+        lines += [f"    del {', '.join(gone)}"] if gone else []
+    text = " ".join("None," if n is None else f"{names[n] if isinstance(n, fx.Node) else repr(n)}," for n in returned)
+    lines.append(f"    return ({text})")
+    scope: dict[str, Any] = {f"part{i}": run for i, run in enumerate(made)}
+    return build_text("run", "\n".join(lines) + "\n", scope)  # type: ignore[no-any-return]
