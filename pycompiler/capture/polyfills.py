@@ -78,6 +78,24 @@ class DisableTorchFunction(DisableTorchFunctionSubclass):
     everyone = True
 
 
+def pullback(call: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function that `torch.func.vjp` gives."""
+
+    def wrapper(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
+        if not retain_graph or create_graph is not None:
+            graph_break("retain_graph or create_graph of what torch.func.vjp gave")
+        return call(cotangents)
+
+    return wrapper
+
+
+def graph_break(message: str) -> None:
+    """Break the graph here."""
+
+
+graph_break._pycompiler_break = True  # type: ignore[attr-defined]
+
+
 def step_count(x: Any) -> Any:
     """An optimizer's step: eager computes with `x.item()`, a float, so in double; in a graph it stays a tensor."""
     return x.double() if isinstance(x, torch.Tensor) else x

@@ -130,7 +130,8 @@ SKIP_PREFIXES = (
 )  # fmt: skip
 INLINE_ANYWAY = (
     "pycompiler.capture.polyfills", "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
-    "torch._functorch.apis", "torch._functorch.functional_call", "torch.overrides",
+    "torch._functorch.apis", "torch._functorch.functional_call", "torch._functorch.eager_transforms", "torch._functorch.vmap",
+    "torch.overrides",
 )  # fmt: skip
 
 

@@ -62,6 +62,27 @@ def jvp(body: fx.GraphModule, count: int, outputs: int, strict: bool, *tensors: 
     return (*made[0], *made[2], *made[1])
 
 
+def vjp_value(body: fx.GraphModule, count: int, outputs: int, *tensors: torch.Tensor) -> Tensors:
+    """`count` primals, then the rest → all results."""
+    made = _vjp(body, count, outputs, tensors)
+    return (*made[0], *made[2])
+
+
+def vjp(body: fx.GraphModule, count: int, outputs: int, *tensors: torch.Tensor) -> Tensors:
+    """A cotangent for each of the first `outputs` results, `count` primals, then the rest → the primals' cotangents."""
+    return tuple(_vjp(body, count, outputs, tensors[outputs:])[1](tensors[:outputs]))
+
+
+def _vjp(body: fx.GraphModule, count: int, outputs: int, tensors: Sequence[torch.Tensor]) -> Any:
+    run, rest = forward_of(body), tensors[count:]
+
+    def function(*primals: torch.Tensor) -> tuple[Tensors, Tensors]:
+        results = tuple(run(*primals, *rest))
+        return results[:outputs], results[outputs:]
+
+    return torch.func.vjp(function, *tensors[:count], has_aux=True)
+
+
 def cond(yes: fx.GraphModule, no: fx.GraphModule, kinds: Sequence[bool], pred: Any, *tensors: torch.Tensor) -> Tensors:
     """The results of one body.  `kinds`: which of them require grad, whichever body is chosen: then each tensor that does
     gets a gradient, of zeros where the body does not read it."""

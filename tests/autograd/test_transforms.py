@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.func import functional_call, grad, grad_and_value, jvp, vmap
+from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
@@ -45,6 +45,36 @@ def gradients_of_rows(x: Any, w: Any) -> Any:
 @program
 def along_tangents(x: Any, w: Any) -> Any:
     return jvp(lambda x: torch.tanh(x @ w), (x,), (x.cos(),)), jvp(grad(lambda x: loss(x, w)), (x,), (x,))
+
+
+@program
+def pulled_back(x: Any, w: Any) -> Any:
+    value, pull, aux = vjp(lambda d: ({"y": torch.tanh(d["x"] @ d["w"])}, d["x"] * 2), {"x": x, "w": w}, has_aux=True)
+    return value, pull({"y": value["y"].cos()}), pull(value), aux
+
+
+@program
+def pulled_back_in_rows(x: Any, w: Any) -> Any:
+    return vmap(lambda r: vjp(lambda r: torch.tanh(r @ w), r)[1](r.sin() @ w)[0])(x)
+
+
+@program
+def jacobians(x: Any, w: Any) -> Any:
+    def fn(x: Any, w: Any) -> Any:
+        return torch.tanh(x @ w).sum(0)
+
+    both = jacrev(fn, argnums=(0, 1))(x, w)
+    return (
+        both,
+        jacfwd(fn, argnums=1)(x, w),
+        jacrev(fn, chunk_size=2)(x, w),
+        jacfwd(lambda x: (fn(x, w), x), has_aux=True)(x),
+    )
+
+
+@program
+def second_derivatives(x: Any, w: Any) -> Any:
+    return hessian(lambda r: loss(r[None], w))(x[0] * 1), jacrev(jacrev(lambda r: loss(r[None], w)))(x[0])
 
 
 @program

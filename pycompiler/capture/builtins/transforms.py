@@ -6,12 +6,15 @@ given are called as eager calls them: with tensors that a transform wraps or sli
 
 from __future__ import annotations
 
+import copy
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 
-from pycompiler.capture import tracers
+from pycompiler.capture import polyfills, tracers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kwargs
 from pycompiler.capture.tracers import Tracer
@@ -229,8 +232,10 @@ def _zipped(cx: Capture, value: Value, dims: Value, fn: Callable[[Tensor, Value]
 def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     names = "func primals tangents argnums strict has_aux"
     fn, primals, tangents, argnums, strict, aux_flag = _given(cx, names, args, kwargs, strict=Const(False))
-    if not cx.is_none(argnums) or primals.python_type() is not tuple:
-        raise Break("inner-graph", "jvp of some arguments")
+    if primals.python_type() is not tuple:
+        raise Break("inner-graph", "jvp of what is no tuple")
+    given = _items(cx, primals)
+    wanted = range(len(given)) if cx.is_none(argnums) else _positions(cx, argnums, len(given))
     has_aux = cx.truth(aux_flag)
     leaves: list[Tensor] = []
     with tracers.inner(cx, levels=True) as tracer:
@@ -239,18 +244,72 @@ def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             leaves.append(tensor)
             return tracer.argument(_detached(cx, tensor))
 
-        duals = tracers.mapped(cx, primals, dual, tracers.refused)
-        result, aux = _with_aux(cx, cx.call(fn, _items(cx, duals), {}), has_aux)
+        duals = list(given)
+        for i in wanted:
+            duals[i] = tracers.mapped(cx, given[i], dual, tracers.refused)
+        result, aux = _with_aux(cx, cx.call(fn, duals, {}), has_aux)
         outs = tracers.tensors(cx, result)
         body, lifted = tracer.close([*outs, *(tracers.tensors(cx, aux) if aux else ())])
     along = tracers.tensors(cx, tangents)
-    if not _alike(cx, primals, tangents):
+    if not _alike(cx, Tuple([given[i] for i in wanted]), tangents):
         raise Break("inner-graph", "tangents that are not like the primals")
     fixed = [len(leaves), len(outs), cx.truth(strict)]
     made = _Results(cx, cx.graph.call_inner(transforms.jvp, [body], [*fixed, *leaves, *along, *lifted]))
     value = made.like(result)
     others = [] if aux is None else [made.like(aux)]
     return Tuple([value, made.like(result), *others])
+
+
+@_late(EAGER, "_vjp_with_argnums")
+def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """The function that it gives computes forward again where it is called: for each call a call in the graph."""
+    argnums, aux_flag = (cx.realize(kwargs.get(n, Const(d))) for n, d in (("argnums", None), ("has_aux", False)))
+    fn, given, has_aux = args[0], [cx.realize(a) for a in args[1:]], cx.truth(aux_flag)
+    wanted = range(len(given)) if cx.is_none(argnums) else _positions(cx, argnums, len(given))
+    before = [given[i] for i in wanted]
+    leaves: list[Tensor] = []
+    drawn = cx.fake_mode.once
+    with tracers.inner(cx, levels=True, grad=True) as tracer:
+        for i in wanted:
+            given[i] = tracers.mapped(cx, given[i], lambda t: _variable(cx, tracer, t, leaves), tracers.refused)
+        result, aux = _with_aux(cx, cx.call(fn, given, {}), has_aux)
+        outs = tracers.tensors(cx, result)
+        if not outs or not all(t.fake.is_floating_point() or t.fake.is_complex() for t in outs):
+            raise Break("inner-graph", f"vjp of a function that gives {result.describe()}")
+        body, lifted = tracer.close([*outs, *(tracers.tensors(cx, aux) if aux else ())])
+    if cx.fake_mode.once > drawn:
+        raise Break("inner-graph", "random numbers in a function of which vjp is taken")
+    fixed = [len(leaves), len(outs)]
+    made = _Results(cx, cx.graph.call_inner(transforms.vjp_value, [body], [*fixed, *leaves, *lifted]))
+    value = made.like(result)
+    primals = Tuple(before) if cx.is_none(argnums) or isinstance(argnums, Tuple) else before[0]
+    pull = cx.call(cx.make(polyfills.pullback), [_Pullback(body, fixed, [*leaves, *lifted], primals, result)], {})
+    return Tuple([value, pull] if aux is None else [value, pull, made.like(aux)])
+
+
+class _Pullback(Value):
+    """What maps cotangents of a function's results to those of its arguments."""
+
+    def __init__(self, body: Any, fixed: list[int], tensors: list[Tensor], primals: Value, result: Value) -> None:
+        self.body, self.fixed, self.tensors, self.primals, self.result = body, fixed, tensors, primals, result
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        along = args[0]
+        if not _alike(cx, self.result, along):
+            raise Break("inner-graph", "cotangents that are not like the results")
+        body = fx.GraphModule(self.body, copy.deepcopy(self.body.graph), class_name="InnerGraph")
+        given = [*self.fixed, *tracers.tensors(cx, along), *self.tensors]
+        return _Results(cx, cx.graph.call_inner(transforms.vjp, [body], given)).like(self.primals)
+
+
+@_late(EAGER, "error_if_complex")
+def error_if_complex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if any(t.fake.is_complex() for t in tracers.tensors(cx, args[1], lambda v: v)):
+        raise Break("inner-graph", "a Jacobian of complex tensors")
+    return Const(None)
 
 
 def _alike(cx: Capture, a: Value, b: Value) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from capture.harness import case
-from torch.func import functional_call, grad, grad_and_value, jvp, vmap
+from capture.harness import ANY, case
+from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.utils.checkpoint import checkpoint
 
 X = torch.arange(12.0).reshape(3, 4) / 7
@@ -248,6 +248,31 @@ def checkpoint_that_writes(x):
 @case(X, breaks="inner-graph")
 def checkpoint_of_other_kinds(x):
     return checkpoint(torch.sin, x, use_reentrant=True)
+
+
+# what maps cotangents -------------------------------------------------------------------------------------------------
+@case(X, W, graphs=1)
+def vector_jacobian_product(x, w):
+    value, pull = vjp(lambda x, w: (torch.tanh(x @ w), x.sum()), x, w)
+    return value, pull((value[0], value[1])), pull((value[0] * 2, value[1])), pull.__name__
+
+
+@case(X, W, graphs=1)
+def jacobians(x, w):
+    f = jacrev(lambda x, w: torch.tanh(x[0] @ w), argnums=(0, 1))
+    return f(x, w), jacfwd(lambda x: {"y": x[0] @ w})(x), hessian(lambda r: loss(r[None], w))(x[0] * 1)
+
+
+@case(X, breaks=ANY)
+def pullback_of_what_draws(x):
+    return vjp(lambda x: x.sin() + 0 * torch.rand_like(x), x)[1](x)
+
+
+@case(X, breaks=ANY)
+def pullback_after_a_break(x):
+    y, pull = vjp(torch.sin, x)
+    print(end="")
+    return pull(y)
 
 
 # branches -------------------------------------------------------------------------------------------------------------
