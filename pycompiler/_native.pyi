@@ -206,6 +206,9 @@ def shares_memory(values: tuple[Any, ...], written: Sequence[int]) -> bool:
 def torch_routes() -> dict[str, str]:
     """How each capability of the loaded torch is reached: its fast way or the fallback."""
 
+def use_gpu_driver(path: str | None) -> None:
+    """Plans made from now on start their kernels through another library than `libcuda.so.1` (None: through that one)."""
+
 def force_slow_routes(on: bool) -> None:
     """Tests: wrap and unwrap tensors by the fallbacks."""
 

@@ -67,6 +67,9 @@ def compile_aten(
             from pycompiler.runtime.output_code import output_code  # brings cffi, which only a reader needs
 
             log_output(output_code(plan, program.inputs))
+        if plan.module:
+            with phase("build"), allowed():
+                triton_build.build(plan)
         return _native.Plan(plan)
     except NoCompiler:
         return forward_of(gm)
@@ -165,27 +168,18 @@ def plan_for_cpu(schedule: Schedule, name: str) -> Plan:
 
 
 def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
-    """Triton kernels in a Python module; it calls those of the host in a shared library."""
-    from pycompiler.codegen import triton  # only where there is a GPU: importing Triton takes a second
+    """Triton kernels, and those of the host in a shared library."""
+    from pycompiler.codegen import triton
 
     on_host = [k for k in schedule.kernels if all(schedule.buffers[b].device.type == "cpu" for b in k.pointers)]
-    for group in on_host:
-        if group.scalars:
-            raise Unsupported("symbolic sizes", (o for nest in group.nests for o in nest.origin))
-    host = host_library(replace(schedule, steps=list(on_host), frees=[]), name) if on_host else None
+    library = host_library(replace(schedule, steps=list(on_host), frees=[]), name) if on_host else None
     with phase("codegen"):
-        source = triton.generate(replace(schedule, steps=[s for s in schedule.steps if s not in on_host], frees=[]))
-    text = source.text + "".join(triton_build.host_kernel(g.name, host.path, g.symbol) for g in on_host if host)
-    for group in on_host:
-        group.symbol = group.name
-    with phase("build"):
-        symbols = (*source.symbols, *(g.name for g in on_host))
-        library = triton_build.build(text, symbols) if symbols else None
+        module = triton.generate(replace(schedule, steps=[s for s in schedule.steps if s not in on_host], frees=[]))
     with phase("plan"):
-        plan = make_plan(schedule, library)
-    plan.launcher = "triton"
-    return plan
+        return make_plan(schedule, library, module)
 
 
 # Device type of the kernels → how they are made.
-TARGETS: dict[str, Callable[[Schedule, str], Plan]] = {"cpu": plan_for_cpu, "cuda": plan_for_cuda}
+TARGETS: dict[str, Callable[[Schedule, str], Plan]] = {"cpu": plan_for_cpu}
+if torch.version.hip is None:  # there, torch calls AMD's GPUs "cuda"
+    TARGETS["cuda"] = plan_for_cuda

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,17 +11,18 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pycompiler import graphs
+from pycompiler import config, graphs
 from pycompiler.codegen.cpp import ops
 from pycompiler.ir.kernel import Unsupported
-from pycompiler.ir.plan import Alloc, Aten, Kernel, Plan
+from pycompiler.ir.plan import Alloc, Aten, Kernel, Launch, Plan
+from pycompiler.runtime import triton_build
 from pycompiler.runtime.plan_python import PythonPlan
-from pycompiler.runtime.triton_build import HostKernel
 
 
 def calls(plan: Plan) -> list[str]:
-    """What the plan runs, in order: names of operators, "kernel"."""
-    return [str(s.op) if isinstance(s, Aten) else "kernel" for s in plan.steps if isinstance(s, Aten | Kernel)]
+    """What the plan runs, in order: names of operators, "kernel" of the host, "launch" on a GPU."""
+    named = [(s, {Kernel: "kernel", Launch: "launch"}.get(type(s))) for s in plan.steps]
+    return [name or str(step.op) for step, name in named if name or isinstance(step, Aten)]
 
 
 def test_an_operation_without_a_form_becomes_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,31 +86,53 @@ def test_an_index_on_the_cpu_ends_the_kernel_not_the_graph() -> None:
     plan = cuda_plan(
         lambda x, i: torch.sin((x * 2)[i + 1]), ((5, 3), torch.float32, "cuda"), ((4,), torch.int64, "cpu")
     )
-    assert calls(plan) == ["kernel", "kernel", "aten.index.Tensor", "kernel"]
+    assert calls(plan) == ["launch", "kernel", "aten.index.Tensor", "launch"]
     assert {s.device.type for s in plan.steps if isinstance(s, Alloc)} == {"cpu", "cuda"}
 
 
 def test_kernels_of_two_devices_are_in_one_plan() -> None:
     plan = cuda_plan(lambda x, y: (torch.sin(x * 2), y * 3 + 1), ((5, 3), torch.float32, "cuda"),
                      ((4,), torch.float32, "cpu"))  # fmt: skip
-    assert calls(plan) == ["kernel", "kernel"]
-    assert plan.launcher == "triton"
-    assert "HostKernel(" in plan.source
+    assert calls(plan) == ["launch", "kernel"]
+    assert plan.library is not None
 
 
 def test_an_operation_without_a_triton_form_becomes_an_operator() -> None:
     plan = cuda_plan(lambda x: torch.sin(torch.digamma(x * 2)) + 1, ((5, 3), torch.float32, "cuda"))
-    assert calls(plan) == ["kernel", "aten.digamma.default", "kernel"]
+    assert calls(plan) == ["launch", "aten.digamma.default", "launch"]
 
 
-def test_a_kernel_of_the_host_runs_from_a_module() -> None:
-    x, i = torch.randn(5, 3), torch.tensor([1, 4])
-    _, plan = graphs.planned(make_fx(lambda x, i: x[i] * 2, tracing_mode="fake")(x, i), "host")
-    (step,) = (s for s in plan.steps if isinstance(s, Kernel))
-    kernel, out = HostKernel(str(plan.library), step.symbol), torch.empty(2, 3)
-    given = dict(enumerate([x, i, out]))
-    kernel(*(given[s] for s in step.slots))
-    assert torch.equal(out, x[i] * 2)
-    i[1] = 5
-    with pytest.raises(IndexError, match="index 5 is out of bounds for dimension 0 with size 5"):
-        kernel(*(given[s] for s in step.slots))
+def test_binaries_are_read_from_the_cache_without_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "cache_dir", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    plan = cuda_plan(lambda x: (x * 2).sum([0]), ((500, 300), torch.float32, "cuda"))
+    triton_build.build(plan, lambda device: 90)
+    made = plan.binaries
+    launches = [s for s in plan.steps if isinstance(s, Launch)]
+    assert list(made) == [s.kernel for s in launches]
+    assert len(launches) == 2  # partial sums go through a workspace
+    for step in launches:
+        binary = made[step.kernel]
+        assert binary.image.startswith(b"\x7fELF")
+        assert binary.parameters[: len(step.types)] == ("u64",) * len(step.types)
+        assert binary.threads == 32 * step.constants["num_warps"]
+
+    def compiled(*_: Any) -> Any:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(triton_build, "compiled", compiled)
+    triton_build.build(plan, lambda device: 90)
+    assert plan.binaries == made
+    with pytest.raises(AssertionError, match="compiled again"):
+        triton_build.build(plan, lambda device: 80)
+
+
+def test_a_binary_for_any_addresses_is_another_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setattr(triton_build, "capability_of", lambda device: 90)
+    plan = cuda_plan(lambda x: x * 2, ((4096,), torch.bfloat16, "cuda"))
+    (step,) = (s for s in plan.steps if isinstance(s, Launch))
+    whole = triton_build.binary_of(triton_build.compiled(plan.module, step, 90))
+    anywhere = triton_build.unaligned(plan, step.kernel)
+    assert anywhere.parameters == whole.parameters
+    assert anywhere.image != whole.image

@@ -3,7 +3,7 @@
 //! In: an `ir.plan.Plan` (`build.rs` compiles it).  Out: `Plan::run`, which executes the steps through torch's C ABI
 //! and gives the outputs as Python objects; no Python runs, except for operators that the C ABI cannot call.
 //!
-//! Buffers that only kernels see need no tensor: they are offsets into one scratch block a call (`arena.rs`).  The GIL
+//! Buffers that only kernels see need no tensor: they are offsets into one scratch block a call and device (`arena.rs`).  The GIL
 //! is released from the first step with much work on, until Python is needed again.  A plan is immutable: any number
 //! of threads may run it at once.
 
@@ -14,6 +14,7 @@ mod build;
 mod by_python;
 mod by_shim;
 mod by_stack;
+mod launch;
 mod object;
 mod shared;
 mod shims;
@@ -21,7 +22,8 @@ pub mod size;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::PyType;
+use smallvec::{smallvec, SmallVec};
 
 use crate::ffi::aten::pytype::Taken;
 use crate::ffi::aten::{
@@ -30,10 +32,10 @@ use crate::ffi::aten::{
 };
 use crate::ffi::Obj;
 use crate::hook::paused;
-use arena::Room;
+use arena::{Block, Room};
 use aten::Aten;
+use launch::Launch;
 use size::{Dims, Numbers, Size, NUMBER};
-use smallvec::SmallVec;
 
 /// Work (elements) from which the GIL is released: below, handing it over costs more than the work.
 const RELEASE_WORK: u64 = 20_000;
@@ -49,12 +51,13 @@ enum Step {
         dtype: i32,
         device: Device,
     },
-    /// A buffer without a tensor, at an offset in the scratch block.
+    /// A buffer without a tensor, at an offset in a scratch block.
     Place {
         slot: usize,
+        block: usize,
         offset: usize,
     },
-    /// A buffer without a tensor whose size a call tells, in a part of the scratch block.
+    /// A buffer without a tensor whose size a call tells, in a part of its block.
     Room {
         slot: usize,
         room: usize,
@@ -74,11 +77,12 @@ enum Step {
         bytes: usize,
     },
     Kernel {
-        launch: Launch,
+        kernel: KernelFn,
         slots: Box<[usize]>,
         scalars: Dims,
         work: u64,
     },
+    Launch(Box<Launch>),
     Aten(Box<Aten>),
     /// An operator's result as kernels read it: a copy, where it is laid out otherwise.
     Expect {
@@ -95,13 +99,6 @@ enum Step {
         target: usize,
         source: usize,
     },
-}
-
-/// How a kernel is started.
-enum Launch {
-    Host(KernelFn),
-    /// A Python function of the tensors: Triton's own launcher.
-    Python(Py<PyAny>),
 }
 
 /// Reinterpretation of a storage as another dtype.
@@ -150,11 +147,12 @@ pub struct Plan {
     ends: Vec<Box<[usize]>>,
     /// Slots whose address kernels need.
     wants_ptr: Vec<bool>,
-    arena_bytes: usize,
-    /// Behind those bytes, one after the other.
+    /// Scratch of the host, then of each device that needs some.
+    blocks: Vec<Block>,
+    /// Behind the static part of their block, one after the other.
     rooms: Vec<Room>,
     exclusive: shared::Exclusive,
-    /// Whether a step may run Python code: an operator, a launcher.
+    /// Whether a step may run Python code: an operator.
     may_run_python: bool,
     source: Py<PyAny>,
 }
@@ -176,8 +174,11 @@ struct Frame<'a, 'py> {
     /// Where each room starts.
     rooms: &'a [usize],
     gil: Gil<'py>,
-    arena: usize,
+    /// Where each block of scratch starts.
+    blocks: &'a [usize],
     threads: Option<i32>,
+    /// The stream of the device that the last kernel of a GPU ran on.
+    stream: Option<(i32, usize)>,
     room: (Numbers, Numbers),
 }
 
@@ -190,8 +191,8 @@ impl Plan {
             Step::Room { .. } => "room",
             Step::View { .. } => "view",
             Step::Shift { .. } => "shift",
-            Step::Kernel { launch: Launch::Host(_), .. } => "kernel",
-            Step::Kernel { launch: Launch::Python(_), .. } => "launcher",
+            Step::Kernel { .. } => "kernel",
+            Step::Launch(_) => "launch",
             Step::Aten(call) => call.route(),
             Step::Expect { .. } => "expect",
             Step::CountVersions(_) => "count_versions",
@@ -261,11 +262,16 @@ impl Plan {
         let env = self.environment(py, inputs, slots)?;
         let mut room = (Numbers::new(), Numbers::new());
         let (rooms, bytes) = self.room_starts(&env, &mut room).map_err(|Failure(text)| self.unfit(&text))?;
-        let scratch = if bytes > 0 { Some(Scratch::take(bytes)?) } else { None };
-        let arena = scratch.as_ref().map_or(0, Scratch::address);
+        let scratch = if bytes[0] > 0 { Some(Scratch::take(bytes[0])?) } else { None };
+        let mut on_devices: SmallVec<[Tensor; 1]> = SmallVec::new();
+        let mut blocks: SmallVec<[usize; 2]> = smallvec![scratch.as_ref().map_or(0, Scratch::address)];
+        for (block, bytes) in self.blocks.iter().zip(&bytes).skip(1) {
+            blocks.push(if *bytes == 0 { 0 } else { block.take(*bytes, &mut on_devices)? });
+        }
         let gil = Gil::held(py);
+        let (blocks, threads, stream) = (&blocks[..], None, None);
         let mut frame =
-            Frame { plan: self, inputs, slots, ptrs, env: &env, rooms: &rooms, gil, arena, threads: None, room };
+            Frame { plan: self, inputs, slots, ptrs, env: &env, rooms: &rooms, gil, blocks, threads, stream, room };
         for (i, step) in self.steps.iter().enumerate() {
             if let Err(error) = frame.step(step) {
                 let py = frame.gil.acquire();
@@ -307,13 +313,19 @@ impl Plan {
         Ok(())
     }
 
-    /// Offsets in the scratch block, and its bytes.
-    fn room_starts(&self, env: &[i64], room: &mut (Numbers, Numbers)) -> Outcome<(SmallVec<[usize; 8]>, usize)> {
-        let (mut starts, mut bytes) = (SmallVec::new(), self.arena_bytes);
+    /// Offsets of the rooms in their blocks, and the bytes of each block.
+    fn room_starts(
+        &self,
+        env: &[i64],
+        room: &mut (Numbers, Numbers),
+    ) -> Outcome<(SmallVec<[usize; 8]>, SmallVec<[usize; 2]>)> {
+        let mut bytes: SmallVec<[usize; 2]> = self.blocks.iter().map(|block| block.bytes).collect();
+        let mut starts = SmallVec::new();
         for wanted in &self.rooms {
-            starts.push(bytes);
+            let end = &mut bytes[wanted.block];
+            starts.push(*end);
             let more = wanted.bytes(env, room)?;
-            bytes = bytes.checked_add(more).ok_or_else(|| Failure("a call's buffers do not fit memory".into()))?;
+            *end = end.checked_add(more).ok_or_else(|| Failure("a call's buffers do not fit memory".into()))?;
         }
         Ok((starts, bytes))
     }
@@ -471,18 +483,20 @@ impl Frame<'_, '_> {
                 let tensor = Tensor::empty_strided(sizes, strides, *dtype, *device)?;
                 self.fill(*slot, tensor)?;
             }
-            Step::Place { slot, offset } => self.ptrs[*slot] = self.arena + offset,
-            Step::Room { slot, room } => self.ptrs[*slot] = self.arena + self.rooms[*room],
+            Step::Place { slot, block, offset } => self.ptrs[*slot] = self.blocks[*block] + offset,
+            Step::Room { slot, room } => {
+                self.ptrs[*slot] = self.blocks[self.plan.rooms[*room].block] + self.rooms[*room];
+            }
             Step::Shift { slot, base, bytes } => self.ptrs[*slot] = self.ptrs[*base] + bytes,
             Step::View { slot, base, shape, stride, offset, dtype } => {
                 let tensor = self.view(*base, shape, stride, offset, dtype.as_ref())?;
                 self.fill(*slot, tensor)?;
             }
-            Step::Kernel { launch: Launch::Host(kernel), slots, scalars, work } => {
+            Step::Kernel { kernel, slots, scalars, work } => {
                 self.release_gil_for(*work);
                 self.launch(*kernel, slots, scalars)?;
             }
-            Step::Kernel { launch: Launch::Python(function), slots, .. } => self.launch_python(function, slots)?,
+            Step::Launch(launch) => self.start(launch)?,
             Step::Aten(call) => call.call(self)?,
             Step::Expect { slot, shape, stride, dtype, device } => {
                 let given = self.handle(*slot)?;
@@ -531,17 +545,6 @@ impl Frame<'_, '_> {
                 Ok(())
             }
         }
-    }
-
-    /// Registered with PyO3 for the time of the call: errors and objects may be dropped in it.
-    fn launch_python(&mut self, function: &Py<PyAny>, slots: &[usize]) -> Result<(), StepError> {
-        self.gil.acquire();
-        let called = Python::try_attach(|py| -> PyResult<()> {
-            let tensors = slots.iter().map(|slot| self.object(py, *slot)).collect::<PyResult<Vec<_>>>()?;
-            function.bind(py).call1(PyTuple::new(py, tensors)?)?;
-            Ok(())
-        });
-        Ok(called.ok_or_else(|| Failure("the interpreter is shutting down".into()))??)
     }
 
     fn launch(&mut self, kernel: KernelFn, slots: &[usize], scalars: &Dims) -> Result<(), StepError> {
@@ -639,11 +642,19 @@ fn shim_schemas() -> Vec<&'static str> {
     shims::schemas()
 }
 
+/// `_native.use_gpu_driver(path)`: plans made from now on start their kernels through another library than `libcuda.so.1`
+/// (None: through that one).
+#[pyfunction]
+fn use_gpu_driver(path: Option<&str>) -> PyResult<()> {
+    Ok(crate::ffi::cuda::use_driver(path)?)
+}
+
 /// Adds `Plan` and its helpers to the module.
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("Plan", torch::pytype::create::<Plan>(m.py())?)?;
     m.add_function(wrap_pyfunction!(torch_routes, m)?)?;
     m.add_function(wrap_pyfunction!(force_slow_routes, m)?)?;
+    m.add_function(wrap_pyfunction!(use_gpu_driver, m)?)?;
     m.add_function(wrap_pyfunction!(shared::unless_shared, m)?)?;
     m.add_function(wrap_pyfunction!(shared::shares_memory, m)?)?;
     m.add_function(wrap_pyfunction!(shim_schemas, m)?)

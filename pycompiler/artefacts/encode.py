@@ -292,7 +292,7 @@ def _method(e: Encoder, value: types.MethodType) -> Token:
 
 def _plan(e: Encoder, value: Any) -> Token:
     plan: Plan = value.plan
-    if plan.launcher != "host":
+    if plan.module:
         raise Unsavable(f"graph {plan.name} has kernels for a GPU")
     library = None
     if plan.library is not None:

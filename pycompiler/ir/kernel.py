@@ -112,11 +112,30 @@ class Nest:
         return [] if self.split is None else self.dims[self.split :]
 
 
+@dataclass(frozen=True)
+class DeviceKernel:
+    """A part of a group on a GPU: a function of the generated module, started as a grid of programs.
+
+    `arguments`: buffers, by name, and numbers, in the order of its parameters, whose `types` are Triton's.  `workspaces`: buffers
+    that are made for it and used by it and its group's kernels behind it.  `constants`: of its binary.
+    `checks`: it asserts on the device that the program's indices are good.
+    """
+
+    name: str
+    grid: tuple[Expr, Expr, Expr]
+    arguments: tuple[str | Expr, ...]
+    types: tuple[str, ...]
+    constants: dict[str, int]
+    workspaces: tuple[Buffer, ...] = ()
+    checks: bool = False
+
+
 @dataclass
 class KernelGroup:
     """One function.  `reads`/`writes`: buffers in memory that it needs, in the order of its pointer arguments
     (writes follow reads); `scalars`: symbols whose values it needs; `stores`: buffers that it writes into the memory of
-    an input (buffer -> input), through that input's pointer when it reads the input too."""
+    an input (buffer -> input), through that input's pointer when it reads the input too.
+    A code generator says which `symbol` of the library it is (several groups may share one), or which `kernels` of a GPU."""
 
     name: str
     nests: list[Nest]
@@ -124,7 +143,8 @@ class KernelGroup:
     writes: list[str] = field(default_factory=list)
     scalars: list[str] = field(default_factory=list)
     work: int = 0
-    symbol: str = ""  # of the library; set by the code generator, several kernels may share one
+    symbol: str = ""
+    kernels: tuple[DeviceKernel, ...] | None = None
     stores: dict[str, str] = field(default_factory=dict)
 
     def stages(self) -> Iterator[Stage]:

@@ -68,6 +68,45 @@ class Kernel:
         return f"kernel {self.symbol}" + (f", of {' and '.join(self.user)}" if self.user else "")
 
 
+@dataclass(frozen=True)
+class Launch:
+    """Starts a kernel of a GPU on the stream of `device` that torch works on, and does not wait for it.
+
+    `grid`: how many programs, along three axes; none where one of them is 0.  `arguments`: an address (`SlotRef`), a size, a
+    float or a bool each.  `constants` are part of the kernel's binary, which `Plan.binaries` has by its name.
+    `checks`: the kernel asserts on the device that the program's indices are good.
+    `work` as that of a Kernel.
+    """
+
+    kernel: str
+    device: torch.device
+    grid: tuple[Size, Size, Size]
+    arguments: tuple[Any, ...]
+    types: tuple[str, ...]  # of the arguments, as Triton names them: "*fp32", "i64"
+    constants: dict[str, int]
+    checks: bool = False
+    work: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"kernel {self.kernel}"
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A kernel as its GPU's driver loads it.
+
+    `image`: the file; `entry`: the function in it, which takes `parameters` ("u64", "f32", ...): the arguments, then
+    addresses that stay 0.  `threads` and bytes of `shared` memory of each program.
+    """
+
+    image: bytes = field(repr=False)
+    entry: str
+    parameters: tuple[str, ...]
+    threads: int
+    shared: int
+
+
 class KernelErrors(dict[int, tuple[type[Exception], str]]):
     """What a kernel's non-zero return value means: exception type and message, as eager raises them.
 
@@ -156,7 +195,7 @@ INFERENCE_TENSOR = (
     "See https://github.com/pytorch/rfcs/pull/17 for more details."
 )
 
-Step = Alloc | View | Kernel | Aten | Expect | CountVersions | Free | CopyInto
+Step = Alloc | View | Kernel | Launch | Aten | Expect | CountVersions | Free | CopyInto
 
 
 @dataclass
@@ -166,9 +205,8 @@ class Plan:
     `constants`: slot -> tensor, filled before the first step and never freed.
     `symbols`: name of a size symbol -> (input slot, dimension) that gives its value at a call; with NUMBER for dimension
     the input is the value.  `hints`: what they were in the call that was captured.
-    `library`: path of the library that holds the kernels' symbols, or None when there are none.
-    `launcher`: how a kernel is started: "host" (a C function of a shared library) or "triton" (a function of a Python
-    module that takes the tensors).
+    `library`: path of the library that holds the host's kernels, or None when there are none; `source`: its text.
+    `module`: text of the Python module with the GPUs' kernels; `binaries`: what was compiled of it, by kernel.
     """
 
     n_inputs: int
@@ -180,7 +218,8 @@ class Plan:
     source: str = ""
     name: str = "graph"
     symbols: dict[str, tuple[int, int]] = field(default_factory=dict)
-    launcher: str = "host"
+    module: str = ""
+    binaries: dict[str, Binary] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:

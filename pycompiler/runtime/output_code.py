@@ -31,6 +31,7 @@ from pycompiler.ir.plan import (
     Expect,
     Free,
     Kernel,
+    Launch,
     Plan,
     SlotRef,
     Step,
@@ -94,12 +95,10 @@ def run(kernel, tensors, scalars):
 '''
 
 TRITON = """
-# The kernels ---------------------------------------------------------------------------------------------------------
+# The kernels of GPUs --------------------------------------------------------------------------------------------------
 
 {source}
 """
-
-KERNELS = {"host": HOST, "triton": TRITON}
 
 VIEW_AS = '''
 
@@ -151,15 +150,18 @@ class _Printer:
     def module(self, inputs: Sequence[Any]) -> Iterable[str]:
         plan, symbols = self.plan, kernel_symbols(self.plan)
         body = list(self.body())
-        yield HEAD.format(name=plan.name, n_inputs=plan.n_inputs, n_steps=len(plan.steps), n_kernels=len(symbols),
-                          n_operators=sum(isinstance(s, Aten) for s in plan.steps))  # fmt: skip
+        launches, operators = (sum(isinstance(s, kind) for s in plan.steps) for kind in (Launch, Aten))
+        yield HEAD.format(name=plan.name, n_inputs=plan.n_inputs, n_steps=len(plan.steps),
+                          n_kernels=len(symbols) + launches, n_operators=operators)  # fmt: skip
         if symbols:
-            yield KERNELS[plan.launcher].format(
-                source=plan.source if plan.launcher == "triton" else plan.source.replace('"""', '\\"\\"\\"'),
+            yield HOST.format(
+                source=plan.source.replace('"""', '\\"\\"\\"'),
                 library=plan.library,
                 declarations="\n".join(KERNEL_SIGNATURE.format(symbol=s) for s in symbols),
                 errors=", ".join(f"{code}: ({error.__name__}, {text!r})" for code, (error, text) in ERRORS),
             )
+        if plan.module:
+            yield TRITON.format(source=plan.module)
         if "view_as" in self.helpers:
             yield VIEW_AS
         if "laid_out" in self.helpers:
@@ -213,9 +215,12 @@ class _Printer:
 
     def kernel(self, step: Kernel) -> str:
         tensors = ", ".join(map(self.name, step.slots))
-        if self.plan.launcher == "triton":
-            return f"{step.symbol}({tensors})"
         return f"run(lib.{step.symbol}, [{tensors}], {self.value(list(step.scalars))})"
+
+    def launch(self, step: Launch) -> str:
+        given = [self.value(a) for a in step.arguments] + [f"{k}={v}" for k, v in step.constants.items()]
+        where = f"with torch.cuda.device({step.device.index}): " if step.device.index else ""
+        return f"{where}{step.kernel}[{self.value(step.grid)}]({', '.join(given)})"
 
     def aten(self, step: Aten) -> str:
         args = [self.value(a) for a in step.args] + [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
@@ -284,6 +289,7 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
     Alloc: _Printer.alloc,
     View: _Printer.view,
     Kernel: _Printer.kernel,
+    Launch: _Printer.launch,
     Aten: _Printer.aten,
     Expect: _Printer.expect,
     CountVersions: _Printer.count_versions,

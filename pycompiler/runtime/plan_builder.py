@@ -1,7 +1,8 @@
-"""A scheduled program and its library as a `Plan`.
+"""A scheduled program and its kernels as a `Plan`.
 
-In: `Schedule` and the built library (None when there are no kernels).  Out: `ir.plan.Plan`: slots numbered, memory
-allocated before its first use, views made where ATen needs them, everything freed after its last use.
+In: `Schedule`, the built library of the host's kernels and the text of the GPUs' (None, "" when there are none).
+Out: `ir.plan.Plan`: slots numbered, memory allocated before its first use, views made where ATen needs them, everything
+freed after its last use.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.kernel import KernelGroup, Schedule
+from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Schedule
 from pycompiler.ir.loops import Extern, Ref, checks
-from pycompiler.ir.plan import Alloc, Aten, CountVersions, Expect, Free, Kernel, Plan, Size, SlotRef, Step, View
+from pycompiler.ir.plan import Alloc, Aten, CountVersions, Expect, Free, Kernel, Launch, Plan, Size, SlotRef, Step, View
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
 
 
-def make_plan(schedule: Schedule, library: BuiltLibrary | None) -> Plan:
-    """The plan of `schedule`, whose kernels are in `library`."""
+def make_plan(schedule: Schedule, library: BuiltLibrary | None, module: str = "") -> Plan:
+    """The plan of `schedule`, whose kernels are in `library` and `module`."""
     keep_freed_memory()
-    return _Builder(schedule).build(library)
+    plan = _Builder(schedule).build(library)
+    plan.module = module
+    return plan
 
 
 def _size(e: Expr) -> Size:
@@ -85,10 +88,24 @@ class _Builder:
     def kernel(self, group: KernelGroup) -> list[int]:
         if group.stores:
             self.steps.append(CountVersions(tuple(self.slot(target) for target in group.stores.values())))
+        if group.kernels is not None:
+            return [slot for kernel in group.kernels for slot in self.launch(kernel, group.work)]
         slots = tuple(self.slot(n) for n in group.pointers)
         scalars = tuple(Expr.sym(s) for s in group.scalars)
         self.steps.append(Kernel(group.symbol, slots, scalars, group.work, self.users(group)))
         return []
+
+    def launch(self, kernel: DeviceKernel, work: int) -> list[int]:
+        """Returns the slots of its workspaces."""
+        for b in kernel.workspaces:
+            self.schedule.buffers[b.name] = b
+        arguments = tuple(SlotRef(self.slot(a)) if isinstance(a, str) else _size(a) for a in kernel.arguments)
+        device = next(self.schedule.buffers[a].device for a in kernel.arguments if isinstance(a, str))
+        x, y, z = _sizes(kernel.grid)
+        self.steps.append(
+            Launch(kernel.name, device, (x, y, z), arguments, kernel.types, kernel.constants, kernel.checks, work)
+        )
+        return [self.slot(b.name) for b in kernel.workspaces]
 
     def users(self, group: KernelGroup) -> tuple[str, ...]:
         """The lines of the program that the kernel checks something for."""

@@ -28,6 +28,7 @@ from pycompiler.ir.plan import (
     Expect,
     Free,
     Kernel,
+    Launch,
     Plan,
     Size,
     SlotRef,
@@ -78,7 +79,7 @@ def mutates(step: Step) -> bool:
 
 def label(step: Step) -> str:
     """What the step does, in a few words."""
-    if isinstance(step, Kernel):
+    if isinstance(step, Kernel | Launch):
         return step.label
     return str(step.op) if isinstance(step, Aten) else type(step).__name__.lower()
 
@@ -104,10 +105,7 @@ class PythonPlan:
             raise ValueError(f"graph {plan.name}: kernel {symbols[0]}, but the plan has no library")
         self._ffi: cffi.FFI | None = None
         self._library: Any = None
-        self._launchers: dict[str, Callable[..., None]] = {}
-        if plan.library and plan.launcher == "triton":
-            self._launchers = {s: triton_build.launcher(plan.library, s) for s in symbols}
-        elif plan.library and symbols:
+        if plan.library and symbols:
             self._ffi, self._library = open_library(plan.library, symbols)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
@@ -145,8 +143,6 @@ class PythonPlan:
             slots[step.slot] = cast_view(base, step.dtype, shape, stride, offset)
 
     def _kernel(self, step: Kernel, slots: Slots, env: Env) -> None:
-        if self._launchers:
-            return self._launchers[step.symbol](*(slots[s] for s in step.slots))
         assert self._ffi is not None
         pointers = self._ffi.new("void*[]", [self._ffi.cast("void*", slots[s].data_ptr()) for s in step.slots])
         scalars = self._ffi.new("int64_t[]", numbers(step.scalars, env))
@@ -154,6 +150,11 @@ class PythonPlan:
         if code:
             error, text = KERNEL_ERRORS[code]
             raise error(text)
+
+    def _launch(self, step: Launch, slots: Slots, env: Env) -> None:
+        grid = numbers(step.grid, env)
+        if 0 not in grid:
+            triton_build.start(self.plan.module, step, grid, fill(step.arguments, slots, env))
 
     def _aten(self, step: Aten, slots: Slots, env: Env) -> None:
         args = [fill(a, slots, env) for a in step.args]
@@ -191,6 +192,7 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     Alloc: PythonPlan._alloc,
     View: PythonPlan._view,
     Kernel: PythonPlan._kernel,
+    Launch: PythonPlan._launch,
     Aten: PythonPlan._aten,
     Expect: PythonPlan._expect,
     CountVersions: PythonPlan._count_versions,
@@ -213,6 +215,7 @@ READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
     Alloc: lambda step: (),
     View: lambda step: (step.base,),
     Kernel: lambda step: step.slots,
+    Launch: lambda step: tuple(slots_of(step.arguments)),
     Aten: lambda step: (*slots_of(step.args), *slots_of(tuple(step.kwargs.values()))),
     Expect: lambda step: (step.slot,),
     CountVersions: lambda step: step.slots,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.plan import Alloc, Aten, CountVersions, Free, Kernel, Plan, Step, View
+from pycompiler.ir.plan import Alloc, Aten, CountVersions, Free, Kernel, Launch, Plan, Step, View
 from pycompiler.runtime.plan_python import READS
 
 
@@ -67,11 +67,18 @@ def versions_are_counted_before_writes(plan: Plan) -> Iterator[str]:
 def kernels_are_known(plan: Plan) -> Iterator[str]:
     symbols = set(plan.symbols)
     for k, step in enumerate(plan.steps):
-        if not isinstance(step, Kernel):
-            continue
-        if plan.library is None:
-            yield f"step {k} calls {step.symbol}, but there is no library"
-        unknown = {s for e in step.scalars if isinstance(e, Expr) for s in e.symbols} - symbols
+        sizes: tuple[object, ...] = ()
+        if isinstance(step, Kernel):
+            sizes = step.scalars
+            if plan.library is None:
+                yield f"step {k} calls {step.symbol}, but there is no library"
+        if isinstance(step, Launch):
+            sizes = (*step.grid, *step.arguments)
+            if f"def {step.kernel}(" not in plan.module:
+                yield f"step {k} starts {step.kernel}, which the module does not have"
+            if len(step.types) != len(step.arguments):
+                yield f"step {k} gives {len(step.arguments)} arguments of {len(step.types)} types"
+        unknown = {s for e in sizes if isinstance(e, Expr) for s in e.symbols} - symbols
         if unknown:
             yield f"step {k} needs the sizes {sorted(unknown)}"
 

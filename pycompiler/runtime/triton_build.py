@@ -1,111 +1,149 @@
-"""Triton source → importable module, cached on disk as built libraries are.
+"""A plan's Triton kernels → binaries for its GPUs, cached on disk as built libraries are.
 
-In: the text of a module (`codegen.triton`).  Out: `BuiltLibrary` whose path is the module's file; `load` imports it and
-gives its launchers.  Triton compiles a kernel at its first launch and keeps the binary in its own cache.  `Launch` starts
-a kernel: the first time through Triton, then directly.
+In: `Plan.module`, the text of a Python module (`codegen.triton`), and the launches of the plan.  Out: `Plan.binaries`.  A graph
+that was built before is read from the cache, without Triton, whose import takes a second.
+
+A binary takes addresses for multiples of 16 bytes, as those of tensors are; `unaligned` makes one that does not.
+`start` is Triton's own way to launch a kernel: that of the oracle, and, under Triton's interpreter, one without a GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
+import hashlib
+import json
 import linecache
+import re
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pycompiler.ir.plan import KERNEL_ERRORS
+from pycompiler.ir.plan import Binary, Launch, Plan
 from pycompiler.runtime import disk_cache
-from pycompiler.runtime.build import BuiltLibrary
 
 # `debug`, which keeps our assertions about indices, would also assert that no integer sum or product wraps around.
-OPTIONS = {"sanitize_overflow": False}
+OPTIONS = {"sanitize_overflow": False, "enable_fp_fusion": True}
+ALIGNED = [["tt.divisibility", 16]]
+_PARAMETERS = re.compile(
+    r"\.entry\s+(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)(?:.*?\.reqntid\s+(?P<threads>\d+))?", re.DOTALL
+)
 
 
-class Launch:
-    """Starts one jit function on a grid: `launch(tensor, ...)`.
-
-    Triton's launcher looks at every argument of every call; here the compiled kernel is kept per device and called with
-    addresses, as long as all of them are aligned as Triton assumed (16 bytes).
-    """
-
-    def __init__(self, function: Any, grid: tuple[int, int], constants: dict[str, int]) -> None:
-        self.function = function
-        self.grid = grid
-        self.constants = constants
-        self.fixed = [v for k, v in constants.items() if k not in ("num_warps", "num_stages")]
-        self.compiled: dict[int, Any] = {}
-
-    def __call__(self, *tensors: torch.Tensor) -> None:
-        if 0 in self.grid:
-            return
-        device = tensors[0].device.index
-        addresses = [t.data_ptr() for t in tensors]
-        aligned = not any(a & 15 for a in addresses)
-        kernel = self.compiled.get(device) if aligned else None
-        if kernel is None or torch.cuda.current_device() != device:
-            self.first(device, tensors, aligned)
-            return
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        x, y = self.grid
-        kernel.run(x, y, 1, stream, kernel.function, kernel.packed_metadata, None, None, None, *addresses, *self.fixed)
-
-    def first(self, device: int | None, tensors: Sequence[torch.Tensor], aligned: bool) -> None:
-        """Through Triton, which compiles."""
-        options = OPTIONS if device is not None else {}  # Triton's interpreter knows none
-        with torch.cuda.device(device) if device is not None else contextlib.nullcontext():
-            kernel = self.function[self.grid](*tensors, **self.constants, **options)
-        if aligned and device is not None and kernel is not None:
-            self.compiled[device] = kernel
+def capability_of(device: torch.device) -> int:
+    """Of a GPU: 90 for an H100."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
 
 
-class HostKernel:
-    """Starts a C++ kernel of a graph whose other kernels run on a device: `kernel(tensor, ...)`, all on the CPU."""
+@functools.cache
+def triton_version() -> str:
+    """Without an import of Triton, where its package has its name."""
+    from importlib import metadata
 
-    def __init__(self, path: str, symbol: str) -> None:
-        self.function = getattr(ctypes.CDLL(path), symbol)
-        self.function.restype = ctypes.c_int64
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        import triton
 
-    def __call__(self, *tensors: torch.Tensor) -> None:
-        pointers = (ctypes.c_void_p * max(1, len(tensors)))(*[t.data_ptr() for t in tensors])
-        code = self.function(pointers, (ctypes.c_int64 * 1)(), ctypes.c_int32(torch.get_num_threads()))
-        if code:
-            error, text = KERNEL_ERRORS[code]
-            raise error(text)
+        return str(triton.__version__)
 
 
-def host_kernel(name: str, path: str, symbol: str) -> str:
-    """The line of a module that defines a `HostKernel`."""
-    return f"\n{name} = HostKernel({path!r}, {symbol!r})\n"
-
-
-def build(text: str, symbols: Sequence[str]) -> BuiltLibrary:
-    """The module of `text` in the cache, or in a temporary folder when the cache cannot be used."""
+def build(plan: Plan, capability: Callable[[torch.device], int] = capability_of) -> None:
+    """Fills `plan.binaries`."""
+    wanted = {s.kernel: (s, capability(s.device)) for s in plan.steps if isinstance(s, Launch)}
+    if not wanted:
+        return
+    said = [f"{s.kernel} {s.types} {s.constants} {s.checks} {c}" for s, c in wanted.values()]
+    key = disk_cache.digest("triton", triton_version(), str(OPTIONS), plan.module, *said)
 
     def fill(folder: Path) -> None:
-        for name in (disk_cache.LIBRARY, disk_cache.SOURCE):
-            (folder / name).write_text(text)
+        made = {name: binary_of(compiled(plan.module, step, c)) for name, (step, c) in wanted.items()}
+        (folder / disk_cache.LIBRARY).write_bytes(packed(made))
+        (folder / disk_cache.SOURCE).write_text(plan.module)
 
-    key = disk_cache.digest("triton", torch.__version__, text)
     try:
-        entry, built = disk_cache.fetch(disk_cache.open_root(), key, fill)
+        entry, _ = disk_cache.fetch(disk_cache.open_root(), key, fill)
     except OSError as error:
-        entry, built = disk_cache.fetch(disk_cache.fall_back(error), key, fill)
-    return BuiltLibrary(str(entry / disk_cache.LIBRARY), tuple(symbols), text, built)
+        entry, _ = disk_cache.fetch(disk_cache.fall_back(error), key, fill)
+    plan.binaries = unpacked((entry / disk_cache.LIBRARY).read_bytes())
+
+
+def unaligned(plan: Plan, kernel: str) -> Binary:
+    """The kernel's binary for any addresses."""
+    step = next(s for s in plan.steps if isinstance(s, Launch) and s.kernel == kernel)
+    return binary_of(compiled(plan.module, step, capability_of(step.device), aligned=False))
+
+
+def compiled(text: str, step: Launch, capability: int, aligned: bool = True) -> Any:
+    """What Triton makes of a kernel for a GPU, which need not be there."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = getattr(load(text), step.kernel)
+    constants = {k: v for k, v in step.constants.items() if k in function.arg_names}
+    given = {k: v for k, v in step.constants.items() if k not in constants}
+    pointers = [i for i, t in enumerate(step.types) if t.startswith("*")]
+    unit = ASTSource(
+        fn=function,
+        signature=dict(zip(function.arg_names, (*step.types, *["constexpr"] * len(constants)), strict=True)),
+        constexprs=constants,
+        attrs={(i,): ALIGNED for i in pointers} if aligned else {},
+    )
+    chosen = {**OPTIONS, **given, "debug": step.checks}
+    return triton.compile(unit, target=GPUTarget("cuda", capability, 32), options=chosen)
+
+
+def binary_of(made: Any) -> Binary:
+    """What a launch has to know, read from the assembler's text: Triton's versions pass different arguments of their own."""
+    data, head = made.metadata, _PARAMETERS.search(made.asm["ptx"])
+    if (
+        head is None
+        or head["name"] != data.name
+        or data.num_ctas != 1
+        or data.global_scratch_size
+        or data.profile_scratch_size
+    ):
+        raise RuntimeError(f"the kernel {data.name} wants a launch of another kind: {data}")
+    parameters = tuple(re.findall(r"\.param\s+\.([a-z]\d+)", head["parameters"]))
+    threads = int(head["threads"] or data.num_warps * 32)
+    return Binary(made.asm["cubin"], data.name, parameters, threads, data.shared)
+
+
+def packed(binaries: Mapping[str, Binary]) -> bytes:
+    """A line of JSON, then the files one after the other."""
+    table = [(n, b.entry, b.parameters, b.threads, b.shared, len(b.image)) for n, b in binaries.items()]
+    return json.dumps(table).encode() + b"\n" + b"".join(b.image for b in binaries.values())
+
+
+def unpacked(data: bytes) -> dict[str, Binary]:
+    table, _, images = data.partition(b"\n")
+    binaries, at = {}, 0
+    for name, entry, parameters, threads, shared, size in json.loads(table):
+        binaries[name] = Binary(images[at : at + size], entry, tuple(parameters), threads, shared)
+        at += size
+    return binaries
+
+
+def start(text: str, step: Launch, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+    """Launches a kernel through Triton, which compiles it at the first call."""
+    device, options = step.device, dict(OPTIONS)
+    if device.type == "cpu":  # Triton's interpreter, which knows no options
+        options.clear()
+    with torch.cuda.device(device) if options else contextlib.nullcontext():
+        getattr(load(text), step.kernel)[tuple(grid)](*arguments, **step.constants, **options)
 
 
 @functools.lru_cache(maxsize=1024)
-def load(path: str) -> Any:
-    """The module of the file at `path`.  Its text is registered as a Python file's, for Triton reads kernels through it."""
-    name = f"pycompiler_triton_{Path(path).parent.name}"
-    if name in sys.modules:
-        return sys.modules[name]
-    text, shown = Path(path).read_text(), f"{path}.py"
+def load(text: str) -> Any:
+    """The module of `text`, which is registered as a Python file's, for Triton reads kernels through it."""
+    name = f"pycompiler_triton_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    shown = f"<{name}>.py"
     linecache.cache[shown] = (len(text), None, text.splitlines(keepends=True), shown)
     module = types.ModuleType(name)
     module.__file__ = shown
@@ -116,8 +154,3 @@ def load(path: str) -> Any:
         del sys.modules[name]
         raise
     return module
-
-
-def launcher(path: str, symbol: str) -> Callable[..., None]:
-    """The function that launches kernel `symbol` on tensors."""
-    return getattr(load(path), symbol)  # type: ignore[no-any-return]

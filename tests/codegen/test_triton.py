@@ -10,11 +10,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from pycompiler.ir.plan import Launch
 from pycompiler.runtime import triton_build
 
 pytest.importorskip("triton")
@@ -37,12 +39,15 @@ def test_cases(mode: str, interpret: str, cases: int, tmp_path: Path) -> None:
 
 
 def test_a_launch_on_a_device_lets_integers_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     asked: list[dict[str, Any]] = []
-    launch = triton_build.Launch({(1, 1): lambda *_, **options: asked.append(options)}, (1, 1), {"XBLOCK": 1})
-    launch.first(0, [torch.ones(1)], True)
-    launch.first(None, [torch.ones(1)], True)
-    assert asked == [{"XBLOCK": 1, "sanitize_overflow": False}, {"XBLOCK": 1}]
+    module = SimpleNamespace(k={(1, 1, 1): lambda *_, **options: asked.append(options)})
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    monkeypatch.setattr(triton_build, "load", lambda text: module)
+    for device in ("cuda:0", "cpu"):
+        step = Launch("k", torch.device(device), (1, 1, 1), (), (), {"XBLOCK": 1})
+        triton_build.start("", step, (1, 1, 1), [])
+    assert asked == [{"XBLOCK": 1, **triton_build.OPTIONS}, {"XBLOCK": 1}]
+    assert triton_build.OPTIONS["sanitize_overflow"] is False
 
 
 def test_a_float_less_itself_is_exact() -> None:

@@ -20,15 +20,13 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from pycompiler.codegen import triton as codegen
-from pycompiler.ir.plan import Plan
+from pycompiler.ir.plan import Launch, Plan
 from pycompiler.runtime import triton_build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.plan_python import PythonPlan
 from pycompiler.scheduling import schedule
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-12, torch.bfloat16: 2e-2, torch.float16: 2e-2}
-TYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16", "int64": "i64", "int32": "i32",
-         "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "i1"}  # fmt: skip
 
 # Bytes of stack that a kernel may use: the compiler of Triton 3.6 (torch 2.11) spills a little where the newest does not.
 SPILL = 0 if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9) else 32
@@ -145,18 +143,15 @@ CASES: dict[str, Case] = {
 }
 
 
-def compiled(name: str, function: Callable[..., Any], arguments: list[Tensor]) -> tuple[Plan, codegen.TritonSource]:
+def compiled(name: str, function: Callable[..., Any], arguments: list[Tensor]) -> Plan:
     plan_schedule = schedule(lowered(function, arguments, name))
-    source = codegen.generate(plan_schedule)
-    plan = make_plan(plan_schedule, triton_build.build(source.text, source.symbols))
-    plan.launcher = "triton"
-    return plan, source
+    return make_plan(plan_schedule, None, codegen.generate(plan_schedule))
 
 
 def check(name: str) -> None:
     """Values equal eager's, and nothing but kernels ran."""
     function, arguments = CASES[name]
-    plan, _ = compiled(name, function, arguments)
+    plan = compiled(name, function, arguments)
     operators = [s for s in plan.steps if type(s).__name__ == "Aten"]
     assert not operators, f"{operators} were not compiled"
     with torch.no_grad():
@@ -168,9 +163,9 @@ def check(name: str) -> None:
 
 def out_of_range() -> None:
     """A bad index does not touch memory outside (it is clamped), and the kernel asserts on the device that it is good."""
-    plan, source = compiled("bad_index", lambda w, i: F.embedding(i, w) * 2, [r(50, 16), integers(50, 3)])
-    assert "tl.device_assert" in source.text
-    assert "@triton.jit(debug=True)" in source.text
+    plan = compiled("bad_index", lambda w, i: F.embedding(i, w) * 2, [r(50, 16), integers(50, 3)])
+    assert "tl.device_assert" in plan.module
+    assert "@triton.jit(debug=True)" in plan.module
     w = r(50, 16)
     got = PythonPlan(plan)(w, torch.tensor([1, 5000000, -3]))[0]  # the interpreter runs no device assertions
     torch.testing.assert_close(got, w[[1, 49, 0]] * 2)
@@ -184,7 +179,7 @@ def by_zero() -> None:
 
     for dtype, ones in ((torch.uint8, 255), (torch.int32, -1)):
         a, b = torch.tensor([5, 100, 7], dtype=dtype), torch.tensor([0, 7, 0], dtype=dtype)
-        plan, _ = compiled("by_zero", divisions, [a, b])
+        plan = compiled("by_zero", divisions, [a, b])
         whole, rest = torch.tensor([ones, 14, ones], dtype=dtype), torch.tensor([5, 2, 7], dtype=dtype)
         for got, want in zip(PythonPlan(plan)(a, b), (whole, rest, whole, rest), strict=True):
             torch.testing.assert_close(got, want)
@@ -193,7 +188,7 @@ def by_zero() -> None:
 def assertions() -> None:
     """A kernel that asserts that its index is good asserts nothing about numbers that wrap around: in eager they do."""
     rows = torch.arange(256, dtype=torch.uint8).reshape(64, 4)
-    for _, binary in binaries("wraps", lambda w, i: w[i] * w[i] + w[i], [rows, integers(64, 3)], debug=True):
+    for _, binary in binaries("wraps", lambda w, i: w[i] * w[i] + w[i], [rows, integers(64, 3)]):
         assert "index out of range" in binary.asm["ttir"]
         assert "overflow" not in binary.asm["ttir"], binary.asm["ttir"]
 
@@ -205,6 +200,9 @@ def resources(name: str) -> list[tuple[str, int, int]]:
     found = []
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     for kernel, binary in binaries(name, *CASES[name]):
+        read = triton_build.binary_of(binary)
+        assert (read.entry, read.threads) == (kernel, 32 * binary.metadata.num_warps)
+        assert len(read.parameters) == binary.src.fn.arg_names.index("XBLOCK") + 2, read
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(binary.asm["cubin"])
             file.flush()
@@ -216,21 +214,11 @@ def resources(name: str) -> list[tuple[str, int, int]]:
     return found
 
 
-def binaries(name: str, function: Callable[..., Any], arguments: list[Tensor], **options: Any) -> list[tuple[str, Any]]:
+def binaries(name: str, function: Callable[..., Any], arguments: list[Tensor]) -> list[tuple[str, Any]]:
     """(kernel, what Triton makes of it for sm_90) of each."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    plan, source = compiled(name, function, arguments)
-    module, found = triton_build.load(str(plan.library)), []
-    for kernel in source.kernels:
-        constants = {k: v for k, v in kernel.constants.items() if k != "num_warps"}
-        signature = {p: f"*{TYPES[d]}" for p, d in kernel.pointers.items()} | dict.fromkeys(constants, "constexpr")
-        aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(kernel.pointers))}
-        unit = ASTSource(fn=getattr(module, kernel.name), signature=signature, constexprs=constants, attrs=aligned)
-        chosen = {"num_warps": kernel.constants["num_warps"], **triton_build.OPTIONS, **options}
-        found.append((kernel.name, triton.compile(unit, target=GPUTarget("cuda", 90, 32), options=chosen)))
-    return found
+    plan = compiled(name, function, arguments)
+    launches = [s for s in plan.steps if isinstance(s, Launch)]
+    return [(s.kernel, triton_build.compiled(plan.module, s, 90)) for s in launches]
 
 
 def main(mode: str) -> int:

@@ -49,11 +49,22 @@ EXPORT int64_t misaligned(void** p, const int64_t* s, int32_t threads) {
 }
 EXPORT int64_t unknown_code(void** p, const int64_t* s, int32_t threads) { return 77; }
 """
+# A module of kernels as Triton's are: started by `kernel[grid](arguments, constants)`.
 MODULE = """
-def add_one(x, y):
+class On:
+    def __init__(self, function):
+        self.function = function
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **constants: self.function(grid, *arguments, **constants)
+
+@On
+def add_one(grid, x, y, n, BLOCK):
+    assert grid[0] * BLOCK >= n
     y.copy_(x + 1)
 
-def fail(x):
+@On
+def fail(grid, x):
     raise OverflowError("too many blocks")
 """
 CPU = torch.device("cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from pycompiler import _native, config
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Buffer
-from pycompiler.ir.plan import Aten, Kernel, Plan
+from pycompiler.ir.plan import Aten, Launch, Plan, SlotRef
 from pycompiler.runtime.output_code import output_code
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -163,9 +164,17 @@ def test_missing_library_is_built_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_kernels_of_a_module(tmp_path: Path) -> None:
-    plan = Plan(1, 2, [f32(1, 4), Kernel("add_one", (0, 1), ())], [1], {}, "/gone.py", MODULE, launcher="triton")
-    x = some(4)
-    assert torch.equal(load(output_code(plan), tmp_path)["call"]([x])[0], x + 1)
+    n = Expr.sym("n")
+    launch = Launch(
+        "add_one", CPU, ((n + 1) // 2, 1, 1), (SlotRef(0), SlotRef(1), n), ("*fp32",) * 2 + ("i64",), {"BLOCK": 2}
+    )
+    plan = Plan(1, 2, [f32(1, n), launch], [1], module=MODULE, symbols={"n": (0, 0)})
+    x, text = some(5), output_code(plan)
+    assert "    add_one[(((n + 1) // (2)), 1, 1)](arg0, buf1, n, BLOCK=2)\n" in text
+    assert "1 kernels" in text
+    assert torch.equal(load(text, tmp_path)["call"]([x])[0], x + 1)
+    plan.steps[1] = replace(launch, device=torch.device("cuda:1"))
+    assert "    with torch.cuda.device(1): add_one[(" in output_code(plan)
 
 
 def test_inputs_that_are_not_tensors(tmp_path: Path) -> None:

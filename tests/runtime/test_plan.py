@@ -22,7 +22,7 @@ from pycompiler.ir.plan import Alloc, Aten, CopyInto, Expect, Free, Kernel, Plan
 from pycompiler.runtime.plan_python import PythonPlan
 
 sys.path.insert(0, str(Path(__file__).parent))
-from plan_cases import CASES, CPU, MODULE, SOURCE, aten, build_kernels, f32, ref, some
+from plan_cases import CASES, CPU, SOURCE, aten, build_kernels, f32, ref, some
 
 Executor = Callable[[Plan], Callable[..., Any]]
 EXECUTORS: list[Executor] = [_native.Plan, PythonPlan]
@@ -386,49 +386,6 @@ def test_arguments_of_the_constructor(library: str) -> None:
             _native.Plan(*args, **kwargs)
     with pytest.raises(TypeError, match="no keyword arguments"):
         _native.Plan(CASES["nothing"].plan("g", library))(x=1)
-
-
-# -- kernels of other devices -----------------------------------------------------------------------------------------
-
-
-def module_plan(steps: list[Any], outputs: list[Any], n_inputs: int, n_slots: int, tmp_path: Path) -> Plan:
-    """A plan whose kernels are functions of a Python module, as Triton's launchers are."""
-    folder = tmp_path / "module"
-    folder.mkdir()
-    (folder / "kernels.py").write_text(MODULE)
-    return Plan(n_inputs, n_slots, steps, outputs, {}, str(folder / "kernels.py"), MODULE, "hand", launcher="triton")
-
-
-@both
-def test_launchers_take_tensors(executor: Executor, tmp_path: Path) -> None:
-    steps = [
-        f32(1, 4),
-        Kernel("add_one", (0, 1), ()),
-        View(2, 1, (2,), (2,), 0),
-        f32(3, 2),
-        Kernel("add_one", (2, 3), ()),
-        Free((1, 2)),
-    ]
-    plan = executor(module_plan(steps, [3], 1, 4, tmp_path))
-    x = some(4)
-    assert torch.equal(plan(x)[0], (x + 1)[::2] + 1)
-    if isinstance(plan, _native.Plan):
-        assert plan.routes == ["alloc", "launcher", "view", "alloc", "launcher", "free"]
-        assert plan.arena_bytes == 0
-
-
-@both
-def test_launcher_errors_name_the_step(executor: Executor, tmp_path: Path) -> None:
-    plan = executor(module_plan([Kernel("fail", (0,))], [0], 1, 1, tmp_path))
-    with pytest.raises(OverflowError, match="too many blocks") as error:
-        plan(some(1))
-    assert any("graph hand, step 0 (kernel fail)" in note for note in error.value.__notes__)
-
-
-def test_unknown_launcher(library: str) -> None:
-    plan = Plan(0, 0, [], [], {}, library, launcher="abacus")
-    with pytest.raises(ValueError, match=r"unknown launcher .abacus. of a plan; known: host, triton"):
-        _native.Plan(plan)
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------

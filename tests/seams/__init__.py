@@ -40,7 +40,7 @@ from pycompiler.ir.interpret_schedule import interpret_schedule
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.verify import verify
 from pycompiler.pipeline import own_backends
-from pycompiler.runtime import build, triton_build
+from pycompiler.runtime import build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.plan_python import PythonPlan
 from pycompiler.runtime.rules import check_plan
@@ -125,10 +125,7 @@ def as_triton(gm: fx.GraphModule, _: Any) -> Runner:
     from pycompiler.codegen import triton
 
     schedule = scheduled(gm)
-    source = triton.generate(schedule)
-    library = triton_build.build(source.text, source.symbols) if source.symbols else None
-    plan = make_plan(schedule, library)
-    plan.launcher = "triton"
+    plan = make_plan(schedule, None, triton.generate(schedule))
     check_plan(plan)
     return PythonPlan(plan)
 

@@ -18,6 +18,7 @@ mod access;
 pub mod aten;
 pub mod callable;
 pub mod class;
+pub mod cuda;
 pub mod dict_events;
 mod dict_keys;
 pub mod dict_probe;

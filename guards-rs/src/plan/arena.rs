@@ -1,12 +1,37 @@
-//! Places for buffers that only kernels see, inside one block of memory a call.
+//! Places for buffers that only kernels see, inside one block of memory a call and device.
 //!
 //! In: per buffer its size and the steps at which it is first and last used.  Out: an offset each, so that buffers
 //! alive at the same time do not overlap, and the size of the block.
 
+use smallvec::SmallVec;
+
 use super::size::{Dims, Numbers};
-use crate::ffi::aten::{Failure, Outcome};
+use crate::ffi::aten::{Device, Failure, Outcome, Tensor};
 
 pub const ALIGN: usize = 64;
+
+/// Scratch of a call on one device: None for the host.
+#[derive(Debug)]
+pub struct Block {
+    pub device: Option<Device>,
+    /// Static part.
+    pub bytes: usize,
+    /// torch's number of `uint8`.
+    pub byte: i32,
+}
+
+impl Block {
+    /// The address of a call's block on a device, from torch's allocator, which reuses freed memory in the order of the
+    /// stream; it lives as long as what is added to `held`.
+    pub fn take(&self, bytes: usize, held: &mut SmallVec<[Tensor; 1]>) -> Outcome<usize> {
+        let device = self.device.ok_or_else(|| Failure("the host's scratch is no tensor".into()))?;
+        let bytes = i64::try_from(bytes).map_err(|_| Failure("a call's buffers do not fit memory".into()))?;
+        let tensor = Tensor::empty_strided(&[bytes], &[1], self.byte, device)?;
+        let address = tensor.handle().data_ptr()?;
+        held.push(tensor);
+        Ok(address)
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 pub struct Life {
@@ -15,9 +40,10 @@ pub struct Life {
     pub last: usize,
 }
 
-/// A part of the block whose size a call tells.
+/// A part of a block whose size a call tells.
 #[derive(Debug, PartialEq)]
 pub struct Room {
+    pub block: usize,
     pub shape: Dims,
     pub stride: Dims,
     pub itemsize: i64,

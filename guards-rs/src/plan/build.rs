@@ -8,15 +8,21 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::ffi::OsString;
 
-use super::arena::{self, Life, Room};
+use super::arena::{self, Block, Life, Room};
 use super::argument::{device_code, torch_code, Reader};
 use super::aten::Aten;
+use super::launch::Launch;
 use super::shared::Exclusive;
 use super::size::{Dims, Size, Symbols, NUMBER};
-use super::{Cast, Constant, Launch, Output, Plan, Step};
-use crate::ffi::aten::{self as torch, Device, Library, Object, StorageCast};
+use super::{Cast, Constant, Output, Plan, Step};
+use crate::ffi::aten::{self as torch, code_of, Device, Library, Object, StorageCast};
 
 const NEVER: usize = usize::MAX;
+/// A buffer of a GPU with more bytes is a tensor: its kernel takes longer than the call for it, and memory that is freed at
+/// once is worth more.
+const LARGE: usize = 16 << 20;
+/// Buffers of GPUs start at multiples of this, as torch's allocator has it.
+const DEVICE_ALIGN: usize = 256;
 
 impl Plan {
     pub fn build(plan: &Bound<'_, PyAny>) -> PyResult<Plan> {
@@ -30,7 +36,8 @@ impl Plan {
             reader,
             n_inputs: plan.getattr("n_inputs")?.extract()?,
             n_slots: plan.getattr("n_slots")?.extract()?,
-            kernels: kernels(plan)?,
+            plan: plan.clone(),
+            library: library(plan)?,
             itemsizes: Vec::new(),
         };
         builder.itemsizes = vec![None; builder.n_slots];
@@ -57,16 +64,14 @@ impl Plan {
             let unknown = || in_graph(PyValueError::new_err(format!("a size symbol of input {slot}")));
             *reads_input.get_mut(slot).ok_or_else(unknown)? |= dim != NUMBER;
         }
-        let (uses, arena_bytes, rooms) = lower(&mut steps, uses, &builder.itemsizes);
+        let (uses, blocks, rooms) = lower(&mut steps, uses, &builder.itemsizes)?;
         let mut ends = vec![Vec::new(); steps.len()];
         for slot in (0..builder.n_inputs).filter(|&slot| uses.read[slot]) {
             if !outputs.iter().any(|output| matches!(output, Output::Input(at) if *at == slot)) {
                 ends[uses.last[slot]].push(slot);
             }
         }
-        let python = |step: &Step| {
-            matches!(step, Step::Aten(_) | Step::CountVersions(_) | Step::Kernel { launch: Launch::Python(_), .. })
-        };
+        let python = |step: &Step| matches!(step, Step::Aten(_) | Step::CountVersions(_));
         Ok(Plan {
             may_run_python: steps.iter().any(python),
             n_inputs: builder.n_inputs,
@@ -81,7 +86,7 @@ impl Plan {
             reads_input,
             ends: ends.into_iter().map(Vec::into_boxed_slice).collect(),
             wants_ptr: uses.by_kernel,
-            arena_bytes,
+            blocks,
             rooms,
             exclusive: Exclusive::default(),
         })
@@ -107,25 +112,10 @@ fn constants(plan: &Bound<'_, PyAny>) -> PyResult<Vec<Constant>> {
     Ok(constants)
 }
 
-/// Where a plan's kernels come from.
-enum Kernels<'py> {
-    Absent,
-    Host(Library),
-    /// `runtime.triton_build.launcher` and the module's path.
-    Triton(Bound<'py, PyAny>, OsString),
-}
-
-/// By `Plan.launcher`: this is where other devices add theirs.
-fn kernels<'py>(plan: &Bound<'py, PyAny>) -> PyResult<Kernels<'py>> {
-    let Some(path) = plan.getattr("library")?.extract::<Option<OsString>>()? else { return Ok(Kernels::Absent) };
-    match plan.getattr("launcher")?.extract::<String>()?.as_str() {
-        "host" => Ok(Kernels::Host(Library::open(&path)?)),
-        "triton" => {
-            let build = plan.py().import("pycompiler.runtime.triton_build")?;
-            Ok(Kernels::Triton(build.getattr("launcher")?, path))
-        }
-        other => Err(PyValueError::new_err(format!("unknown launcher {other:?} of a plan; known: host, triton"))),
-    }
+/// The kernels of the host.
+fn library(plan: &Bound<'_, PyAny>) -> PyResult<Option<Library>> {
+    let path = plan.getattr("library")?.extract::<Option<OsString>>()?;
+    Ok(path.map(Library::open).transpose()?)
 }
 
 fn outputs(
@@ -170,7 +160,8 @@ struct Builder<'py> {
     reader: Reader<'py>,
     n_inputs: usize,
     n_slots: usize,
-    kernels: Kernels<'py>,
+    plan: Bound<'py, PyAny>,
+    library: Option<Library>,
     /// Bytes an item, of slots whose dtype the plan states.
     itemsizes: Vec<Option<usize>>,
 }
@@ -182,6 +173,13 @@ impl<'py> Builder<'py> {
             "Alloc" => Ok((self.alloc(step)?, format!("alloc slot {}", self.slot(step, "slot")?))),
             "View" => Ok((self.view(step)?, format!("view of slot {}", self.slot(step, "base")?))),
             "Kernel" => Ok((self.kernel(step)?, step.getattr("label")?.extract()?)),
+            "Launch" => {
+                let launch = Launch::build(&self.plan, &self.reader, step)?;
+                for slot in &launch.slots {
+                    self.in_range(*slot)?;
+                }
+                Ok((Step::Launch(Box::new(launch)), step.getattr("label")?.extract()?))
+            }
             "Aten" => {
                 let call = Aten::build(&self.reader, step)?;
                 let label = call.name.clone();
@@ -252,16 +250,11 @@ impl<'py> Builder<'py> {
 
     fn kernel(&self, step: &Bound<'py, PyAny>) -> PyResult<Step> {
         let symbol = step.getattr("symbol")?.extract::<String>()?;
-        let launch = match &self.kernels {
-            Kernels::Absent => {
-                return Err(PyValueError::new_err(format!("kernel {symbol}, but the plan has no library")));
-            }
-            Kernels::Host(library) => Launch::Host(library.kernel(&symbol)?),
-            Kernels::Triton(launcher, path) => Launch::Python(launcher.call1((path, &symbol))?.unbind()),
-        };
+        let lacks = || PyValueError::new_err(format!("kernel {symbol}, but the plan has no library"));
+        let kernel = self.library.as_ref().ok_or_else(lacks)?.kernel(&symbol)?;
         let scalars = self.reader.symbols.dims(&step.getattr("scalars")?)?;
         let slots = self.slots(&step.getattr("slots")?)?.into();
-        Ok(Step::Kernel { launch, slots, scalars, work: step.getattr("work")?.extract()? })
+        Ok(Step::Kernel { kernel, slots, scalars, work: step.getattr("work")?.extract()? })
     }
 }
 
@@ -327,11 +320,8 @@ impl Uses {
                 uses.last[slot] = i;
                 uses.read[slot] = true;
                 match step {
-                    Step::Kernel { launch: Launch::Host(_), .. } => uses.by_kernel[slot] = true,
-                    Step::Kernel { launch: Launch::Python(_), .. }
-                    | Step::Aten(_)
-                    | Step::CopyInto { .. }
-                    | Step::CountVersions(_) => uses.by_tensor[slot] = true,
+                    Step::Kernel { .. } | Step::Launch(_) => uses.by_kernel[slot] = true,
+                    Step::Aten(_) | Step::CopyInto { .. } | Step::CountVersions(_) => uses.by_tensor[slot] = true,
                     _ => {}
                 }
             }
@@ -382,6 +372,7 @@ fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
         Step::Alloc { slot, .. } | Step::Place { slot, .. } | Step::Room { slot, .. } => (vec![], vec![*slot]),
         Step::View { slot, base, .. } | Step::Shift { slot, base, .. } => (vec![*base], vec![*slot]),
         Step::Kernel { slots, .. } => (slots.to_vec(), vec![]),
+        Step::Launch(launch) => (launch.slots.to_vec(), vec![]),
         Step::Aten(call) => (call.reads.clone(), call.out.iter().flatten().copied().collect()),
         Step::Expect { slot, .. } => (vec![*slot], vec![]),
         Step::CountVersions(slots) => (slots.to_vec(), vec![]),
@@ -390,8 +381,9 @@ fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
     }
 }
 
-/// Turns buffers and views that only kernels see into addresses; gives the uses as they are then, and the scratch's size.
-fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> (Uses, usize, Vec<Room>) {
+/// Turns buffers and views that only kernels see into addresses; gives the uses as they are then, and the scratch of the
+/// host and of each device.
+fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> PyResult<(Uses, Vec<Block>, Vec<Room>)> {
     // views last to first, so that a view of a view is decided before its base
     for i in (0..steps.len()).rev() {
         let Step::View { slot, base, offset, dtype, .. } = &steps[i] else { continue };
@@ -417,32 +409,44 @@ fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> (Us
             _ => uses.by_tensor[base] = true,
         }
     }
-    let mut lives = Vec::new();
-    let mut owners = Vec::new();
-    for (i, step) in steps.iter().enumerate() {
-        if let Some((slot, bytes)) = place_of(step, &uses, itemsizes) {
-            lives.push(Life { bytes, first: i, last: uses.last[slot].max(i) });
-            owners.push((i, slot));
+    let byte = code_of("aoti_torch_dtype_uint8").ok_or_else(|| PyRuntimeError::new_err("this torch has no uint8"))?;
+    let mut blocks = vec![Block { device: None, bytes: 0, byte }];
+    for step in steps.iter() {
+        let Step::Alloc { device, .. } = step else { continue };
+        if on_gpu(*device) && !blocks.iter().any(|block| block.device == Some(*device)) {
+            blocks.push(Block { device: Some(*device), bytes: 0, byte });
         }
     }
-    let (offsets, total) = arena::place(&lives);
-    for (&(i, slot), offset) in owners.iter().zip(offsets) {
-        steps[i] = Step::Place { slot, offset };
+    for (at, block) in blocks.iter_mut().enumerate() {
+        let (mut lives, mut owners) = (Vec::new(), Vec::new());
+        for (i, step) in steps.iter().enumerate() {
+            if let Some((slot, bytes)) = place_of(step, &uses, itemsizes, block.device) {
+                lives.push(Life { bytes, first: i, last: uses.last[slot].max(i) });
+                owners.push((i, slot));
+            }
+        }
+        let (offsets, total) = arena::place(&lives);
+        block.bytes = total;
+        for (&(i, slot), offset) in owners.iter().zip(offsets) {
+            steps[i] = Step::Place { slot, block: at, offset };
+        }
     }
-    let rooms = give_rooms(steps, &uses, itemsizes);
-    (uses, total, rooms)
+    let rooms = give_rooms(steps, &uses, itemsizes, &blocks);
+    Ok((uses, blocks, rooms))
 }
 
 /// Allocations of symbolic size that need no tensor.
-fn give_rooms(steps: &mut [Step], uses: &Uses, itemsizes: &[Option<usize>]) -> Vec<Room> {
+fn give_rooms(steps: &mut [Step], uses: &Uses, itemsizes: &[Option<usize>], blocks: &[Block]) -> Vec<Room> {
     let mut lives = Vec::new();
     let mut owners = Vec::new();
     for (i, step) in steps.iter().enumerate() {
         let Step::Alloc { slot, shape, stride, device, .. } = step else { continue };
-        if let (false, true, true, Some(itemsize)) =
-            (uses.by_tensor[*slot], uses.single(*slot), on_cpu(*device), itemsizes[*slot])
+        let is_symbolic = shape.as_static().is_none() || stride.as_static().is_none();
+        let block = blocks.iter().position(|block| block.holds(*device)).filter(|_| is_symbolic);
+        if let (false, true, Some(block), Some(itemsize)) =
+            (uses.by_tensor[*slot], uses.single(*slot), block, itemsizes[*slot])
         {
-            let room = Room { shape: shape.clone(), stride: stride.clone(), itemsize: itemsize as i64 };
+            let room = Room { block, shape: shape.clone(), stride: stride.clone(), itemsize: itemsize as i64 };
             lives.push((room, i, uses.last[*slot].max(i)));
             owners.push((i, *slot));
         }
@@ -454,17 +458,32 @@ fn give_rooms(steps: &mut [Step], uses: &Uses, itemsizes: &[Option<usize>]) -> V
     rooms
 }
 
-/// The bytes of an allocation that needs no tensor.
-fn place_of(step: &Step, uses: &Uses, itemsizes: &[Option<usize>]) -> Option<(usize, usize)> {
+/// The bytes of an allocation on the device (None: the host) that needs no tensor.
+fn place_of(step: &Step, uses: &Uses, itemsizes: &[Option<usize>], wanted: Option<Device>) -> Option<(usize, usize)> {
     let Step::Alloc { slot, shape, stride, device, .. } = step else { return None };
-    if uses.by_tensor[*slot] || !uses.single(*slot) || !on_cpu(*device) {
+    if uses.by_tensor[*slot] || !uses.single(*slot) || (wanted.is_none() && !on_cpu(*device)) {
         return None;
     }
-    Some((*slot, storage_bytes(shape, stride, itemsizes[*slot]?)?))
+    let bytes = storage_bytes(shape, stride, itemsizes[*slot]?)?;
+    match wanted {
+        None => Some((*slot, bytes)),
+        Some(_) if wanted == Some(*device) && bytes <= LARGE => Some((*slot, bytes.next_multiple_of(DEVICE_ALIGN))),
+        Some(_) => None,
+    }
 }
 
 fn on_cpu(device: Device) -> bool {
     torch::code_of("aoti_torch_device_type_cpu") == Some(device.kind)
+}
+
+fn on_gpu(device: Device) -> bool {
+    torch::code_of("aoti_torch_device_type_cuda") == Some(device.kind) && device.index >= 0
+}
+
+impl Block {
+    fn holds(&self, device: Device) -> bool {
+        self.device.map_or_else(|| on_cpu(device), |own| own == device)
+    }
 }
 
 /// Whether the slot will still be free of tensors: an allocation whose later uses are all by kernels.  Its place then

@@ -66,7 +66,7 @@ impl Executable for Plan {
             2 => Ok(self.n_inputs.into_pyobject(py)?.into_any()),
             3 => Ok(self.n_outputs().into_pyobject(py)?.into_any()),
             4 => self.routes().into_pyobject(py),
-            5 => Ok(self.arena_bytes.into_pyobject(py)?.into_any()),
+            5 => Ok(self.blocks.iter().map(|block| block.bytes).sum::<usize>().into_pyobject(py)?.into_any()),
             _ => Ok(match self.exclusive.parts() {
                 Some((written, eager)) => (written.to_vec(), eager.bind(py)).into_pyobject(py)?.into_any(),
                 None => py.None().into_bound(py),

@@ -1,6 +1,6 @@
 """Schedule -> Triton source."""
 
-from pycompiler.codegen.triton.generate import KernelInfo, TritonSource, generate
+from pycompiler.codegen.triton.generate import generate
 from pycompiler.ir.kernel import Unsupported
 
-__all__ = ["KernelInfo", "TritonSource", "Unsupported", "generate"]
+__all__ = ["Unsupported", "generate"]

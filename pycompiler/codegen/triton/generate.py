@@ -1,105 +1,94 @@
-"""Schedule -> Triton source: one Python module per graph, one function per kernel group.
+"""Schedule -> Triton source: one Python module per graph, a `@triton.jit` function per nest of its kernel groups.
 
-In: `ir.kernel.Schedule`.  Out: `TritonSource`, the text of a module that defines, per nest, a `@triton.jit` kernel and
-its `Launch`, and per group a function of the group's name that takes its tensors in the order of
-`KernelGroup.pointers`.  `tiles.py` decides how a nest becomes tiles, `nest.py` writes it.
+In: `ir.kernel.Schedule`.  Out: the text of the module; each group's `kernels` say how its functions are started.
+`tiles.py` decides how a nest becomes tiles, `nest.py` writes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import functools
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from pycompiler.codegen.triton.nest import KernelText, NestWriter
+import torch
+
+from pycompiler.codegen.triton.nest import NestWriter
 from pycompiler.codegen.triton.tiles import tiles_of
-from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, Unsupported, loads
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Nest, Schedule, Unsupported, loads
 from pycompiler.ir.loops import Buffer
 
-HEADER = """import torch
-import triton
+HEADER = """import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from pycompiler.codegen.triton.helpers import *
-from pycompiler.runtime.triton_build import HostKernel, Launch
+from pycompiler.codegen.triton.helpers import *  # {helpers}
 """
 
-
-@dataclass(frozen=True)
-class KernelInfo:
-    """A jit function: argument name -> dtype name for its pointers, and its constants."""
-
-    name: str
-    pointers: dict[str, str]
-    constants: dict[str, int]
+# Triton's names of a pointer's target.
+POINTERS = {torch.float32: "*fp32", torch.float64: "*fp64", torch.bfloat16: "*bf16", torch.float16: "*fp16",
+            torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8",
+            torch.bool: "*i1"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TritonSource:
-    """`symbols`: names of the launchers; `kernels`: the jit functions, in order."""
-
-    text: str
-    symbols: tuple[str, ...]
-    kernels: tuple[KernelInfo, ...]
+@functools.cache
+def header() -> str:
+    """What a module begins with; as kernels hang on the helpers' text, so does the module's."""
+    text = Path(__file__).with_name("helpers.py").read_bytes()
+    return HEADER.format(helpers=hashlib.sha256(text).hexdigest()[:16])
 
 
-def generate(schedule: Schedule) -> TritonSource:
+def generate(schedule: Schedule) -> str:
     """Raises Unsupported when something has no Triton form."""
     module = _Module(schedule)
     for group in schedule.kernels:
-        module.group(group)
-        group.symbol = group.name
-    return TritonSource("\n\n".join(module.parts), tuple(g.name for g in schedule.kernels), tuple(module.kernels))
+        group.kernels = tuple(module.group(group))
+    return "\n\n".join(module.parts) if len(module.parts) > 1 else ""
 
 
 @dataclass
 class _Module:
     schedule: Schedule
-    parts: list[str] = field(default_factory=lambda: [HEADER])
-    kernels: list[KernelInfo] = field(default_factory=list)
+    parts: list[str] = field(default_factory=lambda: [header()])
 
-    def group(self, group: KernelGroup) -> None:
-        names = {b: f"p{i}" for i, b in enumerate(group.pointers)}
-        lines = [f"def {group.name}({', '.join(names.values())}):"]
-        names |= {b: names[target] for b, target in group.shared.items()}
+    def group(self, group: KernelGroup) -> Iterator[DeviceKernel]:
+        """Nothing, where there are no points."""
         for i, nest in enumerate(group.nests):
             try:
-                lines += self.nest(f"{group.name}_nest{i}", nest, names, {})
+                yield from self.nest(f"{group.name}_nest{i}", nest, group, {})
             except Unsupported as refused:
                 raise Unsupported(str(refused), nest.origin) from None
-        if len(lines) == 1:
-            lines.append("    pass  # there are no points")
-        self.parts.append("\n".join([*lines, ""]))
 
-    def nest(
-        self, name: str, nest: Nest, names: dict[str, str], spaces: dict[str, Buffer]
-    ) -> Iterator[str] | list[str]:
-        """The kernels of a nest; returns the lines that launch them."""
+    def nest(self, name: str, nest: Nest, group: KernelGroup, spaces: dict[str, Buffer]) -> Iterator[DeviceKernel]:
+        """The kernels of a nest; `spaces`: workspaces that those before it have filled, by the name of their pointer."""
         if any(n == 0 for _, n in nest.dims):
-            return []
+            return
         used = _used(nest)
-        pointers = {b: p for b, p in names.items() if b in used} | {w: w for w in spaces if w in used}
+        homes = {b: b for b in group.pointers} | group.shared
+        numbers = {home: f"p{i}" for i, home in enumerate(group.pointers)}
+        pointers = {b: numbers[home] for b, home in homes.items() if b in used} | {w: w for w in spaces if w in used}
         buffers = {**self.schedule.buffers, **spaces}
-        kernel = NestWriter(nest, tiles_of(nest), buffers, pointers, name).write(list(dict.fromkeys(pointers.values())))
-        arguments = [*dict.fromkeys(pointers.values()), *(w.name for w in kernel.workspaces)]
-        self.define(name, kernel, arguments, {p: buffers[b] for b, p in pointers.items()})
-        first = next(iter(names.values()))
-        lines = [
-            f"    {w.name} = torch.empty({w.shape[0].as_int()}, dtype={w.dtype}, device={first}.device)"
-            for w in kernel.workspaces
-        ]
-        lines.append(f"    {name}_launch({', '.join(arguments)})")
-        made = {w.name: w for w in kernel.workspaces}
+        parameters = list(dict.fromkeys(pointers.values()))
+        kernel = NestWriter(nest, tiles_of(nest), buffers, pointers, name).write(parameters)
+        self.parts.append(kernel.text)
+        made = {w.name: replace(w, name=f"{name}_{w.name}") for w in kernel.workspaces}
+        targets = {p: buffers[homes.get(b, b)] for b, p in pointers.items()} | made
+        targets |= {w: spaces[w] for w in spaces if w in used}
+        arguments = [targets[p] for p in (*parameters, *made)]
+        x, y = kernel.grid
+        yield DeviceKernel(
+            name,
+            (Expr.of(x), Expr.of(y), Expr.of(1)),
+            tuple(b.name for b in arguments),
+            tuple(POINTERS[b.dtype] for b in arguments),
+            kernel.constants,
+            tuple(made.values()),
+            kernel.checks,
+        )
         for k, last in enumerate(kernel.finish):
-            lines += self.nest(f"{name}_finish{k}", last, names, made)
-        return lines
-
-    def define(self, name: str, kernel: KernelText, arguments: Sequence[str], pointers: dict[str, Buffer]) -> None:
-        constants = ", ".join(f"{k}={v}" for k, v in kernel.constants.items())
-        self.parts.append(f"{kernel.text}\n\n{name}_launch = Launch({name}, {kernel.grid}, dict({constants}))\n")
-        types = {p: b.dtype for p, b in pointers.items()} | {w.name: w.dtype for w in kernel.workspaces}
-        shown = {a: str(types[a]).removeprefix("torch.") for a in arguments}
-        self.kernels.append(KernelInfo(name, shown, dict(kernel.constants)))
+            yield from self.nest(f"{name}_finish{k}", last, group, made)
 
 
 def _used(nest: Nest) -> set[str]:
@@ -108,4 +97,4 @@ def _used(nest: Nest) -> set[str]:
     return stored | {name for s in nest.stages for name, _ in loads(s.loop)}
 
 
-__all__ = ["KernelInfo", "TritonSource", "Unsupported", "generate"]
+__all__ = ["Unsupported", "generate"]

@@ -42,13 +42,14 @@ class Value:
 
 @dataclass
 class KernelText:
-    """`workspaces`: (name of the pointer, dtype, elements); `finish`: nests that fold them into the outputs."""
+    """`workspaces`: named as their pointers; `finish`: nests that fold them into the outputs."""
 
     text: str
     grid: tuple[int, int]
     constants: dict[str, int]
     workspaces: list[Buffer] = field(default_factory=list)
     finish: list[Nest] = field(default_factory=list)
+    checks: bool = False
 
 
 @dataclass
@@ -82,7 +83,8 @@ class NestWriter:
         names = [*arguments, *(b.name for b in self.workspaces), *(f"{c}: tl.constexpr" for c in constants)]
         head = ["@triton.jit(debug=True)" if self.checks else "@triton.jit", f"def {self.name}({', '.join(names)}):"]
         text = "\n".join([*head, f"    # {origin}", *casts, *self.lines, ""])
-        return KernelText(text, t.grid, {**constants, "num_warps": t.warps}, self.workspaces, self.finish)
+        constants["num_warps"] = t.warps
+        return KernelText(text, t.grid, constants, self.workspaces, self.finish, self.checks)
 
     # structure ------------------------------------------------------------------------------------------------
     def emit(self, text: str) -> None:

@@ -28,7 +28,7 @@ pub use handle::{Counted, Device, Handle, Object, StorageCast, Tensor, Unwrapped
 pub use kernel::{num_threads, KernelFn, Library};
 pub use scratch::Scratch;
 pub use state::{BelowAutograd, Gil};
-pub use symbols::{api, initialise};
+pub use symbols::{api, dl_error, initialise};
 
 /// What a call into torch said when it failed.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ fn slow() -> bool {
 }
 
 /// Turns an error code of the C ABI into an outcome, with the message of the C++ exception where torch keeps it.
-fn checked(code: i32, call: &str) -> Outcome<()> {
+pub(super) fn checked(code: i32, call: &str) -> Outcome<()> {
     if code == 0 {
         return Ok(());
     }

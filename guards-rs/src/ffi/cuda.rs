@@ -1,0 +1,273 @@
+//! The driver of NVIDIA GPUs, `libcuda.so.1`, opened at run time: modules, functions and their launches.
+//!
+//! In: a binary that Triton's compiler made, the name of its function, a device.  Out: `Function::launch`, which starts it on
+//! the stream that torch works on.  Contexts are the devices' primary ones, torch's own; modules are never unloaded, for
+//! their kernels may still run.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::Mutex;
+
+use super::aten::{Failure, Outcome};
+
+type Raw = *mut c_void;
+type Code = c_int;
+
+/// Shared memory that a program has without asking for it.
+const PLAIN_SHARED: u32 = 48 << 10;
+const MAX_DYNAMIC_SHARED: c_int = 8; // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+/// Declares the table of the driver's functions.
+macro_rules! table {
+    ($($field:ident: $ty:ty = $name:literal,)*) => {
+        struct Calls { $($field: $ty,)* }
+
+        fn resolve(library: Raw) -> Outcome<Calls> {
+            Ok(Calls { $($field: {
+                let address = find(library, $name).ok_or_else(|| Failure(format!("the GPU's driver has no {:?}", $name)))?;
+                // SAFETY: the driver's interface is stable: a name, with its version suffix, fixes the signature.
+                unsafe { std::mem::transmute::<Raw, $ty>(address) }
+            },)* })
+        }
+    };
+}
+
+type LaunchKernel =
+    unsafe extern "C" fn(Raw, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Raw, *mut Raw, *mut Raw) -> Code;
+
+table! {
+    init: unsafe extern "C" fn(c_uint) -> Code = c"cuInit",
+    device_get: unsafe extern "C" fn(*mut c_int, c_int) -> Code = c"cuDeviceGet",
+    retain_context: unsafe extern "C" fn(*mut Raw, c_int) -> Code = c"cuDevicePrimaryCtxRetain",
+    current_context: unsafe extern "C" fn(*mut Raw) -> Code = c"cuCtxGetCurrent",
+    push_context: unsafe extern "C" fn(Raw) -> Code = c"cuCtxPushCurrent_v2",
+    pop_context: unsafe extern "C" fn(*mut Raw) -> Code = c"cuCtxPopCurrent_v2",
+    load_module: unsafe extern "C" fn(*mut Raw, *const c_void) -> Code = c"cuModuleLoadData",
+    get_function: unsafe extern "C" fn(*mut Raw, Raw, *const c_char) -> Code = c"cuModuleGetFunction",
+    set_attribute: unsafe extern "C" fn(Raw, c_int, c_int) -> Code = c"cuFuncSetAttribute",
+    launch: LaunchKernel = c"cuLaunchKernel",
+    error_name: unsafe extern "C" fn(Code, *mut *const c_char) -> Code = c"cuGetErrorName",
+    error_text: unsafe extern "C" fn(Code, *mut *const c_char) -> Code = c"cuGetErrorString",
+}
+
+/// `aoti_torch_get_current_cuda_stream`.
+type CurrentStream = unsafe extern "C" fn(i32, *mut Raw) -> i32;
+const CURRENT_STREAM: &CStr = c"aoti_torch_get_current_cuda_stream";
+
+pub struct Driver {
+    calls: Calls,
+    stream: CurrentStream,
+    devices: Mutex<Devices>,
+}
+
+#[derive(Default)]
+struct Devices {
+    contexts: HashMap<i32, usize>,
+    /// By binary and device.
+    modules: HashMap<(Box<[u8]>, i32), usize>,
+}
+
+/// The driver in use, once it is open: never closed, for functions refer to it.
+static OPEN: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
+
+fn find(library: Raw, name: &CStr) -> Option<Raw> {
+    // SAFETY: a handle from dlopen and a C string.
+    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+fn open_library(path: &CStr, more: c_int) -> Option<Raw> {
+    // SAFETY: dlopen of the driver, which the CUDA runtime has loaded, or loads, as well.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | more) };
+    (!library.is_null()).then_some(library)
+}
+
+/// The driver at `path`; torch's own library tells its streams, unless the driver's does (one of a test).
+fn open(path: &CStr) -> Outcome<Driver> {
+    let library =
+        open_library(path, 0).ok_or_else(|| Failure(format!("no driver of a GPU: {}", super::aten::dl_error())))?;
+    let calls = resolve(library)?;
+    let torch = || find(open_library(c"libtorch_cuda.so", libc::RTLD_NOLOAD)?, CURRENT_STREAM);
+    let stream = find(library, CURRENT_STREAM)
+        .or_else(torch)
+        .ok_or_else(|| Failure("the loaded torch does not tell its CUDA streams".into()))?;
+    // SAFETY: torch's C ABI declares `int32_t f(int32_t device, void** stream)`.
+    let stream = unsafe { std::mem::transmute::<Raw, CurrentStream>(stream) };
+    let driver = Driver { calls, stream, devices: Mutex::default() };
+    // SAFETY: the first call of the driver; repeated ones do nothing.
+    driver.checked(unsafe { (driver.calls.init)(0) }, "cuInit")?;
+    Ok(driver)
+}
+
+/// The driver, opened when it is first asked for.
+pub fn driver() -> Outcome<&'static Driver> {
+    let now = OPEN.load(Ordering::Acquire);
+    // SAFETY: what OPEN points to is never freed.
+    if let Some(driver) = unsafe { now.as_ref() } {
+        return Ok(driver);
+    }
+    let _ = OPEN.compare_exchange(
+        now,
+        Box::into_raw(Box::new(open(c"libcuda.so.1")?)),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    // SAFETY: as above; another thread may have been first, and ours is then left alone.
+    unsafe { OPEN.load(Ordering::Acquire).as_ref() }.ok_or_else(|| Failure("no driver of a GPU".into()))
+}
+
+/// From now on plans are built for the driver at `path`, a test's; None: the machine's own.
+pub fn use_driver(path: Option<&str>) -> Outcome<()> {
+    let driver = match path.map(CString::new) {
+        None => std::ptr::null_mut(),
+        Some(Ok(path)) => Box::into_raw(Box::new(open(&path)?)),
+        Some(Err(_)) => return Err(Failure("a path with a NUL".into())),
+    };
+    OPEN.store(driver, Ordering::Release);
+    Ok(())
+}
+
+impl Driver {
+    fn checked(&self, code: Code, call: &str) -> Outcome<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        Err(Failure(format!("{call}: {}", self.described(code))))
+    }
+
+    #[cold]
+    fn described(&self, code: Code) -> String {
+        let text = |of: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
+            let mut text = std::ptr::null();
+            // SAFETY: gives null, or a text that the driver keeps for ever.
+            unsafe { (of(code, &mut text) == 0 && !text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy()) }
+        };
+        let name = text(self.calls.error_name).unwrap_or_else(|| format!("error {code} of the GPU's driver").into());
+        text(self.calls.error_text).map_or_else(|| name.to_string(), |text| format!("{name} ({text})"))
+    }
+
+    /// The primary context of a device, kept for as long as the process lives.
+    fn context(&self, devices: &mut Devices, device: i32) -> Outcome<usize> {
+        if let Some(context) = devices.contexts.get(&device) {
+            return Ok(*context);
+        }
+        let (mut ordinal, mut context) = (0, std::ptr::null_mut());
+        // SAFETY: room for each result.
+        self.checked(unsafe { (self.calls.device_get)(&mut ordinal, device) }, "cuDeviceGet")?;
+        // SAFETY: as above.
+        let code = unsafe { (self.calls.retain_context)(&mut context, ordinal) };
+        self.checked(code, "cuDevicePrimaryCtxRetain")?;
+        devices.contexts.insert(device, context as usize);
+        Ok(context as usize)
+    }
+
+    /// Makes a context the thread's own until the guard goes; free where it is already.
+    #[inline]
+    fn enter(&self, context: usize) -> Outcome<Option<Entered<'_>>> {
+        let mut now = std::ptr::null_mut();
+        // SAFETY: room for the result.
+        let code = unsafe { (self.calls.current_context)(&mut now) };
+        if code == 0 && now as usize == context {
+            return Ok(None);
+        }
+        // SAFETY: a context that `retain_context` gave.
+        self.checked(unsafe { (self.calls.push_context)(context as Raw) }, "cuCtxPushCurrent")?;
+        Ok(Some(Entered(self)))
+    }
+
+    /// A function of a binary, loaded onto a device; `shared`: bytes of shared memory of each program.
+    pub fn function(
+        &'static self,
+        image: &[u8],
+        entry: &CStr,
+        device: i32,
+        threads: u32,
+        shared: u32,
+    ) -> Outcome<Function> {
+        let mut devices = self.devices.lock().map_err(|_| Failure("the table of GPU modules is broken".into()))?;
+        let context = self.context(&mut devices, device)?;
+        let _entered = self.enter(context)?;
+        let key = (Box::from(image), device);
+        let module = match devices.modules.get(&key) {
+            Some(module) => *module as Raw,
+            None => {
+                let mut module = std::ptr::null_mut();
+                // SAFETY: a whole ELF file, which tells its own length; the driver copies it.
+                let code = unsafe { (self.calls.load_module)(&mut module, image.as_ptr().cast()) };
+                self.checked(code, "cuModuleLoadData")?;
+                devices.modules.insert(key, module as usize);
+                module
+            }
+        };
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: a loaded module and a C string.
+        self.checked(unsafe { (self.calls.get_function)(&mut raw, module, entry.as_ptr()) }, "cuModuleGetFunction")?;
+        if shared > PLAIN_SHARED {
+            // SAFETY: a function of the module.
+            let code = unsafe { (self.calls.set_attribute)(raw, MAX_DYNAMIC_SHARED, shared as c_int) };
+            self.checked(code, "cuFuncSetAttribute")?;
+        }
+        Ok(Function { driver: self, raw: raw as usize, context, device, threads, shared })
+    }
+}
+
+struct Entered<'a>(&'a Driver);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut left = std::ptr::null_mut();
+        // SAFETY: takes back what `enter` pushed on this thread.
+        unsafe { (self.0.calls.pop_context)(&mut left) };
+    }
+}
+
+/// A kernel on a device, ready to start.
+#[derive(Clone, Copy)]
+pub struct Function {
+    driver: &'static Driver,
+    raw: usize,
+    context: usize,
+    pub device: i32,
+    pub threads: u32,
+    shared: u32,
+}
+
+impl Function {
+    /// The stream that torch puts work of this thread on.
+    #[inline]
+    pub fn stream(&self) -> Outcome<usize> {
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: an existing device (a context of it was made) and room for the result.
+        let code = unsafe { (self.driver.stream)(self.device, &mut stream) };
+        super::aten::checked(code, "aoti_torch_get_current_cuda_stream")?;
+        Ok(stream as usize)
+    }
+
+    /// Starts the kernel and does not wait for it.  Each word holds one argument in its lowest bytes.
+    #[inline]
+    pub fn launch(&self, grid: [u32; 3], stream: usize, words: &mut [u64]) -> Outcome<()> {
+        let mut arguments: smallvec::SmallVec<[Raw; 32]> =
+            words.iter_mut().map(|w| std::ptr::from_mut(w).cast()).collect();
+        let _entered = self.driver.enter(self.context)?;
+        let [x, y, z] = grid;
+        // SAFETY: a loaded function, torch's stream on its device, and a word for each parameter: the number and the types
+        // of the parameters were compared when the plan was made.  The driver copies the arguments before it returns.
+        let code = unsafe {
+            (self.driver.calls.launch)(
+                self.raw as Raw,
+                x,
+                y,
+                z,
+                self.threads,
+                1,
+                1,
+                self.shared,
+                stream as Raw,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        self.driver.checked(code, "cuLaunchKernel")
+    }
+}

@@ -1,0 +1,105 @@
+/* A GPU's driver without a GPU: devices have contexts, modules name their functions, and a launch notes what it was given.
+   A function that is written down here really runs. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+enum { DEVICES = 2, INVALID_VALUE = 1, INVALID_DEVICE = 101, NO_BINARY = 209, INVALID_CONTEXT = 201, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
+
+typedef struct { int device; int retained; } Context;
+typedef struct { Context* home; char names[256]; } Module;
+typedef struct { Context* home; char name[64]; int shared_allowed; } Function;
+
+static Context contexts[DEVICES] = {{0, 0}, {1, 0}};
+static __thread Context* stack[16];
+static __thread int depth;
+static void* streams[DEVICES];
+static char notes[1 << 16];
+static int modules_loaded;
+
+EXPORT const char* fake_notes(void) { return notes; }
+EXPORT int fake_modules(void) { return modules_loaded; }
+EXPORT int fake_depth(void) { return depth; }
+EXPORT void fake_forget(void) { notes[0] = 0; }
+EXPORT void fake_stream(int device, void* stream) { streams[device] = stream; }
+EXPORT void fake_enter(int device) { stack[depth++] = &contexts[device]; }
+EXPORT void fake_leave(void) { depth--; }
+
+static void note(const char* text) { strncat(notes, text, sizeof notes - strlen(notes) - 1); }
+
+EXPORT int aoti_torch_get_current_cuda_stream(int32_t device, void** out) {
+    *out = streams[device];
+    return 0;
+}
+EXPORT int cuInit(unsigned flags) { return flags ? INVALID_VALUE : 0; }
+EXPORT int cuDeviceGet(int* out, int ordinal) {
+    *out = ordinal + 40;  /* a handle is no ordinal */
+    return ordinal < 0 || ordinal >= DEVICES ? INVALID_DEVICE : 0;
+}
+EXPORT int cuDevicePrimaryCtxRetain(Context** out, int device) {
+    *out = &contexts[device - 40];
+    (*out)->retained++;
+    return 0;
+}
+EXPORT int cuCtxGetCurrent(Context** out) { *out = depth ? stack[depth - 1] : NULL; return 0; }
+EXPORT int cuCtxPushCurrent_v2(Context* c) { stack[depth++] = c; return 0; }
+EXPORT int cuCtxPopCurrent_v2(Context** out) { *out = stack[--depth]; return 0; }
+EXPORT int cuModuleLoadData(Module** out, const char* image) {
+    if (!depth) return INVALID_CONTEXT;
+    if (strncmp(image, "module ", 7)) return NO_BINARY;
+    *out = calloc(1, sizeof(Module));
+    (*out)->home = stack[depth - 1];
+    strncpy((*out)->names, image + 7, 255);
+    modules_loaded++;
+    return 0;
+}
+EXPORT int cuModuleGetFunction(Function** out, Module* m, const char* name) {
+    if (!strstr(m->names, name)) return NOT_FOUND;
+    *out = calloc(1, sizeof(Function));
+    (*out)->home = m->home;
+    (*out)->shared_allowed = 48 << 10;
+    strncpy((*out)->name, name, 63);
+    return 0;
+}
+EXPORT int cuFuncSetAttribute(Function* f, int attribute, int value) {
+    if (attribute != 8 || value > 227 << 10) return INVALID_VALUE;
+    f->shared_allowed = value;
+    return 0;
+}
+EXPORT int cuGetErrorName(int code, const char** out) {
+    *out = code == LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED" : code == NO_BINARY ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
+         : code == NOT_FOUND ? "CUDA_ERROR_NOT_FOUND" : code == INVALID_DEVICE ? "CUDA_ERROR_INVALID_DEVICE" : NULL;
+    return *out ? 0 : INVALID_VALUE;
+}
+EXPORT int cuGetErrorString(int code, const char** out) {
+    *out = code == LAUNCH_FAILED ? "unspecified launch failure" : NULL;
+    return *out ? 0 : INVALID_VALUE;
+}
+
+static void add_one(void** p, unsigned programs, unsigned threads) {
+    const float* x = *(float**)p[0];
+    float* y = *(float**)p[1];
+    int64_t n = *(int64_t*)p[2];
+    for (int64_t i = 0; i < n && i < (int64_t)programs * threads; i++) y[i] = x[i] + 1.0f;
+}
+
+EXPORT int cuLaunchKernel(Function* f, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz, unsigned shared,
+                          void* stream, void** p, void** extra) {
+    char text[512];
+    if (!depth || stack[depth - 1] != f->home) return INVALID_CONTEXT;
+    if (extra || !x || !y || !z || ty != 1 || tz != 1 || (int)shared > f->shared_allowed) return INVALID_VALUE;
+    if (!strcmp(f->name, "broken")) return LAUNCH_FAILED;
+    snprintf(text, sizeof text, "%s device %d grid %u %u %u threads %u shared %u stream %p", f->name, f->home->device, x, y, z, tx,
+             shared, stream);
+    note(text);
+    if (!strcmp(f->name, "numbers")) {
+        snprintf(text, sizeof text, " i64 %lld i32 %d f32 %.9g f64 %.17g bool %d null %p", (long long)*(int64_t*)p[1], *(int32_t*)p[2],
+                 *(float*)p[3], *(double*)p[4], *(uint8_t*)p[5], *(void**)p[6]);
+        note(text);
+    }
+    if (!strncmp(f->name, "add_one", 7)) add_one(p, x * y * z, tx);
+    note("\n");
+    return 0;
+}
