@@ -9,7 +9,7 @@ Writes to arguments are another matter: the version counters of the arguments te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -38,6 +38,23 @@ _RAISING = frozenset(
 def draws(op: object) -> bool:
     """Takes numbers from a generator."""
     return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+@cache
+def _dropout_at(op: OpOverload) -> tuple[int, float] | None:
+    """Where an attention operator takes the share that it drops, and what it is by default."""
+    found = [(i, a.default_value or 0.0) for i, a in enumerate(op._schema.arguments) if a.name == "dropout_p"]
+    return found[0] if found and draws(op) else None
+
+
+def drops_nothing(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """An attention operator that would draw if it dropped anything."""
+    place = _dropout_at(op) if isinstance(op, OpOverload) else None
+    if place is None:
+        return False
+    at, default = place
+    share = args[at] if at < len(args) else kwargs.get("dropout_p", default)
+    return type(share) in (int, float) and share == 0
 
 
 @cache

@@ -23,7 +23,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
-from pycompiler.ir.effects import divides, noted
+from pycompiler.ir.effects import divides, drops_nothing, noted
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.propagate import counted, laid_out, short_path
 from pycompiler.ir.today import Today
@@ -115,6 +115,7 @@ def _dispatch(
     for name, n in zip(("effects", "writes", "once"), noted(func), strict=True):
         if n:
             setattr(mode, name, getattr(mode, name) + 1)
+    mode.once -= drops_nothing(func, args, kwargs)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
         if mode.symbolic:
             today = Today()

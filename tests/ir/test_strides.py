@@ -61,6 +61,14 @@ FOUND: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]]
     ),
     "a view of its own shape": (lambda x: x.view(1, 1) + 0, lambda: (torch.randn(1, 1)[::2],)),
     "a random slope": (lambda x: F.rrelu(x.t(), 0.3, 0.3, training=True), lambda: (torch.randn(3, 4),)),
+    "attention of one row": (
+        lambda x: F.scaled_dot_product_attention(x, x, x * 0.5),
+        lambda: (torch.randn(2, 1, 1, dtype=DOUBLE)[::2],),
+    ),
+    "attention of one column": (
+        lambda x: F.scaled_dot_product_attention(x.mT, x.mT, x.mT * 0.5),
+        lambda: (torch.randn(2, 2, 1, dtype=DOUBLE),),
+    ),
     "a sum to nothing": (lambda x: x.sum(0), lambda: (torch.randn(0, 3, 1).expand(2, 0, 3, 4).transpose(1, 3),)),
 }
 
