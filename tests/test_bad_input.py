@@ -670,3 +670,26 @@ def test_clear_errors(id: str) -> None:
         call()
     text = str(caught.value)
     assert [w for w in words if w not in text] == [], text
+
+
+def test_views_by_strides_that_leave_their_memory() -> None:
+    """Whether they are read or not; a view may reach what its base has beside it."""
+
+    def unread(x: torch.Tensor) -> torch.Tensor:
+        x.as_strided((3,), (1,), 6)
+        return x + 1
+
+    def of_a_result(x: torch.Tensor) -> torch.Tensor:
+        (x + 1).as_strided((5,), (1,))
+        return x + 1
+
+    for fn in (unread, of_a_result):
+        with pytest.raises(RuntimeError, match="out of bounds") as expected:
+            fn(torch.ones(8)[4:])
+        with pytest.raises(RuntimeError) as found:
+            pycompiler.compile(fn)(torch.ones(8)[4:])
+        assert str(found.value) == str(expected.value)
+    x = torch.arange(8.0)[4:6]
+    assert torch.equal(
+        pycompiler.compile(lambda x: x.as_strided((6,), (1,), 1) * 2, fullgraph=True)(x), torch.arange(1.0, 7) * 2
+    )

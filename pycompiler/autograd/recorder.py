@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from pycompiler.autograd.kernels import recorded
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.autograd.views import is_view_op
+from pycompiler.autograd.views import is_view_op, view_parent
 from pycompiler.ir.effects import acts, ordered
 from pycompiler.ir.numbers import SYMBOLIC, Numbers, value_of
 from pycompiler.ir.propagate import propagate
@@ -320,6 +320,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise AutogradUnsupported("a write through a view", "as_strided that overlaps", "the graph runs eagerly")
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             return self._lift(func, types, args[0])
+        if args and isinstance(args[0], (complex, float, int)) and is_view_op(func):  # of a number there are no views
+            args = (torch.tensor(args[0], dtype=_AS_TENSOR.get(type(args[0]))), *args[1:])
+        if func is aten.view_as_real.default and _is_conjugate(self.node(args[0])):  # `resolve_conj` is not seen here
+            args = (self._record(aten.clone.default, types, args, {}),)
         real = [t for t in tensors_in((args, kwargs)) if not isinstance(t, FakeTensor)]
         if real:
             fakes = {id(t): self.constant(t) for t in real}
@@ -379,6 +383,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._attach(self.graph.create_node("call_function", operator.getitem, (node, i)), item)
 
 
+def _is_conjugate(node: fx.Node) -> bool:
+    """Whether the memory that `node`'s value is a view of holds the conjugate of it."""
+    found = False
+    while (parent := view_parent(node)) is not None:
+        found ^= node.target is aten._conj.default
+        node = parent[0]
+    return found
+
+
 def _refuse_gradient(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises for what eager's nodes refuse when their gradient is asked for, and functionalisation allows: writes of floats
     to integers, which it casts (the gradient of `addcdiv` by an integer)."""
@@ -416,6 +429,9 @@ _FOLDS: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
     aten.view.default: _fold_view,
     aten.permute.default: _fold_permute,
 }
+
+# What numbers are where tensors are expected.
+_AS_TENSOR = {complex: torch.complex128, float: torch.float64}
 
 _composite: dict[OpOverload, bool] = {}
 

@@ -122,6 +122,8 @@ def _dispatch(
             check_types(func, today.of(args), today.of(kwargs))
         else:
             check_types(func, args, kwargs)
+    if func is torch.ops.aten.as_strided.default and mode.asks and mode.nested == 0:
+        _check_reach(*args)
     args = counted(func, args)
     out = short_path(mode, func, args, kwargs)
     if out is None:
@@ -133,6 +135,16 @@ def _dispatch(
             mode.nested -= 1
     mode.effects += divides(func, args, [out])
     return out
+
+
+def _check_reach(t: torch.Tensor, shape: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> None:
+    """Raises where a view by strides leaves memory: meta tensors have none, and a view that nobody reads reads nothing."""
+    if not all(type(n) is int for n in (*shape, *stride)) or 0 in shape:
+        return
+    start = t.storage_offset() if offset is None else offset
+    reach = start + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1
+    if reach * t.element_size() > t.untyped_storage().nbytes():
+        raise RuntimeError("a view by strides that leaves its memory")
 
 
 _EMPTY = types.CellType()
@@ -244,6 +256,8 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
     sizes, strides = layout or (real.size(), real.stride())
     offset = int(real.storage_offset()) if layout is None else 0
     fake = fake_like(mode, sizes, strides, offset, real.dtype, real.device)
+    if layout is None and (room := real.untyped_storage().nbytes()) > (memory := fake.untyped_storage()).nbytes():
+        memory.resize_(room)  # what views by strides may reach
     if not real.requires_grad:
         return fake
     fake.requires_grad_()

@@ -293,3 +293,22 @@ def test_what_shape_functions_get_wrong(backend: str) -> None:
         tangent = torch.ones_like(want)
         grads = [torch.autograd.grad(out, x, tangent, retain_graph=True)[0] for out in (got, want)]
         torch.testing.assert_close(*grads, equal_nan=True)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_complex_numbers_of_the_program(backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The gradient conjugates the number itself; what was resolved has its own memory."""
+    programs = [
+        lambda x: torch.view_as_real(x * 1j),
+        lambda x: (x * (2 + 1j)).imag.sin(),
+        lambda x: torch.view_as_real((x * 1j).conj().resolve_conj()),
+        lambda x: torch.view_as_real((x * 1j).conj()[1:].resolve_conj().conj_physical()),
+    ]
+    for program in programs:
+        xs = [torch.tensor([1.0, 2.0], requires_grad=True) for _ in range(2)]
+        want, got = program(xs[0]), pycompiler.compile(program, backend=backend, fullgraph=True)(xs[1])
+        torch.testing.assert_close(got, want)
+        want.square().sum().backward()
+        got.square().sum().backward()
+        torch.testing.assert_close(xs[1].grad, xs[0].grad)
+    assert not caplog.records
