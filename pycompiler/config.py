@@ -26,7 +26,7 @@ import platformdirs
 from pycompiler.errors import ConfigError
 
 ENV_PREFIX = "PYCOMPILER_"
-OTHER_VARIABLES = (ENV_PREFIX + "LOGS",)  # that are no knobs
+OTHER_VARIABLES = (ENV_PREFIX + "LOGS", ENV_PREFIX + "LOGS_OUT")  # that are no knobs
 log = logging.getLogger("pycompiler")
 
 
@@ -157,7 +157,7 @@ KNOBS: tuple[Knob, ...] = (
         "debug_function",
         (_S, _N),
         None,
-        "compile only frames of this function name",
+        "compile only frames of this function name, wherever they are called from",
         env=("TORCHDYNAMO_DEBUG_FUNCTION",),
     ),
     Knob(
@@ -303,6 +303,12 @@ KNOBS: tuple[Knob, ...] = (
         kept=(),
     ),
     Knob("verify_correctness", (_B,), False, "compare each compiled graph with eager at its first call", kept=(False,)),
+    Knob(
+        "log_level",
+        (_I, _N),
+        None,
+        "level of capture's log (logging.DEBUG shows each instruction, INFO graphs and bytecode, WARNING graph breaks)",
+    ),
     Knob("debug", (_B,), False, "log what the compiler of graphs does, and the code that it generates"),
     Knob(
         "verify_ir", (_B,), False, "check what each stage of the compiler hands on (loops, schedule, plan) by its rules"
@@ -390,6 +396,7 @@ repro_tolerance: float
 repro_dir: str | None
 verify_ir: bool
 verify_correctness: bool
+log_level: int | None
 debug: bool
 debug_dir_root: str
 base_dir: str

@@ -22,6 +22,7 @@ from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
 from pycompiler.ir.loops import Program
 from pycompiler.ir.numbers import symbols_in
 from pycompiler.ir.plan import Plan
+from pycompiler.ir.printer import print_loops, print_order
 from pycompiler.ir.symbols import Specialise, symbols_of
 from pycompiler.ir.texts import forward_of
 from pycompiler.ir.verify import verify
@@ -33,8 +34,11 @@ from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.toolchain import NoCompiler
 
 log = stage("native")
-log_aot = artifact("aot_graphs")
 log_output = artifact("output_code")
+log_kernels = artifact("kernel_code")
+log_fused = artifact("ir_post_fusion")
+log_schedule = artifact("schedule")
+log_loops = artifact("loop_bodies")
 
 STATISTICS = {"aten_fallbacks": 0, "graphs": 0}
 
@@ -56,8 +60,6 @@ def compile_aten(
     if others := {d for n in gm.graph.nodes if (d := _device_type(n)) not in ("", "cpu")}:
         if names := symbols_in([n.meta.get("val") for n in gm.graph.nodes]):
             raise Specialise(sorted(names), f"kernels on {', '.join(sorted(others))} are made for one size")
-    if log_aot.enabled:
-        log_aot(f"{name}\n{gm.print_readable(print_output=False)}")
     try:
         # The program's default device is in the graph already; the compiler's own numbers are to be numbers.
         with torch._C.DisableTorchFunction():
@@ -66,7 +68,7 @@ def compile_aten(
         if log_output.enabled:
             from pycompiler.runtime.output_code import output_code  # brings cffi, which only a reader needs
 
-            log_output(output_code(plan, program.inputs))
+            log_output("%s", output_code(plan, program.inputs))
         if plan.module:
             with phase("build"), allowed():
                 triton_build.build(plan)
@@ -119,6 +121,9 @@ def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]
     with phase("scheduling"):
         schedule = scheduling.schedule(program, alone)
     watch.artefact("schedule", schedule)
+    for log, text in ((log_fused, str), (log_schedule, print_order), (log_loops, print_loops)):
+        if log.enabled:
+            log("%s\n%s", name, text(schedule))
     if config.verify_ir:
         from pycompiler.scheduling.rules import check_schedule
 
@@ -156,6 +161,7 @@ def touched(stage: Stage) -> list[str]:
 def host_library(schedule: Schedule, name: str) -> build.BuiltLibrary | None:
     with phase("codegen"):
         source = cpp.generate(schedule)
+    log_kernels("%s\n%s", name, source.text)
     with phase("build"), allowed():
         return build.build(source.text, source.symbols, name) if source.symbols else None
 
@@ -175,6 +181,7 @@ def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
     library = host_library(replace(schedule, steps=list(on_host), frees=[]), name) if on_host else None
     with phase("codegen"):
         module = triton.generate(replace(schedule, steps=[s for s in schedule.steps if s not in on_host], frees=[]))
+    log_kernels("%s\n%s", name, module)
     with phase("plan"):
         return make_plan(schedule, library, module)
 

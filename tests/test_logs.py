@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
 
+import pycompiler
 from pycompiler import logs
 from pycompiler.errors import UserError
 
@@ -67,3 +71,176 @@ def test_step_lines_are_info(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_logs("dynamo")
     logs.step(1, "capture starts for %s", "f")
     assert "Step 1: capture starts for f" in capsys.readouterr().err
+
+
+# what is written -------------------------------------------------------------------------------------------------
+STATE = {"calls": 0}
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+def program(x: torch.Tensor) -> torch.Tensor:
+    STATE["calls"] += 1
+    y = helper(x) + 1
+    print("a break")
+    return (y * 2).softmax(0).sum() + torch.linalg.det(torch.eye(2))
+
+
+def run_program() -> None:
+    """Three compiles: forward and backward of both halves, again for another size."""
+    compiled = pycompiler.compile(program, dynamic=False)
+    compiled(torch.ones(3, requires_grad=True)).backward()
+    compiled(torch.ones(4, requires_grad=True)).backward()
+
+
+# For each artefact, what its log of `run_program` says.
+WRITTEN: dict[str, tuple[str, ...]] = {
+    "bytecode": ("original code of program", "generated code of program", "LOAD_GLOBAL"),
+    "graph": ("opcode ", "placeholder ", "call_method ", "sin "),
+    "graph_code": ("def forward(self", ".sin()", "* 2"),
+    "graph_sizes": ("l_x: (3,) torch.float32", "sin: (3,)", "sin: (4,)"),
+    "guards": ("guards of program", "L['x']"),
+    "recompiles": ("recompiling program", "(3,)", "(4,)", "way out"),
+    "recompiles_verbose": ("recompiling program; all guards that fail:", "entry 0: "),
+    "graph_breaks": ("graph break [", "print", "test_logs.py", "what to do"),
+    "side_effects": ("side effects that follow the graph:", "STATE"),
+    "trace_source": ("TRACE starts_line", "test_logs.py", "return x.sin()"),
+    "trace_bytecode": ("TRACE LOAD_FAST x [", "TRACE RETURN_VALUE"),
+    "trace_call": ("TRACE inlined call helper (",),
+    "aot_graphs": ("forward graph of model ", "backward graph of model ", "aten.cos.default"),
+    "aot_joint_graph": ("aten.sin.default", "aten.cos.default", "tangent_0"),
+    "ir_pre_fusion": ("program graph(", "loop b", "sin 0"),
+    "ir_post_fusion": ("kernel graph_0(", "nest ["),
+    "loop_bodies": ("kernel graph_0: loops", "load in0", "sin 0"),
+    "schedule": ("0. kernel graph_0(", "extern aten."),
+    "fusion": ("\nfused: [", "not fused, "),
+    "output_code": ("def call(args):", "# The kernels"),
+    "kernel_code": ('extern "C"', "#include"),
+    "perf_hints": ("it runs as ATen's kernel", "linalg"),
+    "cache": ("graph: hit /", "graph: miss, built /"),
+}  # fmt: skip
+
+
+def test_every_artefact_is_written_somewhere() -> None:
+    assert WRITTEN.keys() == logs.ARTIFACTS.keys()
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, str]:
+    """What each artefact says of one run; nothing of it is said while it is off."""
+    found: dict[str, list[str]] = {name: [] for name in logs.ARTIFACTS}
+
+    class Collects(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found[record.artifact].append(record.getMessage())  # type: ignore[attr-defined]
+
+    handler = Collects()
+    root = logging.getLogger("pycompiler")
+    root.addHandler(handler)
+    try:
+        logs.reset_logs()
+        run_program()
+        assert not any(found.values())
+        logs.set_logs(",".join(logs.ARTIFACTS))
+        for disk_cache in (True, False):
+            with pycompiler.config.patch(disk_cache=disk_cache):
+                run_program()
+    finally:
+        logs.reset_logs()
+        root.removeHandler(handler)
+    return {name: "\n".join(texts) for name, texts in found.items()}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_artefact(written: dict[str, str], name: str) -> None:
+    for part in WRITTEN[name]:
+        assert part in written[name], (part, written[name][:3000])
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown", "hidden"),
+    [
+        ("+dynamo", {"trace_bytecode", "bytecode", "graph_code", "graph_breaks", "guards"}, {"aot_graphs", "schedule"}),
+        ("dynamo", {"bytecode", "graph_code", "graph_breaks"}, {"trace_bytecode", "guards", "graph"}),
+        ("dynamo,-bytecode", {"graph_code"}, {"bytecode"}),
+        ("-dynamo", set(), {"graph_breaks"}),
+        ("+inductor", {"schedule", "fusion", "output_code"}, {"bytecode", "loop_bodies"}),
+        ("inductor", {"perf_hints"}, {"schedule", "output_code"}),
+        ("+aot", {"aot_graphs", "aot_joint_graph"}, {"bytecode"}),
+        ("+all,-native", {"trace_source", "aot_graphs"}, {"schedule"}),
+    ],
+)
+def test_a_stage_shows_the_artefacts_of_its_level(setting: str, shown: set[str], hidden: set[str]) -> None:
+    logs.set_logs(setting)
+    on = {name for name in logs.ARTIFACTS if logs.artifact(name).enabled}
+    assert shown <= on
+    assert not hidden & on
+
+
+def test_steps_begin_and_end(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_logs("dynamo,inductor,-bytecode,-graph_code")
+    pycompiler.compile(lambda x: x + 1)(torch.ones(3))
+    steps = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines() if "] Step " in line]
+    assert [re.sub(r" \(.*|\d+$", "", line) for line in steps] == [
+        "Step 1: torchdynamo start tracing <lambda>",
+        "Step 2: calling compiler function native",
+        "Step 3: torchinductor compiling INFERENCES graph ",
+        "Step 3: torchinductor done compiling INFERENCES graph ",
+        "Step 2: done compiler function native",
+        "Step 1: torchdynamo done tracing <lambda>",
+    ]
+
+
+@pytest.mark.parametrize("name", ["aot", "inductor"])
+def test_info_of_a_stage_is_not_empty(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_logs(name)
+    pycompiler.compile(lambda x: x + 1)(torch.ones(3))
+    said = capsys.readouterr().err
+    assert f"pycompiler.{logs.STAGES[name].rpartition('.')[2]}] " in said
+
+
+def test_knobs_that_set_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_logs("cache")
+    with pycompiler.config.patch(debug=True, log_level=logging.INFO):
+        assert logs.artifact("output_code").enabled
+        assert logs.artifact("graph_code").enabled
+        assert logs.stage("dynamo").level == logging.INFO
+        assert logs.artifact("cache").enabled
+    assert [name for name in logs.ARTIFACTS if logs.artifact(name).enabled] == ["cache"]
+
+
+def test_to_a_file(tmp_path: Path) -> None:
+    handlers = list(logging.getLogger("pycompiler").handlers)
+    logs.to_file(str(tmp_path / "log"))
+    (added,) = set(logging.getLogger("pycompiler").handlers) - set(handlers)
+    try:
+        logs.set_logs("dynamo")
+        logs.step(1, "capture starts for %s", "f")
+    finally:
+        logging.getLogger("pycompiler").removeHandler(added)
+        added.close()
+    assert "Step 1: capture starts for f" in (tmp_path / "log").read_text()
+
+
+def test_listeners_hear_more_than_stderr_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    heard: list[str] = []
+
+    class Hears(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    handler = Hears()
+    logs.listen(handler, "native", logging.DEBUG)
+    logs.stage("native").debug("one")
+    logs.set_logs("inductor")
+    logs.stage("native").info("two")
+    logs.stage("aot").info("three")
+    logs.listen_no_more(handler)
+    logs.stage("native").debug("four")
+    assert heard == ["one", "two"]
+    said = capsys.readouterr().err
+    assert "two" in said
+    assert "one" not in said
+    assert logs.stage("native").level == logging.INFO

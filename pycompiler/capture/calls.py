@@ -34,6 +34,7 @@ from pycompiler.capture.values.objects import Object, plain_module_forward
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
 from pycompiler.ir import peer
 from pycompiler.ir.source import const as const_source
+from pycompiler.logs import artifact
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -44,6 +45,7 @@ CONSTRUCTORS: dict[type, BuiltinHandler] = {}
 
 compare = operators.compare
 
+log_call = artifact("trace_call")
 MAX_INLINE_DEPTH = 120
 UNHELD = 2  # references to a frame that nothing (a traceback) holds besides a variable and an argument
 OPAQUE_BASES = (int, float, complex, str, bytes, bytearray)  # instances of their subclasses are not modelled
@@ -131,6 +133,8 @@ def inline(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value
         raise Break("recursion", f"{fn.qualname} at depth {len(cx.frames)}")
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Break("unsupported-operation", f"call of the coroutine function {fn.qualname}")
+    if log_call.enabled:
+        log_call("TRACE inlined call %s (%s:%d)", fn.qualname, code.co_filename, code.co_firstlineno)
     direct, cx.direct = cx.direct, False
     frame = Frame(cx, code, fn.globals, bind_arguments(cx, fn, args, kwargs), fn.closure(cx), function=fn)
     frame.direct = direct

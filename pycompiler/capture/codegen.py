@@ -32,6 +32,9 @@ from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
 from pycompiler.ir.source import ACCESSORS, Source
 from pycompiler.ir.symbols import is_symbolic
+from pycompiler.logs import artifact
+
+log_effects = artifact("side_effects")
 
 
 def _attribute(name: str) -> Callable[[Any], Code]:
@@ -432,6 +435,8 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
 def replay_effects(head: Head) -> Code:
     """Instructions that apply all recorded writes to objects that existed before, in order."""
     effects = head.cx.effects
+    if log_effects.enabled and effects:
+        log_effects("side effects that follow the graph:\n%s", effects.describe())
     code: Code = []
     for container in effects.containers.values():
         code += _replay_container(head, container)

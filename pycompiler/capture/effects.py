@@ -31,6 +31,18 @@ class Effects:
     def __bool__(self) -> bool:
         return bool(self.attributes or self.containers or self.globals or self.cells or self.calls or self.tracebacks)
 
+    def describe(self) -> str:
+        """One line a write, for logs."""
+        lines = [f"  the contents of {c.source}" for c in self.containers.values()]
+        lines += [
+            f"  {obj.source or obj.describe()}.{name} = {value!r}" for obj, name, value in self.attributes.values()
+        ]
+        lines += [f"  global {name} = {value!r}" for _, name, value in self.globals.values()]
+        lines += [f"  cell {cell.source or cell.describe()} = {cell.contents!r}" for cell in self.cells.values()]
+        lines += [f"  traceback of {e.source}" for e in self.tracebacks.values()]
+        lines += [f"  {fn.describe()}({', '.join(a.describe() for a in args)})" for fn, args in self.calls]
+        return "\n".join(lines)
+
     def count(self) -> tuple[int, ...]:
         """How many writes of each kind are pending, calls last."""
         kinds = (self.attributes, self.containers, self.globals, self.cells, self.calls)

@@ -16,12 +16,16 @@ from pycompiler.capture.opcodes.registry import HANDLERS, SEND_POPS
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
 from pycompiler.ir import interrupts
 from pycompiler.ir.guards import UserFrame
+from pycompiler.logs import artifact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RERAISES = ("RERAISE", "CLEANUP_THROW", "RAISE_VARARGS")
 """Opcodes that raise again what has passed their frame before; RAISE_VARARGS without argument is `raise`."""
+
+log_source = artifact("trace_source")
+log_bytecode = artifact("trace_bytecode")
 
 
 class Frame:
@@ -55,6 +59,7 @@ class Frame:
         self.result: tuple[str, Value] | None = None
         self.line = code.co_firstlineno
         self.begin = 0  # step at which the current instruction began
+        self.narrated = 0  # line that the log had last
         self.direct = False  # entered by the caller's CALL itself: its return value is the call's
 
     # stack ----------------------------------------------------------------------------------------------------
@@ -101,12 +106,21 @@ class Frame:
             cx.frames.pop()
         return self.result
 
+    def narrate(self, instruction: Instruction) -> None:
+        """Writes what is captured next."""
+        if log_source.enabled and instruction.lineno and instruction.lineno != self.narrated:
+            self.narrated = instruction.lineno
+            log_source("TRACE starts_line %s", str(self.user_frame()).replace("\n", ":", 1))
+        log_bytecode("TRACE %s %s %s", instruction.opname, instruction.argval, self.stack)
+
     def step(self) -> None:
         self.current = instruction = self.instructions[self.ip]
         self.begin = self.cx.count_step()
         self.ip += 1
         if interrupts.pending:
             interrupts.check()
+        if log_bytecode.enabled or log_source.enabled:
+            self.narrate(instruction)
         try:
             handler = HANDLERS.get(instruction.opname)
             if handler is None:

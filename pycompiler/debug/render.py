@@ -19,7 +19,7 @@ from torch import fx
 from pycompiler._native import __version__
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Program, Ref
-from pycompiler.ir.printer import print_node, print_program
+from pycompiler.ir.printer import print_loops, print_program
 from pycompiler.ir.symbols import hint_of
 
 EMBED_BYTES = 1 << 20  # tensors up to this size are part of the file
@@ -176,11 +176,7 @@ def program(made: Program) -> str:
 
 def schedule(made: Schedule) -> str:
     """The kernels in order and what is freed when, then the loops of each."""
-    lines = [str(made), ""]
-    for group in made.kernels:
-        lines.append(f"kernel {group.name}: loops")
-        lines += [print_node(stage.loop) for stage in group.stages()]
-    return "\n".join(lines) + "\n"
+    return f"{made}\n\n{print_loops(made)}\n"
 
 
 def output(plan: Any, inputs: Any) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from pycompiler import config
+from pycompiler import config, logs
 from pycompiler.ir import watch
 
 _directory: Any = None
@@ -26,5 +27,26 @@ def _trace_changed() -> None:
         _directory.close()
 
 
+def _log_level_changed() -> None:
+    if config.log_level is None:
+        logs.restore()
+    else:
+        logs.show("dynamo", config.log_level)
+
+
+def _debug_changed() -> None:
+    """The compiler of graphs tells what it does, and the code that it generates."""
+    if config.debug:
+        logs.show("inductor", logging.DEBUG)
+    else:
+        logs.restore()
+
+
 config.on_change("trace.enabled", _trace_changed)
 _trace_changed()
+config.on_change("log_level", _log_level_changed)
+config.on_change("debug", _debug_changed)
+if config.log_level is not None:
+    _log_level_changed()
+if config.debug:
+    _debug_changed()

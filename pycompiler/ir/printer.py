@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Loop, Node, Op, Program, Ref
 
 _SHORT = {
@@ -92,3 +93,27 @@ def print_program(program: Program) -> str:
     head = f"program {program.name}({', '.join(print_buffer(b) for b in program.inputs)})"
     outputs = ", ".join(f"input {o}" if isinstance(o, int) else print_value(o) for o in program.outputs)
     return "\n".join([head, *constants, *(print_node(n) for n in program.nodes), f"return {outputs}"])
+
+
+def print_loops(schedule: Schedule) -> str:
+    """The loops of every kernel, as they are after fusion."""
+    lines = []
+    for group in schedule.kernels:
+        lines.append(f"kernel {group.name}: loops")
+        lines += [print_loop(stage.loop) for stage in group.stages()]
+    return "\n".join(lines)
+
+
+def print_order(schedule: Schedule) -> str:
+    """Kernels and ATen calls in order, one line each, and whose memory buffers use."""
+    lines = []
+    for k, step in enumerate(schedule.steps):
+        if isinstance(step, KernelGroup):
+            text = f"kernel {step.name}({', '.join(step.reads)}) -> {', '.join(step.writes)}"
+        else:
+            text = f"extern {step.op} -> {', '.join(b.name if b else '_' for b in step.out)}"
+        lines.append(f"{k}. {text}")
+        if schedule.frees and schedule.frees[k]:
+            lines.append(f"   free {', '.join(schedule.frees[k])}")
+    shared = [f"{name} in the memory of {other}" for name, other in schedule.storage.items() if name != other]
+    return "\n".join([*lines, *shared])

@@ -14,6 +14,7 @@ from pycompiler.capture.frame import Captured
 from pycompiler.errors import BackendError, BadBackendResult, PyCompilerError
 from pycompiler.graphs import STATISTICS
 from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.graph_text import sizes, tabular
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.texts import drop_text, drop_text_with
 from pycompiler.ir.watch import phase
@@ -24,14 +25,21 @@ from pycompiler.pipeline.surroundings import own_knobs, users_backend
 if TYPE_CHECKING:
     from pycompiler.pipeline.family import Family
 
-log_graph = artifact("graph_code")
+log_code = artifact("graph_code")
+log_graph = artifact("graph")
+log_sizes = artifact("graph_sizes")
+
+
+def code_of(gm: fx.GraphModule) -> str:
+    return gm.print_readable(print_output=False)
 
 
 def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
     """What the backend makes of the graph, as something the engine calls."""
     STATISTICS["graphs"] += 1
-    if log_graph.enabled:
-        log_graph(gm.print_readable(print_output=False))
+    for log, text in ((log_code, code_of), (log_graph, tabular), (log_sizes, sizes)):
+        if log.enabled:
+            log("%s", text(gm))
     step(2, "calling compiler function %s", family.backend_name)
     try:
         with phase("backend"), own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():

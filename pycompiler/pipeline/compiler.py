@@ -33,7 +33,15 @@ from pycompiler.logs import stage, step
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
 from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, size_guards, specialise
 from pycompiler.pipeline.records import Remarks, remarks_of
-from pycompiler.pipeline.reports import located, log_breaks, on_break, record, report_recompile, report_symbols
+from pycompiler.pipeline.reports import (
+    located,
+    log_breaks,
+    on_break,
+    record,
+    report_recompile,
+    report_symbols,
+    wont_convert,
+)
 from pycompiler.pipeline.surroundings import (
     RESTING_COLLECTOR,
     ThreadState,
@@ -67,7 +75,7 @@ class FrameCompiler:
         if reasons:
             report_recompile(self.family, fn, values, namespace, reasons)
         if config.debug_function and code.co_name != config.debug_function:
-            return None
+            return self.family.original_entry(function)
         with untraced(), deferred():
             return self.compile_or_explain(function, values)
 
@@ -83,10 +91,11 @@ class FrameCompiler:
             log_breaks("frame %s runs eagerly: %s", code.co_qualname, e)
             return None
         except UsersError as e:
-            error = e.error
+            error = cause = e.error
         except (Unsupported, UserError):
             raise
         except Exception as e:
+            cause = e
             if isinstance(e, RecursionError) and not self.family.fullgraph:
                 # the program's calls have used the stack up
                 log.info("%s runs eagerly: %s", code.co_qualname, e)
@@ -94,7 +103,7 @@ class FrameCompiler:
             error = located(e, code)
             if (config.raise_internal_errors or self.family.fullgraph) and not config.suppress_errors:
                 raise error from (None if error is e else e)
-        return self.failed(code, error)
+        return self.failed(code, error, cause)
 
     def compile_frame(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
         code = function.__code__
@@ -168,12 +177,12 @@ class FrameCompiler:
         background.submit(name, job)
         return entry
 
-    def failed(self, code: types.CodeType, error: Exception) -> None:
-        """The frame runs eagerly after an error, with one warning; a user's own errors reach the user."""
+    def failed(self, code: types.CodeType, error: Exception, cause: Exception) -> None:
+        """The frame runs eagerly after an error, which is said once; a user's own errors reach the user."""
         users = not isinstance(error, InternalError) or isinstance(error, BadBackendResult)
         if users and not config.suppress_errors:
             raise error
-        log.warning("%s runs eagerly: %s", code.co_qualname, error, exc_info=error if config.verbose else None)
+        log.error("%s", wont_convert(code, error, cause))
 
     def assemble(
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None

@@ -14,7 +14,7 @@ from pycompiler.capture.sizes import Policy
 from pycompiler.ir import peer
 from pycompiler.ir.guards import Guard
 from pycompiler.pipeline.compiler import FrameCompiler
-from pycompiler.pipeline.hook import FrameLookup, with_empty_cells
+from pycompiler.pipeline.hook import FrameLookup, original, with_empty_cells
 from pycompiler.pipeline.records import BackendObserver, GraphRecord, Remarks
 
 NO_LIMIT = 2**31
@@ -155,6 +155,10 @@ class Family:
         """The entry that runs generated code; with a `hook`, functions that it calls are met by the frame hook."""
         function = with_empty_cells(peer.leave_alone(code), namespace)
         return _native.Entry(guards, function, "function", frame_hook=self.frame_hook if hook else None)
+
+    def original_entry(self, function: types.FunctionType) -> Any:
+        """The entry that runs a function as it is; what it calls is met by the frame hook."""
+        return self.function_entry([], original(function.__code__), function.__globals__, hook=True)
 
 
 _families = Members()

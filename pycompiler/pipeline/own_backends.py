@@ -13,12 +13,13 @@ from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir import watch
 from pycompiler.ir.texts import drop_text_with, forward_of
 from pycompiler.ir.watch import phase
-from pycompiler.logs import stage
+from pycompiler.logs import artifact, stage, step
 from pycompiler.pipeline import parts
 from pycompiler.pipeline.surroundings import RESTING_COLLECTOR, own_knobs
 from pycompiler.progress import compiling, current_name
 
 log = stage("aot")
+log_graphs = artifact("aot_graphs")
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
@@ -35,7 +36,7 @@ def shared(
 
     def build(compiler: Any) -> Callable[..., Sequence[Any]]:
         made = in_parts(gm, example_inputs, compiler) if whole else None
-        return joint(gm, example_inputs, compiler) if made is None else made
+        return joint(gm, example_inputs, compiler, 3) if made is None else made
 
     return regions.shared(gm, example_inputs, compiler, build, background.inside())
 
@@ -58,14 +59,24 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any)
     return joint(gm, example_inputs, as_it_is)
 
 
-def joint(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Sequence[Any]]:
-    """`gm` with its gradients, through `compiler` for each of its ATen graphs."""
+def joint(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler, number_of_step: int | None = None
+) -> Callable[..., Sequence[Any]]:
+    """`gm` with its gradients, through `compiler` for each of its ATen graphs, which is a step of the log."""
     number = next(watch.numbers)
+    log.info("model %d: %d nodes, %d inputs", number, len(gm.graph.nodes), len(example_inputs))
 
     def seen(kind: str, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        if log_graphs.enabled:
+            log_graphs("%s graph of model %d\n%s", kind, number, module.print_readable(print_output=False))
         with watch.graph(kind):
             watch.artefact("fx_graph", module)
-            return compiler(module, inputs)
+            if number_of_step:
+                step(number_of_step, "torchinductor compiling %sS graph %d", kind.upper(), number)
+            made = compiler(module, inputs)
+            if number_of_step:
+                step(number_of_step, "torchinductor done compiling %sS graph %d", kind.upper(), number)
+            return made
 
     partition = "min_cut" if config.partition == "min_cut" else "default"
     forward, knobs = current_name(), own_knobs.now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import types
 import warnings
 from collections.abc import Sequence
@@ -16,9 +17,10 @@ from pycompiler.errors import (
     RecompileLimitExceeded,
     RecompileLimitWarning,
     Unsupported,
+    stack_text,
 )
 from pycompiler.ir import peer
-from pycompiler.ir.guards import Guard, explain
+from pycompiler.ir.guards import Guard, explain, first_failure
 from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage
 from pycompiler.pipeline.guards import size_guards
@@ -31,6 +33,7 @@ log = stage("dynamo")
 log_guards = artifact("guards")
 log_breaks = artifact("graph_breaks")
 log_recompiles = artifact("recompiles")
+log_all_failures = artifact("recompiles_verbose")
 log_bytecode = artifact("bytecode")
 
 
@@ -45,11 +48,12 @@ def record(family: Family, code: types.CodeType, captured: Captured, seconds: fl
     guards = [*captured.guards, *size_guards(captured)]
     if log_guards.enabled:
         log_guards("guards of %s:\n%s", code.co_qualname, "\n".join(map(str, guards)))
-    if log_bytecode.enabled and captured.code is not None:
+    if log_bytecode.enabled:
         import dis
 
-        text = dis.Bytecode(captured.code).dis()
-        log_bytecode("generated code of %s:\n%s", code.co_qualname, text)
+        log_bytecode("original code of %s:\n%s", code.co_qualname, dis.Bytecode(code).dis())
+        if captured.code is not None:
+            log_bytecode("generated code of %s:\n%s", code.co_qualname, dis.Bytecode(captured.code).dis())
     if family.listener is not None or family.observer is not None:
         made = GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds)
         for told in (family.listener, family.observer and family.observer.compiled):
@@ -65,6 +69,9 @@ def report_recompile(
     count = len(fn.entries)
     over = raises and (count >= family.limit or count >= config.accumulated_recompile_limit)
     observer = family.observer
+    if log_all_failures.enabled:
+        failures = "\n".join(all_failures(fn, values, namespace))
+        log_all_failures("recompiling %s; all guards that fail:\n%s", fn.name, failures)
     if not (log_recompiles.enabled or config.error_on_recompile or over or observer):
         return
     texts = explain_reasons(fn, values, namespace, reasons)
@@ -105,6 +112,17 @@ def explain_reasons(
     return lines
 
 
+def all_failures(fn: Any, values: dict[str, Any], namespace: dict[str, Any]) -> list[str]:
+    """Every guard of every entry that does not hold for this call."""
+    scope = Scope(values, namespace)
+    return [
+        f"  entry {index}: {explain(guard, scope)}"
+        for index, entry in enumerate(fn.entries)
+        for guard in entry.guards
+        if first_failure([guard], scope) is not None
+    ]
+
+
 # What a user can do about a guard of each kind that fails again and again.
 WAYS_OUT = {
     "tensor": "give tensors of the same dtype, flags and number of dimensions; sizes that change are compiled for once "
@@ -124,6 +142,33 @@ WAYS_OUT = {
 def way_out(guard: Guard) -> str:
     general = "keep the value as it was at the first call"
     return f"{WAYS_OUT.get(guard.kind, general)}; or raise config.recompile_limit"
+
+
+WONT_CONVERT = """\
+WON'T CONVERT {function} {filename} line {lineno}: {function} runs eagerly
+due to:
+{cause}
+
+from user code:
+{user}
+
+{more}
+=========="""
+
+
+def wont_convert(code: types.CodeType, error: Exception, cause: Exception) -> str:
+    """Why a frame runs eagerly: what happened to which line of the program.  With `config.verbose`, the whole traceback."""
+    stack, _ = getattr(cause, "pycompiler_place", ((), ""))
+    last = traceback.extract_tb(cause.__traceback__)[-1:]
+    trace = traceback.format_exception(cause) if config.verbose else traceback.format_list(last)
+    return WONT_CONVERT.format(
+        function=code.co_qualname,
+        filename=code.co_filename,
+        lineno=code.co_firstlineno,
+        cause="".join(trace).rstrip() + f"\n{error}",
+        user=stack_text(stack) or f"    {code.co_filename}:{code.co_firstlineno} in {code.co_qualname}",
+        more="" if config.verbose else "Set pycompiler.config.verbose = True for more information",
+    )
 
 
 def located(error: Exception, code: types.CodeType) -> InternalError:

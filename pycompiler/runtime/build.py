@@ -24,6 +24,7 @@ from pathlib import Path
 
 from pycompiler import config
 from pycompiler.ir.interrupts import check, deferred, stoppers
+from pycompiler.logs import artifact
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.toolchain import (
     FLAGS,
@@ -39,6 +40,7 @@ from pycompiler.runtime.toolchain import (
 __all__ = ["BuildFailed", "BuiltLibrary", "NoCompiler", "build", "counters", "has_compiler"]
 
 log = logging.getLogger("pycompiler.runtime")
+log_cache = artifact("cache")
 
 ANSWER_S = 20.0  # a compiler that does not say its version in this time hangs
 DISK_NEEDED = 1 << 20  # bytes: with less, a failure is the disk's
@@ -201,5 +203,6 @@ def build(text: str, symbols: Sequence[str] = (), name: str = "graph") -> BuiltL
             raise BuildFailed(f"no folder to build kernels in: {error}; {second}") from second
     seconds = time.perf_counter() - begin
     counters["builds" if built else "hits"] += 1
+    log_cache("%s: %s %s", name, "miss, built" if built else "hit", entry)
     log.info("%s: %d kernels %s in %.3f s: %s", name, len(symbols), "built" if built else "found", seconds, entry)
     return BuiltLibrary(str(entry / disk_cache.LIBRARY), tuple(symbols), text, built, seconds)

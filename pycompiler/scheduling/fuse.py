@@ -19,10 +19,13 @@ from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import Dim, Nest, Role, Stage, likely_points, loads, numel, space_of
 from pycompiler.ir.loops import Extern, Loop, Node
 from pycompiler.ir.verify import reads_of
+from pycompiler.logs import artifact
 from pycompiler.scheduling.body import is_indirect
 from pycompiler.scheduling.simplify import Graph, writes_of
 from pycompiler.scheduling.space import Refinement, compose, fresh_var, joint, refine, rewrite
 from pycompiler.scheduling.stores import target_of
+
+log_fusion = artifact("fusion")
 
 STAGE_LIMIT = 48
 POINTER_LIMIT = 48
@@ -299,23 +302,44 @@ class _Fusion:
         return False
 
     def merge(self, a: Group, b: Group) -> Group | None:
+        """Both in one nest, or None where that cannot be or is not worth it."""
+        merged, why = self.attempt(a, b)
+        if log_fusion.enabled:
+            names = [" ".join(dict.fromkeys(o for s in g.node.stages for o in s.loop.origin))
+                     for g in (a, b) if isinstance(g.node, Nest)]  # fmt: skip
+            log_fusion("%s: [%s] and [%s]", "fused" if merged else f"not fused, {why}", *names)
+        return merged
+
+    def attempt(self, a: Group, b: Group) -> tuple[Group | None, str]:
+        """See `merge`; and why not."""
         assert isinstance(a.node, Nest)
         assert isinstance(b.node, Nest)
         if len(a.reads | a.writes | b.reads | b.writes) > POINTER_LIMIT or self.too_big(a.node, b.node):
-            return None
-        if self.independent_path(a, b) or any(n == 0 for _, n in a.node.dims + b.node.dims):
-            return None
+            return None, "the kernel would be too large"
+        if self.independent_path(a, b):
+            return None, "a third kernel has to run between them"
+        if any(n == 0 for _, n in a.node.dims + b.node.dims):
+            return None, "there is nothing to compute"
         left, right = a.node.stages, b.node.stages
         if not _share(left, right):
-            return None
+            return None, "they share no buffer"
+        why = "their loops do not match"
         for match in _matches(a.node, b.node):
-            if not (self.parallel_enough(match, a.node, b.node) and _meet(left, right, match)):
+            if not self.parallel_enough(match, a.node, b.node):
+                why = "too few rows to share out"
+                continue
+            if not _meet(left, right, match):
+                why = "they touch the shared buffer at different points"
                 continue
             new_left = _moved(left, match.left, match.dims, match.left_rows)
             new_right = _moved(right, match.right, match.dims, match.right_rows)
-            if aligned(new_left + new_right, dict(match.dims)) and worth(new_left, new_right):
-                return self.replace(a, b, Nest(match.dims, match.split, sort_stages(new_left + new_right)))
-        return None
+            if not aligned(new_left + new_right, dict(match.dims)):
+                why = "a value is read where it is not made yet"
+            elif not worth(new_left, new_right):
+                why = "it is not worth it"
+            else:
+                return self.replace(a, b, Nest(match.dims, match.split, sort_stages(new_left + new_right))), ""
+        return None, why
 
     def too_big(self, a: Nest, b: Nest) -> bool:
         return (
