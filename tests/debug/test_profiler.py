@@ -44,7 +44,7 @@ def test_all_recompiles_are_seen_beyond_the_limit() -> None:
     def sized(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
-    compiled = pycompiler.compile(sized, backend=prof)
+    compiled = pycompiler.compile(sized, backend=prof, dynamic=False)
     with pycompiler.config.patch(recompile_limit=2):
         for n in range(2, 7):
             assert torch.equal(compiled(torch.ones(n)), torch.full((n,), 2.0))
