@@ -1,6 +1,6 @@
 """pycompiler: a compiler for PyTorch programs.  See README.md; the public names are those of `__all__`."""
 
-from pycompiler import config, exc
+from pycompiler import config, engine, exc
 from pycompiler._native import __version__
 from pycompiler.api import (
     compile,
@@ -22,6 +22,8 @@ from pycompiler.debug.explain import explain
 from pycompiler.ir.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 from pycompiler.ir.nested import nested_compile_region
 from pycompiler.ir.watch import compile_times
+
+engine.hand_in()
 
 __all__ = [
     "__version__", "compile", "compile_times", "config", "counters", "disable", "exc", "explain", "explain_miss",

@@ -137,11 +137,11 @@ class RecompileError(RuntimeError):
 def tail_call(f: Callable[..., Any], /, *args: Any) -> TailCall:
     """Returned by generated frame code: the engine continues with f(*args)."""
 
-def set_limit_callback(callback: Callable[[CompiledFunction, list[Reason]], object] | None) -> None:
-    """`callback` is called once per code object whose limit is reached."""
+def hand_in(**objects: object) -> None:
+    """Python that the engine needs, by the names of `handed_in()` (the rows of `handed.rs`); None takes it back."""
 
-def set_exceptions(**classes: type[BaseException]) -> None:
-    """RecompileError=cls: raised in mode 'error'; BadOutputs=cls: raised when a graph returns other outputs than it should."""
+def handed_in() -> list[str]:
+    """What the engine needs of the package's Python, by name."""
 
 def set_frame_hook(callback: Callable[[CodeType, FunctionType], CompiledFunction | None] | None) -> None:
     """`callback(code, function)` is asked once per code object met while the hook is on; None turns the hook off."""

@@ -1,6 +1,6 @@
 """The walls: stage order, no import cycle, nothing of the peer's compiler, `unsafe` only where it is allowed.
 
-Every import statement counts, function-local and `TYPE_CHECKING` ones too.
+Every import statement counts, function-local and `TYPE_CHECKING` ones too, and those in text that is printed as code.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from pycompiler import _native
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "pycompiler"
@@ -35,11 +37,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": BASE | {"pipeline"},
     "wrapping": BASE | {"pipeline"},
     "api": BASE | {"artefacts", "wrapping", "pipeline", "background", "backends", "distributed"},
+    "engine": BASE | {"pipeline", "runtime"},  # what the engine is handed
     "exc": {"errors"},
     "debug": BASE
     | {"pipeline", "graphs", "backends", "api", "wrapping", "capture", "runtime"},  # shows what capture records
     "utils": {"ir", "debug"},  # names under which the documents look for them
-    "__init__": BASE | {"api", "backends", "debug", "distributed", "exc"},
+    "__init__": BASE | {"api", "backends", "debug", "distributed", "engine", "exc"},
 }
 
 PEER = (
@@ -50,6 +53,9 @@ PEER = (
     "torch._functorch.partitioners",
     "torch._functorch.compilers",
 )
+
+
+PRINTED = re.compile(r"^\s*(?:from|import)\s+(pycompiler\.[\w.]+)", re.MULTILINE)
 
 
 def modules() -> dict[str, Path]:
@@ -69,6 +75,8 @@ def imports(name: str) -> Iterator[tuple[str, int]]:
     path = MODULES[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):  # text that is printed as code
+            yield from ((found, node.lineno) for found in PRINTED.findall(node.value))
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -167,10 +175,26 @@ def test_unsafe_only_in_ffi() -> None:
                 assert "SAFETY" in before, f"{path}:{number}: unsafe without a SAFETY comment"
 
 
+def rust_code(path: Path) -> str:
+    """A Rust file without its comments."""
+    return "\n".join(re.split(r"(?:^|\s)//", line)[0] for line in path.read_text().splitlines())
+
+
+def test_the_engine_imports_nothing_of_the_package() -> None:
+    """Python that it needs is handed in by `engine.py`, all of it, and nothing else."""
+    for path in sorted((ROOT / "guards-rs" / "src").rglob("*.rs")):
+        named = set(re.findall(r'"(pycompiler[\w.]*)', rust_code(path)))
+        assert all(n.startswith("pycompiler._native") for n in named), (
+            f"{path} names {named}: hand it in (`handed.rs`, `engine.py`)"
+        )
+    calls = [n for n in ast.walk(ast.parse((PACKAGE / "engine.py").read_text())) if isinstance(n, ast.Call)]
+    [call] = [c for c in calls if ast.unparse(c.func) == "_native.hand_in"]
+    assert [k.arg for k in call.keywords] == _native.handed_in()
+
+
 def engine_uses(path: Path) -> set[str]:
     """The engine's modules that a Rust file names, by `use` or by path."""
-    code = "\n".join(line.split("//")[0] for line in path.read_text().splitlines())
-    return set(re.findall(r"\bcrate::(\w+)", code))
+    return set(re.findall(r"\bcrate::(\w+)", rust_code(path)))
 
 
 def test_the_ground_floor_calls_nobody() -> None:
@@ -185,3 +209,6 @@ def test_the_walls_are_standing() -> None:
     assert list((ROOT / "guards-rs" / "src" / "ffi").glob("*.rs"))
     assert {"ffi", "guard", "hook"} <= engine_uses(ROOT / "guards-rs" / "src" / "entry.rs")
     assert "pycompiler.errors" in {target for target, _ in imports("pycompiler.config")}
+    printed = {target for target, _ in imports("pycompiler.codegen.triton.generate")}
+    assert "pycompiler.codegen.triton.helpers" in printed
+    assert "import(c" in rust_code(ROOT / "guards-rs" / "src" / "tensor_view.rs")

@@ -7,6 +7,7 @@ use crate::ffi::object::{clear_error, import, raise, runtime_error, Handle};
 use crate::ffi::plan_call::{run_plan, Outputs};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
+use crate::handed;
 use crate::hook::paused;
 use crate::plan::Plan;
 use pyo3::prelude::*;
@@ -181,15 +182,8 @@ fn class_name(o: &Owned) -> String {
     })
 }
 
-/// The class of an error about a graph's outputs; RuntimeError until it is set.
-static BAD_OUTPUTS: GilCell<Option<Owned>> = GilCell::new(None);
-
-pub fn set_bad_outputs(class: Owned) {
-    drop(BAD_OUTPUTS.replace(Some(class)));
-}
-
 fn raise_bad_outputs(text: &str) -> Raised {
-    match BAD_OUTPUTS.read(|c| c.clone()) {
+    match handed::BAD_OUTPUTS.known() {
         Some(class) => raise(class.get(), text),
         None => runtime_error(text),
     }

@@ -7,9 +7,10 @@ use crate::cache::{CodeCache, Counters, Reasons};
 use crate::entry::{Contents, Entry, EntryRef, Kind};
 use crate::ffi::frame::Answer;
 use crate::ffi::object::{raise, runtime_error, type_error};
-use crate::ffi::sync::{Acquired, CompileLock, GilCell};
+use crate::ffi::sync::{Acquired, CompileLock};
 use crate::ffi::{callable, stack, tailcall, Obj, Owned, Raised, Res};
 use crate::guard::Walk;
+use crate::handed;
 use crate::hook::{self, Passing};
 use crate::signature::{Locals, Mismatch};
 use std::cell::{Cell, RefCell};
@@ -70,17 +71,6 @@ pub struct Frame<'a> {
 thread_local! {
     /// Number of compilations that this thread is in.
     static COMPILING: Cell<u32> = const { Cell::new(0) };
-}
-
-static LIMIT_CALLBACK: GilCell<Option<Owned>> = GilCell::new(None);
-static RECOMPILE_ERROR: GilCell<Option<Owned>> = GilCell::new(None);
-
-pub fn set_limit_callback(callback: Option<Owned>) {
-    drop(LIMIT_CALLBACK.replace(callback));
-}
-
-pub fn set_recompile_error(class: Owned) {
-    drop(RECOMPILE_ERROR.replace(Some(class)));
 }
 
 /// Releases the compile lock and leaves the compilation, on every way out.
@@ -298,7 +288,7 @@ impl Inner {
         }
         self.counters.limit_hits.add();
         if !frame.cache.limit_reported.replace(true) {
-            if let Some(callback) = LIMIT_CALLBACK.read(|c| c.clone()) {
+            if let Some(callback) = handed::ON_LIMIT.known() {
                 callback.call(&[frame.this, *reasons_list(reasons)?], None)?;
             }
         }
@@ -306,7 +296,7 @@ impl Inner {
     }
 
     fn refuse(&self, frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Raised {
-        let Some(class) = RECOMPILE_ERROR.read(|c| c.clone()) else { return Raised };
+        let Some(class) = handed::RECOMPILE_ERROR.known() else { return Raised };
         let text = match explain(frame, locals, reasons) {
             Ok(rows) => {
                 rows.into_iter().map(|(entry, _, text)| format!("\n  entry {entry}: {text}")).collect::<String>()
@@ -323,7 +313,7 @@ impl Inner {
 
 /// Whether something is active that has to see, or changes, every operator one by one (`ir.guards.foreign_state`).
 fn runs_eagerly() -> Res<bool> {
-    hook::paused(|| Ok(!crate::guard::fallback::oracle(c"foreign_state")?.call(&[], None)?.is_none()))
+    hook::paused(|| Ok(!handed::FOREIGN_STATE.get()?.call(&[], None)?.is_none()))
 }
 
 #[inline]
@@ -343,10 +333,8 @@ fn reasons_list(reasons: &Reasons) -> Res<Owned> {
 
 /// Text for each reason, by `ir.guards.explain`.
 pub fn explain(frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Res<Vec<(usize, u32, String)>> {
-    let render = crate::guard::fallback::oracle(c"explain")?;
-    let scope = crate::ffi::object::import(c"pycompiler.ir.source")?
-        .attr(c"Scope")?
-        .call(&[*frame.cache.signature.locals_dict(locals)?, frame.globals], None)?;
+    let render = handed::EXPLAIN.get()?;
+    let scope = handed::SCOPE.get()?.call(&[*frame.cache.signature.locals_dict(locals)?, frame.globals], None)?;
     let entries = frame.cache.snapshot();
     let mut rows = Vec::new();
     for (entry, guard) in reasons {

@@ -10,6 +10,7 @@ mod entry;
 mod ffi;
 mod guard;
 mod guard_tree;
+mod handed;
 mod hook;
 mod methods;
 mod plan;
@@ -17,7 +18,7 @@ mod signature;
 mod tensor_view;
 
 use ffi::dict_probe::{self, Sign};
-use ffi::object::{type_error, value_error, Obj, Owned};
+use ffi::object::{value_error, Obj, Owned};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -29,27 +30,20 @@ pyo3::create_exception!(
     "A call found no fitting entry while mode 'error' forbids to compile."
 );
 
-/// `callback(compiled_function, reasons)` is called once per code object whose limit is reached; None removes it.
+/// hand_in(name=object, ...): Python that the engine needs, by the names of `handed_in()`; None takes it back.
 #[pyfunction]
-fn set_limit_callback(callback: Option<&Bound<'_, PyAny>>) {
-    compiled::set_limit_callback(callback.map(|c| Obj::of(c).own()));
-}
-
-/// set_exceptions(RecompileError=cls, BadOutputs=cls): the classes raised in mode 'error', and for wrong outputs of a graph.
-#[pyfunction]
-#[pyo3(signature = (**classes))]
-fn set_exceptions(classes: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
-    for (name, class) in classes.into_iter().flatten() {
-        match name.extract::<&str>()? {
-            "RecompileError" => compiled::set_recompile_error(Obj::of(&class).own()),
-            "BadOutputs" => backend_call::set_bad_outputs(Obj::of(&class).own()),
-            _ => {
-                let known = "RecompileError, BadOutputs";
-                return Err(type_error(&format!("set_exceptions: unknown exception {name}; known: {known}")).into());
-            }
-        }
+#[pyo3(signature = (**objects))]
+fn hand_in(objects: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+    for (name, object) in objects.into_iter().flatten() {
+        handed::put(name.extract()?, (!object.is_none()).then(|| Obj::of(&object).own()))?;
     }
     Ok(())
+}
+
+/// What the engine needs of the package's Python, by name.
+#[pyfunction]
+fn handed_in() -> Vec<&'static str> {
+    handed::names().collect()
 }
 
 /// `callback(code) -> CompiledFunction | None` is asked once per code object met while the hook is on; None turns it off.
@@ -166,10 +160,10 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<guard::plain_state::PlainState>()?;
     m.add_class::<guard_tree::GuardTree>()?;
     let error = py.get_type::<RecompileError>();
-    compiled::set_recompile_error(Obj::of(&error).own());
+    handed::RECOMPILE_ERROR.put(Some(Obj::of(&error).own()));
     m.add("RecompileError", error)?;
-    m.add_function(wrap_pyfunction!(set_limit_callback, m)?)?;
-    m.add_function(wrap_pyfunction!(set_exceptions, m)?)?;
+    m.add_function(wrap_pyfunction!(hand_in, m)?)?;
+    m.add_function(wrap_pyfunction!(handed_in, m)?)?;
     m.add_function(wrap_pyfunction!(set_frame_hook, m)?)?;
     m.add_function(wrap_pyfunction!(enter_hook, m)?)?;
     m.add_function(wrap_pyfunction!(exit_hook, m)?)?;

@@ -31,6 +31,7 @@ use crate::ffi::aten::{
     Unwrapped,
 };
 use crate::ffi::Obj;
+use crate::handed;
 use crate::hook::paused;
 use arena::{Block, Room};
 use aten::Aten;
@@ -433,7 +434,7 @@ impl From<PyErr> for StepError {
 #[cold]
 fn kernel_error(py: Python<'_>, code: i64) -> PyErr {
     let row = || -> PyResult<PyErr> {
-        let table = py.import("pycompiler.ir.plan")?.getattr("KERNEL_ERRORS")?;
+        let table = handed::KERNEL_ERRORS.bound(py)?;
         let (class, text) = table.get_item(code)?.extract::<(Bound<'_, PyType>, String)>()?;
         Ok(PyErr::from_type(class, text))
     };
@@ -444,7 +445,7 @@ fn kernel_error(py: Python<'_>, code: i64) -> PyErr {
 #[cold]
 fn other_sizes(py: Python<'_>, given: Vec<i64>, expected: &[i64]) -> PyErr {
     let text = || -> PyResult<String> {
-        let form = py.import("pycompiler.ir.plan")?.getattr("OTHER_SIZES")?;
+        let form = handed::OTHER_SIZES.bound(py)?;
         form.call_method1("format", (given, expected.to_vec()))?.extract()
     };
     text().map_or_else(|error| error, PyRuntimeError::new_err)
@@ -453,7 +454,7 @@ fn other_sizes(py: Python<'_>, given: Vec<i64>, expected: &[i64]) -> PyErr {
 /// A write into an inference tensor elsewhere than in inference mode.
 #[cold]
 fn inference_tensor(py: Python<'_>) -> PyErr {
-    let text = || py.import("pycompiler.ir.plan")?.getattr("INFERENCE_TENSOR")?.extract::<String>();
+    let text = || handed::INFERENCE_TENSOR.bound(py)?.extract::<String>();
     text().map_or_else(|error| error, PyRuntimeError::new_err)
 }
 

@@ -135,11 +135,11 @@ def storage_length(value: Any) -> int:
     return len(value) if base is None else base.__len__(value)
 
 
-def _set_holds(value: Any, elements: frozenset[Any]) -> bool:
+def set_holds(value: Any, elements: frozenset[Any]) -> bool:
     return len(value) == len(elements) and same_constant(frozenset(value), elements)
 
 
-def _tensor_holds(t: Any, spec: TensorSpec) -> bool:
+def tensor_holds(t: Any, spec: TensorSpec) -> bool:
     if type(t) is not spec.cls or torch._C._dispatch_keys(t).raw_repr() != spec.keys:
         return False
     if t.dtype != spec.dtype or t.device != spec.device or t.requires_grad != spec.requires_grad:
@@ -296,7 +296,7 @@ GUARD_KINDS: dict[str, Kind] = {
     ),
     "equals": Kind(same_constant, lambda g: f"{g.source} == {g.arg!r}", _plain),
     "tensor": Kind(
-        _tensor_holds,
+        tensor_holds,
         lambda g: (
             f"{g.source} is {g.arg.cls.__name__}{list(g.arg.sizes)} {g.arg.dtype} {g.arg.device}"
             f" strides {list(g.arg.strides)} requires_grad={g.arg.requires_grad}"
@@ -320,7 +320,7 @@ GUARD_KINDS: dict[str, Kind] = {
         lambda v, a: not dict.__contains__(v, a), lambda g: f"{g.arg!r} not in {g.source}", lambda v, a: "present"
     ),
     "set_equals": Kind(
-        _set_holds,
+        set_holds,
         lambda g: f"{g.source} == {set(g.arg)!r}",
         lambda v, a: f"{v!r}"[:200],
     ),

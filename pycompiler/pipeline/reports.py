@@ -8,10 +8,9 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pycompiler import _native, config
+from pycompiler import config
 from pycompiler.capture.frame import BreakRecord, Captured
 from pycompiler.errors import (
-    BadBackendResult,
     InternalError,
     RecompileError,
     RecompileLimitExceeded,
@@ -204,5 +203,3 @@ def on_limit(fn: Any, reasons: list[tuple[int, int]]) -> None:
 
 
 peer.leave_alone(on_limit.__code__)
-_native.set_limit_callback(on_limit)
-_native.set_exceptions(RecompileError=RecompileError, BadOutputs=BadBackendResult)

@@ -98,9 +98,9 @@ def own_error() -> Iterator[None]:
     """The engine's own exception classes, whatever the package chose."""
     from pycompiler.errors import BadBackendResult, RecompileError
 
-    _native.set_exceptions(RecompileError=_native.RecompileError, BadOutputs=RuntimeError)
+    _native.hand_in(RecompileError=_native.RecompileError, BadOutputs=RuntimeError)
     yield
-    _native.set_exceptions(RecompileError=RecompileError, BadOutputs=BadBackendResult)
+    _native.hand_in(RecompileError=RecompileError, BadOutputs=BadBackendResult)
 
 
 def test_modes(own_error: None) -> None:
@@ -127,19 +127,19 @@ def test_recompile_error_class_can_be_chosen(own_error: None) -> None:
 
     c = make()
     c.set_mode("error")
-    _native.set_exceptions(RecompileError=Mine)
+    _native.hand_in(RecompileError=Mine)
     with pytest.raises(Mine, match="nothing is compiled yet"):
         c(1)
-    with pytest.raises(TypeError, match="unknown exception"):
-        _native.set_exceptions(Other=Mine)
+    with pytest.raises(TypeError, match="the engine asks for no Other; known: same_constant"):
+        _native.hand_in(Other=Mine)
 
 
 @pytest.fixture
 def limits() -> Iterator[list[Any]]:
     seen: list[Any] = []
-    _native.set_limit_callback(lambda c, reasons: seen.append((c, reasons)))
+    _native.hand_in(on_limit=lambda c, reasons: seen.append((c, reasons)))
     yield seen
-    _native.set_limit_callback(reports.on_limit)  # the process goes on to other tests
+    _native.hand_in(on_limit=reports.on_limit)  # the process goes on to other tests
 
 
 def test_recompile_limit(limits: list[Any]) -> None:

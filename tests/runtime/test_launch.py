@@ -230,9 +230,13 @@ def test_without_a_driver() -> None:
         _native.use_gpu_driver("/nowhere.so")
 
 
-def test_addresses_that_are_not_aligned_have_a_binary_of_their_own(
-    driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def handed_back() -> Iterator[None]:
+    yield
+    _native.hand_in(unaligned=triton_build.unaligned)
+
+
+def test_addresses_that_are_not_aligned_have_a_binary_of_their_own(driver: Any, handed_back: None) -> None:
     data = plan_of([f32(1, N), add_one(0, 1)], [1], 1, 2, ADD_ONE)
     asked: list[tuple[Any, str]] = []
 
@@ -240,7 +244,7 @@ def test_addresses_that_are_not_aligned_have_a_binary_of_their_own(
         asked.append((plan, kernel))
         return binary("add_one_anywhere", "u64", "u64", "u64")
 
-    monkeypatch.setattr(triton_build, "unaligned", unaligned)
+    _native.hand_in(unaligned=unaligned)
     plan, x = _native.Plan(data), torch.randn(20)
     for start in (0, 1, 2, 4, 3):
         given = x[start : start + 7]
@@ -256,11 +260,11 @@ def test_addresses_that_are_not_aligned_have_a_binary_of_their_own(
     assert asked[0][1] == "add_one"
 
 
-def test_a_compiler_that_fails_for_such_addresses(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_fails_for_such_addresses(driver: Any, handed_back: None) -> None:
     def unaligned(plan: Plan, kernel: str) -> Binary:
         raise OverflowError("too many blocks")
 
-    monkeypatch.setattr(triton_build, "unaligned", unaligned)
+    _native.hand_in(unaligned=unaligned)
     plan = _native.Plan(plan_of([f32(1, N), add_one(0, 1)], [1], 1, 2, ADD_ONE))
     with pytest.raises(OverflowError, match="too many blocks") as error:
         plan(torch.randn(20)[1:])

@@ -6,6 +6,7 @@ use super::fast::{Pins, Settled};
 use super::length::builtin_length;
 use super::{Build, Kind};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::handed;
 
 pub struct DictKeys {
     keys: Obj,
@@ -32,7 +33,7 @@ impl Kind for DictKeys {
     const COST: u8 = 2;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let keys = cx.adopt(arg.own().to_tuple()?);
-        Ok(DictKeys { keys, len: keys.tuple_len(), same_constant: cx.oracle(c"same_constant")? })
+        Ok(DictKeys { keys, len: keys.tuple_len(), same_constant: cx.oracle(&handed::SAME_CONSTANT)? })
     }
 
     fn holds(&self, value: Obj) -> Quiet<bool> {

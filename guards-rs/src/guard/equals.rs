@@ -4,6 +4,7 @@ use super::fallback::Oracle;
 use super::fast::{Pins, Settled};
 use super::{Build, Kind};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::handed;
 
 pub struct Equals {
     constant: Obj,
@@ -45,7 +46,7 @@ impl Kind for Equals {
     const COST: u8 = 1;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let constant = cx.keep(arg);
-        let oracle = if is_native(constant) { None } else { Some(cx.oracle(c"same_constant")?) };
+        let oracle = if is_native(constant) { None } else { Some(cx.oracle(&handed::SAME_CONSTANT)?) };
         Ok(Equals { constant, oracle })
     }
     #[inline]

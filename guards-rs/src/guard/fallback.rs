@@ -1,14 +1,9 @@
-//! Checks that are left to the Python evaluator, `pycompiler.ir.guards`: rare types, and forced slow paths.
+//! Checks that are left to the Python evaluator (`ir/guards.py`): rare types, and forced slow paths.
 
-use crate::ffi::object::{clear_error, import};
+use crate::ffi::object::clear_error;
 use crate::ffi::{Obj, Owned, Res};
 
-/// A function of `pycompiler.ir.guards`.
-pub fn oracle(name: &std::ffi::CStr) -> Res<Owned> {
-    import(c"pycompiler.ir.guards")?.attr(name)
-}
-
-/// Such a function as a kind keeps it.
+/// A function of the evaluator, as a kind keeps it.
 pub struct Oracle(pub Owned);
 
 impl Oracle {

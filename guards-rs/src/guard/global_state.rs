@@ -11,6 +11,7 @@ use super::{Build, Kind};
 use crate::ffi::state::{StateSymbols, Words};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::handed;
 use crate::hook::paused;
 use crate::tensor_view::torch;
 
@@ -39,7 +40,7 @@ impl Kind for GlobalState {
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         Ok(GlobalState {
             expected: cx.keep(arg),
-            oracle: cx.oracle(c"global_state")?,
+            oracle: cx.oracle(&handed::GLOBAL_STATE)?,
             symbols: torch()?.state.map(Box::new),
             learned: GilCell::default(),
         })

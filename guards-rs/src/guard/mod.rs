@@ -30,6 +30,7 @@ mod type_is;
 use crate::ffi::object::{value_error, Raised};
 use crate::ffi::tensor_words::Pattern;
 use crate::ffi::{Obj, Owned, Quiet, Res};
+use crate::handed::Handed;
 use fallback::Oracle;
 use fast::{Fast, Pins, Settled};
 use smallvec::SmallVec;
@@ -84,9 +85,9 @@ impl Build {
         value
     }
 
-    /// A function of `pycompiler.ir.guards`, which the collector is shown as well.
-    pub fn oracle(&mut self, name: &std::ffi::CStr) -> Res<Oracle> {
-        let function = fallback::oracle(name)?;
+    /// A function of the evaluator, which the collector is shown as well.
+    pub fn oracle(&mut self, row: &Handed) -> Res<Oracle> {
+        let function = row.get()?;
         self.keep(function.get());
         Ok(Oracle(function))
     }

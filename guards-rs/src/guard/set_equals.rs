@@ -3,6 +3,7 @@
 use super::fallback::{or_false, Oracle};
 use super::{Build, Kind};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::handed;
 
 pub struct SetEquals {
     elements: Obj,
@@ -15,7 +16,7 @@ impl Kind for SetEquals {
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let elements = cx.adopt(arg.own().to_tuple()?);
         let texts = elements.tuple_items().all(|e| e.is_str_exact() || e.is_none());
-        let exact = if texts { None } else { Some((cx.oracle(c"_set_holds")?, cx.keep(arg))) };
+        let exact = if texts { None } else { Some((cx.oracle(&handed::SET_HOLDS)?, cx.keep(arg))) };
         Ok(SetEquals { elements, exact })
     }
     fn holds(&self, _: Obj) -> Quiet<bool> {

@@ -6,6 +6,7 @@ use super::{Build, Kind};
 use crate::ffi::tensor_words::{Pattern, Wanted};
 use crate::ffi::torch::{Layout, RawTensor, RequiresGrad};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::handed;
 use crate::tensor_view::{dtype_code, torch, Level, Torch};
 use std::rc::Rc;
 
@@ -106,7 +107,7 @@ impl Kind for Tensor {
             torch,
             level,
             spec: arg,
-            oracle: cx.oracle(c"_tensor_holds")?,
+            oracle: cx.oracle(&handed::TENSOR_HOLDS)?,
             requires_grad_name: cx.adopt(crate::ffi::Owned::interned("requires_grad")?),
         });
         Ok(Tensor { class, alike, device: spec.device_index.is_some(), spec })

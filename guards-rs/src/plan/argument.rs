@@ -11,6 +11,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use super::size::{Size, Symbols};
 use crate::ffi::aten::code_of;
+use crate::handed;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Base {
@@ -116,8 +117,8 @@ impl<'py> Reader<'py> {
     pub fn new(py: Python<'py>, symbols: Symbols) -> PyResult<Reader<'py>> {
         Ok(Reader {
             symbols,
-            slot_ref: py.import("pycompiler.ir.plan")?.getattr("SlotRef")?,
-            expr: py.import("pycompiler.ir.expr")?.getattr("Expr")?,
+            slot_ref: handed::SLOT_REF.bound(py)?,
+            expr: handed::EXPR.bound(py)?,
             torch: py.import("torch")?,
         })
     }

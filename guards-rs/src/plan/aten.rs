@@ -22,6 +22,7 @@ use super::by_shim::ShimCall;
 use super::by_stack::StackCall;
 use super::Frame;
 use crate::ffi::aten::{BelowAutograd, Failure, Handle, Outcome, Tensor};
+use crate::handed;
 
 pub struct Aten {
     pub name: String,
@@ -118,8 +119,7 @@ impl Aten {
         refused().insert(self.name.clone());
         let text = format!("{}: called from Python from now on, for the native call failed: {}", self.name, failure.0);
         let py = frame.gil.acquire();
-        let log = py.import("logging")?.call_method1("getLogger", ("pycompiler.plan",))?;
-        log.call_method1("info", (text,))?;
+        handed::PLAN_LOG.bound(py)?.call1((text,))?;
         Ok(())
     }
 

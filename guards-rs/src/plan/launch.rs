@@ -18,6 +18,7 @@ use super::size::Size;
 use super::{Frame, StepError};
 use crate::ffi::aten::{Failure, Outcome};
 use crate::ffi::cuda::{self, Function};
+use crate::handed;
 use crate::hook::paused;
 
 const ALIGNED: u64 = 15;
@@ -94,10 +95,7 @@ impl Launch {
         let plan = &frame.plan.source;
         frame.gil.acquire();
         let made = Python::try_attach(|py| -> PyResult<Function> {
-            let binary = paused(|| {
-                let build = py.import("pycompiler.runtime.triton_build")?;
-                build.call_method1("unaligned", (plan, &self.name))
-            })?;
+            let binary = paused(|| handed::UNALIGNED.bound(py)?.call1((plan, &self.name)))?;
             load(&binary, self.device)
         });
         let made = made.ok_or_else(|| Failure("the interpreter is shutting down".into()))??;

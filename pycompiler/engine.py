@@ -1,0 +1,37 @@
+"""Python that the engine needs, handed to it when the package is imported: it imports nothing of the package by name.
+
+The rows are those of `guards-rs/src/handed.rs`.
+"""
+
+from __future__ import annotations
+
+from pycompiler import _native
+from pycompiler.errors import BadBackendResult, RecompileError
+from pycompiler.ir import guards, plan
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.source import Scope
+from pycompiler.logs import stage
+from pycompiler.pipeline.reports import on_limit
+from pycompiler.runtime import triton_build
+
+
+def hand_in() -> None:
+    _native.hand_in(
+        same_constant=guards.same_constant,
+        set_holds=guards.set_holds,
+        tensor_holds=guards.tensor_holds,
+        global_state=guards.global_state,
+        foreign_state=guards.foreign_state,
+        explain=guards.explain,
+        Scope=Scope,
+        SlotRef=plan.SlotRef,
+        Expr=Expr,
+        KERNEL_ERRORS=plan.KERNEL_ERRORS,
+        OTHER_SIZES=plan.OTHER_SIZES,
+        INFERENCE_TENSOR=plan.INFERENCE_TENSOR,
+        plan_log=stage("runtime").info,
+        unaligned=triton_build.unaligned,
+        RecompileError=RecompileError,
+        BadOutputs=BadBackendResult,
+        on_limit=on_limit,
+    )
