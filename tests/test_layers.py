@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "debug": BASE
     | {"pipeline", "graphs", "backends", "api", "wrapping", "capture", "runtime"},  # shows what capture records
     "utils": {"ir", "debug"},  # names under which the documents look for them
+    "__main__": {"debug"},
     "__init__": BASE | {"api", "backends", "debug", "distributed", "engine", "exc"},
 }
 

@@ -110,30 +110,34 @@ def temporary_root() -> Path:
     return path
 
 
+def checked_root() -> Path:
+    """The cache folder, made if need be.  OSError where it cannot be used."""
+    root = wanted_root()
+    if str(root).startswith("~"):
+        raise OSError(f"no home folder ({root})")
+    root = root.absolute()
+    if not root.is_dir():
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            root.mkdir(mode=0o700)
+    check_loadable(root)
+    real = Path(os.path.realpath(root, strict=True))
+    check_private(real, folder=True)
+    check_above(real)
+    return root
+
+
 def open_root() -> Path:
-    """The cache folder, made if need be; a temporary one (with one warning) when it cannot be used."""
+    """The cache folder, or a temporary one (with one warning) when it cannot be used."""
     if not config.disk_cache:
         return temporary_root()
-    root = wanted_root()
     try:
-        if str(root).startswith("~"):
-            raise OSError(f"no home folder ({root})")
-        root = root.absolute()
-        if not root.is_dir():
-            root.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                root.mkdir(mode=0o700)
-        check_loadable(root)
-        real = Path(os.path.realpath(root, strict=True))
-        check_private(real, folder=True)
-        check_above(real)
-        if root == Path(tempfile.gettempdir(), f"pycompiler-{os.getuid()}"):  # the default where there is no home
-            warn_once(
-                f"no home folder: kernels are kept in {root}, which a restart may empty (set PYCOMPILER_CACHE_DIR)"
-            )
-        return root
+        root = checked_root()
     except OSError as error:
         return fall_back(error)
+    if root == Path(tempfile.gettempdir(), f"pycompiler-{os.getuid()}"):  # the default where there is no home
+        warn_once(f"no home folder: kernels are kept in {root}, which a restart may empty (set PYCOMPILER_CACHE_DIR)")
+    return root
 
 
 def fall_back(error: OSError) -> Path:
@@ -155,15 +159,8 @@ def file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def verified(entry: Path, key: str) -> bool:
-    """Whether the entry exists and may be loaded.  Says what is wrong with one that may not."""
-    try:
-        check_private(entry, folder=True)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        warn_once(f"kernel cache entry not used: {error}")
-        return False
+def damage(entry: Path, key: str) -> str:
+    """What is wrong with an entry that exists, "" for nothing."""
     try:
         check_private(entry / MANIFEST, folder=False)
         manifest = json.loads((entry / MANIFEST).read_bytes())
@@ -174,9 +171,22 @@ def verified(entry: Path, key: str) -> bool:
             if file_digest(entry / name) != manifest["sha256"][name]:
                 raise ValueError(f"{name} does not have the recorded sha256")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        log.warning("kernel cache entry %s is damaged (%s): built again", entry, error)
+        return str(error)
+    return ""
+
+
+def verified(entry: Path, key: str) -> bool:
+    """Whether the entry exists and may be loaded.  Says what is wrong with one that may not."""
+    try:
+        check_private(entry, folder=True)
+    except FileNotFoundError:
         return False
-    return True
+    except OSError as error:
+        warn_once(f"kernel cache entry not used: {error}")
+        return False
+    if wrong := damage(entry, key):
+        log.warning("kernel cache entry %s is damaged (%s): built again", entry, wrong)
+    return not wrong
 
 
 def _publish(work: Path, entry: Path, key: str) -> None:

@@ -1,0 +1,84 @@
+"""What lies in the kernel cache: listed, verified, removed.
+
+In: the cache folder of the knobs.  Out: `Entry`s; `remove` takes them away as a builder would replace them, so that no
+process finds half an entry.  Libraries that are loaded stay loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pycompiler.runtime import disk_cache
+
+KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One folder of the cache.  `used`: when its library was last read, as far as the file system tells."""
+
+    folder: Path
+    bytes: int
+    used: float
+    kernels: int
+
+    @property
+    def key(self) -> str:
+        return self.folder.name
+
+    @property
+    def age_days(self) -> float:
+        return max(0.0, time.time() - self.used) / 86400
+
+    def damage(self) -> str:
+        """What is wrong with it, "" for nothing."""
+        try:
+            disk_cache.check_private(self.folder, folder=True)
+        except OSError as error:
+            return str(error)
+        return disk_cache.damage(self.folder, self.key)
+
+
+def entries(root: Path) -> list[Entry]:
+    """The entries of the cache, the ones used last first."""
+    return sorted(_entries(root), key=lambda e: -e.used)
+
+
+def _entries(root: Path) -> Iterator[Entry]:
+    for folder in root.iterdir() if root.is_dir() else ():
+        if not KEY.fullmatch(folder.name):
+            continue
+        with contextlib.suppress(OSError):  # removed meanwhile, or not readable
+            stats = [path.stat() for path in folder.iterdir()]
+            used = max((s.st_mtime for s in stats), default=folder.stat().st_mtime)
+            with contextlib.suppress(OSError):
+                used = max(used, (folder / disk_cache.LIBRARY).stat().st_atime)
+            yield Entry(folder, sum(s.st_size for s in stats), used, _kernels(folder))
+
+
+def _kernels(folder: Path) -> int:
+    try:
+        text = (folder / disk_cache.SOURCE).read_text(errors="replace")
+    except OSError:
+        return 0
+    return text.count('extern "C"') or text.count("@triton.jit")
+
+
+def remove(found: Iterable[Entry]) -> int:
+    """Removes entries; how many are gone."""
+    count = 0
+    for entry in found:
+        with contextlib.suppress(OSError):
+            aside = Path(tempfile.mkdtemp(prefix="tmp-", dir=entry.folder.parent))
+            os.rename(entry.folder, aside / "old")  # at once, under a name that nobody looks for
+            shutil.rmtree(aside, ignore_errors=True)
+            count += 1
+    return count
