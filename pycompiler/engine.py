@@ -6,10 +6,11 @@ The rows are those of `guards-rs/src/handed.rs`.
 from __future__ import annotations
 
 from pycompiler import _native
-from pycompiler.errors import BadBackendResult, RecompileError
+from pycompiler.errors import BadBackendResult, RecompileError, Unfit
 from pycompiler.ir import guards, plan
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.source import Scope
+from pycompiler.ir.symbolic_node import Real
 from pycompiler.logs import stage
 from pycompiler.pipeline.reports import on_limit
 from pycompiler.runtime import triton_build
@@ -26,6 +27,7 @@ def hand_in() -> None:
         Scope=Scope,
         SlotRef=plan.SlotRef,
         Expr=Expr,
+        Real=Real,
         KERNEL_ERRORS=plan.KERNEL_ERRORS,
         OTHER_SIZES=plan.OTHER_SIZES,
         INFERENCE_TENSOR=plan.INFERENCE_TENSOR,
@@ -33,5 +35,6 @@ def hand_in() -> None:
         unaligned=triton_build.unaligned,
         RecompileError=RecompileError,
         BadOutputs=BadBackendResult,
+        Unfit=Unfit,
         on_limit=on_limit,
     )

@@ -170,3 +170,8 @@ class BadBackendResult(BackendError, TypeError):
 
 class SoundnessError(InternalError):
     """An invariant between stages does not hold (IR verifier, plan check)."""
+
+
+class Unfit(BaseException):
+    """A graph assumed something that its data does not fulfil, and nothing that can be seen has happened yet: the engine runs
+    the frame eagerly.  No user meets it."""

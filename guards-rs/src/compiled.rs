@@ -6,7 +6,7 @@
 use crate::cache::{CodeCache, Counters, Reasons};
 use crate::entry::{Contents, Entry, EntryRef, Kind};
 use crate::ffi::frame::Answer;
-use crate::ffi::object::{raise, runtime_error, type_error};
+use crate::ffi::object::{caught, raise, runtime_error, type_error};
 use crate::ffi::sync::{Acquired, CompileLock};
 use crate::ffi::{callable, stack, tailcall, Obj, Owned, Raised, Res};
 use crate::guard::Walk;
@@ -321,7 +321,10 @@ fn run_entry(contents: &Contents, frame: &Frame<'_>, locals: &Locals, walk: &Wal
     if contents.kind() == Kind::Eager {
         return Ok(Outcome::Eager);
     }
-    contents.run(locals, frame.closure, frame.lasting, walk).map(Outcome::Value)
+    match contents.run(locals, frame.closure, frame.lasting, walk) {
+        Err(Raised) if handed::UNFIT.known().is_some_and(|class| caught(class.get())) => Ok(Outcome::Eager),
+        result => result.map(Outcome::Value),
+    }
 }
 
 fn reasons_list(reasons: &Reasons) -> Res<Owned> {

@@ -48,9 +48,10 @@ handed! {
     "foreign_state" FOREIGN_STATE;
     "explain" EXPLAIN;
     "Scope" SCOPE;
-    // of `ir.plan` and `ir.expr`: classes of what stands in a plan, and what is said of one that fails
+    // of `ir.plan`, `ir.expr` and `ir.symbolic_node`: classes of what stands in a plan, and what is said of one that fails
     "SlotRef" SLOT_REF;
     "Expr" EXPR;
+    "Real" REAL;
     "KERNEL_ERRORS" KERNEL_ERRORS;
     "OTHER_SIZES" OTHER_SIZES;
     "INFERENCE_TENSOR" INFERENCE_TENSOR;
@@ -60,6 +61,8 @@ handed! {
     // of `errors` and `pipeline`: raised in mode "error" and for wrong outputs of a graph; called at a limit
     "RecompileError" RECOMPILE_ERROR;
     "BadOutputs" BAD_OUTPUTS;
+    // ... what a graph raises where something that it assumed of data does not hold: nothing has happened yet that can be seen
+    "Unfit" UNFIT;
     "on_limit" ON_LIMIT;
 }
 

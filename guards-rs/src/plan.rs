@@ -16,6 +16,7 @@ mod by_shim;
 mod by_stack;
 mod launch;
 mod object;
+mod real;
 mod shared;
 mod shims;
 pub mod size;
@@ -36,7 +37,8 @@ use crate::hook::paused;
 use arena::{Block, Room};
 use aten::Aten;
 use launch::Launch;
-use size::{Dims, Numbers, Size, NUMBER};
+use real::Real;
+use size::{Dims, Numbers, Size, FLOAT, NUMBER};
 
 /// Work (elements) from which the GIL is released: below, handing it over costs more than the work.
 const RELEASE_WORK: u64 = 20_000;
@@ -100,6 +102,8 @@ enum Step {
         target: usize,
         source: usize,
     },
+    /// A float made of symbols.
+    Compute(Real),
 }
 
 /// Reinterpretation of a storage as another dtype.
@@ -115,6 +119,8 @@ enum Output {
     Const(Py<PyAny>),
     /// A number made of sizes.
     Number(Size),
+    /// The float at a position of the environment.
+    Float(usize),
     /// The position of a tensor that the plan holds.
     Constant(usize),
     /// A tensor made by the plan; `keep`: a later output returns the same object.
@@ -142,6 +148,8 @@ pub struct Plan {
     outputs: Vec<Output>,
     constants: Vec<Constant>,
     symbols: Vec<(usize, i64)>,
+    /// Names of the environment's words, and whether they are floats.
+    words: Vec<(String, bool)>,
     /// Inputs that a step reads; the others are at most returned, and may be anything.
     reads_input: Vec<bool>,
     /// For each step the inputs that no later step reads and no output is.
@@ -171,7 +179,7 @@ struct Frame<'a, 'py> {
     inputs: &'a [Object<'a>],
     slots: &'a mut [Slot],
     ptrs: &'a mut [usize],
-    env: &'a [i64],
+    env: &'a mut [i64],
     /// Where each room starts.
     rooms: &'a [usize],
     gil: Gil<'py>,
@@ -199,6 +207,7 @@ impl Plan {
             Step::CountVersions(_) => "count_versions",
             Step::Free(_) => "free",
             Step::CopyInto { .. } => "copy",
+            Step::Compute(_) => "compute",
         };
         self.steps.iter().map(|step| route(step).to_owned()).collect()
     }
@@ -260,7 +269,7 @@ impl Plan {
         if let Some(eager) = self.exclusive.instead(&slots[..self.n_inputs]) {
             return paused(|| shared::run_eager(self, py, eager, inputs, sink));
         }
-        let env = self.environment(py, inputs, slots)?;
+        let mut env = self.environment(py, inputs, slots)?;
         let mut room = (Numbers::new(), Numbers::new());
         let (rooms, bytes) = self.room_starts(&env, &mut room).map_err(|Failure(text)| self.unfit(&text))?;
         let scratch = if bytes[0] > 0 { Some(Scratch::take(bytes[0])?) } else { None };
@@ -272,7 +281,7 @@ impl Plan {
         let gil = Gil::held(py);
         let (blocks, threads, stream) = (&blocks[..], None, None);
         let mut frame =
-            Frame { plan: self, inputs, slots, ptrs, env: &env, rooms: &rooms, gil, blocks, threads, stream, room };
+            Frame { plan: self, inputs, slots, ptrs, env: &mut env, rooms: &rooms, gil, blocks, threads, stream, room };
         for (i, step) in self.steps.iter().enumerate() {
             if let Err(error) = frame.step(step) {
                 let py = frame.gil.acquire();
@@ -340,14 +349,17 @@ impl Plan {
     fn environment(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &[Slot]) -> PyResult<Numbers> {
         let mut env = Numbers::new();
         for &(slot, dim) in &self.symbols {
-            if dim == NUMBER {
-                let number = inputs[slot].to_bound(py);
-                env.push(Obj::of(&number).exact_i64().map_or_else(|| number.extract(), Ok)?);
-                continue;
-            }
             let lacks = || PyTypeError::new_err(format!("graph {}: input {slot} has no dimension {dim}", self.name));
-            env.push(slots[slot].handle()?.size(dim).ok_or_else(lacks)?);
+            env.push(match dim {
+                NUMBER => {
+                    let number = inputs[slot].to_bound(py);
+                    Obj::of(&number).exact_i64().map_or_else(|| number.extract(), Ok)?
+                }
+                FLOAT => inputs[slot].to_bound(py).extract::<f64>()?.to_bits() as i64,
+                _ => slots[slot].handle()?.size(dim).ok_or_else(lacks)?,
+            });
         }
+        env.resize(self.words.len(), 0);
         Ok(env)
     }
 
@@ -366,6 +378,7 @@ impl Plan {
                     let value = size.eval(frame.env).map_err(|Failure(text)| self.unfit(&text))?;
                     value.into_pyobject(py)?.into_any()
                 }
+                Output::Float(at) => f64::from_bits(frame.env[*at] as u64).into_pyobject(py)?.into_any(),
                 Output::Constant(at) => self.constants[*at].object.bind(py).clone(),
                 Output::Again(first) => {
                     kept.iter().find(|(j, _)| j == first).map(|(_, o)| o.clone()).ok_or_else(|| self.empty(i))?
@@ -529,6 +542,12 @@ impl Frame<'_, '_> {
                 self.release_gil_for(target.numel() as u64);
                 let _below = BelowAutograd::enter(true);
                 target.copy_from(source)?;
+            }
+            Step::Compute(real) => {
+                if !real.update(self.env) {
+                    let py = self.gil.acquire();
+                    real.by_python(py, &self.plan.words, self.env)?;
+                }
             }
         }
         Ok(())

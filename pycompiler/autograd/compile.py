@@ -27,6 +27,7 @@ from pycompiler.autograd.recorder import Decomposition
 from pycompiler.autograd.replay import Replay
 from pycompiler.autograd.trace import trace_joint
 from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.numbers import SYMBOLIC
 from pycompiler.ir.texts import forward_of
 from pycompiler.ir.watch import artefact, phase
 from pycompiler.logs import artifact
@@ -59,7 +60,7 @@ def compile_joint(
     `ahead`: the backward for gradients of all outputs is compiled now, not at its first call.
     Raises `AutogradUnsupported` for graphs that must run eagerly; an error that eager would raise comes as it is.
     """
-    symbolic = any(isinstance(e, torch.SymInt) for e in example_inputs)
+    symbolic = any(isinstance(e, SYMBOLIC) for e in example_inputs)
     mode = detect_fake_mode(tuple(example_inputs)) or new_fake_mode(symbolic=symbolic)
     gm, lifted = lift_attributes(gm)
     fakes = [fakeify(t, mode) for t in (*lifted, *example_inputs)]

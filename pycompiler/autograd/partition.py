@@ -27,8 +27,7 @@ from pycompiler.autograd.recompute import SMALL, is_cheap, recompute_cost, size_
 from pycompiler.autograd.recorder import is_dense, overlaps_itself
 from pycompiler.autograd.views import view_parent, view_root
 from pycompiler.ir.effects import node_stays, ordered
-from pycompiler.ir.numbers import Numbers
-from pycompiler.ir.symbols import expr_of
+from pycompiler.ir.numbers import Numbers, symbol_of
 
 aten = torch.ops.aten
 
@@ -359,8 +358,8 @@ def _store(fw: _Builder, joint: Joint) -> None:
 
 
 def is_size(n: fx.Node) -> bool:
-    """Whether a placeholder is a symbolic size.  Every backward gets all of them."""
-    return isinstance(n.meta["val"], torch.SymInt)
+    """Whether a placeholder is a symbolic size or number.  Every backward gets all of them."""
+    return isinstance(n.meta["val"], (torch.SymInt, torch.SymFloat))
 
 
 def is_copied(n: fx.Node) -> bool:
@@ -392,8 +391,8 @@ class _Builder:
         copy = self.graph.placeholder(n.name)
         copy.meta["val"] = n.meta["val"]
         self.env[n] = copy
-        if is_size(n):
-            self.numbers.symbols[repr(expr_of(n.meta["val"]))] = copy
+        if (symbol := symbol_of(n.meta["val"])) is not None:
+            self.numbers.symbols[symbol] = copy
 
     def emit(self, wanted: set[fx.Node]) -> None:
         """Copy `wanted` in the order of the joint graph."""

@@ -26,9 +26,9 @@ from pycompiler.autograd.kernels import recorded
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op, view_parent
 from pycompiler.ir.effects import acts, ordered
-from pycompiler.ir.numbers import SYMBOLIC, Numbers, value_of
+from pycompiler.ir.numbers import SYMBOLIC, Numbers, symbol_of, value_of
 from pycompiler.ir.propagate import propagate
-from pycompiler.ir.symbols import expr_of, hint_of
+from pycompiler.ir.symbols import hint_of
 
 aten = torch.ops.aten
 prim = torch.ops.prim
@@ -155,8 +155,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node = self.graph.placeholder(name)
         node.meta["val"] = value
         self._last_placeholder = node
-        if isinstance(value, torch.SymInt):
-            self.numbers.symbols.setdefault(repr(expr_of(value)), node)
+        if (symbol := symbol_of(value)) is not None:
+            self.numbers.symbols.setdefault(symbol, node)
         if isinstance(value, torch.Tensor):
             self._node_of[id(value)] = node
             self._given.add(id(value))

@@ -30,7 +30,8 @@ from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir.effects import draws
-from pycompiler.ir.symbols import expr_of
+from pycompiler.ir.numbers import symbol_of, value_of
+from pycompiler.ir.symbols import expr_of, is_symbolic
 from pycompiler.ir.texts import drop_text_with
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -77,7 +78,7 @@ class Replay:
         inputs, needed = self.joint.inputs, _inputs_of_gradients(self.joint)
         tensors = [j for j, n in enumerate(part.saved_nodes) if isinstance(n.meta["val"], torch.Tensor)]
         numbers = [n.meta["val"] for n in part.saved_nodes if not isinstance(n.meta["val"], torch.Tensor)]
-        self.sizes = {repr(expr_of(v)): k for k, v in enumerate(numbers) if isinstance(v, torch.SymInt)}
+        self.sizes = {name: k for k, v in enumerate(numbers) if (name := symbol_of(v)) is not None}
         place = {part.saved_nodes[j]: p for p, j in enumerate(tensors)}
         # A copy has no history: of an input that requires grad it is no use.
         copies = {n for n, (kind, _) in zip(part.saved_nodes, part.saved, strict=True) if kind == "output"}
@@ -214,7 +215,7 @@ class _Like:
 
 
 def _known(number: Any, sizes: Mapping[str, int]) -> Any:
-    return expr_of(number).eval(sizes) if isinstance(number, torch.SymInt) else number
+    return value_of(number).eval(sizes) if is_symbolic(number) else number
 
 
 @contextlib.contextmanager

@@ -28,9 +28,9 @@ from pycompiler.autograd.replay import Replay, generator_states, transformed
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
 from pycompiler.autograd.views import Step
 from pycompiler.ir.later import Later, now
-from pycompiler.ir.numbers import SYMBOLIC, real_text, symbols_in, text_of, value_of
+from pycompiler.ir.numbers import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
 from pycompiler.ir.symbolic_node import Real
-from pycompiler.ir.symbols import Specialise, expr_of, symbols_of
+from pycompiler.ir.symbols import Specialise, symbols_of
 from pycompiler.ir.texts import keep_text
 from pycompiler.logs import stage
 
@@ -130,7 +130,7 @@ class LazyBackward:
 def settled(inputs: Sequence[Any]) -> Iterator[None]:
     """Nothing more is assumed of the symbolic sizes among a backward's inputs: the calls that come are not checked for it.
     Whoever needs an assumption runs the graph as it is."""
-    symbols = next((s for n in inputs if isinstance(n, torch.SymInt) and (s := symbols_of(n)) is not None), None)
+    symbols = next((s for n in inputs if isinstance(n, SYMBOLIC) and (s := symbols_of(n)) is not None), None)
     with contextlib.nullcontext() if symbols is None else symbols.settled():
         yield
 
@@ -390,7 +390,7 @@ class _Variants:
 
 def _names(values: Iterable[Any], form: str) -> dict[str, str]:
     """Where symbols are found: `form` of the position of each that is among the values."""
-    found = ((repr(expr_of(v)), form.format(k)) for k, v in enumerate(values) if isinstance(v, torch.SymInt))
+    found = ((name, form.format(k)) for k, v in enumerate(values) if (name := symbol_of(v)) is not None)
     return dict(reversed([*found]))
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from pycompiler.autograd.recorder import is_probably_dense
-from pycompiler.ir.numbers import Numbers
+from pycompiler.ir.numbers import Numbers, symbol_of
 from pycompiler.ir.symbols import expr_of, hint_of
 
 aten = torch.ops.aten
@@ -49,9 +49,9 @@ class _Cut:
     def copy(self, node: fx.Node) -> None:
         if node in self.undefined:
             return
-        if node.op == "placeholder" and isinstance(node.meta["val"], torch.SymInt):
+        if node.op == "placeholder" and (symbol := symbol_of(node.meta["val"])) is not None:
             self.env[node] = self.graph.node_copy(node)
-            self.numbers.symbols[repr(expr_of(node.meta["val"]))] = self.env[node]
+            self.numbers.symbols[symbol] = self.env[node]
             return
         reads = [a for a in node.all_input_nodes if a in self.dependent]
         if reads:

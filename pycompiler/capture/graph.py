@@ -97,8 +97,11 @@ class GraphBuilder:
 
     def _symbol(self, name: str) -> fx.Node:
         """A placeholder for a size, or an integer argument."""
-        expr, symbols = Expr.sym(name), self.cx.sizes.known_symbols
-        return self._read(self.cx.sizes.source_of(name), symbols.hint(expr), symbols.int(expr))
+        symbols, source = self.cx.sizes.known_symbols, self.cx.sizes.source_of(name)
+        if name in symbols.floats:
+            return self._read(source, symbols.floats[name], symbols.float(name))
+        expr = Expr.sym(name)
+        return self._read(source, symbols.hint(expr), symbols.int(expr))
 
     def _read(self, source: Source, real: Any, fake: Any) -> fx.Node:
         """A placeholder for what is at `source`."""

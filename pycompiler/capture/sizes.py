@@ -41,15 +41,17 @@ class Policy:
     integers: bool = True
     changed: set[Key] = field(default_factory=set)
     static: set[Key] = field(default_factory=set)
-    seen: dict[tuple[Source, str], tuple[int, ...]] = field(default_factory=dict)
-    news: dict[Key, tuple[int, int]] = field(default_factory=dict)  # what changed, in which way, since somebody looked
+    seen: dict[tuple[Source, str], tuple[float, ...]] = field(default_factory=dict)
+    news: dict[Key, tuple[float, float]] = field(
+        default_factory=dict
+    )  # what changed, in which way, since somebody looked
 
     @property
     def symbolic(self) -> bool:
         """Whether a capture needs symbols from its beginning."""
         return self.everything or bool(self.changed)
 
-    def observe(self, source: Source, what: str, now: tuple[int, ...]) -> None:
+    def observe(self, source: Source, what: str, now: tuple[float, ...]) -> None:
         """What is at `source` in this call; what differs from the call captured before is symbolic from now on."""
         before, self.seen[source, what] = self.seen.get((source, what)), now
         if not self.automatic or before is None or len(before) != len(now):
@@ -159,6 +161,19 @@ class Sizes:
             self.integers[source] = self._new(real, Origin(source, int, "int"), Mark("maybe"))
         return self.integers[source]
 
+    def floating(self, real: float, source: Source) -> Any:
+        """The SymFloat of a float; None where it is a constant."""
+        self.policy.observe(source, "float", (real,))
+        if not self.policy.wants(source, "float", 0):
+            return None
+        if self.symbols is None:
+            raise NeedsSymbols
+        if source not in self.integers:
+            name = f"float{len(self.symbols.floats)}"
+            self.integers[source] = self.symbols.float(name, real)
+            self.origins[name] = Origin(source, float, "float")
+        return self.integers[source]
+
     def _new(self, hint: int, origin: Origin, mark: Mark) -> torch.SymInt:
         assert self.symbols is not None
         made = self.symbols.new(hint, low=max(mark.low or 2, 2), high=mark.high)
@@ -216,4 +231,8 @@ class Sizes:
 
     def origins_of(self, wanted: Specialise) -> list[Origin]:
         assert self.symbols is not None
-        return [self.origins[name] for name in wanted.names or self.symbols.hints if name in self.origins]
+        return [
+            self.origins[name]
+            for name in wanted.names or (*self.symbols.hints, *self.symbols.floats)
+            if name in self.origins
+        ]

@@ -30,12 +30,11 @@ from pycompiler.capture.values.functions import Builtin, Function, Method, Parti
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import as_plain, is_transparent
 from pycompiler.ir.guards import TensorSpec
+from pycompiler.ir.numbers import symbol_of
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
-from pycompiler.ir.symbols import expr_of
 
 Wrapper = Callable[[Capture, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
@@ -57,6 +56,11 @@ def _literal(cx: Capture, real: Any, source: Source) -> Value:
     if type(real) is int:
         symbol = cx.sizes.integer(real, source)
         if symbol is not None:
+            return make_number(symbol)
+    if type(real) is float:
+        symbol = cx.sizes.floating(real, source)
+        if symbol is not None:
+            cx.guard("type_is", source, float)
             return make_number(symbol)
     cx.guard("equals", source, real)
     return Tuple([Const(v) for v in real], torch.Size) if isinstance(real, torch.Size) else Const(real)
@@ -356,8 +360,7 @@ def make(cx: Capture, real: Any) -> Value:
 def _number(cx: Capture, real: Any) -> Value:
     """A symbolic number; one that is a single symbol is loaded from where that symbol is read."""
     value = make_number(real)
-    if isinstance(value, Symbolic) and isinstance(real, torch.SymInt):
-        names = expr_of(real).symbols
-        if len(names) == 1 and expr_of(real) == Expr.sym(*names):
-            value.source = cx.sizes.source_of(*names)
+    name = symbol_of(real)
+    if isinstance(value, Symbolic) and name is not None:
+        value.source = cx.sizes.source_of(name)
     return value

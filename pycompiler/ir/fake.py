@@ -26,9 +26,12 @@ from torch.utils._mode_utils import no_dispatch
 from pycompiler.ir.effects import divides, drops_nothing, noted
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.propagate import counted, laid_out, short_path
+from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.today import Today
 
 PEER = "torch._dynamo"
+# That a symbol's value is asked for is no failure of a shape function.
+fake_tensor.log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], Specialise)))
 
 
 class _PeerConfig:

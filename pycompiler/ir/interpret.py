@@ -12,7 +12,7 @@ is not laid out as declared.  Storage that nobody wrote holds NaN (or -77).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,6 +21,8 @@ from torch import Tensor
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import INDEX_RULES, Buffer, Extern, Loop, Op, Program, Ref
+from pycompiler.ir.symbolic_node import Real
+from pycompiler.ir.words import float_of
 
 
 class InterpretError(Exception):
@@ -137,7 +139,7 @@ def _output(m: _Machine, output: Ref | int | tuple[Any] | None, inputs: Sequence
     if isinstance(output, Ref):
         return m.tensor(output)
     if isinstance(output, tuple):
-        return output[0].eval(m.sizes) if isinstance(output[0], Expr) else output[0]
+        return number_of(output[0], m.sizes)
     return None if output is None else inputs[output]
 
 
@@ -259,17 +261,23 @@ def _run_op(m: Memory, grid: Grid, op: Op, values: list[Tensor]) -> Tensor:
     return POINTWISE_MEANING[op.name](*args).to(op.dtype)
 
 
+def number_of(value: Any, sizes: Mapping[str, int]) -> Any:
+    """A constant, or what an expression or the name of a float stands for."""
+    if isinstance(value, Real):
+        assert value.name is not None, value
+        return float_of(sizes[value.name])
+    return value.eval(sizes) if isinstance(value, Expr) else value
+
+
 def run_extern(m: Any, node: Extern) -> None:
     """Calls the operator.  `m` has `tensor(ref)`, `allocate(buffer)`, `ints(sizes)` and `sizes`, as machines here do."""
 
     def real(x: Any) -> Any:
         if isinstance(x, Ref):
             return m.tensor(x)
-        if isinstance(x, Expr):
-            return x.eval(m.sizes)
         if isinstance(x, list | tuple):
             return type(x)(real(v) for v in x)
-        return x
+        return number_of(x, m.sizes)
 
     with torch.no_grad():
         result = node.op(*[real(a) for a in node.args], **{k: real(v) for k, v in node.kwargs.items()})

@@ -22,7 +22,16 @@ import torch
 from torch import Tensor
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.interpret import Grid, InterpretError, check_range, reduce, run_body, run_extern, storage_extent
+from pycompiler.ir.interpret import (
+    Grid,
+    InterpretError,
+    check_range,
+    number_of,
+    reduce,
+    run_body,
+    run_extern,
+    storage_extent,
+)
 from pycompiler.ir.kernel import LOADS, Dim, KernelGroup, Nest, Schedule, Stage
 from pycompiler.ir.loops import Buffer, Extern, Op, Ref
 
@@ -169,7 +178,7 @@ class _Machine:
             self.check_written(output, "the result")
             return self.tensor(output)
         if isinstance(output, tuple):
-            return output[0].eval(self.sizes) if isinstance(output[0], Expr) else output[0]
+            return number_of(output[0], self.sizes)
         return None if output is None else inputs[output]
 
 

@@ -16,15 +16,18 @@ well.  Its body is a list of `Op` in SSA form (a value is the position of the op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.symbolic_node import Real
+from pycompiler.ir.words import float_of, word_of
 
 NUMBER = -1  # as the "dimension" that gives a symbol's value: the input is the number
+FLOAT = -2  # the input is a float, and the value the word of it (`words.py`)
 Size = Expr  # sizes and indices are expressions; a static size is an Expr that is a constant (see expr.py)
 
 
@@ -140,7 +143,9 @@ class Program:
     node whose loops check something of the user's (CHECKS), the line of the user's program.
 
     Of symbolic sizes, `hints` says what they were in the call that was captured, and `numbers` which inputs are numbers:
-    symbol -> position.  Others are dimensions of inputs (`origins`).
+    symbol -> position.  `floats`: those that are floats.  Others are dimensions of inputs (`origins`).
+    `reals`: floats made of symbols, by name, in the order in which they can be computed.  In loops and operators only their
+    names stand (`Real.named`).
     """
 
     inputs: list[Buffer | None]
@@ -152,20 +157,38 @@ class Program:
     users: dict[str, str] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
+    floats: set[str] = field(default_factory=set)
+    reals: dict[str, Real] = field(default_factory=dict)
 
     def origins(self) -> dict[str, tuple[int, int]]:
-        """Where a call finds the value of each size symbol: (input, dimension of it), (input, NUMBER) for a number itself."""
+        """Where a call finds the value of each symbol: (input, dimension of it), (input, NUMBER or FLOAT) for a number itself."""
         found: dict[str, tuple[int, int]] = {}
         for position, b in enumerate(self.inputs):
             for dim, n in enumerate(b.shape if b is not None else ()):
                 if n.symbol is not None:
                     found.setdefault(n.symbol, (position, dim))
-        return {name: (position, NUMBER) for name, position in self.numbers.items()} | found
+        kinds = {name: FLOAT if name in self.floats else NUMBER for name in self.numbers}
+        return {name: (position, kinds[name]) for name, position in self.numbers.items()} | found
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
-        """The values of the size symbols in a call."""
-        at = self.origins().items()
-        return {name: inputs[k] if dim == NUMBER else inputs[k].shape[dim] for name, (k, dim) in at}
+        """The values of the symbols in a call, of floats the words."""
+        env = {name: read_symbol(inputs, *at) for name, at in self.origins().items()}
+        for name, value in self.reals.items():
+            env[name] = word_of(value.eval(values_of(env, self.floats | self.reals.keys())))
+        return env
+
+
+def read_symbol(inputs: Sequence[Any], position: int, dim: int) -> int:
+    """The value of a symbol, by its origin."""
+    value = inputs[position]
+    if dim == FLOAT:
+        return word_of(value)
+    return int(value) if dim == NUMBER else int(value.shape[dim])
+
+
+def values_of(env: Mapping[str, int], floats: Collection[str]) -> dict[str, Any]:
+    """What `Real.eval` takes: of words the floats."""
+    return {name: float_of(value) if name in floats else value for name, value in env.items()}
 
 
 def checks(op: Op) -> bool:

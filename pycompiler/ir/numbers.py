@@ -9,6 +9,7 @@ placeholders, each expression once, so that a graph runs with ints; or text for 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +47,7 @@ def resolved(env: Symbols, value: Any) -> Any:
     """A Real over what is left of the symbols."""
     if isinstance(value, Expr):
         return env.resolve(value)
-    if isinstance(value, Real):
+    if isinstance(value, Real) and value.name is None:
         return replace(value, args=tuple(resolved(env, a) for a in value.args))
     return value
 
@@ -87,6 +88,8 @@ class Numbers:
         return self.known[value]
 
     def _real(self, env: Symbols, value: Real) -> fx.Node:
+        if value.name is not None:
+            return self._symbol(value.name)
         args = tuple(self._made(env, env.resolve(a) if isinstance(a, Expr) else a) for a in value.args)
         return self._call(env, value, REAL[value.op], *args)
 
@@ -152,7 +155,9 @@ def real_text(value: Any, names: Mapping[str, str]) -> str:
     if isinstance(value, Expr):
         return f"({value.to_py(names)})"
     if not isinstance(value, Real):
-        return repr(value)
+        return repr(value) if math.isfinite(value) else f"float('{value}')"
+    if value.name is not None:
+        return names.get(value.name, value.name)
     args = [real_text(a, names) for a in value.args]
     sign = _SIGNS.get(value.op)
     if sign is not None:
@@ -162,6 +167,14 @@ def real_text(value: Any, names: Mapping[str, str]) -> str:
 
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "int_truediv": "/", "pow": "**", "mod": "%"}
+
+
+def symbol_of(number: Any) -> str | None:
+    """The name of the symbol that a number is; None for every other value."""
+    if not isinstance(number, (torch.SymInt, torch.SymFloat)):
+        return None
+    value = value_of(number)
+    return value.symbol if isinstance(value, Expr) else value.name if isinstance(value, Real) else None
 
 
 def symbols_in(values: Sequence[Any]) -> set[str]:

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.loops import INDEX_RULES, NUMBER
+from pycompiler.ir.loops import FLOAT, INDEX_RULES, read_symbol
+from pycompiler.ir.symbolic_node import Real
 
 Size = int | Expr
 
@@ -195,16 +196,26 @@ INFERENCE_TENSOR = (
     "See https://github.com/pytorch/rfcs/pull/17 for more details."
 )
 
-Step = Alloc | View | Kernel | Launch | Aten | Expect | CountVersions | Free | CopyInto
+
+@dataclass(frozen=True)
+class Compute:
+    """The symbol `name`, a float, is `value` from now on."""
+
+    name: str
+    value: Real
+
+
+Step = Alloc | View | Kernel | Launch | Aten | Expect | CountVersions | Free | CopyInto | Compute
 
 
 @dataclass
 class Plan:
-    """`outputs`: per output a slot (int), or a 1-tuple holding a constant (None included) or an `Expr`, whose value it is.
+    """`outputs`: per output a slot (int), or a 1-tuple holding a constant (None included), an `Expr`, whose value it is, or the
+    name of a float (`Real.named`), as operators' arguments do.
 
     `constants`: slot -> tensor, filled before the first step and never freed.
-    `symbols`: name of a size symbol -> (input slot, dimension) that gives its value at a call; with NUMBER for dimension
-    the input is the value.  `hints`: what they were in the call that was captured.
+    `symbols`: name of a symbol -> (input slot, dimension) that gives its value at a call; with NUMBER or FLOAT for dimension
+    the input is the value.  Steps make others (`Compute`).  `hints`: what they were in the call that was captured.
     `library`: path of the library that holds the host's kernels, or None when there are none; `source`: its text.
     `module`: text of the Python module with the GPUs' kernels; `binaries`: what was compiled of it, by kernel.
     """
@@ -223,5 +234,11 @@ class Plan:
     hints: dict[str, int] = field(default_factory=dict)
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
-        """The values of the size symbols in a call."""
-        return {n: inputs[k] if dim == NUMBER else inputs[k].size(dim) for n, (k, dim) in self.symbols.items()}
+        """The values of the symbols that are known when a call begins, of floats the words."""
+        return {name: read_symbol(inputs, *at) for name, at in self.symbols.items()}
+
+    @property
+    def floats(self) -> set[str]:
+        """The symbols whose values are words of floats."""
+        made = {s.name for s in self.steps if isinstance(s, Compute)}
+        return {n for n, (_, dim) in self.symbols.items() if dim == FLOAT} | made

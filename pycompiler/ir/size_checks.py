@@ -36,7 +36,7 @@ class Origin:
     @property
     def number(self) -> Source:
         """The source of the number itself."""
-        return self.source if self.what == "int" else self.source.then(self.what, self.dim)
+        return self.source if self.what in ("int", "float") else self.source.then(self.what, self.dim)
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,8 @@ class SizeNodes:
         return found  # type: ignore[no-any-return]
 
     def _real(self, symbols: Symbols, real: Real) -> Any:
+        if real.name is not None:
+            return self.placeholder(real.name)
         fn = _REALS.get(real.op) or getattr(torch, f"_sym_{real.op}")
         return self._call(fn, *(self._number(symbols, a) for a in real.args))
 

@@ -45,9 +45,9 @@ class Truth:
     args: tuple[Any, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Real:
-    """A float over symbols: an operator of `REAL` and its arguments (Real, Expr, float).
+    """A float over symbols: an operator of `REAL` and its arguments (Real, Expr, float), or "symbol" and the name of one.
 
     `ratio` = (n, d): the value is n / d, rounded at most once, with 0 <= n.
     """
@@ -56,14 +56,39 @@ class Real:
     args: tuple[Any, ...]
     ratio: tuple[Expr, Expr] | None = None
 
-    def eval(self, env: Env) -> float:
+    def _key(self) -> tuple[Any, ...]:
+        return (self.op, *(a.hex() if isinstance(a, float) else a for a in self.args))  # 0.0 is not -0.0, NaN is itself
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Real) and self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    @staticmethod
+    def named(name: str) -> Real:
+        return Real("symbol", (name,))
+
+    @property
+    def name(self) -> str | None:
+        """The name of a symbol that is a float."""
+        return self.args[0] if self.op == "symbol" else None
+
+    def eval(self, env: Mapping[str, Any]) -> float:
+        if self.op == "symbol":
+            return float(env[self.args[0]])
         got = [a.eval(env) if isinstance(a, (Real, Expr)) else a for a in self.args]
         return float(REAL[self.op](*got))
 
     @property
     def symbols(self) -> frozenset[str]:
+        if self.op == "symbol":
+            return frozenset(self.args)
         found = [a.symbols for a in self.args if isinstance(a, (Real, Expr))]
         return frozenset().union(*found)
+
+    def __str__(self) -> str:
+        return self.args[0] if self.op == "symbol" else f"{self.op}({', '.join(map(str, self.args))})"
 
 
 REAL: dict[str, Callable[..., Any]] = {
@@ -74,6 +99,7 @@ REAL: dict[str, Callable[..., Any]] = {
        ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log2")},
 }  # fmt: skip
 
+_TOTAL = ("float", "add", "sub", "mul", "neg", "abs")  # of REAL those that never raise
 Number = Expr | Real | Truth | bool | float
 
 
@@ -184,8 +210,10 @@ class SymbolicNode:
     @property
     def hint(self) -> Any:
         value = self.value
-        if isinstance(value, (Expr, Real)):
+        if isinstance(value, Expr):
             return value.eval(self.env.hints)
+        if isinstance(value, Real):
+            return value.eval({**self.env.hints, **self.env.floats})
         if isinstance(value, Truth):
             return self.env.truth(value, ask=lambda kind, e: HOLDS[kind](e.eval(self.env.hints)))
         return value
@@ -315,7 +343,17 @@ class SymbolicNode:
         args = [n.value for n in (self, *others)]
         if all(isinstance(a, float) for a in args):
             return self.of(float(REAL[op](*args)))
+        self._defined(op, args)
         return self.of(Real(op, tuple(args), _ratio(self.env, op, args)))
+
+    def _defined(self, op: Any, args: Sequence[Any]) -> None:
+        """What an operator raises for some floats it does not raise for these: they are assumed, where one is an input."""
+        if op == "truediv" and isinstance(args[1], Expr):
+            if self.env.equal(args[1], ZERO):
+                raise ZeroDivisionError("float division by zero")
+        elif op not in _TOTAL:
+            args = args[1:] if op == "truediv" else args
+            self.env.pin_all(n for a in args if isinstance(a, Real) for n in a.symbols & self.env.floats.keys())
 
     def sym_float(self) -> SymbolicNode:
         if self.is_float():

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from pycompiler.ir.expr import ZERO, Bound, Expr
-from pycompiler.ir.symbolic_node import HOLDS, Env, SymbolicNode, Truth, product
+from pycompiler.ir.symbolic_node import HOLDS, Env, Real, SymbolicNode, Truth, product
 
 _NOT = {"==": "!=", "!=": "=="}
 
@@ -74,10 +74,12 @@ class Symbols:
     """One compile's symbols (see the module docstring).
 
     `hints`: the value of each today; `facts`: (least, greatest or None) of each; `relations`: what is assumed, in order.
+    `floats`: what symbols that are floats are today; of them nothing is ever assumed.
     """
 
     def __init__(self) -> None:
         self.hints: dict[str, int] = {}
+        self.floats: dict[str, float] = {}
         self.facts: dict[str, tuple[int, int | None]] = {}
         self.ranges: dict[str, tuple[int, int | None]] = {}  # as declared
         self.relations: list[Relation] = []
@@ -96,6 +98,13 @@ class Symbols:
         self.ranges[name] = (low, high)
         self.facts[name] = (low, LIMIT if high is None else high)
         return self._symint(Expr.sym(name))
+
+    def float(self, name: str, hint: builtins.float | None = None) -> torch.SymFloat:
+        """The symbol of this name; a new one, which is `hint` today."""
+        if hint is not None:
+            self.floats[name] = hint
+        node: Any = SymbolicNode(self, Real.named(name))
+        return torch.SymFloat(node)
 
     def int(self, expr: Expr | builtins.int) -> torch.SymInt | builtins.int:
         expr = self.resolve(Expr.of(expr))
@@ -186,7 +195,10 @@ class Symbols:
         return self.hint(expr)
 
     def pin_all(self, names: Iterable[str]) -> None:
-        for name in sorted(names):
+        names = sorted(names)
+        if wanted := [n for n in names if n in self.floats]:
+            raise Specialise(wanted, "it is not only computed with")
+        for name in names:
             self.pin(Expr.sym(name))
 
     def is_static(self, name: str) -> bool:

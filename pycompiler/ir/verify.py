@@ -256,7 +256,7 @@ def result_dtypes(n: Loop, _: Program) -> Complaints:
 def scopes(n: Loop, p: Program) -> Complaints:
     inner = set(n.vars) | (set(n.reduction.vars) if n.reduction else set())
     sizes = {s for b in p.inputs if b is not None for e in (*b.shape, *b.stride) for s in e.symbols} | _size_symbols(p)
-    sizes |= set(p.numbers)
+    sizes |= {*p.numbers, *p.reals}
     for i, e in _index_exprs(n):
         for s in e.symbols - sizes:
             if s.startswith("%"):

@@ -18,6 +18,7 @@ import torch
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Op
+from pycompiler.ir.symbolic_node import Real
 
 Number = int | float | bool
 _COMPUTE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
@@ -46,7 +47,14 @@ class Body:
             found = self._known[key] = Val(self, len(self.ops) - 1, dtype)
         return found
 
-    def const(self, value: Number, dtype: torch.dtype) -> Val:
+    def real(self, value: Real) -> Val:
+        """A float that a call knows, in double as Python computes it: kernels are given its bits."""
+        assert value.name is not None, value
+        return self.emit("bitcast", (self.index(Expr.sym(value.name)),), torch.float64)
+
+    def const(self, value: Number | Real, dtype: torch.dtype) -> Val:
+        if isinstance(value, Real):
+            return self.real(value).to(dtype)
         if dtype == torch.bool:
             value = bool(value)
         elif dtype.is_floating_point:
@@ -145,7 +153,7 @@ class Val:
 
     def __truediv__(self, o: Val | Number) -> Val:
         n = o.constant if isinstance(o, Val) else o
-        if n is not None and self.dtype.is_floating_point and n != 0 and math.isfinite(n):
+        if isinstance(n, int | float) and self.dtype.is_floating_point and n != 0 and math.isfinite(n):
             if 2.0**-60 <= abs(n) <= 2.0**60 and math.frexp(n)[0] in (0.5, -0.5):  # 1/n is exact
                 return self * (1.0 / n)
         return self.op("truediv", o)

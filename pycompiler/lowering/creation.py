@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.symbolic_node import Real
 from pycompiler.lowering.body import Body, Number, Val
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.registry import lowering
@@ -21,9 +22,11 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 
 def filled(low: Lowering, number: Any) -> Any:
+    fake = low.fake
+    if isinstance(number, Real) and fake.dtype.is_floating_point:
+        return Value(to_exprs(fake.shape), fake.dtype, fake.device, emit=lambda b, _: b.const(number, fake.dtype))
     if not isinstance(number, int | float):
         return NotImplemented
-    fake = low.fake
     return Value.constant(number, to_exprs(fake.shape), fake.dtype, fake.device)
 
 

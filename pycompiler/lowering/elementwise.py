@@ -63,27 +63,10 @@ def elementwise(low: Lowering, tree: Callable[..., Val], args: Sequence[Any], ki
 def number(body: Body, a: Any, dtype: torch.dtype) -> Val:
     """A number among operands, a symbolic one too, as torch makes it a `dtype`."""
     if isinstance(a, Real):
-        return real(body, a).to(dtype)
+        return body.real(a).to(dtype)
     if isinstance(a, Expr) and a.const is None:
         return body.index(a).to(dtype)
     return body.const(rounded(a.const if isinstance(a, Expr) else a, dtype), compute_dtype(dtype))
-
-
-_REAL = {
-    "min": "minimum",
-    "max": "maximum",
-    "int_truediv": "truediv",
-}  # names of `symbolic_node.REAL` that are others here
-
-
-def real(body: Body, a: Any) -> Val:
-    """A float made of sizes, in double as Python computes it."""
-    if isinstance(a, float):
-        return body.const(a, torch.float64)
-    if not isinstance(a, Real):
-        return body.index(Expr.of(a)).to(torch.float64)
-    args = [real(body, x) for x in a.args]
-    return args[0] if a.op == "float" else args[0].op(_REAL.get(a.op, a.op), *args[1:])
 
 
 def given_as(a: Any, dtype: torch.dtype, device: torch.device, exact: bool) -> torch.dtype:

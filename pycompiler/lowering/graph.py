@@ -29,7 +29,7 @@ from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, c
 from pycompiler.ir.numbers import value_of
 from pycompiler.ir.printer import print_program
 from pycompiler.ir.symbolic_node import Real
-from pycompiler.ir.symbols import Specialise, Symbols, symbols_of
+from pycompiler.ir.symbols import Symbols, symbols_of
 from pycompiler.ir.verify import reads_of, refs_of
 from pycompiler.logs import artifact
 from pycompiler.lowering.body import Body, Val
@@ -77,6 +77,7 @@ class Lowering:
         self.external: Set[str] = frozenset()
         self._placed: dict[fx.Node, Value] = {}  # what Externs were given for a node
         self.symbols: Symbols | None = None
+        self._reals: dict[Real, Real] = {}  # floats made of symbols -> their names
         self.replaced: dict[str, Expr] = {}  # what symbols were known to be when the lowering began
 
     @property
@@ -106,6 +107,15 @@ class Lowering:
 
     def least(self, a: Expr, b: Expr) -> Expr:
         return a if self.at_least(b, a) else b
+
+    def real(self, value: Any) -> Any:
+        """The name of a float that the program computes; a float itself, and a name, stay."""
+        if not isinstance(value, Real) or value.name is not None:
+            return value
+        if value not in self._reals:
+            name = f"real{len(self._reals)}"
+            self._reals[value], self.program.reals[name] = Real.named(name), value
+        return self._reals[value]
 
     # -- buffers --------------------------------------------------------------------------------------------------
 
@@ -260,8 +270,6 @@ class Lowering:
                 torch.Tensor, lambda t: torch.empty_like(t, memory_format=torch.contiguous_format), fake
             )
         refs = fx.map_arg((node.args, node.kwargs), self._argument)
-        for real in (a for a in pytree.tree_leaves(refs) if isinstance(a, Real)):
-            raise Specialise(real.symbols, f"{node.target} takes a float made of sizes")
         mutated: list[str] = []
         target: Value | None = None
         for i, a in enumerate(op._schema.arguments):
@@ -423,6 +431,10 @@ def _placeholder(low: Lowering, node: fx.Node) -> Any:
             name = to_expr(fake).symbol
             if name is not None:
                 low.program.numbers.setdefault(name, k)
+        if isinstance(fake, torch.SymFloat) and (name := value_of(fake).name) is not None:
+            low.program.numbers.setdefault(name, k)
+            low.program.floats.add(name)
+            return value_of(fake)
         return to_expr(fake) if isinstance(fake, int | torch.SymInt) and not isinstance(fake, bool) else fake
     _know(low, (*fake.shape, *fake.stride()))
     buffer = low.declare(f"in{k}", fake.dtype, to_exprs(fake.shape), to_exprs(fake.stride()), fake.device)
@@ -466,7 +478,7 @@ def _call(low: Lowering, node: fx.Node) -> Any:
     if isinstance(node.meta.get("val"), torch.SymInt):
         return to_expr(node.meta["val"])
     if isinstance(node.meta.get("val"), torch.SymFloat) and symbols_of(node.meta["val"]) is not None:
-        return value_of(node.meta["val"])
+        return low.real(value_of(node.meta["val"]))
     if node.target in _SCALAR_FUNCTIONS:
         return _SCALAR_FUNCTIONS[node.target](*args)
     if not isinstance(node.target, torch._ops.OpOverload):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir.symbolic_node import Real
 from pycompiler.lowering.body import Val
 from pycompiler.lowering.elementwise import Kind, elementwise, mixed
 from pycompiler.lowering.graph import Lowering
@@ -221,7 +222,9 @@ def div(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> Valu
 
 
 @lowering(aten.pow)
-def pow_(low: Lowering, x: Any, y: Any) -> Value:
+def pow_(low: Lowering, x: Any, y: Any) -> Any:
+    if isinstance(x, Real) or isinstance(y, Real):
+        return NotImplemented  # ATen's kernel looks at the exponent
     roots = low.fake.device.type != "cpu" or promoted((x, y)) != torch.float16
     return elementwise(low, lambda x, y: power(x, y, roots), (x, y))
 

@@ -21,11 +21,13 @@ from typing import Any
 import torch
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.loops import NUMBER
+from pycompiler.ir.loops import FLOAT, NUMBER
+from pycompiler.ir.numbers import real_text
 from pycompiler.ir.plan import (
     KERNEL_ERRORS,
     Alloc,
     Aten,
+    Compute,
     CopyInto,
     CountVersions,
     Expect,
@@ -37,6 +39,7 @@ from pycompiler.ir.plan import (
     Step,
     View,
 )
+from pycompiler.ir.symbolic_node import Real
 from pycompiler.runtime.plan_python import KERNEL_SIGNATURE, kernel_symbols
 
 ERRORS = tuple(KERNEL_ERRORS.items())
@@ -56,7 +59,9 @@ Printed by pycompiler.  `call(args)` does what a call of the compiled graph does
 """
 
 import base64
+import math
 import os
+import struct
 import zlib
 
 import torch
@@ -99,6 +104,13 @@ TRITON = """
 
 {source}
 """
+
+WORD_OF = '''
+
+def word_of(value):
+    """The bits of a float."""
+    return struct.unpack("<q", struct.pack("<d", value))[0]
+'''
 
 VIEW_AS = '''
 
@@ -162,6 +174,8 @@ class _Printer:
             )
         if plan.module:
             yield TRITON.format(source=plan.module)
+        if "word_of" in self.helpers:
+            yield WORD_OF
         if "view_as" in self.helpers:
             yield VIEW_AS
         if "laid_out" in self.helpers:
@@ -173,9 +187,14 @@ class _Printer:
         yield "\n\n# The plan " + "-" * 109 + "\n\n\n@torch.no_grad()\ndef call(args):"
         yield from (f"    {line}" for line in body)
         if len(inputs) == plan.n_inputs:
-            numbers = {slot: plan.hints.get(n, GUESS) for n, (slot, dim) in plan.symbols.items() if dim == NUMBER}
+            guesses = {NUMBER: GUESS, FLOAT: 0.5}
+            numbers: dict[int, Any] = {
+                slot: plan.hints.get(n, guesses[dim]) for n, (slot, dim) in plan.symbols.items() if dim in guesses
+            }
             given = [numbers.get(k) if t is None else t for k, t in enumerate(inputs)]
-            values = [repr(t) if isinstance(t, int | None) else f"fill({described(t, plan.hints)})" for t in given]
+            values = [
+                repr(t) if isinstance(t, int | float | None) else f"fill({described(t, plan.hints)})" for t in given
+            ]
             yield MAIN.format(inputs="\n".join(f"        {v}," for v in values))
 
     def body(self) -> Iterable[str]:
@@ -184,7 +203,7 @@ class _Printer:
         if names:
             yield f"{names}{',' if plan.n_inputs == 1 else ''} = args"
         for symbol, (slot, dim) in plan.symbols.items():
-            yield f"{symbol} = {self.name(slot)}" + ("" if dim == NUMBER else f".size({dim})")
+            yield f"{symbol} = {self.name(slot)}" + (f".size({dim})" if dim >= 0 else "")
         for step in plan.steps:
             line = STEPS[type(step)](self, step)
             if line:
@@ -215,7 +234,17 @@ class _Printer:
 
     def kernel(self, step: Kernel) -> str:
         tensors = ", ".join(map(self.name, step.slots))
-        return f"run(lib.{step.symbol}, [{tensors}], {self.value(list(step.scalars))})"
+        return f"run(lib.{step.symbol}, [{tensors}], [{', '.join(map(self.scalar, step.scalars))}])"
+
+    def scalar(self, value: Any) -> str:
+        """A scalar of a kernel: of floats the word."""
+        if isinstance(value, Expr) and value.symbol in self.plan.floats:
+            self.helpers.add("word_of")
+            return f"word_of({value})"
+        return self.value(value)
+
+    def compute(self, step: Compute) -> str:
+        return f"{step.name} = {real_text(step.value, {})}"
 
     def launch(self, step: Launch) -> str:
         given = [self.value(a) for a in step.arguments] + [f"{k}={v}" for k, v in step.constants.items()]
@@ -256,6 +285,8 @@ class _Printer:
             return self.name(value.slot)
         if isinstance(value, Expr):
             return value.to_py()
+        if isinstance(value, Real):
+            return str(value)
         if isinstance(value, list):
             return f"[{', '.join(map(self.value, value))}]"
         if type(value) is tuple:
@@ -295,6 +326,7 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
     CountVersions: _Printer.count_versions,
     Free: _Printer.free,
     CopyInto: _Printer.copy,
+    Compute: _Printer.compute,
 }
 
 

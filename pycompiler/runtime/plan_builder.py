@@ -14,7 +14,21 @@ from typing import Any
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Schedule
 from pycompiler.ir.loops import Extern, Ref, checks
-from pycompiler.ir.plan import Alloc, Aten, CountVersions, Expect, Free, Kernel, Launch, Plan, Size, SlotRef, Step, View
+from pycompiler.ir.plan import (
+    Alloc,
+    Aten,
+    Compute,
+    CountVersions,
+    Expect,
+    Free,
+    Kernel,
+    Launch,
+    Plan,
+    Size,
+    SlotRef,
+    Step,
+    View,
+)
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
 
@@ -57,6 +71,7 @@ class _Builder:
             self.slot_of[name] = self.new_slot()
             constants[self.slot_of[name]] = tensor
         fixed = self.n_slots
+        self.steps += [Compute(name, value) for name, value in program.reals.items()]
         for step, frees in zip(self.schedule.steps, self.schedule.frees, strict=True):
             temporary = self.extern(step) if isinstance(step, Extern) else self.kernel(step)
             dead = tuple(temporary) + tuple(self.slot_of[n] for n in frees if n in self.slot_of)

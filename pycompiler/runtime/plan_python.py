@@ -17,12 +17,14 @@ import cffi
 import torch
 
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.loops import values_of
 from pycompiler.ir.plan import (
     INFERENCE_TENSOR,
     KERNEL_ERRORS,
     OTHER_SIZES,
     Alloc,
     Aten,
+    Compute,
     CopyInto,
     CountVersions,
     Expect,
@@ -35,6 +37,8 @@ from pycompiler.ir.plan import (
     Step,
     View,
 )
+from pycompiler.ir.symbolic_node import Real
+from pycompiler.ir.words import float_of, word_of
 from pycompiler.runtime import triton_build
 
 KERNEL_SIGNATURE = "int64_t {symbol}(void** ptrs, const int64_t* scalars, int32_t threads);"
@@ -187,6 +191,9 @@ class PythonPlan:
     def _copy(self, step: CopyInto, slots: Slots, env: Env) -> None:
         slots[step.target].copy_(slots[step.source])
 
+    def _compute(self, step: Compute, slots: Slots, env: Env) -> None:
+        env[step.name] = word_of(step.value.eval(values_of(env, self.plan.floats)))
+
 
 STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     Alloc: PythonPlan._alloc,
@@ -198,6 +205,7 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     CountVersions: PythonPlan._count_versions,
     Free: PythonPlan._free,
     CopyInto: PythonPlan._copy,
+    Compute: PythonPlan._compute,
 }
 
 
@@ -221,6 +229,7 @@ READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
     CountVersions: lambda step: step.slots,
     Free: lambda step: (),
     CopyInto: lambda step: (step.target, step.source),
+    Compute: lambda step: (),
 }
 
 
@@ -248,6 +257,8 @@ def fill(value: Any, slots: Slots, env: Env) -> Any:
         return slots[value.slot]
     if isinstance(value, Expr):
         return number(value, env)
+    if isinstance(value, Real):
+        return float_of(env[str(value)])
     if isinstance(value, list):
         return [fill(v, slots, env) for v in value]
     if type(value) is tuple:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.plan import Alloc, Aten, CountVersions, Free, Kernel, Launch, Plan, Step, View
+from pycompiler.ir.plan import Alloc, Aten, Compute, CountVersions, Free, Kernel, Launch, Plan, Step, View
 from pycompiler.runtime.plan_python import READS
 
 
@@ -67,6 +67,7 @@ def versions_are_counted_before_writes(plan: Plan) -> Iterator[str]:
 def kernels_are_known(plan: Plan) -> Iterator[str]:
     symbols = set(plan.symbols)
     for k, step in enumerate(plan.steps):
+        symbols.update([step.name] if isinstance(step, Compute) else ())
         sizes: tuple[object, ...] = ()
         if isinstance(step, Kernel):
             sizes = step.scalars

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import pycompiler
 import seams
 from pycompiler import lowering, scheduling
 from pycompiler.ir.interpret_schedule import ScheduleFault, interpret_schedule
@@ -207,3 +208,16 @@ def test_by_command_with_triton(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout.strip()) == (0, "no difference"), done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("seam", [s for s in seams.SEAMS if s != "triton"])
+def test_every_seam_takes_floats_that_change(seam: str) -> None:
+    def program(x: torch.Tensor, f: float, g: float) -> tuple[Any, ...]:
+        return (x * f + g).tanh() @ x.new_full((3, 2), f * g - 1.0), torch.addmm(x, x, x, alpha=f), f + g
+
+    compiled = pycompiler.compile(program, backend=seams.backend_of(seam), dynamic=True)
+    x = torch.randn(3, 3)
+    for f, g in ((0.5, 2.0), (-1.5, 0.25), (0.0, 1e3)):
+        got, want = compiled(x, f, g), program(x, f, g)
+        torch.testing.assert_close(got[:2], want[:2], rtol=1e-4, atol=1e-4)
+        assert got[2] == want[2]

@@ -199,6 +199,18 @@ pub fn clear_error() {
     }
 }
 
+/// Drops the pending exception if it is one of `class`.
+pub fn caught(class: Obj) -> bool {
+    // SAFETY: *gil*; an exception is set, `class` is an exception class.
+    unsafe {
+        let found = PyErr_ExceptionMatches(class.ptr()) != 0;
+        if found {
+            PyErr_Clear();
+        }
+        found
+    }
+}
+
 /// Runs pending signal handlers (Ctrl-C).
 pub fn check_signals() -> Res<()> {
     // SAFETY: *gil*.

@@ -9,6 +9,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
+use super::real;
 use super::size::{Size, Symbols};
 use crate::ffi::aten::code_of;
 use crate::handed;
@@ -74,6 +75,8 @@ pub enum Value {
     Tensor(usize),
     Int(Size),
     Float(f64),
+    /// The float at a position of the environment.
+    Real(usize),
     Bool(bool),
     Str(CString),
     /// The C ABI's number of a dtype, layout or memory format.
@@ -110,6 +113,7 @@ pub struct Reader<'py> {
     pub symbols: Symbols,
     pub slot_ref: Bound<'py, PyAny>,
     pub expr: Bound<'py, PyAny>,
+    real: Bound<'py, PyAny>,
     torch: Bound<'py, PyModule>,
 }
 
@@ -119,6 +123,7 @@ impl<'py> Reader<'py> {
             symbols,
             slot_ref: handed::SLOT_REF.bound(py)?,
             expr: handed::EXPR.bound(py)?,
+            real: handed::REAL.bound(py)?,
             torch: py.import("torch")?,
         })
     }
@@ -129,6 +134,14 @@ impl<'py> Reader<'py> {
             return Ok(None);
         }
         Ok(Some(value.getattr("slot")?.extract()?))
+    }
+
+    /// The position of the float that a `Real` names; None for any other value.
+    pub fn float(&self, value: &Bound<'py, PyAny>) -> PyResult<Option<usize>> {
+        if !value.is_instance(&self.real)? {
+            return Ok(None);
+        }
+        real::leaf(&self.symbols, value)
     }
 
     /// The arguments of a call in schema order, defaults filled in.
@@ -196,6 +209,9 @@ impl<'py> Reader<'py> {
     fn read_item(&self, base: Base, value: &Bound<'py, PyAny>) -> PyResult<Value> {
         if let Some(slot) = self.slot(value)? {
             return Ok(if base == Base::Tensor { Value::Tensor(slot) } else { Value::Opaque });
+        }
+        if let Some(at) = self.float(value)? {
+            return Ok(if matches!(base, Base::Float | Base::Scalar) { Value::Real(at) } else { Value::Opaque });
         }
         let is_bool = value.is_instance_of::<PyBool>();
         let is_int = value.is_instance_of::<PyInt>() || value.is_instance(&self.expr)?;

@@ -12,8 +12,9 @@ use super::arena::{self, Block, Life, Room};
 use super::argument::{device_code, torch_code, Reader};
 use super::aten::Aten;
 use super::launch::Launch;
+use super::real::Real;
 use super::shared::Exclusive;
-use super::size::{Dims, Size, Symbols, NUMBER};
+use super::size::{Dims, Size, Symbols, FLOAT, NUMBER};
 use super::{Cast, Constant, Output, Plan, Step};
 use crate::ffi::aten::{self as torch, code_of, Device, Library, Object, StorageCast};
 
@@ -62,7 +63,7 @@ impl Plan {
         let mut reads_input = uses.read[..builder.n_inputs].to_vec();
         for &(slot, dim) in &builder.reader.symbols.origins {
             let unknown = || in_graph(PyValueError::new_err(format!("a size symbol of input {slot}")));
-            *reads_input.get_mut(slot).ok_or_else(unknown)? |= dim != NUMBER;
+            *reads_input.get_mut(slot).ok_or_else(unknown)? |= dim != NUMBER && dim != FLOAT;
         }
         let (uses, blocks, rooms) = lower(&mut steps, uses, &builder.itemsizes)?;
         let mut ends = vec![Vec::new(); steps.len()];
@@ -71,12 +72,13 @@ impl Plan {
                 ends[uses.last[slot]].push(slot);
             }
         }
-        let python = |step: &Step| matches!(step, Step::Aten(_) | Step::CountVersions(_));
+        let python = |step: &Step| matches!(step, Step::Aten(_) | Step::CountVersions(_) | Step::Compute(_));
         Ok(Plan {
             may_run_python: steps.iter().any(python),
             n_inputs: builder.n_inputs,
             n_slots: builder.n_slots,
             symbols: builder.reader.symbols.origins.clone(),
+            words: builder.reader.symbols.words(),
             source: plan.clone().unbind(),
             name,
             steps,
@@ -93,12 +95,19 @@ impl Plan {
     }
 }
 
-/// `Plan.symbols`: name -> (input, dimension).
+/// `Plan.symbols`: name -> (input, dimension); then those that steps compute.
 fn symbols(plan: &Bound<'_, PyAny>) -> PyResult<Symbols> {
     let mut symbols = Symbols::default();
     for (name, origin) in plan.getattr("symbols")?.cast_into::<PyDict>()? {
-        symbols.index.insert(name.extract()?, symbols.origins.len());
-        symbols.origins.push(origin.extract()?);
+        let origin = origin.extract::<(usize, i64)>()?;
+        symbols.add(name.extract()?, origin.1 == FLOAT);
+        symbols.origins.push(origin);
+    }
+    for step in plan.getattr("steps")?.try_iter()? {
+        let step = step?;
+        if step.get_type().name()? == "Compute" {
+            symbols.add(step.getattr("name")?.extract()?, true);
+        }
     }
     Ok(symbols)
 }
@@ -129,9 +138,10 @@ fn outputs(
     for (i, value) in values.iter().enumerate() {
         if let Ok(tuple) = value.cast::<PyTuple>() {
             let value = tuple.get_item(0)?;
-            outputs.push(match value.is_instance(&reader.expr)? {
-                true => Output::Number(reader.symbols.compile(&value)?),
-                false => Output::Const(value.unbind()),
+            outputs.push(match (value.is_instance(&reader.expr)?, reader.float(&value)?) {
+                (true, _) => Output::Number(reader.symbols.compile(&value)?),
+                (_, Some(at)) => Output::Float(at),
+                _ => Output::Const(value.unbind()),
             });
             continue;
         }
@@ -200,6 +210,12 @@ impl<'py> Builder<'py> {
             "CopyInto" => {
                 let (target, source) = (self.slot(step, "target")?, self.slot(step, "source")?);
                 Ok((Step::CopyInto { target, source }, format!("copy slot {source} into slot {target}")))
+            }
+            "Compute" => {
+                let name = step.getattr("name")?.extract::<String>()?;
+                let into = self.reader.symbols.position(&name)?;
+                let real = Real::compile(&self.reader.symbols, into, &step.getattr("value")?)?;
+                Ok((Step::Compute(real), step.getattr("value")?.str()?.to_string()))
             }
             _ => Err(PyValueError::new_err(format!("a step of class {class}, expected one of ir.plan.Step"))),
         }
@@ -378,6 +394,7 @@ fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
         Step::CountVersions(slots) => (slots.to_vec(), vec![]),
         Step::Free(_) => (vec![], vec![]),
         Step::CopyInto { target, source } => (vec![*target, *source], vec![]),
+        Step::Compute(_) => (vec![], vec![]),
     }
 }
 

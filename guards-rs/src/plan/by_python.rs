@@ -14,6 +14,7 @@ enum Template {
     Const(Py<PyAny>),
     Slot(usize),
     Size(Size),
+    Float(usize),
     List(Vec<Template>),
     Tuple(Vec<Template>),
 }
@@ -79,6 +80,9 @@ impl Template {
         if let Some(slot) = reader.slot(value)? {
             return Ok(Template::Slot(slot));
         }
+        if let Some(at) = reader.float(value)? {
+            return Ok(Template::Float(at));
+        }
         if value.is_instance(&reader.expr)? {
             return Ok(Template::Size(reader.symbols.compile(value)?));
         }
@@ -95,7 +99,7 @@ impl Template {
         match self {
             Template::Slot(slot) => out.push(*slot),
             Template::List(items) | Template::Tuple(items) => items.iter().for_each(|t| t.slots(out)),
-            Template::Const(_) | Template::Size(_) => {}
+            Template::Const(_) | Template::Size(_) | Template::Float(_) => {}
         }
     }
 
@@ -105,6 +109,7 @@ impl Template {
             Template::Const(value) => Ok(value.bind(py).clone()),
             Template::Slot(slot) => frame.object(py, *slot),
             Template::Size(size) => Ok(size.eval(frame.env)?.into_pyobject(py)?.into_any()),
+            Template::Float(at) => Ok(f64::from_bits(frame.env[*at] as u64).into_pyobject(py)?.into_any()),
             Template::List(items) => Ok(PyList::new(py, all(items)?)?.into_any()),
             Template::Tuple(items) => Ok(PyTuple::new(py, all(items)?)?.into_any()),
         }

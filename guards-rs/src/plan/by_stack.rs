@@ -68,6 +68,7 @@ fn encode(kind: Type, value: &Value, frame: &Frame<'_, '_>) -> Outcome<u64> {
         Value::Tensor(slot) => torch::encode_tensor(frame.handle(*slot)?),
         Value::Int(size) => Ok(size.eval(frame.env)? as u64),
         Value::Float(v) => Ok(v.to_bits()),
+        Value::Real(at) => Ok(frame.env[*at] as u64),
         Value::Bool(v) => Ok(u64::from(*v)),
         Value::Code(v) => Ok(*v as u32 as u64),
         Value::Device(kind, index) => Ok((*kind as u32 as u64) << 32 | *index as u32 as u64),

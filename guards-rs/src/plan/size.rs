@@ -1,7 +1,7 @@
 //! Sizes of a plan: integers, or small programs over the sizes of the inputs.
 //!
 //! In: `int | ir.expr.Expr`.  Out: `Size`, evaluated natively.  `Dims` is a shape or a list of strides, which costs
-//! nothing while it is static.
+//! nothing while it is static.  The environment is words: integers, and the bits of floats (`real.rs`).
 
 use std::collections::HashMap;
 
@@ -118,16 +118,35 @@ fn apply(operator: Token, a: i64, b: i64) -> Outcome<i64> {
 
 /// `ir.loops.NUMBER`.
 pub const NUMBER: i64 = -1;
+/// `ir.loops.FLOAT`: the input is a float.
+pub const FLOAT: i64 = -2;
 
 /// Symbols of a plan: name -> position in the environment.
 #[derive(Default)]
 pub struct Symbols {
     pub index: HashMap<String, usize>,
-    /// For each position: the input slot and the dimension that give its value (`NUMBER`: the input is the value).
+    /// For each of the first positions: the input slot and the dimension that give its value (`NUMBER`, `FLOAT`: the input is
+    /// the value).
     pub origins: Vec<(usize, i64)>,
+    /// Whether the word at a position is the bits of a float.
+    pub floats: Vec<bool>,
 }
 
 impl Symbols {
+    pub fn add(&mut self, name: String, is_float: bool) {
+        self.index.insert(name, self.floats.len());
+        self.floats.push(is_float);
+    }
+
+    /// Name of each word of the environment, and whether it is a float.
+    pub fn words(&self) -> Vec<(String, bool)> {
+        let mut words = vec![(String::new(), false); self.floats.len()];
+        for (name, &at) in &self.index {
+            words[at] = (name.clone(), self.floats[at]);
+        }
+        words
+    }
+
     /// An `int`, a constant `Expr`, or an `Expr` over known symbols.
     pub fn compile(&self, value: &Bound<'_, PyAny>) -> PyResult<Size> {
         if let Ok(number) = value.extract::<i64>() {
@@ -158,7 +177,7 @@ impl Symbols {
                 if atom.getattr("kind")?.extract::<String>()? != "sym" {
                     return Ok(None);
                 }
-                symbols.push(self.position(&atom)?);
+                symbols.push(self.position_of(&atom)?);
             }
             found.push(Term { factor, symbols });
         }
@@ -166,10 +185,13 @@ impl Symbols {
     }
 
     /// Where the environment has the value of a symbol.
-    fn position(&self, atom: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let name = atom.getattr("key")?.extract::<String>()?;
-        let unknown = || PyValueError::new_err(format!("the size symbol {name} is not in Plan.symbols"));
-        self.index.get(&name).copied().ok_or_else(unknown)
+    fn position_of(&self, atom: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.position(&atom.getattr("key")?.extract::<String>()?)
+    }
+
+    pub fn position(&self, name: &str) -> PyResult<usize> {
+        let unknown = || PyValueError::new_err(format!("the size symbol {name} is not in Plan.symbols, nor computed"));
+        self.index.get(name).copied().ok_or_else(unknown)
     }
 
     pub fn compile_all(&self, values: &Bound<'_, PyAny>) -> PyResult<Vec<Size>> {
@@ -202,7 +224,7 @@ impl Symbols {
     fn emit_atom(&self, atom: &Bound<'_, PyAny>, out: &mut Vec<Token>) -> PyResult<()> {
         let kind = atom.getattr("kind")?.extract::<String>()?;
         if kind == "sym" {
-            out.push(Token::Symbol(self.position(atom)?));
+            out.push(Token::Symbol(self.position_of(atom)?));
             return Ok(());
         }
         let operator = match kind.as_str() {

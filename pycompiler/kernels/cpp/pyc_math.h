@@ -56,14 +56,12 @@ PYC_INLINE pyc_divisor pyc_prepare(float t) {
     return pyc_divisor{1.0f / (t * p), p};
 }
 
-// max and min in which a NaN wins, as torch's.  With a constant, one comparison that a NaN fails (one instruction) will do.
+// max and min in which a NaN wins, and of equal zeros the first, as torch's.
 template <class T> PYC_INLINE T pyc_max(T a, T b) {
-    if (__builtin_constant_p(b) && b == b) return b > a ? b : a;
-    return a > b || a != a ? a : b;
+    return b > a || b != b ? b : a;
 }
 template <class T> PYC_INLINE T pyc_min(T a, T b) {
-    if (__builtin_constant_p(b) && b == b) return b < a ? b : a;
-    return a < b || a != a ? a : b;
+    return b < a || b != b ? b : a;
 }
 
 // ---- exp, log and relatives: float -------------------------------------------------------------------------------

@@ -1,0 +1,162 @@
+//! Floats that a plan computes with: small programs over the environment.
+//!
+//! In: `ir.symbolic_node.Real`s over symbols.  Out: `Real`, evaluated as Python does it.  What is not plain arithmetic, and
+//! what raises, is left to Python's own evaluation of the same data.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyFloat, PyTuple};
+
+use super::size::{Size, Symbols};
+use crate::ffi::aten::{Failure, Outcome};
+
+enum Token {
+    Push(f64),
+    Symbol(usize),
+    /// An integer, as a float.
+    Size(Size),
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Neg,
+    Abs,
+}
+
+/// A float made of symbols, whose bits are put at `into`.
+pub struct Real {
+    into: usize,
+    /// None: only Python computes it.
+    tokens: Option<Box<[Token]>>,
+    value: Py<PyAny>,
+}
+
+const DEPTH: usize = 32;
+/// Integers up to here are floats.
+const EXACT: u64 = 1 << 53;
+
+impl Real {
+    pub fn compile(symbols: &Symbols, into: usize, value: &Bound<'_, PyAny>) -> PyResult<Real> {
+        let mut tokens = Vec::new();
+        let known = emit(symbols, value, &mut tokens)? && depth(&tokens) <= DEPTH;
+        Ok(Real { into, tokens: known.then(|| tokens.into()), value: value.clone().unbind() })
+    }
+
+    /// Evaluates it now; false where Python has to.
+    pub fn update(&self, env: &mut [i64]) -> bool {
+        let native = self.tokens.as_ref().and_then(|tokens| run(tokens, env).unwrap_or(None));
+        if let Some(value) = native {
+            env[self.into] = value.to_bits() as i64;
+        }
+        native.is_some()
+    }
+
+    /// `names`: those of the environment's words, and which are floats.
+    pub fn by_python(&self, py: Python<'_>, names: &[(String, bool)], env: &mut [i64]) -> PyResult<()> {
+        let known = PyDict::new(py);
+        for ((name, is_float), word) in names.iter().zip(&*env) {
+            match is_float {
+                true => known.set_item(name, f64::from_bits(*word as u64))?,
+                false => known.set_item(name, *word)?,
+            }
+        }
+        let value = self.value.bind(py).call_method1("eval", (known,))?.extract::<f64>()?;
+        env[self.into] = value.to_bits() as i64;
+        Ok(())
+    }
+}
+
+/// The position of `ir.symbolic_node.Real("symbol", (name,))`; None for any other.
+pub fn leaf(symbols: &Symbols, value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    if value.getattr("op")?.extract::<String>()? != "symbol" {
+        return Ok(None);
+    }
+    let args = value.getattr("args")?.cast_into::<PyTuple>()?;
+    symbols.position(&args.get_item(0)?.extract::<String>()?).map(Some)
+}
+
+/// False: it is not plain arithmetic.
+fn emit(symbols: &Symbols, value: &Bound<'_, PyAny>, out: &mut Vec<Token>) -> PyResult<bool> {
+    if let Ok(number) = value.cast::<PyFloat>() {
+        out.push(Token::Push(number.extract()?));
+        return Ok(true);
+    }
+    let Some(op) = value.getattr_opt("op")? else {
+        out.push(Token::Size(symbols.compile(value)?));
+        return Ok(true);
+    };
+    if let Some(position) = leaf(symbols, value)? {
+        out.push(Token::Symbol(position));
+        return Ok(true);
+    }
+    let token = match op.extract::<String>()?.as_str() {
+        "float" => None,
+        "add" => Some(Token::Add),
+        "sub" => Some(Token::Sub),
+        "mul" => Some(Token::Mul),
+        "truediv" | "int_truediv" => Some(Token::Div),
+        "neg" => Some(Token::Neg),
+        "abs" => Some(Token::Abs),
+        _ => return Ok(false),
+    };
+    for argument in value.getattr("args")?.try_iter()? {
+        if !emit(symbols, &argument?, out)? {
+            return Ok(false);
+        }
+    }
+    out.extend(token);
+    Ok(true)
+}
+
+fn depth(tokens: &[Token]) -> usize {
+    let (mut now, mut most) = (0usize, 0usize);
+    for token in tokens {
+        match token {
+            Token::Push(_) | Token::Symbol(_) | Token::Size(_) => now += 1,
+            Token::Neg | Token::Abs => {}
+            _ => now -= 1,
+        }
+        most = most.max(now);
+    }
+    most
+}
+
+/// None: Python is asked, which may raise.
+fn run(tokens: &[Token], env: &[i64]) -> Outcome<Option<f64>> {
+    let mut stack = [0f64; DEPTH];
+    let mut top = 0usize;
+    for token in tokens {
+        let value = match token {
+            Token::Push(value) => *value,
+            Token::Symbol(at) => f64::from_bits(env[*at] as u64),
+            Token::Size(size) => {
+                let value = size.eval(env)?;
+                if value.unsigned_abs() > EXACT {
+                    return Ok(None);
+                }
+                value as f64
+            }
+            Token::Neg | Token::Abs => {
+                top -= 1;
+                if matches!(token, Token::Neg) {
+                    -stack[top]
+                } else {
+                    stack[top].abs()
+                }
+            }
+            Token::Add | Token::Sub | Token::Mul | Token::Div => {
+                top -= 2;
+                let (a, b) = (stack[top], stack[top + 1]);
+                match token {
+                    Token::Add => a + b,
+                    Token::Sub => a - b,
+                    Token::Mul => a * b,
+                    _ if b == 0.0 => return Ok(None),
+                    _ => a / b,
+                }
+            }
+        };
+        *stack.get_mut(top).ok_or_else(|| Failure("a float nests too deep".into()))? = value;
+        top += 1;
+    }
+    Ok(Some(stack[0]))
+}

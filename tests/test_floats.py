@@ -1,0 +1,141 @@
+"""Floats that change: from the second value on they are inputs of the graph, and what is computed with them is eager's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+backends = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+VALUES = (0.1, 0.2, -1.75, 1e-310, math.inf, -0.0, math.nan, 3.0)
+
+
+@pytest.fixture(autouse=True)
+def automatic() -> Iterator[None]:
+    with pycompiler.config.patch(automatic_dynamic_shapes=True):
+        yield
+
+
+def same(got: Any, want: Any) -> None:
+    """Bits; which NaN it is does not matter."""
+    assert type(got) is type(want)
+    if isinstance(want, torch.Tensor):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+        zeros = want == 0
+        assert torch.equal(got[zeros].signbit(), want[zeros].signbit())
+    elif isinstance(want, (tuple, list)):
+        for a, b in zip(got, want, strict=True):
+            same(a, b)
+    else:
+        assert got == want or (got != got and want != want)
+
+
+def agree(fn: Callable[..., Any], x: torch.Tensor, values: tuple[float, ...], compiles: int, backend: str) -> None:
+    """Calls give what eager gives."""
+    compiled = pycompiler.compile(fn, backend=backend)
+    for value in values:
+        same(compiled(x.clone(), value), fn(x.clone(), value))
+    assert compiled.counters()["compiles"] == compiles
+
+
+PROGRAMS: dict[str, Callable[[torch.Tensor, float], Any]] = {
+    "times": lambda x, f: x * f,
+    "between": lambda x, f: (f - x, x - f, f / x, x > f, torch.where(x > 0, x, f), x.masked_fill(x > 0, f)),
+    "made": lambda x, f: (torch.full((3,), f), x.new_full((2,), -f), x.clone().fill_(f)),
+    "clamped": lambda x, f: (x.clamp(max=f), x.clamp(min=-f)),
+    "written": lambda x, f: x.mul_(1.0 - f),
+    "returned": lambda x, f: (x + 1, f, f * 2.0 - 1.0, [abs(f), -f]),
+    "of integers": lambda x, f: (x.to(torch.int64) * f, x.to(torch.int64) + f, x.to(torch.int64) > f),
+    "remainders": lambda x, f: (x % f, x.fmod(f), x // f),
+}
+
+
+@backends
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_one_graph_takes_every_float(name: str, dtype: torch.dtype, backend: str) -> None:
+    agree(PROGRAMS[name], torch.tensor([0.3, -1.7, 2.5, 0.0, 60.0], dtype=dtype), VALUES, 2, backend)
+
+
+@backends
+def test_a_quotient(backend: str) -> None:
+    compiled, x = pycompiler.compile(lambda x, f: x / f, backend=backend), torch.randn(100)
+    for value in VALUES:
+        torch.testing.assert_close(compiled(x, value), x / value, equal_nan=True)
+    assert compiled.counters()["compiles"] == 2
+
+
+@backends
+def test_an_optimizers_step(backend: str) -> None:
+    def step(p: torch.Tensor, g: torch.Tensor, group: dict[str, float]) -> None:
+        p.mul_(1 - group["lr"] * group["decay"])
+        p.add_(g, alpha=-group["lr"])
+
+    compiled = pycompiler.compile(step, backend=backend)
+    ours, theirs, gradient = torch.ones(7), torch.ones(7), torch.randn(7)
+    for k in range(6):
+        group = {"lr": 0.1 / (k + 1), "decay": 0.25}
+        compiled(ours, gradient, group)
+        step(theirs, gradient, group)
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+    assert compiled.counters()["compiles"] == 2
+
+
+@backends
+def test_gradients_know_the_float(backend: str) -> None:
+    class Scaled(torch.nn.Module):
+        scale = 0.5
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * self.scale).tanh() * (self.scale + 1.0)
+
+    model = Scaled()
+    compiled = pycompiler.compile(model.forward, backend=backend)
+    for scale in (0.5, 0.25, -3.0, 1e-3):
+        model.scale = scale
+        x, y = (torch.linspace(-1, 1, 5).requires_grad_() for _ in range(2))
+        compiled(x).sum().backward()
+        model(y).sum().backward()
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, y.grad)
+        assert x.grad.abs().max() > 0 or scale == 0
+    assert compiled.counters()["compiles"] == 2
+
+
+def test_questions_make_it_a_constant() -> None:
+    def choose(x: torch.Tensor, f: float) -> torch.Tensor:
+        return x + 1 if f > 0.5 else x - int(f * 10)
+
+    agree(choose, torch.ones(3), (0.1, 0.7, 0.7, 0.1), 2, "native")
+    agree(lambda x, f: (x, f"{f:.2f}"), torch.ones(3), (0.1, 0.7), 2, "native")
+    agree(lambda x, f: (x * math.sqrt(f), f in {0.7: 1}), torch.ones(3), (0.25, 0.7), 2, "native")
+
+
+@pytest.mark.parametrize("fn", [lambda x, f: x / (2.0 / f), lambda x, f: x * f**-1, lambda x, f: x * (5.0 % f)])
+def test_what_raises_for_some_floats_is_asked(fn: Callable[[torch.Tensor, float], torch.Tensor]) -> None:
+    def guarded(x: torch.Tensor, f: float) -> torch.Tensor:
+        try:
+            return fn(x, f)
+        except ZeroDivisionError:
+            return x - 7
+
+    compiled = pycompiler.compile(guarded)
+    for value in (0.5, 0.25, 0.0, 2.0):
+        torch.testing.assert_close(compiled(torch.ones(2), value), guarded(torch.ones(2), value))
+
+
+def test_a_float_is_no_int_and_no_subclass() -> None:
+    class Mine(float):
+        pass
+
+    compiled = pycompiler.compile(lambda x, f: (x.to(torch.int64) * f, f))
+    for value in (0.5, 0.25, 3, True, Mine(0.75), 2.0):
+        got, back = compiled(torch.ones(2), value)
+        same(got, torch.ones(2, dtype=torch.int64) * value)
+        assert back is value or type(back) is type(value) is float
