@@ -88,6 +88,9 @@ class Entry:
     def become(self, other: Entry) -> None:
         """From the next call on this entry is what `other` is, which nothing else may use."""
 
+    def end(self) -> None:
+        """From the next call on this entry is gone."""
+
     @property
     def hits(self) -> int: ...
 

@@ -161,6 +161,57 @@ def test_global_state_that_changes_meanwhile(gate: Gate, caplog: pytest.LogCaptu
     assert kinds(f) == ["eager"] and "state" in caplog.text
 
 
+def test_a_stage_that_cannot_carry_a_symbol() -> None:
+    """The worker finds out; the next call begins anew with numbers, and nothing of the first try counts for the limit."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y.sin() * 2, lambda y: y.cos(), (x,))
+
+    made = pycompiler.compile(fn, dynamic=True, background=True, recompile_limit=1)
+    for _ in range(4):
+        x = torch.randn(8)
+        torch.testing.assert_close(made(x), fn(x))
+        assert pycompiler.wait_for_compiles(120)
+    assert kinds(made) == ["plan"] and pycompiler.counters(made)["limit_hits"] == 0
+    assert pycompiler.counters(made)["hits"] >= 2
+
+
+def test_what_guards_look_at_changes_meanwhile(gate: Gate) -> None:
+    slow, go, _ = gate
+    table, linear, x = {"k": 2}, torch.nn.Linear(4, 4), torch.randn(3, 4)
+    f = pycompiler.compile(lambda x: x * table["k"], backend=slow, background=True)
+    m = pycompiler.compile(linear, backend=slow, background=True)
+    assert torch.equal(f(x), x * 2) and torch.equal(m(x), linear(x))
+    table["k"] = 5
+    linear.weight = torch.nn.Parameter(torch.zeros(4, 4))
+    assert torch.equal(f(x), x * 5) and torch.equal(m(x), linear.bias.expand(3, 4))
+    go.set()
+    assert pycompiler.wait_for_compiles(60)
+    assert torch.equal(f(x), x * 5) and torch.equal(m(x), linear.bias.expand(3, 4))
+    table["k"] = 2
+    assert torch.equal(f(x), x * 2)
+    assert kinds(f) == ["plan", "plan"] and kinds(m) == ["plan"]
+
+
+@pytest.mark.parametrize("policy", ["run", "eager", "error"])
+def test_policies_that_change_meanwhile(gate: Gate, policy: Any) -> None:
+    """What was asked for is compiled; nothing new is."""
+    slow, go, _ = gate
+    f = pycompiler.compile(lambda x: x + 1, backend=slow, background=True)
+    x = torch.ones(2)
+    f(x)
+    pycompiler.set_policy(f, policy)
+    assert torch.equal(f(x), x + 1)
+    if policy == "error":
+        with pytest.raises(pycompiler.exc.RecompileError):
+            f(torch.ones(3))
+    else:
+        assert torch.equal(f(torch.ones(3)), torch.ones(3) + 1)
+    go.set()
+    assert pycompiler.wait_for_compiles(60)
+    assert kinds(f) == ["plan"] and torch.equal(f(x), x + 1)
+
+
 def test_a_callable_that_is_gone_or_reset(gate: Gate) -> None:
     slow, go, seen = gate
     blocker = pycompiler.compile(lambda x: x - 1, backend=slow, background=True)

@@ -60,12 +60,13 @@ impl CodeCache {
         }))
     }
 
+    /// Without those that ended (`Entry.end`), here and in positions.
     pub fn len(&self) -> usize {
-        self.entries.borrow().len()
+        self.entries.borrow().iter().filter(|e| e.is_live()).count()
     }
 
     pub fn snapshot(&self) -> Vec<EntryRef> {
-        self.entries.borrow().iter().cloned().collect()
+        self.entries.borrow().iter().filter(|e| e.is_live()).cloned().collect()
     }
 
     /// For the cycle collector; skips while the list is being changed.
@@ -84,8 +85,14 @@ impl CodeCache {
         std::mem::take(&mut *self.entries.borrow_mut())
     }
 
-    pub fn push_front(&self, entry: EntryRef) {
-        self.entries.borrow_mut().insert(0, entry);
+    /// Returns the entries that ended, for the caller to drop outside of any borrow.
+    #[must_use]
+    pub fn push_front(&self, entry: EntryRef) -> SmallVec<[EntryRef; 2]> {
+        let mut entries = self.entries.borrow_mut();
+        let (mut live, ended): (SmallVec<[EntryRef; 2]>, _) = entries.drain(..).partition(|e| e.is_live());
+        live.insert(0, entry);
+        *entries = live;
+        ended
     }
 
     fn get(&self, i: usize) -> Option<EntryRef> {
@@ -110,6 +117,7 @@ impl CodeCache {
         counters: &Counters,
         reasons: &mut Reasons,
     ) -> Option<Rc<Contents>> {
+        let mut position = 0;
         for i in 0.. {
             let Some(entry) = self.get(i) else { break };
             let Some(contents) = entry.contents() else { continue };
@@ -123,10 +131,11 @@ impl CodeCache {
                     return Some(contents);
                 }
                 Err(guard) => {
-                    reasons.push((i, guard));
+                    reasons.push((position, guard));
                     walk.reset();
                 }
             }
+            position += 1;
         }
         None
     }

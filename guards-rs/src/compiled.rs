@@ -263,7 +263,7 @@ impl Inner {
         self.counters.compiles.add();
         if generation == self.generation.get() {
             self.accumulated.set(self.accumulated.get() + 1);
-            frame.cache.push_front(entry.clone());
+            drop(frame.cache.push_front(entry.clone()));
         }
         Ok(Some(entry))
     }

@@ -178,6 +178,11 @@ impl Entry {
         Ok(())
     }
 
+    /// No later call finds this entry, and no limit counts it.
+    fn end(&self) {
+        drop(self.contents.replace(None));
+    }
+
     fn __repr__(&self) -> PyResult<String> {
         let contents = self.live()?;
         Ok(format!("<Entry kind={} guards={} hits={}>", self.kind()?, contents.guards.tuple_len(), contents.hits.get()))
@@ -200,6 +205,10 @@ impl Entry {
 type Bound_<'py> = pyo3::Bound<'py, PyAny>;
 
 impl Entry {
+    pub fn is_live(&self) -> bool {
+        self.contents.read(|c| c.is_some())
+    }
+
     /// The contents, kept alive by the result whatever happens to the entry meanwhile.
     #[inline]
     pub fn contents(&self) -> Option<Rc<Contents>> {

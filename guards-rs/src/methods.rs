@@ -229,7 +229,7 @@ fn install(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     let cache = inner.cache(inner.function.func_code())?;
     let signature = &cache.signature;
     entry.bind(&signature.names, signature.freevars.get(), signature.n_params())?;
-    cache.push_front(entry);
+    drop(cache.push_front(entry));
     Ok(Owned::none())
 }
 

@@ -31,7 +31,7 @@ from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.watch import phase
 from pycompiler.logs import stage, step
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
-from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, size_guards, specialise
+from pycompiler.pipeline.guards import UsersError, filtered, size_guards, specialise
 from pycompiler.pipeline.records import Remarks, remarks_of
 from pycompiler.pipeline.reports import (
     located,
@@ -163,7 +163,7 @@ class FrameCompiler:
                 except Specialise as e:  # the next call that fits begins anew
                     specialise(function.__code__, self.family.sizes_of(function.__code__), captured, e)
                     if (waiting := watched()) is not None:
-                        waiting.become(_native.Entry([NEVER_HOLDS], function, "eager"))
+                        waiting.end()
                     return
                 if global_state() != wanted:
                     raise BackendError("torch's global state changed during the compile")

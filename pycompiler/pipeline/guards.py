@@ -12,7 +12,6 @@ from pycompiler.errors import ArgumentError, InternalError, UserError
 from pycompiler.ir.guard_entries import entries
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.source import Scope
-from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbols import Specialise
 from pycompiler.logs import stage
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from pycompiler.pipeline.family import Family
 
 log = stage("dynamo")
-
-NEVER_HOLDS = Guard("equals", const_source(0), 1)
 
 
 class UsersError(BaseException):

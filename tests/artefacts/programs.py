@@ -429,6 +429,23 @@ def checkpointed() -> Any:
     return lambda x: checkpoint(lambda y: (y @ y).relu().exp(), x, use_reentrant=False) * 2
 
 
+@pycompiler.nested_compile_region
+def gated(x: Tensor, w: Tensor) -> Tensor:
+    return torch.sigmoid(x @ w) * x
+
+
+def through_regions(x: Tensor) -> Tensor:
+    y = x * 2
+    for _ in range(3):
+        y = gated(y, x)
+    return y
+
+
+@case(lambda f: f(data(3, 3)), recomputed, entries=2)
+def regions() -> Any:
+    return through_regions
+
+
 def chosen(f: Any) -> Any:
     results = []
     for sign in (1, -1):

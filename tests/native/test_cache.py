@@ -487,3 +487,29 @@ def test_a_call_that_runs_keeps_what_it_runs() -> None:
     )
     c = _native.CompiledFunction(double, lambda *call: stored)
     assert c(1) == 1 and c(1) == ("eager", 1, 0)
+
+
+def test_an_entry_that_ended_is_gone() -> None:
+    """For calls, positions and limits; a call that runs it goes on."""
+    made: list[Any] = []
+
+    def compile(s: Any, l: Any, r: Any) -> Any:
+        def answer(x: Any, y: Any) -> Any:
+            return x, len(made)
+
+        made.append(_native.Entry([Guard("equals", local("x"), l["x"])], answer, "function"))
+        reasons.append(r)
+        return made[-1]
+
+    reasons: list[Any] = []
+    c = _native.CompiledFunction(double, compile, recompile_limit=2)
+    assert c(1) == (1, 1) and c(2) == (2, 2)
+    made[1].end()
+    assert c.entries == [made[0]] and [row[:2] for row in c.explain_miss(5)] == [(0, 0)]
+    assert c(2) == (2, 3) and reasons[-1] == [(0, 0)]
+    assert c.entries == [made[2], made[0]] and c.counters()["limit_hits"] == 0
+    with pytest.raises(RuntimeError):
+        made[1].become(made[0])
+    ends = _native.Entry([], lambda x, y: (ends.end(), gc.collect(), x)[2], "function")
+    c = _native.CompiledFunction(double, lambda *call: ends)
+    assert c(1) == 1 and c.entries == []
