@@ -13,7 +13,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
@@ -40,6 +40,9 @@ from pycompiler.ir.source import GLOBALS, Source
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbols import Specialise, Symbols
 
+if TYPE_CHECKING:
+    from pycompiler.capture.interpreter import Frame
+
 T = TypeVar("T")
 BUDGET = 400_000
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
@@ -65,7 +68,7 @@ class Capture:
         self.keep: list[Any] = []
         self.constants: dict[int, Value] = {}  # values of code constants, by id: one object stays one value
         self.kept: dict[tuple[Any, ...], Any] = {}  # calls of cached functions, each asked for once
-        self.frames: list[Any] = []
+        self.frames: list[Frame] = []
         self._stack: tuple[tuple[int, int], tuple[UserFrame, ...]] = ((-1, 0), ())
         self.steps = 0  # instructions executed, in all frames
         self.stop_at: int | None = None  # step before which the capture stops
@@ -408,12 +411,12 @@ class Capture:
                 raise Break("generator-state", "a dropped generator that raises", generator.made_at) from None
             place = len(self.suspended)
 
-    def hold(self, exception: Value, frame: Any) -> None:
+    def hold(self, exception: Value, frame: Frame) -> None:
         """The traceback of an exception holds a frame that it leaves, and so its variables."""
         exception.__dict__.setdefault("held", []).append(frame)
         self.holding.append(weakref.ref(exception))
 
-    def drop(self, frame: Any, value: Value) -> None:
+    def drop(self, frame: Frame, value: Value) -> None:
         """The root frame drops a reference: an iterator that existed before may end with it, and do anything."""
         if isinstance(getattr(value, "real", None), Iterator):
             others = sum(v is value for v in (*frame.stack, *frame.locals.values()))
@@ -517,10 +520,10 @@ class Capture:
         while (element := self.next_of(iterator)) is not None:
             yield self.realize(element)
 
-    def resume_generator(self, frame: Any, sent: Value | None) -> tuple[str, Value]:
+    def resume_generator(self, frame: Frame, sent: Value | None) -> tuple[str, Value]:
         return calls.run_frame(self, frame, sent)
 
-    def throw_into_generator(self, frame: Any, exception: Value) -> tuple[str, Value]:
+    def throw_into_generator(self, frame: Frame, exception: Value) -> tuple[str, Value]:
         return calls.run_frame(self, frame, None, exception)
 
     def builtin_namespace(self) -> dict[str, Any]:

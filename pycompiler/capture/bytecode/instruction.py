@@ -60,6 +60,12 @@ class Instruction:
     reads: tuple[str, ...] = ()
     """Variables that the instruction, or the call it leads to, reads unseen (`super()`, `locals()`)."""
 
+    @property
+    def number(self) -> int:
+        """`arg` of an instruction that has one."""
+        assert self.arg is not None, self
+        return self.arg
+
     def copy(self) -> Instruction:
         """The same instruction as a new object: same target, same handler."""
         return dataclasses.replace(self)

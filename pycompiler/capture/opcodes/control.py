@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.opcodes.registry import SEND_POPS, Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
 from pycompiler.capture.values.attributes import guard_mro
-from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.base import NULL, Capture, Cell, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Tuple
+from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object, Traceback
 
+if TYPE_CHECKING:
+    from pycompiler.capture.bytecode.instruction import Instruction
+    from pycompiler.capture.interpreter import Frame
+
 
 # jumps --------------------------------------------------------------------------------------------------------
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
-def jump(frame: Any, ins: Any) -> None:
+def jump(frame: Frame, ins: Instruction) -> None:
     frame.jump(ins.target)
 
 
 def _jump_if(test: Any) -> Handler:
-    def handler(frame: Any, ins: Any) -> None:
+    def handler(frame: Frame, ins: Instruction) -> None:
         if test(frame.cx, frame.pop()):
             frame.jump(ins.target)
 
@@ -42,7 +46,7 @@ for _name, _test in {
 
 
 @opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
-def jump_or_pop(frame: Any, ins: Any) -> None:
+def jump_or_pop(frame: Frame, ins: Instruction) -> None:
     frame.stack[-1] = frame.cx.realize(frame.stack[-1])
     if frame.cx.truth(frame.stack[-1]) is (ins.opname == "JUMP_IF_TRUE_OR_POP"):
         frame.jump(ins.target)
@@ -52,17 +56,17 @@ def jump_or_pop(frame: Any, ins: Any) -> None:
 
 # loops --------------------------------------------------------------------------------------------------------
 @opcode("GET_ITER")
-def get_iter(frame: Any, ins: Any) -> None:
+def get_iter(frame: Frame, ins: Instruction) -> None:
     frame.push(frame.cx.iterator(frame.pop()))
 
 
 @opcode("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(frame: Any, ins: Any) -> None:
+def get_yield_from_iter(frame: Frame, ins: Instruction) -> None:
     frame.push(frame.cx.iterator(frame.pop()))
 
 
 @opcode("FOR_ITER")
-def for_iter(frame: Any, ins: Any) -> None:
+def for_iter(frame: Frame, ins: Instruction) -> None:
     value = frame.cx.next_of(peek(frame, 1))
     if value is not None:
         frame.push(value)
@@ -76,39 +80,38 @@ def for_iter(frame: Any, ins: Any) -> None:
 
 # returns and generators ---------------------------------------------------------------------------------------
 @opcode("RETURN_VALUE")
-def return_value(frame: Any, ins: Any) -> None:
+def return_value(frame: Frame, ins: Instruction) -> None:
     frame.result = ("return", frame.pop())
 
 
 @opcode("RETURN_CONST")
-def return_const(frame: Any, ins: Any) -> None:
+def return_const(frame: Frame, ins: Instruction) -> None:
     frame.result = ("return", frame.cx.make(ins.argval))
 
 
 @opcode("RETURN_GENERATOR")
-def return_generator(frame: Any, ins: Any) -> None:
+def return_generator(frame: Frame, ins: Instruction) -> None:
     frame.push(Const(None))  # popped by the POP_TOP that follows; the frame is suspended by calls.call_function
 
 
 @opcode("YIELD_VALUE")
-def yield_value(frame: Any, ins: Any) -> None:
+def yield_value(frame: Frame, ins: Instruction) -> None:
     frame.result = ("yield", frame.pop())
 
 
 @opcode("SEND")
-def send(frame: Any, ins: Any) -> None:
+def send(frame: Frame, ins: Instruction) -> None:
     cx = frame.cx
     sent = frame.pop()
     receiver = peek(frame, 1)
     if isinstance(receiver, Generator):
         value = receiver.send(cx, sent)
-        result = receiver.take_returned() if value is None else None
     else:
         value = cx.next_of(receiver)
-        result = Const(None)
     if value is not None:
         frame.push(value)
         return
+    result = receiver.take_returned() if isinstance(receiver, Generator) else Const(None)
     if SEND_POPS:  # 3.11: the receiver is replaced by the result
         frame.stack[-1] = result
     else:
@@ -118,16 +121,16 @@ def send(frame: Any, ins: Any) -> None:
 
 # calls --------------------------------------------------------------------------------------------------------
 @opcode("PRECALL")
-def precall(frame: Any, ins: Any) -> None:
+def precall(frame: Frame, ins: Instruction) -> None:
     pass
 
 
 @opcode("KW_NAMES")
-def kw_names(frame: Any, ins: Any) -> None:
+def kw_names(frame: Frame, ins: Instruction) -> None:
     frame.kw_names = ins.argval
 
 
-def _take_callable(frame: Any) -> tuple[Value, list[Value]]:
+def _take_callable(frame: Frame) -> tuple[Value, list[Value]]:
     """The callable and the receiver as leading argument, from the two slots below the arguments."""
     second, first = frame.stack.pop(), frame.stack.pop()
     if second is NULL:
@@ -137,7 +140,7 @@ def _take_callable(frame: Any) -> tuple[Value, list[Value]]:
     return frame.cx.realize(first), [frame.cx.realize(second)]
 
 
-def _call(frame: Any, values: list[Value], names: tuple[str, ...]) -> None:
+def _call(frame: Frame, values: list[Value], names: tuple[str, ...]) -> None:
     fn, args = _take_callable(frame)
     split = len(values) - len(names)
     args += values[:split]
@@ -148,21 +151,21 @@ def _call(frame: Any, values: list[Value], names: tuple[str, ...]) -> None:
 
 
 @opcode("CALL")
-def call(frame: Any, ins: Any) -> None:
+def call(frame: Frame, ins: Instruction) -> None:
     names, frame.kw_names = frame.kw_names, ()
-    _call(frame, frame.popn(ins.arg), names)
+    _call(frame, frame.popn(ins.number), names)
 
 
 @opcode("CALL_KW")
-def call_kw(frame: Any, ins: Any) -> None:
+def call_kw(frame: Frame, ins: Instruction) -> None:
     names = frame.pop().const()
-    _call(frame, frame.popn(ins.arg), names)
+    _call(frame, frame.popn(ins.number), names)
 
 
 @opcode("CALL_FUNCTION_EX")
-def call_function_ex(frame: Any, ins: Any) -> None:
+def call_function_ex(frame: Frame, ins: Instruction) -> None:
     cx = frame.cx
-    mapping = frame.pop() if ins.arg & 1 else None
+    mapping = frame.pop() if ins.number & 1 else None
     iterable = frame.pop()
     if operators.NULL_AFTER_CALLABLE:
         frame.stack.pop()
@@ -176,12 +179,14 @@ def call_function_ex(frame: Any, ins: Any) -> None:
 
 
 @opcode("CALL_INTRINSIC_1")
-def call_intrinsic_1(frame: Any, ins: Any) -> None:
+def call_intrinsic_1(frame: Frame, ins: Instruction) -> None:
     # numbers of CPython's intrinsic table: 3 StopIteration error, 5 unary +, 6 list to tuple
     if ins.arg == 5:
         frame.push(operators.unary(frame.cx, "+", frame.pop()))
     elif ins.arg == 6:
-        frame.push(Tuple(frame.pop().items))
+        made = frame.pop()
+        assert isinstance(made, List)
+        frame.push(Tuple(made.items))
     elif ins.arg == 3:
         exception = frame.pop()
         if issubclass(exception.python_type(), StopIteration):
@@ -192,13 +197,13 @@ def call_intrinsic_1(frame: Any, ins: Any) -> None:
 
 
 @opcode("CALL_INTRINSIC_2")
-def call_intrinsic_2(frame: Any, ins: Any) -> None:
+def call_intrinsic_2(frame: Frame, ins: Instruction) -> None:
     raise Break("unsupported-opcode", f"CALL_INTRINSIC_2 {ins.arg}")
 
 
 # functions ----------------------------------------------------------------------------------------------------
 @opcode("MAKE_FUNCTION")
-def make_function(frame: Any, ins: Any) -> None:
+def make_function(frame: Frame, ins: Instruction) -> None:
     code = frame.pop().const()
     flags = ins.arg or 0
     function = Function(code, frame.globals, closure=[], defaults=[], kwdefaults={})
@@ -209,13 +214,14 @@ def make_function(frame: Any, ins: Any) -> None:
 
 
 @opcode("SET_FUNCTION_ATTRIBUTE")
-def set_function_attribute(frame: Any, ins: Any) -> None:
+def set_function_attribute(frame: Frame, ins: Instruction) -> None:
     function, value = frame.pop(), frame.pop()
-    _set_function_attribute(frame, function, ins.arg, value)
+    assert isinstance(function, Function)
+    _set_function_attribute(frame, function, ins.number, value)
     frame.push(function)
 
 
-def _set_function_attribute(frame: Any, function: Function, bit: int, value: Value) -> None:
+def _set_function_attribute(frame: Frame, function: Function, bit: int, value: Value) -> None:
     if bit == 8:
         function.made_closure = [c for c in value.items if isinstance(c, Cell)] if isinstance(value, Tuple) else []
     elif bit == 4:
@@ -228,7 +234,7 @@ def _set_function_attribute(frame: Any, function: Function, bit: int, value: Val
 
 # exceptions ---------------------------------------------------------------------------------------------------
 @opcode("RAISE_VARARGS")
-def raise_varargs(frame: Any, ins: Any) -> None:
+def raise_varargs(frame: Frame, ins: Instruction) -> None:
     cx = frame.cx
     if ins.arg == 0:
         if not frame.handled:  # a caller's, then
@@ -245,7 +251,7 @@ def raise_varargs(frame: Any, ins: Any) -> None:
 
 
 @opcode("PUSH_EXC_INFO")
-def push_exc_info(frame: Any, ins: Any) -> None:
+def push_exc_info(frame: Frame, ins: Instruction) -> None:
     exception = frame.pop()
     frame.push(frame.handled[-1] if frame.handled else Const(None))
     frame.push(exception)
@@ -253,14 +259,14 @@ def push_exc_info(frame: Any, ins: Any) -> None:
 
 
 @opcode("POP_EXCEPT")
-def pop_except(frame: Any, ins: Any) -> None:
+def pop_except(frame: Frame, ins: Instruction) -> None:
     frame.stack.pop()
     if frame.handled:
         frame.handled.pop()
 
 
 @opcode("CHECK_EXC_MATCH")
-def check_exc_match(frame: Any, ins: Any) -> None:
+def check_exc_match(frame: Frame, ins: Instruction) -> None:
     classes = frame.pop()
     options = list(classes.iterate(frame.cx)) if isinstance(classes, Tuple) else [classes]
     cls = peek(frame, 1).python_type()
@@ -269,13 +275,13 @@ def check_exc_match(frame: Any, ins: Any) -> None:
 
 
 @opcode("RERAISE")
-def reraise(frame: Any, ins: Any) -> None:
+def reraise(frame: Frame, ins: Instruction) -> None:
     exception = frame.pop()
     raise Raised(exception)
 
 
 @opcode("CLEANUP_THROW")
-def cleanup_throw(frame: Any, ins: Any) -> None:
+def cleanup_throw(frame: Frame, ins: Instruction) -> None:
     """3.12: the handler of a `yield from` in which an exception was thrown (`Generator.throw` asks the inner generator)."""
     exception = frame.pop()
     if issubclass(exception.python_type(), StopIteration):  # it would be the value of the `yield from`
@@ -284,27 +290,26 @@ def cleanup_throw(frame: Any, ins: Any) -> None:
 
 
 # context managers ---------------------------------------------------------------------------------------------
-def _manager_method(cx: Any, manager: Value, name: str) -> Value | None:
+def _manager_method(cx: Capture, manager: Value, name: str) -> Value | None:
     if isinstance(manager, Object):
         return manager.special(cx, name)
     return manager.getattr(cx, name) if hasattr(manager.python_type(), name) else None
 
 
 @opcode("BEFORE_WITH")
-def before_with(frame: Any, ins: Any) -> None:
+def before_with(frame: Frame, ins: Instruction) -> None:
     cx, manager = frame.cx, frame.pop()
-    found = [_manager_method(cx, manager, name) for name in ("__enter__", "__exit__")]
-    if None in found:
-        missing = " (missed __exit__ method)" if found[0] is not None else ""
+    enter, leave = (_manager_method(cx, manager, name) for name in ("__enter__", "__exit__"))
+    if enter is None or leave is None:
+        missing = " (missed __exit__ method)" if enter is not None else ""
         name = manager.python_type().__name__
         cx.throw(TypeError, f"{name!r} object does not support the context manager protocol{missing}")
-    enter, leave = found
     frame.push(leave)
     frame.push(cx.call(enter, [], {}))
 
 
 @opcode("WITH_EXCEPT_START")
-def with_except_start(frame: Any, ins: Any) -> None:
+def with_except_start(frame: Frame, ins: Instruction) -> None:
     cx, exception = frame.cx, peek(frame, 1)
     leave = peek(frame, 4)
     frame.push(cx.call(leave, [cx.class_of(exception), exception, Traceback()], {}))

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pycompiler.capture.bytecode.instruction import Instruction
+    from pycompiler.capture.interpreter import Frame
 
 SEND_POPS = sys.version_info < (3, 12)  # at its end SEND replaces the iterator by the result, instead of pushing it
-Handler = Callable[[Any, Any], None]  # (frame, instruction)
+Handler = Callable[["Frame", "Instruction"], None]
 HANDLERS: dict[str, Handler] = {}
 
 _ASYNC = "coroutines run eagerly"

@@ -2,80 +2,87 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import Handler, opcode
 from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
-from pycompiler.capture.values.base import NULL, Value
+from pycompiler.capture.values.base import NULL, Capture, Value
+from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple
 from pycompiler.capture.values.functions import Function
 
+if TYPE_CHECKING:
+    from pycompiler.capture.bytecode.instruction import Instruction
+    from pycompiler.capture.interpreter import Frame
+
 
 @opcode("POP_TOP")
-def pop_top(frame: Any, ins: Any) -> None:
+def pop_top(frame: Frame, ins: Instruction) -> None:
     if frame.root:
         frame.cx.drop(frame, frame.stack[-1])
     frame.stack.pop()
 
 
 @opcode("END_FOR")
-def end_for(frame: Any, ins: Any) -> None:
+def end_for(frame: Frame, ins: Instruction) -> None:
     frame.stack.pop()
     if operators.END_FOR_POPS_TWO:
         frame.stack.pop()
 
 
 @opcode("END_SEND")
-def end_send(frame: Any, ins: Any) -> None:
+def end_send(frame: Frame, ins: Instruction) -> None:
     del frame.stack[-2]
 
 
 @opcode("PUSH_NULL")
-def push_null(frame: Any, ins: Any) -> None:
+def push_null(frame: Frame, ins: Instruction) -> None:
     frame.push(NULL)
 
 
 @opcode("COPY")
-def copy(frame: Any, ins: Any) -> None:
-    frame.push(frame.stack[-ins.arg])
+def copy(frame: Frame, ins: Instruction) -> None:
+    frame.push(frame.stack[-ins.number])
 
 
 @opcode("SWAP")
-def swap(frame: Any, ins: Any) -> None:
-    s, n = frame.stack, ins.arg
+def swap(frame: Frame, ins: Instruction) -> None:
+    s, n = frame.stack, ins.number
     s[-1], s[-n] = s[-n], s[-1]
 
 
 @opcode("BINARY_OP")
-def binary_op(frame: Any, ins: Any) -> None:
+def binary_op(frame: Frame, ins: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
     frame.push(operators.binary(frame.cx, ins.argval, left, right))
 
 
 @opcode("COMPARE_OP")
-def compare_op(frame: Any, ins: Any) -> None:
+def compare_op(frame: Frame, ins: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
     result = operators.compare(frame.cx, ins.argval, left, right)
     frame.push(Const(frame.cx.truth(result)) if ins.flag else result)
 
 
 @opcode("IS_OP")
-def is_op(frame: Any, ins: Any) -> None:
+def is_op(frame: Frame, ins: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
     frame.push(Const(frame.cx.identical(left, right) is not bool(ins.arg)))
 
 
 @opcode("CONTAINS_OP")
-def contains_op(frame: Any, ins: Any) -> None:
+def contains_op(frame: Frame, ins: Instruction) -> None:
     container, item = frame.pop(), frame.pop()
     frame.push(Const(container.contains(frame.cx, item) is not bool(ins.arg)))
 
 
 def _unary(op: str) -> Handler:
-    def handler(frame: Any, ins: Any) -> None:
+    def handler(frame: Frame, ins: Instruction) -> None:
         frame.push(operators.unary(frame.cx, op, frame.pop()))
 
     return handler
@@ -87,41 +94,41 @@ opcode("UNARY_INVERT")(_unary("~"))
 
 
 @opcode("UNARY_NOT")
-def unary_not(frame: Any, ins: Any) -> None:
+def unary_not(frame: Frame, ins: Instruction) -> None:
     frame.push(Const(not frame.cx.truth(frame.pop())))
 
 
 @opcode("TO_BOOL")
-def to_bool(frame: Any, ins: Any) -> None:
+def to_bool(frame: Frame, ins: Instruction) -> None:
     frame.push(Const(frame.cx.truth(frame.pop())))
 
 
 @opcode("BINARY_SUBSCR")
-def binary_subscr(frame: Any, ins: Any) -> None:
+def binary_subscr(frame: Frame, ins: Instruction) -> None:
     key, owner = frame.pop(), frame.pop()
     frame.push(operators.getitem(frame.cx, owner, key))
 
 
 @opcode("STORE_SUBSCR")
-def store_subscr(frame: Any, ins: Any) -> None:
+def store_subscr(frame: Frame, ins: Instruction) -> None:
     key, owner, value = frame.pop(), frame.pop(), frame.pop()
     owner.setitem(frame.cx, key, value)
 
 
 @opcode("DELETE_SUBSCR")
-def delete_subscr(frame: Any, ins: Any) -> None:
+def delete_subscr(frame: Frame, ins: Instruction) -> None:
     key, owner = frame.pop(), frame.pop()
     owner.delitem(frame.cx, key)
 
 
 @opcode("BINARY_SLICE")
-def binary_slice(frame: Any, ins: Any) -> None:
+def binary_slice(frame: Frame, ins: Instruction) -> None:
     stop, start, owner = frame.pop(), frame.pop(), frame.pop()
     frame.push(operators.getitem(frame.cx, owner, make_slice([start, stop, Const(None)])))
 
 
 @opcode("STORE_SLICE")
-def store_slice(frame: Any, ins: Any) -> None:
+def store_slice(frame: Frame, ins: Instruction) -> None:
     stop, start, owner, value = frame.pop(), frame.pop(), frame.pop(), frame.pop()
     owner.setitem(frame.cx, make_slice([start, stop, Const(None)]), value)
 
@@ -131,72 +138,72 @@ def make_slice(parts: list[Value]) -> Slice:
 
 
 @opcode("BUILD_SLICE")
-def build_slice(frame: Any, ins: Any) -> None:
-    parts = frame.popn(ins.arg)
+def build_slice(frame: Frame, ins: Instruction) -> None:
+    parts = frame.popn(ins.number)
     frame.push(make_slice(parts if len(parts) == 3 else [*parts, Const(None)]))
 
 
 @opcode("BUILD_TUPLE")
-def build_tuple(frame: Any, ins: Any) -> None:
-    frame.push(Tuple(frame.popn(ins.arg)))
+def build_tuple(frame: Frame, ins: Instruction) -> None:
+    frame.push(Tuple(frame.popn(ins.number)))
 
 
 @opcode("BUILD_LIST")
-def build_list(frame: Any, ins: Any) -> None:
-    frame.push(List(frame.popn(ins.arg)))
+def build_list(frame: Frame, ins: Instruction) -> None:
+    frame.push(List(frame.popn(ins.number)))
 
 
 @opcode("BUILD_SET")
-def build_set(frame: Any, ins: Any) -> None:
-    frame.push(frame.cx.placed(Set({Key(frame.cx, v): v for v in frame.popn(ins.arg)})))
+def build_set(frame: Frame, ins: Instruction) -> None:
+    frame.push(frame.cx.placed(Set({Key(frame.cx, v): v for v in frame.popn(ins.number)})))
 
 
 @opcode("BUILD_MAP")
-def build_map(frame: Any, ins: Any) -> None:
-    values = frame.popn(2 * ins.arg)
+def build_map(frame: Frame, ins: Instruction) -> None:
+    values = frame.popn(2 * ins.number)
     frame.push(Dict({Key(frame.cx, k): v for k, v in zip(values[::2], values[1::2], strict=True)}))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
-def build_const_key_map(frame: Any, ins: Any) -> None:
+def build_const_key_map(frame: Frame, ins: Instruction) -> None:
     keys = frame.pop().const()
-    values = frame.popn(ins.arg)
+    values = frame.popn(ins.number)
     frame.push(Dict({Key(frame.cx, frame.cx.make(k)): v for k, v in zip(keys, values, strict=True)}))
 
 
 @opcode("BUILD_STRING")
-def build_string(frame: Any, ins: Any) -> None:
-    frame.push(Const("".join(v.const() for v in frame.popn(ins.arg))))
+def build_string(frame: Frame, ins: Instruction) -> None:
+    frame.push(Const("".join(v.const() for v in frame.popn(ins.number))))
 
 
-def peek(frame: Any, depth: int) -> Any:
+def peek(frame: Frame, depth: int) -> Any:
     """The container at `depth` (1 is the top), realised in place."""
     frame.stack[-depth] = frame.cx.realize(frame.stack[-depth])
     return frame.stack[-depth]
 
 
 @opcode("LIST_APPEND")
-def list_append(frame: Any, ins: Any) -> None:
-    value, target = frame.pop(), peek(frame, ins.arg)
+def list_append(frame: Frame, ins: Instruction) -> None:
+    value, target = frame.pop(), peek(frame, ins.number)
     frame.cx.effects.mutate(target)
     target.items.append(value)
 
 
 @opcode("SET_ADD")
-def set_add(frame: Any, ins: Any) -> None:
+def set_add(frame: Frame, ins: Instruction) -> None:
     value = frame.pop()
-    peek(frame, ins.arg).add(frame.cx, value)
+    peek(frame, ins.number).add(frame.cx, value)
 
 
 @opcode("MAP_ADD")
-def map_add(frame: Any, ins: Any) -> None:
+def map_add(frame: Frame, ins: Instruction) -> None:
     value, key = frame.pop(), frame.pop()
-    peek(frame, ins.arg).setitem(frame.cx, key, value)
+    peek(frame, ins.number).setitem(frame.cx, key, value)
 
 
 @opcode("LIST_EXTEND")
-def list_extend(frame: Any, ins: Any) -> None:
-    iterable, target = frame.pop(), peek(frame, ins.arg)
+def list_extend(frame: Frame, ins: Instruction) -> None:
+    iterable, target = frame.pop(), peek(frame, ins.number)
     if not operators.iterable(frame.cx, iterable):
         cls = iterable.python_type().__name__
         frame.cx.throw(TypeError, f"Value after * must be an iterable, not {cls}")
@@ -205,39 +212,41 @@ def list_extend(frame: Any, ins: Any) -> None:
 
 
 @opcode("SET_UPDATE")
-def set_update(frame: Any, ins: Any) -> None:
+def set_update(frame: Frame, ins: Instruction) -> None:
     iterable = frame.pop()
-    target = peek(frame, ins.arg)
+    target = peek(frame, ins.number)
     operators.set_update(frame.cx, target, iterable)
 
 
 @opcode("DICT_UPDATE")
-def dict_update(frame: Any, ins: Any) -> None:
+def dict_update(frame: Frame, ins: Instruction) -> None:
     mapping = frame.pop()
     cls = mapping.python_type()
     if lookup(frame.cx, cls, "keys") is MISSING:
         frame.cx.throw(TypeError, f"{cls.__name__!r} object is not a mapping")
-    operators.dict_update(frame.cx, peek(frame, ins.arg), mapping)
+    operators.dict_update(frame.cx, peek(frame, ins.number), mapping)
 
 
 @opcode("DICT_MERGE")
-def dict_merge(frame: Any, ins: Any) -> None:
+def dict_merge(frame: Frame, ins: Instruction) -> None:
     cx, mapping = frame.cx, frame.pop()
-    target = peek(frame, ins.arg)
+    target = peek(frame, ins.number)
     for key, value in operators.mapping_pairs(cx, mapping):
         if Key(cx, key) in target.entries:
-            fn = cx.realize(frame.stack[-ins.arg - 2])
+            fn = cx.realize(frame.stack[-ins.number - 2])
             name = f"{fn.globals.get('__name__')}.{fn.qualname}()" if isinstance(fn, Function) else "function"
             cx.throw(TypeError, f"{name} got multiple values for keyword argument {key.const()!r}")
         target.setitem(cx, key, value)
 
 
 @opcode("LIST_TO_TUPLE")
-def list_to_tuple(frame: Any, ins: Any) -> None:
-    frame.push(Tuple(frame.pop().items))
+def list_to_tuple(frame: Frame, ins: Instruction) -> None:
+    made = frame.pop()
+    assert isinstance(made, List)
+    frame.push(Tuple(made.items))
 
 
-def _unpacked(cx: Any, value: Value) -> list[Value]:
+def _unpacked(cx: Capture, value: Value) -> list[Value]:
     cls = value.python_type()
     if not operators.iterable(cx, value):
         cx.throw(TypeError, f"cannot unpack non-iterable {cls.__name__} object")
@@ -245,20 +254,20 @@ def _unpacked(cx: Any, value: Value) -> list[Value]:
 
 
 @opcode("UNPACK_SEQUENCE")
-def unpack_sequence(frame: Any, ins: Any) -> None:
+def unpack_sequence(frame: Frame, ins: Instruction) -> None:
     cx, value = frame.cx, frame.pop()
     items = _unpacked(cx, value)
-    if len(items) < ins.arg:
+    if len(items) < ins.number:
         cx.throw(ValueError, f"not enough values to unpack (expected {ins.arg}, got {len(items)})")
-    if len(items) > ins.arg:
+    if len(items) > ins.number:
         cx.throw(ValueError, f"too many values to unpack (expected {ins.arg})")
     frame.stack.extend(reversed(items))
 
 
 @opcode("UNPACK_EX")
-def unpack_ex(frame: Any, ins: Any) -> None:
+def unpack_ex(frame: Frame, ins: Instruction) -> None:
     cx, value = frame.cx, frame.pop()
-    before, after = ins.arg & 0xFF, ins.arg >> 8
+    before, after = ins.number & 0xFF, ins.number >> 8
     items = _unpacked(cx, value)
     if len(items) < before + after:
         cx.throw(ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
@@ -267,24 +276,24 @@ def unpack_ex(frame: Any, ins: Any) -> None:
 
 
 @opcode("GET_LEN")
-def get_len(frame: Any, ins: Any) -> None:
+def get_len(frame: Frame, ins: Instruction) -> None:
     frame.push(Const(peek(frame, 1).length(frame.cx)))
 
 
 @opcode("MATCH_MAPPING")
-def match_mapping(frame: Any, ins: Any) -> None:
+def match_mapping(frame: Frame, ins: Instruction) -> None:
     import collections.abc
 
     frame.push(Const(issubclass(peek(frame, 1).python_type(), collections.abc.Mapping)))
 
 
 @opcode("MATCH_SEQUENCE")
-def match_sequence(frame: Any, ins: Any) -> None:
+def match_sequence(frame: Frame, ins: Instruction) -> None:
     frame.push(Const(bool(peek(frame, 1).python_type().__flags__ & (1 << 5))))
 
 
 @opcode("MATCH_KEYS")
-def match_keys(frame: Any, ins: Any) -> None:
+def match_keys(frame: Frame, ins: Instruction) -> None:
     cx = frame.cx
     subject, keys = peek(frame, 2), peek(frame, 1)
     found = []
@@ -300,9 +309,11 @@ MATCH_SELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF: `case int(n)` binds the subject i
 
 
 @opcode("MATCH_CLASS")
-def match_class(frame: Any, ins: Any) -> None:
+def match_class(frame: Frame, ins: Instruction) -> None:
     cx = frame.cx
     names, cls, subject = frame.pop().const(), frame.pop(), frame.pop()
+    if not isinstance(cls, Class):
+        cx.throw(TypeError, f"called match pattern must be a {'type' if sys.version_info < (3, 12) else 'class'}")
     if not is_subclass(cx, subject.python_type(), (cls.cls,), instance=subject):
         frame.push(Const(None))
         return
@@ -311,10 +322,10 @@ def match_class(frame: Any, ins: Any) -> None:
     found: list[Value] = []
     if ins.arg and not positional and cls.cls.__flags__ & MATCH_SELF:
         found, positional = [subject], ()
-    if len(positional) + len(found) < ins.arg:
+    if len(positional) + len(found) < ins.number:
         raise Break("unsupported-opcode", f"MATCH_CLASS of {cls.describe()}")
     for name in (*positional, *names):
-        value = cx.catching(AttributeError, lambda name=name: subject.getattr(cx, name))
+        value = cx.catching(AttributeError, partial(subject.getattr, cx, name))
         if value is None:
             frame.push(Const(None))
             return
@@ -323,23 +334,23 @@ def match_class(frame: Any, ins: Any) -> None:
 
 
 @opcode("FORMAT_VALUE")
-def format_value(frame: Any, ins: Any) -> None:
-    which, has_spec = ins.arg & 3, ins.arg & 4
+def format_value(frame: Frame, ins: Instruction) -> None:
+    which, has_spec = ins.number & 3, ins.number & 4
     spec = frame.pop() if has_spec else Const("")
     frame.push(operators.format_value(frame.cx, frame.pop(), which, spec))
 
 
 @opcode("CONVERT_VALUE")
-def convert_value(frame: Any, ins: Any) -> None:
-    frame.push(operators.convert(frame.cx, frame.pop(), ins.arg))
+def convert_value(frame: Frame, ins: Instruction) -> None:
+    frame.push(operators.convert(frame.cx, frame.pop(), ins.number))
 
 
 @opcode("FORMAT_SIMPLE")
-def format_simple(frame: Any, ins: Any) -> None:
+def format_simple(frame: Frame, ins: Instruction) -> None:
     frame.push(operators.format_value(frame.cx, frame.pop(), 0, Const("")))
 
 
 @opcode("FORMAT_WITH_SPEC")
-def format_with_spec(frame: Any, ins: Any) -> None:
+def format_with_spec(frame: Frame, ins: Instruction) -> None:
     spec = frame.pop()
     frame.push(operators.format_value(frame.cx, frame.pop(), 0, spec))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break
@@ -14,18 +14,23 @@ from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.functions import Function, Method
 from pycompiler.ir.source import const as const_source
 
+if TYPE_CHECKING:
+    from pycompiler.capture.bytecode.instruction import Instruction
+    from pycompiler.capture.interpreter import Frame
+
+
 IMPORT = builtins.__import__
 
 
 @opcode("NOP", "RESUME", "MAKE_CELL", "COPY_FREE_VARS")
-def nop(frame: Any, ins: Any) -> None:
+def nop(frame: Frame, ins: Instruction) -> None:
     if ins.opname == "MAKE_CELL":
         name = ins.argval
         frame.locals[name] = Cell(frame.locals.get(name), frame_name=name if frame.root else None)
 
 
 @opcode("LOAD_CONST")
-def load_const(frame: Any, ins: Any) -> None:
+def load_const(frame: Frame, ins: Instruction) -> None:
     known = frame.cx.constants
     value = known.get(id(ins.argval))
     if value is None:
@@ -33,7 +38,7 @@ def load_const(frame: Any, ins: Any) -> None:
     frame.push(value)
 
 
-def get_local(frame: Any, name: str) -> Value:
+def get_local(frame: Frame, name: str) -> Value:
     value = frame.locals.get(name)
     if value is None:
         value = frame.free.get(name)
@@ -48,7 +53,7 @@ def get_local(frame: Any, name: str) -> Value:
 
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
-def load_fast(frame: Any, ins: Any) -> None:
+def load_fast(frame: Frame, ins: Instruction) -> None:
     try:
         frame.push(get_local(frame, ins.argval))
     except Break:  # not the load breaks the graph, but what uses the value
@@ -56,26 +61,27 @@ def load_fast(frame: Any, ins: Any) -> None:
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
-def load_fast_and_clear(frame: Any, ins: Any) -> None:
+def load_fast_and_clear(frame: Frame, ins: Instruction) -> None:
     value = frame.locals.pop(ins.argval, None)
     frame.push(NULL if value is None else value)
 
 
 @opcode("STORE_FAST")
-def store_fast(frame: Any, ins: Any) -> None:
+def store_fast(frame: Frame, ins: Instruction) -> None:
     if frame.root and ins.argval in frame.locals:
         frame.cx.drop(frame, frame.locals[ins.argval])
     value = frame.stack.pop()
     if value is NULL:
         frame.locals.pop(ins.argval, None)
     elif ins.argval in frame.free:  # a resume function puts the cells of free variables into their slots
+        assert isinstance(value, Cell)
         frame.free[ins.argval] = value
     else:
         frame.locals[ins.argval] = value
 
 
 @opcode("DELETE_FAST")
-def delete_fast(frame: Any, ins: Any) -> None:
+def delete_fast(frame: Frame, ins: Instruction) -> None:
     if ins.argval not in frame.locals:
         get_local(frame, ins.argval)  # raises
     if frame.root:
@@ -83,7 +89,7 @@ def delete_fast(frame: Any, ins: Any) -> None:
     del frame.locals[ins.argval]
 
 
-def filled(frame: Any, name: str) -> Any:
+def filled(frame: Frame, name: str) -> Any:
     """The cell of a variable, which must have contents."""
     cell = frame.cell(name)
     if cell.contents is None:
@@ -98,27 +104,27 @@ def filled(frame: Any, name: str) -> Any:
 
 
 @opcode("LOAD_DEREF")
-def load_deref(frame: Any, ins: Any) -> None:
+def load_deref(frame: Frame, ins: Instruction) -> None:
     frame.push(filled(frame, ins.argval).contents)
 
 
 @opcode("STORE_DEREF")
-def store_deref(frame: Any, ins: Any) -> None:
+def store_deref(frame: Frame, ins: Instruction) -> None:
     frame.cx.effects.set_cell(frame.cell(ins.argval), frame.pop())
 
 
 @opcode("DELETE_DEREF")
-def delete_deref(frame: Any, ins: Any) -> None:
+def delete_deref(frame: Frame, ins: Instruction) -> None:
     frame.cx.effects.set_cell(filled(frame, ins.argval), None)
 
 
-def get_global(frame: Any, name: str) -> Value:
+def get_global(frame: Frame, name: str) -> Value:
     found = _global(frame, name)
     frame.cx.effects.looks.at(("global", id(frame.globals), name), found)
     return found
 
 
-def _global(frame: Any, name: str) -> Value:
+def _global(frame: Frame, name: str) -> Value:
     cx, namespace = frame.cx, frame.globals
     changed: Value | None = cx.effects.get_global(namespace, name)
     if changed is not None:
@@ -140,7 +146,7 @@ def _global(frame: Any, name: str) -> Value:
 
 
 @opcode("LOAD_GLOBAL")
-def load_global(frame: Any, ins: Any) -> None:
+def load_global(frame: Frame, ins: Instruction) -> None:
     value = get_global(frame, ins.argval)
     if ins.flag:
         push_callable(frame, value, NULL)
@@ -149,16 +155,16 @@ def load_global(frame: Any, ins: Any) -> None:
 
 
 @opcode("STORE_GLOBAL")
-def store_global(frame: Any, ins: Any) -> None:
+def store_global(frame: Frame, ins: Instruction) -> None:
     frame.cx.effects.set_global(frame.globals, ins.argval, frame.pop())
 
 
 @opcode("DELETE_GLOBAL")
-def delete_global(frame: Any, ins: Any) -> None:
+def delete_global(frame: Frame, ins: Instruction) -> None:
     raise Break("mutation-unsupported", f"del of the global {ins.argval}")
 
 
-def push_callable(frame: Any, fn: Value, receiver: Value) -> None:
+def push_callable(frame: Frame, fn: Value, receiver: Value) -> None:
     """The two stack slots before a call's arguments, in this Python's order."""
     from sys import version_info
 
@@ -173,7 +179,7 @@ def push_callable(frame: Any, fn: Value, receiver: Value) -> None:
         frame.push(receiver)
 
 
-def push_method(frame: Any, value: Value) -> None:
+def push_method(frame: Frame, value: Value) -> None:
     if isinstance(value, Method):
         push_callable(frame, value.function, value.receiver)
     else:
@@ -181,7 +187,7 @@ def push_method(frame: Any, value: Value) -> None:
 
 
 @opcode("LOAD_ATTR")
-def load_attr(frame: Any, ins: Any) -> None:
+def load_attr(frame: Frame, ins: Instruction) -> None:
     value = frame.pop().getattr(frame.cx, ins.argval)
     if ins.flag:
         push_method(frame, value)
@@ -190,12 +196,12 @@ def load_attr(frame: Any, ins: Any) -> None:
 
 
 @opcode("LOAD_METHOD")
-def load_method(frame: Any, ins: Any) -> None:
+def load_method(frame: Frame, ins: Instruction) -> None:
     push_method(frame, frame.pop().getattr(frame.cx, ins.argval))
 
 
 @opcode("LOAD_SUPER_ATTR")
-def load_super_attr(frame: Any, ins: Any) -> None:
+def load_super_attr(frame: Frame, ins: Instruction) -> None:
     receiver, cls, _ = frame.pop(), frame.pop(), frame.pop()
     if not isinstance(cls, Class):
         raise Break("unsupported-operation", f"super({cls.describe()}, ...)")
@@ -207,18 +213,18 @@ def load_super_attr(frame: Any, ins: Any) -> None:
 
 
 @opcode("STORE_ATTR")
-def store_attr(frame: Any, ins: Any) -> None:
+def store_attr(frame: Frame, ins: Instruction) -> None:
     owner = frame.pop()
     owner.setattr(frame.cx, ins.argval, frame.pop())
 
 
 @opcode("DELETE_ATTR")
-def delete_attr(frame: Any, ins: Any) -> None:
+def delete_attr(frame: Frame, ins: Instruction) -> None:
     frame.pop().delattr(frame.cx, ins.argval)
 
 
 @opcode("IMPORT_NAME")
-def import_name(frame: Any, ins: Any) -> None:
+def import_name(frame: Frame, ins: Instruction) -> None:
     import sys
 
     cx = frame.cx
@@ -243,7 +249,7 @@ def importlib_resolve(name: str, package: str, level: int) -> str:
 
 
 @opcode("IMPORT_FROM")
-def import_from(frame: Any, ins: Any) -> None:
+def import_from(frame: Frame, ins: Instruction) -> None:
     module = frame.stack[-1] = frame.cx.realize(frame.stack[-1])
     found = frame.cx.catching(AttributeError, lambda: module.getattr(frame.cx, ins.argval))
     if found is None:
@@ -252,5 +258,5 @@ def import_from(frame: Any, ins: Any) -> None:
 
 
 @opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(frame: Any, ins: Any) -> None:
+def load_assertion_error(frame: Frame, ins: Instruction) -> None:
     frame.push(frame.cx.make(AssertionError))

@@ -8,12 +8,15 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key
+
+if TYPE_CHECKING:
+    from pycompiler.capture.values.interface import Frame
 
 Recipe = tuple[Callable[..., Any], list[Value]]
 
@@ -126,11 +129,17 @@ def ends_others(value: Value) -> bool:
 class Generator(Iter):
     """A generator: an inlined frame that is suspended between elements."""
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: Frame) -> None:
         super().__init__(lambda: None, types.GeneratorType)
-        self.frame = frame  # None when it has ended
+        self.frame: Frame | None = frame  # None when it has ended
         self.started = False
         self.running = False
+
+    @property
+    def alive(self) -> Frame:
+        """The frame of a generator that has not ended."""
+        assert self.frame is not None
+        return self.frame
 
     def next(self, cx: Capture) -> Value | None:
         return self.send(cx, Const(None))
@@ -143,7 +152,7 @@ class Generator(Iter):
             cx.throw(ValueError, "generator already executing")
         if not self.started and not cx.is_none(value):
             cx.throw(TypeError, "can't send non-None value to a just-started generator")
-        return self._run(cx, lambda: cx.resume_generator(self.frame, value if self.started else None))
+        return self._run(cx, lambda: cx.resume_generator(self.alive, value if self.started else None))
 
     def _run(self, cx: Capture, resume: Callable[[], tuple[str, Value]]) -> Value | None:
         """Let the frame run to its next yield, its return or its exception."""
@@ -166,12 +175,12 @@ class Generator(Iter):
             self.running = False
             self.started = True
         if what == "yield":
-            if self.frame.cleans_up():
+            if self.alive.cleans_up():
                 cx.suspended.append(self)
             return result
         self.exhausted = True
         self.returned = result
-        frame, self.frame = self.frame, None
+        frame, self.frame = self.alive, None
         if cx.suspended:
             frame.leave()
         return None
@@ -188,21 +197,21 @@ class Generator(Iter):
         if self.exhausted or not self.started:
             self.exhausted = True
             raise Raised(exception)
-        inner = self.frame.delegate()
+        inner = self.alive.delegate()
         if not isinstance(inner, Generator):
-            return self._run(cx, lambda: cx.throw_into_generator(self.frame, exception))
+            return self._run(cx, lambda: cx.throw_into_generator(self.alive, exception))
         if issubclass(exception.python_type(), GeneratorExit):
             inner.close(cx)
-            return self._run(cx, lambda: cx.throw_into_generator(self.frame, exception))
+            return self._run(cx, lambda: cx.throw_into_generator(self.alive, exception))
         try:
             value = inner.throw(cx, exception)
         except Raised as raised:
             passed = raised.value
-            return self._run(cx, lambda: cx.throw_into_generator(self.frame, passed))
+            return self._run(cx, lambda: cx.throw_into_generator(self.alive, passed))
         if value is not None:
             return value
-        self.frame.end_delegation(inner.take_returned())
-        return self._run(cx, lambda: cx.resume_generator(self.frame, None))
+        self.alive.end_delegation(inner.take_returned())
+        return self._run(cx, lambda: cx.resume_generator(self.alive, None))
 
     def close(self, cx: Capture) -> None:
         """Raise GeneratorExit where the generator is suspended, so that its `finally` blocks run."""

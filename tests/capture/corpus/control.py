@@ -530,6 +530,16 @@ class P:
     y: int = 0
 
 
+@case(X, 3)
+def match_of_no_class(x, c):
+    try:
+        match x:
+            case c():
+                return x
+    except TypeError as e:
+        return x + 1, str(e)
+
+
 def _classify(v):
     match v:
         case 0:
