@@ -14,11 +14,20 @@ from pycompiler.api import (
     run,
     save,
     set_policy,
+    set_stance,
     wait_for_compiles,
 )
 from pycompiler.backends import get_default_backend, list_backends, register_backend, set_default_backend
 from pycompiler.debug import switch as _switch  # noqa: F401  (hears of knobs)
 from pycompiler.debug.explain import explain
+from pycompiler.ir.control import (
+    allow_in_graph,
+    assume_constant_result,
+    disallow_in_graph,
+    error_on_graph_break,
+    nonstrict_trace,
+    substitute_in_graph,
+)
 from pycompiler.ir.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 from pycompiler.ir.nested import nested_compile_region
 from pycompiler.ir.watch import compile_times
@@ -26,9 +35,9 @@ from pycompiler.ir.watch import compile_times
 engine.hand_in()
 
 __all__ = [
-    "__version__", "compile", "compile_times", "config", "counters", "disable", "exc", "explain", "explain_miss",
-    "get_default_backend", "graph_break", "is_compiling", "list_backends", "load", "mark_dynamic", "mark_static",
-    "mark_unbacked", "maybe_mark_dynamic", "nested_compile_region",
-    "register_backend", "reset", "run", "save", "set_default_backend", "set_policy",
-    "wait_for_compiles",
+    "__version__", "allow_in_graph", "assume_constant_result", "compile", "compile_times", "config", "counters",
+    "disable", "disallow_in_graph", "error_on_graph_break", "exc", "explain", "explain_miss", "get_default_backend",
+    "graph_break", "is_compiling", "list_backends", "load", "mark_dynamic", "mark_static", "mark_unbacked",
+    "maybe_mark_dynamic", "nested_compile_region", "nonstrict_trace", "register_backend", "reset", "run", "save",
+    "set_default_backend", "set_policy", "set_stance", "substitute_in_graph", "wait_for_compiles",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from pycompiler.backends import options as known
 from pycompiler.background import wait
 from pycompiler.errors import ArgumentError, UnknownName
 from pycompiler.errors import describe as _describe
+from pycompiler.pipeline.stance import set_stance as set_stance
 from pycompiler.wrapping import compiled_of
 
 if TYPE_CHECKING:

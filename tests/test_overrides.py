@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -366,3 +367,109 @@ def test_what_is_read_of_a_subclass_is_guarded() -> None:
     finally:
         Scaled.__torch_function__ = before  # type: ignore[method-assign]
     assert type(plain_value) is Scaled
+
+
+# modes around the call ----------------------------------------------------------------------------------------------------
+class Times(TorchFunctionMode):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * self.factor if func is torch.relu else result
+
+
+def layers(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x) @ torch.ones(4, 2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_modes_around_the_call_are_inlined(backend: str) -> None:
+    compiled = pycompiler.compile(layers, backend=backend, fullgraph=True)
+    compiled(X)
+    with Log() as mine:
+        got = [compiled(X) for _ in range(2)]
+    with Log() as theirs:
+        want = [layers(X) for _ in range(2)]
+    torch.testing.assert_close(got, want)
+    assert mine.seen == theirs.seen
+    assert pycompiler.counters(compiled)["eager_calls"] == 0
+
+
+def test_guards_tell_which_modes_are_on() -> None:
+    compiled = pycompiler.compile(layers, backend="eager", fullgraph=True)
+
+    class Halves(Times):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return super().__torch_function__(func, types, args, kwargs) / (2 if func is torch.relu else 1)
+
+    stacks = [[], [Times(3)], [Times(5)], [Halves(3)], [Times(3), Halves(5)], [Halves(5), Times(3)], [Times(3)], []]
+    for stack in [*stacks, *stacks]:
+        with contextlib.ExitStack() as entered:
+            for mode in stack:
+                entered.enter_context(mode)
+            got, want = compiled(X), layers(X)
+        torch.testing.assert_close(got, want)
+    assert pycompiler.counters(compiled)["compiles"] == 6
+    mode = Times(3)
+    with mode:
+        compiled(X)
+        mode.factor = 7
+        got, want = compiled(X), layers(X)
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_mode_around_a_call_that_breaks_and_goes_backward(backend: str) -> None:
+    def fn(x: Any) -> Any:
+        y = torch.relu(x)
+        print(end="")
+        return torch.relu(y * 2)
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for mode in (Times(3), Times(4)):
+        grads = []
+        for f in (compiled, fn):
+            x = X.clone().requires_grad_()
+            with mode:
+                f(x).sum().backward()
+                assert torch._C._len_torch_function_stack() == 1
+            assert x.grad is not None
+            grads.append(x.grad)
+        torch.testing.assert_close(*grads)
+
+
+def test_modes_that_the_program_enters_and_leaves_itself() -> None:
+    def enter(x: Any, mode: Any) -> Any:
+        mode.__enter__()
+        return torch.relu(x)
+
+    def leave(x: Any, mode: Any) -> Any:
+        y = torch.relu(x)
+        mode.__exit__(None, None, None)
+        return y, torch.relu(x)
+
+    mode = Times(3)
+    for wrap in (lambda f: f, lambda f: pycompiler.compile(f, backend="eager", fullgraph=True)):
+        first = wrap(enter)(X, mode)
+        assert torch._C._len_torch_function_stack() == 1
+        second = wrap(leave)(X, mode)
+        assert torch._C._len_torch_function_stack() == 0
+        torch.testing.assert_close([first, *second], [X.relu() * 3, X.relu() * 3, X.relu()])
+
+
+def test_a_default_device_below_a_mode() -> None:
+    def fn(x: Any) -> Any:
+        return torch.relu(x), torch.zeros(2).device.type
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(2):
+        with torch.device("meta"), Times(3):
+            got, want = compiled(X), fn(X)
+        torch.testing.assert_close(got[0], want[0])
+        assert got[1] == want[1] == "meta"
+        with Times(3), torch.device("meta"):
+            got, want = compiled(X), fn(X)
+        torch.testing.assert_close(got[0], want[0])
+        assert got[1] == want[1] == "meta"

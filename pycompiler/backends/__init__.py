@@ -58,6 +58,11 @@ def lookup(backend: str | Backend) -> Backend:
     return backend
 
 
+def name_of(backend: str | Backend) -> str:
+    """A backend's name in messages."""
+    return backend if isinstance(backend, str) else str(getattr(backend, "__name__", repr(backend)))
+
+
 def is_ours(backend: object) -> bool:
     """Whether a backend is one of this package, named: its failures are ours, and the call runs eagerly."""
     return isinstance(backend, str) and ALIASES.get(backend, backend) in OURS

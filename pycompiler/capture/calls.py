@@ -32,7 +32,7 @@ from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object, plain_module_forward
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
-from pycompiler.ir import peer
+from pycompiler.ir import control, peer
 from pycompiler.ir.source import const as const_source
 from pycompiler.logs import artifact
 
@@ -81,6 +81,9 @@ def constructor(*classes: type) -> Callable[[BuiltinHandler], BuiltinHandler]:
 def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a Python function: special handler, graph node, break, or inline."""
     if fn.real is not None:
+        marked = _marked(cx, fn.real, args, kwargs)
+        if marked is not None:
+            return marked
         handler = BUILTINS.get(fn.real) or _late_handler(fn.real)
         if handler is not None:
             cx.direct = False
@@ -105,6 +108,34 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             kind, seen = reason
             raise Break(kind, _message(args, kwargs) if kind == "explicit-break" else seen)
     return inline(cx, fn, args, kwargs)
+
+
+def _marked(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """The call of a function that the program has marked (`ir/control.py`); None for all others."""
+    substitute = control.substitute_of(fn)
+    if substitute is not None and cx.frames[-1].code is not substitute.__code__:
+        return cx.call(cx.make(substitute), args, kwargs)
+    mark = control.mark_of(fn)
+    if mark == control.DISALLOW:
+        raise Break("disabled-call", f"{Builtin(fn).describe()} (disallow_in_graph)")
+    if mark in (control.ALLOW, control.NONSTRICT):
+        cx.direct = False
+        return cx.graph.call_whole(fn, args, kwargs)
+    if control.is_constant(fn):
+        cx.direct = False
+        known = {k: _existing(v) for k, v in kwargs.items()}
+        return cx.evaluate(fn, *map(_existing, args), **known)
+    return None
+
+
+def _existing(value: Value) -> Any:
+    """The real object that a value stands for, as it was before the frame."""
+    if isinstance(value, (Const, Class)):
+        return value.const()
+    real = getattr(value, "real", MISSING)
+    if real is MISSING or real is None or getattr(value, "overlay", None):
+        raise Break("builtin-call", f"a function that is assumed to be constant, of {value.describe()}")
+    return real
 
 
 def _message(args: list[Value], kwargs: dict[str, Value]) -> str:
@@ -230,6 +261,9 @@ def _bind_defaults(cx: Capture, fn: Function, bound: dict[str, Value]) -> bool:
 def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a builtin function, a method of a builtin type, or a torch function."""
     cx.direct = False
+    marked = _marked(cx, fn, args, kwargs)
+    if marked is not None:
+        return marked
     computed = symbolic.call(cx, fn, args) if not kwargs else None
     if computed is not None:
         return computed

@@ -34,6 +34,7 @@ from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_othe
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.control import breaks_are_errors
 from pycompiler.ir.fake import new_fake_mode
 from pycompiler.ir.guards import Guard, UserFrame, global_state
 from pycompiler.ir.source import GLOBALS, Source
@@ -53,14 +54,21 @@ SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 class Capture:
     """State of one frame's capture."""
 
-    def __init__(self, root_globals: dict[str, Any], policy: Policy, *, symbolic: bool = False) -> None:
+    def __init__(
+        self,
+        root_globals: dict[str, Any],
+        policy: Policy,
+        *,
+        symbolic: bool = False,
+        modes: list[Any] | None = None,
+        state: Any = None,
+    ) -> None:
         self.root_globals = root_globals
         self.sizes = Sizes(policy, Symbols() if symbolic else None)
         if self.sizes.symbols is not None:
             self.sizes.symbols.place = lambda: self.user_stack
         self.fake_mode = new_fake_mode(symbolic=symbolic)
         self.graph = GraphBuilder(self, self.fake_mode)
-        self.functions = Functions(self, [])
         self.effects = Effects()
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
@@ -72,6 +80,7 @@ class Capture:
         self._stack: tuple[tuple[int, int], tuple[UserFrame, ...]] = ((-1, 0), ())
         self.steps = 0  # instructions executed, in all frames
         self.stop_at: int | None = None  # step before which the capture stops
+        self.errors = breaks_are_errors()  # whether a break raises, at the program's current place
         self.spread = False  # the current call is `f(**mapping)`
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
         self.stopper: type[Exception] = Exception
@@ -81,7 +90,8 @@ class Capture:
         self.process: dict[str, None] = {}  # what was folded into this capture and is another thing in another process
         self.abstract: dict[tuple[type, type], bool] = {}  # whether a class is one of an abstract class
         self.module_hooks_checked: bool | None = None
-        self.guard("global_state", const_source(torch), global_state())
+        self.guard("global_state", const_source(torch), global_state() if state is None else state)
+        self.functions = Functions(self, modes or [])
 
     def release(self) -> None:
         """Forget everything: values, frames and the capture refer to each other in circles, and to what was passed."""

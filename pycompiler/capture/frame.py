@@ -49,8 +49,9 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
 from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
+from pycompiler.ir import control
 from pycompiler.ir.fake import Layout
-from pycompiler.ir.guards import Guard, UserFrame
+from pycompiler.ir.guards import Guard, UserFrame, function_modes, global_state, modes_off
 from pycompiler.ir.shared import WhileInside
 from pycompiler.ir.source import Source, local
 from pycompiler.ir.symbols import Specialise
@@ -69,6 +70,7 @@ class BreakRecord:
     reason: str
     hint: str
     stack: tuple[UserFrame, ...]
+    raises: bool = False  # the program asked for an error
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,10 @@ def capture_frame(
         reason = "it runs inside of a torch.func transform"
     if reason is not None:
         raise SkipFrame(reason)
-    session = _Session(code, namespace, values, policy or Policy())
-    state = torch_api.read_state()
+    state, seen = torch_api.read_state(), global_state()
     try:
-        with DEEP_STACK:
+        with DEEP_STACK, modes_off():
+            session = _Session(code, namespace, values, policy or Policy(), function_modes(), seen)
             return session.run(fullgraph, on_break)
     finally:
         torch_api.write_state(state)
@@ -135,8 +137,18 @@ DEEP_STACK = WhileInside(sys.getrecursionlimit, sys.setrecursionlimit, lambda be
 class _Session:
     """One capture with its retries."""
 
-    def __init__(self, code: types.CodeType, namespace: dict[str, Any], values: dict[str, Any], policy: Policy) -> None:
+    def __init__(
+        self,
+        code: types.CodeType,
+        namespace: dict[str, Any],
+        values: dict[str, Any],
+        policy: Policy,
+        modes: list[Any],
+        seen: tuple[Any, ...],
+    ) -> None:
         self.code = code
+        self.modes = modes  # function modes that are on around the call
+        self.seen = seen  # torch's state around the call
         self.policy = policy
         self.symbolic = policy.symbolic
         self.namespace = namespace
@@ -172,7 +184,7 @@ class _Session:
                 log.info("%s: sizes are numbers again: %s", self.code.co_qualname, e)
                 continue
             except Break as b:
-                record = BreakRecord(b.kind, b.reason, b.hint, b.stack or (frame.user_frame(),))
+                record = BreakRecord(b.kind, b.reason, b.hint, b.stack or (frame.user_frame(),), cx.errors)
                 stop = breaking_frame(b.frames or (frame,)).begin if b.step is None else b.step
                 if last is not None and stop >= last:  # not the instructions, but what they leave behind
                     raise SkipFrame(b.reason) from None
@@ -188,7 +200,7 @@ class _Session:
                 raise SkipFrame(record.reason)
 
     def start(self, stop: int | None) -> tuple[Capture, Frame]:
-        cx = Capture(self.namespace, self.policy, symbolic=self.symbolic)
+        cx = Capture(self.namespace, self.policy, symbolic=self.symbolic, modes=self.modes, state=self.seen)
         cx.stop_at = stop
         cx.stopper = _AtBreak
         values: dict[str, Value] = {}
@@ -213,7 +225,13 @@ class _Session:
         cx.nothing_suspended()
         head = Head(cx, self.value_cells)
         changed = self.state_changes()
-        if not cx.effects and not changed and cx.functions.now() == cx.functions.begun and not cx.graph.is_wrapped():
+        if (
+            not cx.effects
+            and not changed
+            and cx.functions.is_plain()
+            and cx.errors == control.breaks_are_errors()
+            and not cx.graph.is_wrapped()
+        ):
             template = return_template(head, result)
             if template is not None:
                 return self.captured(cx, head, template=template)
@@ -391,6 +409,8 @@ class _Session:
         code = [i for _ in begun[common:] for i in (*head.call(torch._C._pop_torch_function_stack), *build.pop_top())]
         for mode in functions.modes[common:]:
             code += [*head.call(torch._C._push_on_torch_function_stack, head.load(mode)), *build.pop_top()]
+        if head.cx.errors != control.breaks_are_errors():
+            code += [*head.call(control.switch_errors, build.load_const(head.cx.errors)), *build.pop_top()]
         if functions.state != state:
             code += [*head.call(write_state, build.load_const(functions.state)), *build.pop_top()]
         return code

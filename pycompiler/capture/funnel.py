@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._device import DeviceContext
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
@@ -25,6 +24,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Sequence, Slice, Tuple
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.source import const as const_source
 
 State = torch._C._TorchFunctionState  # type: ignore[attr-defined]
 read_state, write_state = torch._C._get_torch_function_state, torch._C._set_torch_function_state  # type: ignore[attr-defined]
@@ -121,20 +121,43 @@ def has_override(value: Value) -> bool:
     return isinstance(value, Object) and has_hook(value.cls) and not issubclass(value.cls, TorchFunctionMode)
 
 
+class Stack:
+    """The function modes of the thread as attributes, which guards read: ``at_0`` is the outermost."""
+
+    def __getattr__(self, name: str) -> Any:
+        word, _, place = name.partition("_")
+        if word != "at" or int(place) >= torch._C._len_torch_function_stack():
+            raise AttributeError(name)
+        return torch._C._get_function_stack_at(int(place))
+
+
+STACK = Stack()
+
+
 class Functions:
     """Function modes of the program, innermost last, and whether `__torch_function__` is on."""
 
-    def __init__(self, cx: Capture, modes: list[Value]) -> None:
+    def __init__(self, cx: Capture, outside: list[Any]) -> None:
         self.cx = cx
-        self.modes = modes
+        base = torch._C._len_torch_function_stack()
+        sources = [const_source(STACK).attr(f"at_{base + i}") for i in range(len(outside))]
+        self.modes = [cx.wrap(mode, source) for mode, source in zip(outside, sources, strict=True)]
         self.below = torch._C._len_torch_function_stack()  # a default device is a mode of torch's
         self.state = read_state()
-        self.begun = (self.state, tuple(modes))
+        self.begun = (self.state, tuple(self.modes))
 
     # questions ------------------------------------------------------------------------------------------------
     def now(self) -> tuple[Any, tuple[Value, ...]]:
         """The state and the modes."""
         return self.state, tuple(self.modes)
+
+    def modes_around(self) -> bool:
+        """Whether a mode is on when guards are evaluated."""
+        return bool(self.begun[1])
+
+    def is_plain(self) -> bool:
+        """Whether no mode is on at the frame's begin and end, and nothing else changed."""
+        return self.now() == self.begun and not self.modes
 
     def modes_on(self) -> bool:
         return bool(self.modes) and self.state != State.ALL_DISABLED
@@ -229,12 +252,6 @@ class Functions:
             return self.cx.call(func, args, kwargs)
         finally:
             self.state = before
-
-
-def plain_modes() -> bool:
-    """Whether no function mode of the program is on: a default device is one of torch's."""
-    count = torch._C._len_torch_function_stack()
-    return all(type(torch._C._get_function_stack_at(i)) is DeviceContext for i in range(count))
 
 
 def tensor_descriptor(fn: Any) -> tuple[str, str] | None:

@@ -22,6 +22,8 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
@@ -138,6 +140,15 @@ class GraphBuilder:
     ) -> Value:
         found = self.cx.functions.ask(target, args, kwargs)
         return self._call("call_function", target, target, args, kwargs, always) if found is None else found
+
+    def call_whole(self, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A function of the program's as one node; a tensor of its own that requires grad would get no gradient."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with _OwnTensors():
+                return target(*map(_mutable, args), **{k: _mutable(v) for k, v in kwargs.items()})
+
+        return self._call("call_function", target, run, args, kwargs, False)
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self._call("call_method", name, _method(name), args, kwargs, False)
@@ -369,6 +380,26 @@ class GraphBuilder:
 
     def mutated_inputs(self) -> list[int]:
         return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]
+
+
+def _mutable(value: Any) -> Any:
+    """A copy with plain lists and dicts in the place of the graph's."""
+    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+        items = [_mutable(v) for v in value]
+        return items if isinstance(value, list) else tuple(items)
+    return {k: _mutable(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+class _OwnTensors(TorchFunctionMode):
+    """Looks for tensors that are no arguments."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor) and leaf.requires_grad:
+                raise Break(
+                    "unsupported-operation", "a function that is put into the graph uses a parameter of its own"
+                )
+        return func(*args, **(kwargs or {}))
 
 
 def _method(name: str) -> Callable[..., Any]:

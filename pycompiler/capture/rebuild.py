@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._device import DeviceContext
 
 from pycompiler import _native
+from pycompiler.ir.guards import modes_off
 
 
 def compute(number: Any, names: tuple[str, ...], *values: int) -> Any:
@@ -37,22 +37,10 @@ def as_subclass(tensor: Any, cls: type) -> Any:
 
 def call_graph(run: Any, aliased: tuple[bool, ...], *inputs: Any) -> Any:
     """Call a graph with plain aliases of those inputs whose class takes part in calls, and with no function mode on."""
-    modes = []
-    while not _is_plain_stack():
-        modes.append(torch._C._pop_torch_function_stack())
-    try:
+    with modes_off():
         with torch._C.DisableTorchFunction():
             given = [t.as_subclass(torch.Tensor) if plain else t for t, plain in zip(inputs, aliased, strict=True)]
         return run(*given)
-    finally:
-        for mode in reversed(modes):
-            torch._C._push_on_torch_function_stack(mode)
-
-
-def _is_plain_stack() -> bool:
-    """Whether there is no function mode but torch's own for the default device, on top of which the others lie."""
-    count = torch._C._len_torch_function_stack()
-    return all(type(torch._C._get_function_stack_at(i)) is DeviceContext for i in range(count))
 
 
 def set_attributes(obj: Any, names: tuple[str, ...], *values: Any) -> Any:

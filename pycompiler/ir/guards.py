@@ -9,11 +9,13 @@ Example: `Guard("type_is", local("x"), torch.Tensor)`.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
+import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -182,10 +184,38 @@ def foreign_state() -> str | None:
     return next((name for name, active in _FOREIGN if active()), None)
 
 
+def function_modes() -> list[Any]:
+    """The function modes that are on, innermost last: those of the program lie on top of torch's for a default device."""
+    return [*getattr(_off, "modes", ()), *_on_stack()]
+
+
+def _on_stack() -> list[Any]:
+    found = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+    below = next((i for i, mode in enumerate(found) if type(mode) is not DeviceContext), len(found))
+    return found[below:]
+
+
+_off = threading.local()
+
+
+@contextlib.contextmanager
+def modes_off() -> Iterator[None]:
+    """Inside, the function modes of the program see nothing; `function_modes` still tells them."""
+    before, found = getattr(_off, "modes", ()), _on_stack()
+    for _ in found:
+        torch._C._pop_torch_function_stack()
+    _off.modes = (*before, *found)
+    try:
+        yield
+    finally:
+        _off.modes = before
+        for mode in found:
+            torch._C._push_on_torch_function_stack(mode)
+
+
 def _function_mode() -> bool:
-    """A default device is a mode as well, and part of the state that is compared."""
-    modes = range(torch._C._len_torch_function_stack())
-    return any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in modes)
+    """Whether a function mode is on that capture does not inline: one of torch's own."""
+    return any(type(mode).__module__.partition(".")[0] == "torch" for mode in function_modes())
 
 
 _OWN_HOOKS = ("torch.utils.checkpoint", "torch.autograd.graph")  # give back what they were given
@@ -212,7 +242,7 @@ def _transform() -> bool:
 
 _FOREIGN: tuple[tuple[str, Callable[[], bool]], ...] = (
     ("a dispatch mode", lambda: torch._C._len_torch_dispatch_stack() > 0),
-    ("a function mode", _function_mode),
+    ("a function mode of torch's", _function_mode),
     ("a transform", _transform),
     ("forward-mode AD", lambda: forward_ad._current_level >= 0),
     ("anomaly detection", torch.is_anomaly_enabled),
@@ -232,6 +262,13 @@ _ATTENTION = (
 
 def global_state() -> tuple[Any, ...]:
     """The torch state that captured code depends on, in the order of GLOBAL_STATE_FIELDS."""
+    if torch._C._len_torch_function_stack() == 0:
+        return _global_state()
+    with modes_off():
+        return _global_state()
+
+
+def _global_state() -> tuple[Any, ...]:
     dev = torch.get_default_device() if hasattr(torch, "get_default_device") else torch.device("cpu")
     return (
         foreign_state(),
@@ -248,6 +285,7 @@ def global_state() -> tuple[Any, ...]:
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch._C._get_deterministic_fill_uninitialized_memory(),
         tuple(enabled() for enabled in _ATTENTION),
+        len(function_modes()),
         torch._C._is_torch_function_enabled(),
         torch._C._is_torch_function_all_disabled(),
         torch._C._dispatch_tls_local_include_set().raw_repr(),
@@ -258,7 +296,8 @@ def global_state() -> tuple[Any, ...]:
 GLOBAL_STATE_FIELDS = (
     "active", "grad mode", "inference mode", "cpu autocast", "cuda autocast", "cpu autocast dtype",
     "cuda autocast dtype", "autocast cache", "default dtype", "default device", "deterministic algorithms",
-    "deterministic warn only", "deterministic fill", "attention kernels", "torch function", "torch function all disabled",
+    "deterministic warn only", "deterministic fill", "attention kernels",
+    "function modes", "torch function", "torch function all disabled",
     "dispatch keys", "excluded dispatch keys",
 )  # fmt: skip
 

@@ -24,14 +24,15 @@ from pycompiler.capture.frame import Captured, capture_frame
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
 from pycompiler.ir import peer
-from pycompiler.ir.guards import Guard, global_state
+from pycompiler.ir.guards import Guard, function_modes, global_state, modes_off
 from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.watch import phase
 from pycompiler.logs import stage, step
+from pycompiler.pipeline import stance
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
-from pycompiler.pipeline.guards import UsersError, filtered, size_guards, specialise
+from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, size_guards, specialise
 from pycompiler.pipeline.records import Remarks, remarks_of
 from pycompiler.pipeline.reports import (
     located,
@@ -73,10 +74,14 @@ class FrameCompiler:
         function = fn.fn
         code, namespace = function.__code__, function.__globals__
         if reasons:
-            report_recompile(self.family, fn, values, namespace, reasons)
+            with modes_off():
+                report_recompile(self.family, fn, values, namespace, reasons)
+        if stance.current().waits and not reasons and code not in self.family.waited:
+            self.family.waited.add(code)
+            return _native.Entry([NEVER_HOLDS], function, "eager")  # this call runs eagerly
         if config.debug_function and code.co_name != config.debug_function:
             return self.family.original_entry(function)
-        with untraced(), deferred():
+        with untraced(), deferred(), modes_off():
             return self.compile_or_explain(function, values)
 
     def compile_or_explain(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
@@ -127,7 +132,7 @@ class FrameCompiler:
                 if captured.graph is None:
                     break
                 examples = example_inputs(captured, self.family.ours)
-                if self.family.background:
+                if self.family.background and not function_modes():
                     return self.compile_later(function, captured, guards, examples)
                 try:
                     graph = compile_graph(self.family, captured.graph, examples)

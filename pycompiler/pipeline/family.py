@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pycompiler import _native, config
+from pycompiler import _native, backends, config
 from pycompiler.capture.sizes import Policy
 from pycompiler.ir import peer
 from pycompiler.ir.guards import Guard
+from pycompiler.pipeline import stance
 from pycompiler.pipeline.compiler import FrameCompiler
 from pycompiler.pipeline.hook import FrameLookup, original, with_empty_cells
 from pycompiler.pipeline.records import BackendObserver, GraphRecord, Remarks
 
 NO_LIMIT = 2**31
+BACKEND = ("backend", "backend_name", "ours", "backend_options", "knobs")  # the fields that say what compiles graphs
 
 
 class Members:
@@ -61,16 +63,23 @@ class Family:
     remarks: weakref.WeakKeyDictionary[Any, Remarks] = field(default_factory=weakref.WeakKeyDictionary)  # by entry
     sizes: dict[types.CodeType, Policy] = field(default_factory=dict)  # which are symbols
 
+    forced: Any = None  # the backend that a stance puts in the place of the one asked for
+    aside: dict[Any, tuple[dict[str, Any], weakref.WeakKeyDictionary[Any, list[Any]]]] = field(default_factory=dict)
+    waited: set[types.CodeType] = field(default_factory=set)  # of which a call ran eagerly before the first compile
+
     def __post_init__(self) -> None:
         _families.add(self)
         self.frame_hook = _native.FrameHook(FrameLookup(weakref.ref(self)))
+        self.take_stance()
 
     def copy(self) -> Family:
         """A family of its own with the same settings."""
-        return replace(
-            self, resumes={}, hooked={}, sizes={}, shelf={}, remarks=weakref.WeakKeyDictionary(), members=Members(),
-            listener=None,
-        )  # fmt: skip
+        asked = self.aside[None][0] if self.forced is not None else {}  # without the stance's backend
+        fresh: dict[str, Any] = {
+            "resumes": {}, "hooked": {}, "sizes": {}, "shelf": {}, "aside": {}, "waited": set(), "members": Members(),
+            "remarks": weakref.WeakKeyDictionary(), "listener": None, "forced": None,
+        }  # fmt: skip
+        return replace(self, **asked, **fresh)
 
     def reset(self) -> None:
         """Drop all entries of all members, and the resume functions.  The policy stays."""
@@ -80,6 +89,9 @@ class Family:
         self.hooked.clear()
         self.shelf.clear()
         self.sizes.clear()
+        self.waited.clear()
+        for _, entries in self.aside.values():
+            entries.clear()
 
     def sizes_of(self, code: types.CodeType) -> Policy:
         """What is symbolic in captures of `code`."""
@@ -104,12 +116,29 @@ class Family:
 
     @property
     def mode(self) -> _native.Mode:
-        """The policy, unless `config.disable` is set."""
-        return "eager" if config.disable else self.policy
+        """The policy, unless `config.disable` or a stance forbids it."""
+        return "eager" if config.disable else stance.current().mode(self.policy)
 
     def apply_policy(self) -> None:
         for member in self.members:
             member.set_mode(self.mode)
+
+    def take_stance(self) -> None:
+        """Do as the stance says from now on.  What other backends made is put aside until they are meant again."""
+        wanted = stance.current().backend
+        if wanted is not self.forced:
+            entries = weakref.WeakKeyDictionary({member: member.entries for member in self.members})
+            self.aside[self.forced] = ({name: getattr(self, name) for name in BACKEND}, entries)
+            for member in self.members:
+                member.reset()
+            known, kept = self.aside.pop(wanted, None) or (_settings(wanted), {})
+            for name, value in known.items():
+                setattr(self, name, value)
+            for member, entries_ in kept.items():
+                for entry in reversed(entries_):
+                    member.install(entry)
+            self.forced = wanted
+        self.apply_policy()
 
     # limits ---------------------------------------------------------------------------------------------------
     @property
@@ -136,8 +165,8 @@ class Family:
             name=name or getattr(function, "__qualname__", None),
         )
         self.set_limits(made)
-        made.set_mode(self.mode)
         self.members.add(made)
+        made.set_mode(self.mode)
         return made
 
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:
@@ -164,6 +193,12 @@ class Family:
 _families = Members()
 
 
+def _settings(backend: Any) -> dict[str, Any]:
+    """The fields of `BACKEND` for a backend without options."""
+    values: tuple[Any, ...] = (backends.lookup(backend), backends.name_of(backend), backends.is_ours(backend), {}, {})
+    return dict(zip(BACKEND, values, strict=True))
+
+
 def families() -> list[Family]:
     """The families of all compiled callables that are alive."""
     return list(_families)
@@ -180,6 +215,12 @@ def _disable_changed() -> None:
         family.apply_policy()
 
 
+def _stance_changed() -> None:
+    for family in _families:
+        family.take_stance()
+
+
+stance.listeners.append(_stance_changed)
 config.on_change("disable", _disable_changed)
 for _name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
     config.on_change(_name, _limits_changed)

@@ -12,6 +12,7 @@ from pycompiler.errors import ArgumentError, InternalError, UserError
 from pycompiler.ir.guard_entries import entries
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.source import Scope
+from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbols import Specialise
 from pycompiler.logs import stage
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pycompiler.pipeline.family import Family
 
 log = stage("dynamo")
+
+NEVER_HOLDS = Guard("equals", const_source(0), 1)
 
 
 class UsersError(BaseException):
@@ -34,16 +37,17 @@ def filtered(family: Family, guards: list[Guard], scope: Scope) -> list[Guard]:
     choose = family.guard_filter
     if choose is None:
         return guards
+    name = getattr(choose, "__name__", choose)
     try:
         answers = choose(entries(guards, scope))
         keep = list(answers) if isinstance(answers, Iterable) else None
     except Exception as e:
+        e.add_note(f"raised by the guard filter {name!r}")
         raise UsersError(e) from None
     if keep is None or len(keep) != len(guards):
         seen = repr(answers) if keep is None else f"{len(keep)} answers"
         raise ArgumentError(
-            f"the guard filter {getattr(choose, '__name__', choose)!r} returned {seen} for {len(guards)} guards; "
-            "expected one bool a guard, in order"
+            f"the guard filter {name!r} returned {seen} for {len(guards)} guards; expected one bool a guard, in order"
         )
     return [g for g, k in zip(guards, keep, strict=True) if k]
 

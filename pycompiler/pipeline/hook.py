@@ -31,7 +31,7 @@ class FrameLookup:
 
     def __call__(self, code: types.CodeType, function: types.FunctionType) -> Any:
         family = self.family()
-        if family is None or family.fullgraph or family.policy != "compile":
+        if family is None or family.fullgraph or family.mode != "compile":
             return None
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             return None  # checkpointing runs the function again, outside of the hook, and must save as many tensors

@@ -37,7 +37,7 @@ log_bytecode = artifact("bytecode")
 
 
 def on_break(family: Family, record: BreakRecord) -> None:
-    if family.fullgraph:
+    if family.fullgraph or record.raises:
         raise Unsupported(record.kind, record.reason, record.hint, record.stack)
     if log_breaks.enabled:
         log_breaks(str(Unsupported(record.kind, record.reason, record.hint, record.stack)))

@@ -17,6 +17,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import control
 
 # name -> (read the state, write it): all state that captured code may change.
 STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
@@ -86,6 +87,12 @@ def _setter(*fns: Any) -> None:
 _setter(torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
         torch.clear_autocast_cache)  # fmt: skip
+
+
+@builtin(control.switch_errors)
+def switch_errors(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    before, cx.errors = cx.errors, cx.truth(args[0])
+    return Const(before)
 
 
 @builtin(torch.is_tensor)

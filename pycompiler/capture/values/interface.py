@@ -105,6 +105,7 @@ class Calls(Protocol):
 
     direct: bool
     spread: bool
+    errors: bool
     inlined: set[types.CodeType]
     suspended: list[Generator]
 

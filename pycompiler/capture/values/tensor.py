@@ -103,8 +103,11 @@ class Tensor(Value):
 
     def plain_getattr(self, cx: Capture, name: str) -> Value:
         """What torch.Tensor gives."""
-        if self.overrides and (name in UNGUARDED or name == "grad"):  # to read it is a call of its class
-            raise Break("tensor-subclass", f"{self.cls.__name__}.{name}")
+        if name in UNGUARDED or name == "grad":  # what guards and generated code read
+            if self.overrides:
+                raise Break("tensor-subclass", f"{self.cls.__name__}.{name}")
+            if cx.functions.modes_around():
+                raise Break("unsupported-attribute", f"Tensor.{name} under a function mode")
         if name == "__torch_function__":
             return cx.class_attribute(self, name)
         if name in LEVELLED and cx.graph.levels:

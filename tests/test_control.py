@@ -1,0 +1,173 @@
+"""What a program says of its functions: allow_in_graph, disallow_in_graph, constants, substitutes, breaks that are errors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler.errors import ArgumentError
+from pycompiler.exc import Unsupported
+from pycompiler.ir import control
+
+X = torch.arange(4.0)
+SCALE = 3.0
+WEIGHT = torch.nn.Parameter(torch.ones(4))
+BACKENDS = ("eager", "aot_eager", "native")
+
+
+def graphs_of(fn: Callable[..., Any], *args: Any) -> list[list[str]]:
+    report = pycompiler.explain(fn)(*args)
+    return [[str(n.target) for n in g.graph.nodes if n.op == "call_function"] for g in report.graphs]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mark", [pycompiler.allow_in_graph, pycompiler.nonstrict_trace, torch.compiler.allow_in_graph])
+def test_a_function_that_is_one_node(mark: Any, backend: str) -> None:
+    def inner(x: Any, scale: float = 2.0) -> Any:
+        values = {k: x * scale for k in locals() if k == "x"}
+        return [*values.values(), x.cos()]
+
+    marked = mark(inner)
+
+    def fn(x: Any) -> Any:
+        a, b = marked(x + 1, scale=3.0)
+        return a.sin() + b
+
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    grads = []
+    for f in (compiled, fn):
+        x = X.clone().requires_grad_()
+        f(x).sum().backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(compiled(X), fn(X))
+    torch.testing.assert_close(*grads)
+    assert len(graphs_of(fn, X)[0]) < 8
+
+
+def test_the_documents_functional_call() -> None:
+    layer = torch.nn.Linear(4, 4)
+
+    @pycompiler.allow_in_graph
+    def call(parameters: Any, x: Any) -> Any:
+        return torch.func.functional_call(layer, parameters, (x,))
+
+    def fn(x: Any) -> Any:
+        return call({k: v * 2 for k, v in layer.named_parameters()}, x)
+
+    torch.testing.assert_close(pycompiler.compile(fn, backend="eager", fullgraph=True)(X), fn(X))
+
+
+def test_a_parameter_of_its_own_is_left_to_eager() -> None:
+    inner = pycompiler.allow_in_graph(lambda x: x * WEIGHT)
+    compiled = pycompiler.compile(lambda x: inner(x) * 2)
+    WEIGHT.grad = None
+    compiled(X).sum().backward()
+    torch.testing.assert_close(WEIGHT.grad, X * 2)
+    with pytest.raises(Unsupported, match="parameter of its own"):
+        pycompiler.compile(lambda x: inner(x) * 2, fullgraph=True)(X)
+
+
+def test_disallowed_functions_break_until_they_are_allowed() -> None:
+    def fn(x: Any) -> Any:
+        return torch.sub(torch.add(x, 1), 1) + 1
+
+    pycompiler.disallow_in_graph([torch.sub])
+    try:
+        assert len(graphs_of(fn, X)) == 2
+        torch.testing.assert_close(pycompiler.compile(fn, backend="eager")(X), fn(X))
+    finally:
+        pycompiler.allow_in_graph(torch.sub)
+        control._marks.pop(id(torch.sub))
+    assert len(graphs_of(fn, X)) == 1
+
+
+@pytest.mark.parametrize("mark", [pycompiler.assume_constant_result, torch.compiler.assume_constant_result])
+def test_results_that_are_constants(mark: Any) -> None:
+    calls: list[Any] = []
+
+    class Model:
+        size = 3
+
+        @mark
+        def depth(self, n: int) -> int:
+            calls.append(n)
+            return eval("self.size + n")  # nothing that is captured
+
+    model = Model()
+    compiled = pycompiler.compile(lambda x: x + model.depth(2), backend="eager", fullgraph=True)
+    assert [float((compiled(X) - X)[0]) for _ in range(2)] == [5.0, 5.0] and calls == [2]
+    table = mark(lambda: torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    torch.testing.assert_close(pycompiler.compile(lambda x: x * table(), fullgraph=True)(X), X * table())
+
+
+def test_substitutes_are_inlined() -> None:
+    def fn(x: Any, items: Any) -> Any:
+        return x + operator.indexOf(items, 3)
+
+    with pytest.raises(ArgumentError, match="signature"):
+        pycompiler.substitute_in_graph(operator.indexOf)(lambda a: a)
+    seen = []
+    try:
+
+        @pycompiler.substitute_in_graph(operator.indexOf)
+        def index_of(a: Any, b: Any, /) -> Any:
+            seen.append(b)
+            for i, item in enumerate(a):
+                if item is b or item == b:
+                    return i
+            raise ValueError("sequence.index(x): x not in sequence")
+
+        compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(X, [1, 2, 3]), X + 2)
+        assert seen == [3]
+        with pytest.raises(ArgumentError, match="already"):
+            pycompiler.substitute_in_graph(operator.indexOf)(index_of)
+    finally:
+        control._substitutes.pop(id(operator.indexOf), None)
+
+
+def test_breaks_that_are_errors() -> None:
+    def within(x: Any, error: bool) -> Any:
+        y = x + 1
+        with pycompiler.error_on_graph_break(error):
+            pycompiler.graph_break("here")
+        return y * 2
+
+    compiled = pycompiler.compile(within, backend="eager")
+    torch.testing.assert_close(compiled(X, False), (X + 1) * 2)
+    with pytest.raises(Unsupported, match="here"):
+        compiled(X, True)
+
+    @pycompiler.error_on_graph_break(True)
+    def strict(x: Any) -> Any:
+        with pycompiler.error_on_graph_break(False):
+            y = x.sin()
+            pycompiler.graph_break("allowed")
+            y = y + 1
+        return y if x.sum() > 0 else x  # data-dependent
+
+    with pytest.raises(Unsupported, match="depend"):
+        pycompiler.compile(lambda x: strict(x), backend="eager")(X)
+    assert not control.breaks_are_errors()
+
+
+def test_it_holds_around_calls_too() -> None:
+    def fn(x: Any) -> Any:
+        pycompiler.graph_break()
+        return x + 1
+
+    with pycompiler.error_on_graph_break(True), pytest.raises(Unsupported):
+        pycompiler.compile(fn, backend="eager")(X)
+    torch.testing.assert_close(pycompiler.compile(fn, backend="eager")(X), X + 1)
+
+
+@pytest.mark.parametrize("take", [pycompiler.allow_in_graph, pycompiler.disallow_in_graph, pycompiler.nonstrict_trace,
+                                  pycompiler.assume_constant_result, pycompiler.substitute_in_graph])  # fmt: skip
+def test_wrong_arguments(take: Any) -> None:
+    with pytest.raises(ArgumentError, match="takes a function"):
+        take(3)
