@@ -1,4 +1,4 @@
-"""GPU kernels and a BERT-base forward beside eager and torch.compile, in one run.
+"""Calls of few and many GPU kernels, kernels, and a BERT-base forward beside eager and torch.compile, in one run.
 
     python bench/gpu.py [--json out.json]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,47 @@ def run_kernels(copy: float) -> list[dict[str, Any]]:
     return rows
 
 
+def host_microseconds(fn: Callable[[], Any], calls: int) -> float:
+    """Least host time of a call, while the device's queue is short of full."""
+    best = float("inf")
+    for _ in range(10):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            fn()
+        best = min(best, (time.perf_counter() - start) / calls)
+    torch.cuda.synchronize()
+    return best * 1e6
+
+
+def chain(length: int) -> Callable[[Tensor], Tensor]:
+    """As many kernels: rows and columns in turn do not fuse."""
+
+    def program(x: Tensor) -> Tensor:
+        for k in range(length):
+            x = x.sum(k % 2, keepdim=True) - x
+        return x
+
+    return program
+
+
+def run_calls() -> list[dict[str, Any]]:
+    """The host time of a call that starts few or many small kernels."""
+    rows = []
+    x = torch.randn(64, 64, device="cuda")
+    for name, fn in {"x + 1": lambda x: x + 1, **{f"{n} sums": chain(n) for n in (1, 10, 50)}}.items():
+        calls = {"eager": fn, "torch.compile": torch.compile(fn), "pycompiler": pycompiler.compile(fn),
+                 "CUDA graph": torch.compile(fn, mode="reduce-overhead")}  # fmt: skip
+        with torch.no_grad():
+            difference = (calls["pycompiler"](x) - fn(x)).abs().max().item()
+            for call in calls.values():
+                for _ in range(3):
+                    call(x)
+            times = {k: host_microseconds(lambda call=call: call(x), 5) / 1e3 for k, call in calls.items()}
+        rows.append({"case": f"host, {name}", "ms": times, "difference": difference})
+    return rows
+
+
 def run_bert() -> list[dict[str, Any]]:
     try:
         from transformers import BertConfig, BertModel
@@ -121,9 +163,9 @@ def main() -> None:
         raise SystemExit("bench/gpu.py needs a CUDA device; none was found")
     copy = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {copy / 1e12:.2f} TB/s")
-    rows = run_kernels(copy) + run_bert()
+    rows = run_calls() + run_kernels(copy) + run_bert()
     for row in rows:
-        times = "  ".join(f"{k} {t:.3f} ms" for k, t in row["ms"].items())
+        times = "  ".join(f"{k} {t:.4g} ms" for k, t in row["ms"].items())
         ratio = row["ms"]["pycompiler"] / row["ms"]["torch.compile"]
         share = f"  share of copy {row['share_of_copy']['pycompiler']:.0%}" if "share_of_copy" in row else ""
         print(f"{row['case']:22} {times}  ratio {ratio:.2f}{share}  difference {row['difference']:.3g}")
