@@ -20,7 +20,6 @@ from pycompiler.ir import watch
 from pycompiler.ir.interrupts import allowed, check
 from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
 from pycompiler.ir.loops import Program
-from pycompiler.ir.numbers import symbols_in
 from pycompiler.ir.plan import Plan
 from pycompiler.ir.printer import print_loops, print_order
 from pycompiler.ir.symbols import Specialise, symbols_of
@@ -57,9 +56,6 @@ def compile_aten(
     if others := {d for n in gm.graph.nodes if (d := _device_type(n)) not in TARGETS} - {""}:
         log.info("graph %s runs through ATen: tensors on %s", name, ", ".join(sorted(others)))
         return forward_of(gm)
-    if others := {d for n in gm.graph.nodes if (d := _device_type(n)) not in ("", "cpu")}:
-        if names := symbols_in([n.meta.get("val") for n in gm.graph.nodes]):
-            raise Specialise(sorted(names), f"kernels on {', '.join(sorted(others))} are made for one size")
     try:
         # The program's default device is in the graph already; the compiler's own numbers are to be numbers.
         with torch._C.DisableTorchFunction():

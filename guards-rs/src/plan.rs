@@ -60,7 +60,7 @@ enum Step {
         block: usize,
         offset: usize,
     },
-    /// A buffer without a tensor whose size a call tells, in a part of its block.
+    /// A buffer without a tensor whose size a call tells, in a part of the host's block.
     Room {
         slot: usize,
         room: usize,
@@ -158,7 +158,7 @@ pub struct Plan {
     wants_ptr: Vec<bool>,
     /// Scratch of the host, then of each device that needs some.
     blocks: Vec<Block>,
-    /// Behind the static part of their block, one after the other.
+    /// Behind the static part of the host's, one after the other.
     rooms: Vec<Room>,
     exclusive: shared::Exclusive,
     /// Whether a step may run Python code: an operator.
@@ -272,11 +272,11 @@ impl Plan {
         let mut env = self.environment(py, inputs, slots)?;
         let mut room = (Numbers::new(), Numbers::new());
         let (rooms, bytes) = self.room_starts(&env, &mut room).map_err(|Failure(text)| self.unfit(&text))?;
-        let scratch = if bytes[0] > 0 { Some(Scratch::take(bytes[0])?) } else { None };
+        let scratch = if bytes > 0 { Some(Scratch::take(bytes)?) } else { None };
         let mut on_devices: SmallVec<[Tensor; 1]> = SmallVec::new();
         let mut blocks: SmallVec<[usize; 2]> = smallvec![scratch.as_ref().map_or(0, Scratch::address)];
-        for (block, bytes) in self.blocks.iter().zip(&bytes).skip(1) {
-            blocks.push(if *bytes == 0 { 0 } else { block.take(*bytes, &mut on_devices)? });
+        for block in &self.blocks[1..] {
+            blocks.push(block.take(&mut on_devices)?);
         }
         let gil = Gil::held(py);
         let (blocks, threads, stream) = (&blocks[..], None, None);
@@ -323,19 +323,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Offsets of the rooms in their blocks, and the bytes of each block.
-    fn room_starts(
-        &self,
-        env: &[i64],
-        room: &mut (Numbers, Numbers),
-    ) -> Outcome<(SmallVec<[usize; 8]>, SmallVec<[usize; 2]>)> {
-        let mut bytes: SmallVec<[usize; 2]> = self.blocks.iter().map(|block| block.bytes).collect();
-        let mut starts = SmallVec::new();
+    /// Offsets in the host's block, and its bytes.
+    fn room_starts(&self, env: &[i64], room: &mut (Numbers, Numbers)) -> Outcome<(SmallVec<[usize; 8]>, usize)> {
+        let (mut starts, mut bytes) = (SmallVec::new(), self.blocks[0].bytes);
         for wanted in &self.rooms {
-            let end = &mut bytes[wanted.block];
-            starts.push(*end);
+            starts.push(bytes);
             let more = wanted.bytes(env, room)?;
-            *end = end.checked_add(more).ok_or_else(|| Failure("a call's buffers do not fit memory".into()))?;
+            bytes = bytes.checked_add(more).ok_or_else(|| Failure("a call's buffers do not fit memory".into()))?;
         }
         Ok((starts, bytes))
     }
@@ -499,7 +493,7 @@ impl Frame<'_, '_> {
             }
             Step::Place { slot, block, offset } => self.ptrs[*slot] = self.blocks[*block] + offset,
             Step::Room { slot, room } => {
-                self.ptrs[*slot] = self.blocks[self.plan.rooms[*room].block] + self.rooms[*room];
+                self.ptrs[*slot] = self.blocks[0] + self.rooms[*room];
             }
             Step::Shift { slot, base, bytes } => self.ptrs[*slot] = self.ptrs[*base] + bytes,
             Step::View { slot, base, shape, stride, offset, dtype } => {

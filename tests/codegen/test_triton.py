@@ -31,7 +31,9 @@ def run(mode: str, tmp_path: Path, **extra: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
 
 
-@pytest.mark.parametrize(("mode", "interpret", "cases"), [("check", "1", 47), ("compile", "0", 45)])
+@pytest.mark.parametrize(
+    ("mode", "interpret", "cases"), [("check", "1", 47), ("sizes", "1", 14), ("sizes", "0", 14), ("compile", "0", 45)]
+)
 def test_cases(mode: str, interpret: str, cases: int, tmp_path: Path) -> None:
     done = run(mode, tmp_path, TRITON_INTERPRET=interpret)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
@@ -61,3 +63,12 @@ def test_a_float_less_itself_is_exact() -> None:
     torch.testing.assert_close(eval(text, {"a": a}), a - a, equal_nan=True, rtol=0, atol=0)
     assert pointwise("sub", ["a", "b"], [torch.float32] * 2, torch.float32) == "a - b"
     assert pointwise("sub", ["a", "a"], [torch.int32] * 2, torch.int32) == "a - a"
+
+
+def test_the_bits_of_a_float_are_one() -> None:
+    """A float that a call knows comes as the bits of its double."""
+    from pycompiler.codegen.triton.ops import Unsupported, pointwise
+
+    assert pointwise("bitcast", ["a"], [torch.int64], torch.float64) == "(a).to(tl.float64, bitcast=True)"
+    with pytest.raises(Unsupported):
+        pointwise("bitcast", ["a"], [torch.int16], torch.bfloat16)

@@ -19,12 +19,16 @@ from kernel_harness import lowered
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from pycompiler import graphs
 from pycompiler.codegen import triton as codegen
+from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.plan import Launch, Plan
 from pycompiler.runtime import triton_build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.plan_python import PythonPlan
+from pycompiler.runtime.rules import check_plan
 from pycompiler.scheduling import schedule
+from tests import symbolic
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-12, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 
@@ -47,6 +51,12 @@ def layer_norm_gradients(x: Tensor, w: Tensor, c: Tensor, g: Tensor) -> Any:
     with torch.enable_grad():
         leaves = [t.detach().requires_grad_() for t in (x, w, c)]
         return torch.autograd.grad(F.layer_norm(F.gelu(leaves[0]), (x.shape[-1],), *leaves[1:]), leaves, g)
+
+
+def layer_norm_backward(x: Tensor, w: Tensor, c: Tensor, g: Tensor) -> Any:
+    mean, scale = x.mean(-1, keepdim=True), torch.rsqrt(x.var(-1, correction=0, keepdim=True) + 1e-5)
+    found = torch.ops.aten.native_layer_norm_backward(g, x, [65], mean, scale, w, c, [True, True, True])
+    return found[0], found[1], found[2]
 
 
 def cross_entropy_gradients(x: Tensor, t: Tensor) -> Any:
@@ -144,8 +154,11 @@ CASES: dict[str, Case] = {
 
 
 def compiled(name: str, function: Callable[..., Any], arguments: list[Tensor]) -> Plan:
-    plan_schedule = schedule(lowered(function, arguments, name))
-    return make_plan(plan_schedule, None, codegen.generate(plan_schedule))
+    return plan_of(schedule(lowered(function, arguments, name)))
+
+
+def plan_of(made: Schedule) -> Plan:
+    return make_plan(made, None, codegen.generate(made))
 
 
 def check(name: str) -> None:
@@ -183,6 +196,65 @@ def by_zero() -> None:
         whole, rest = torch.tensor([ones, 14, ones], dtype=dtype), torch.tensor([5, 2, 7], dtype=dtype)
         for got, want in zip(PythonPlan(plan)(a, b), (whole, rest, whole, rest), strict=True):
             torch.testing.assert_close(got, want)
+
+
+def as_triton(gm: Any, _: Any) -> PythonPlan:
+    graphs.TARGETS["cpu"] = lambda made, name: plan_of(made)
+    _, plan = graphs.planned(gm, "sizes")
+    check_plan(plan)
+    assert all(type(s).__name__ != "Aten" for s in plan.steps), "not all was compiled"
+    return PythonPlan(plan)
+
+
+# name -> function, its arguments' shapes (a text is a symbol's), values of the symbols: those of the compile, then others.
+SYMBOLIC: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], list[tuple[int, ...]]]] = {
+    "rows": (lambda x, y: F.silu(x) * y + 1, [("s0", 65), ("s0", 65)], [(33,), (2,), (400,)]),
+    "softmax": (lambda x: torch.softmax(x, -1), [("s0", 65)], [(33,), (2,), (100,)]),
+    "softmax_inner": (lambda x: torch.softmax(x, -1), [("s0", "s1")], [(9, 65), (3, 400), (60, 3)]),
+    "softmax_columns": (lambda x: torch.softmax(x, 0), [("s0", "s1")], [(9, 65), (40, 5), (3, 80)]),
+    "layer_norm": (lambda x, w, c: F.layer_norm(x, (65,), w, c), [("s0", 65), (65,), (65,)], [(33,), (2,), (70,)]),
+    "gradients": (layer_norm_backward, [("s0", 65), (65,), (65,), ("s0", 65)], [(33,), (2,), (100,)]),
+    "sums": (
+        lambda x: (x.sum(), x.sum(0), x.sum(-1), x.amax(0), x.argmax(-1)),
+        [("s0", "s1")],
+        [(9, 33), (2, 90), (100, 3)],
+    ),
+    "argmax": (lambda x: (x.argmax(), x.argmin(0)), [("s0", "s1")], [(9, 33), (2, 90), (60, 3)]),
+    "variance": (lambda x: (torch.var(x, (0, 2)), x.mean((0, 2))), [("s0", 3, "s1")], [(9, 33), (2, 70), (50, 3)]),
+    "slices": (lambda x: (x[2:] * 2, x[:, 1:-1].sum(-1), x[2:].sum()), [("s0", "s1")], [(9, 33), (20, 70), (60, 5)]),
+    "joined": (lambda x, y: torch.cat([x, y * 2], 1), [("s0", "s1"), ("s0", 4)], [(9, 33), (2, 70), (60, 3)]),
+    "views": (lambda x: x.transpose(1, 2).reshape(x.shape[0], -1) + x.flatten(1), [("s0", "s1", 6)], [(9, 5), (2, 70)]),
+    "numbers": (lambda x: x * x.shape[0] + torch.arange(x.shape[1]), [("s0", "s1")], [(9, 33), (2, 70), (60, 3)]),
+    "triangles": (lambda x: torch.tril(x).softmax(-1), [("s0", "s0")], [(9,), (70,), (2,)]),
+}
+
+
+def check_sizes(name: str) -> None:
+    """Compiled at one size, values equal eager's at others."""
+    function, shapes, values = SYMBOLIC[name]
+    dims = {(k, d): n for k, shape in enumerate(shapes) for d, n in enumerate(shape) if isinstance(n, str)}
+    names = sorted(set(dims.values()))
+
+    def arguments(now: tuple[int, ...]) -> list[Tensor]:
+        sizes = dict(zip(names, now, strict=True))
+        return [r(*(sizes.get(n, n) for n in shape)) for shape in shapes]
+
+    run = symbolic.compiled(function, arguments(values[0]), dims, as_triton)
+    if not triton.knobs.runtime.interpret:
+        for step in (s for s in run.run.plan.steps if isinstance(s, Launch)):
+            made = triton_build.binary_of(triton_build.compiled(run.run.plan.module, step, 90))
+            assert made.parameters == ("u64",) * (len(step.arguments) + 2)
+        return
+    called = 0
+    for now in values:
+        given = arguments(now)
+        if run.fits(*given):
+            called += 1
+            with torch.no_grad():
+                got, want = run(*given), pytree.tree_leaves(function(*given))
+            for a, b in zip(pytree.tree_leaves(got), want, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert called > 1, "made for one size"
 
 
 def assertions() -> None:
@@ -225,9 +297,12 @@ def main(mode: str) -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     bad = 0
-    for name in [n for n in CASES if mode != "compile" or n not in CRASHES]:
+    cases = SYMBOLIC if mode == "sizes" else [n for n in CASES if mode != "compile" or n not in CRASHES]
+    for name in cases if len(sys.argv) < 3 else sys.argv[2:]:
         try:
-            if mode == "compile":
+            if mode == "sizes":
+                check_sizes(name)
+            elif mode == "compile":
                 for kernel, registers, stack in resources(name):
                     assert registers > 0, f"{kernel}: no registers"
                     assert stack <= SPILL, f"{kernel} spills {stack} bytes"
@@ -237,7 +312,7 @@ def main(mode: str) -> int:
         except Exception as error:
             bad += 1
             print("FAILED", name, type(error).__name__, error)
-    for more in (assertions,) if mode == "compile" else (out_of_range, by_zero):
+    for more in {"compile": (assertions,), "check": (out_of_range, by_zero), "sizes": ()}[mode]:
         more()
         print("ok", more.__name__)
     return bad

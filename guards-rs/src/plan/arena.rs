@@ -14,7 +14,7 @@ pub const ALIGN: usize = 64;
 #[derive(Debug)]
 pub struct Block {
     pub device: Option<Device>,
-    /// Static part.
+    /// Of the host: the static part.
     pub bytes: usize,
     /// torch's number of `uint8`.
     pub byte: i32,
@@ -23,10 +23,9 @@ pub struct Block {
 impl Block {
     /// The address of a call's block on a device, from torch's allocator, which reuses freed memory in the order of the
     /// stream; it lives as long as what is added to `held`.
-    pub fn take(&self, bytes: usize, held: &mut SmallVec<[Tensor; 1]>) -> Outcome<usize> {
-        let device = self.device.ok_or_else(|| Failure("the host's scratch is no tensor".into()))?;
-        let bytes = i64::try_from(bytes).map_err(|_| Failure("a call's buffers do not fit memory".into()))?;
-        let tensor = Tensor::empty_strided(&[bytes], &[1], self.byte, device)?;
+    pub fn take(&self, held: &mut SmallVec<[Tensor; 1]>) -> Outcome<usize> {
+        let (Some(device), 1..) = (self.device, self.bytes) else { return Ok(0) };
+        let tensor = Tensor::empty_strided(&[self.bytes as i64], &[1], self.byte, device)?;
         let address = tensor.handle().data_ptr()?;
         held.push(tensor);
         Ok(address)
@@ -40,10 +39,9 @@ pub struct Life {
     pub last: usize,
 }
 
-/// A part of a block whose size a call tells.
+/// A part of the host's block whose size a call tells.
 #[derive(Debug, PartialEq)]
 pub struct Room {
-    pub block: usize,
     pub shape: Dims,
     pub stride: Dims,
     pub itemsize: i64,

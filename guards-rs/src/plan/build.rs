@@ -448,22 +448,20 @@ fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> PyR
             steps[i] = Step::Place { slot, block: at, offset };
         }
     }
-    let rooms = give_rooms(steps, &uses, itemsizes, &blocks);
+    let rooms = give_rooms(steps, &uses, itemsizes);
     Ok((uses, blocks, rooms))
 }
 
-/// Allocations of symbolic size that need no tensor.
-fn give_rooms(steps: &mut [Step], uses: &Uses, itemsizes: &[Option<usize>], blocks: &[Block]) -> Vec<Room> {
+/// Allocations of the host of symbolic size that need no tensor.  Those of GPUs stay tensors, for they may be large.
+fn give_rooms(steps: &mut [Step], uses: &Uses, itemsizes: &[Option<usize>]) -> Vec<Room> {
     let mut lives = Vec::new();
     let mut owners = Vec::new();
     for (i, step) in steps.iter().enumerate() {
         let Step::Alloc { slot, shape, stride, device, .. } = step else { continue };
-        let is_symbolic = shape.as_static().is_none() || stride.as_static().is_none();
-        let block = blocks.iter().position(|block| block.holds(*device)).filter(|_| is_symbolic);
-        if let (false, true, Some(block), Some(itemsize)) =
-            (uses.by_tensor[*slot], uses.single(*slot), block, itemsizes[*slot])
+        if let (false, true, true, Some(itemsize)) =
+            (uses.by_tensor[*slot], uses.single(*slot), on_cpu(*device), itemsizes[*slot])
         {
-            let room = Room { block, shape: shape.clone(), stride: stride.clone(), itemsize: itemsize as i64 };
+            let room = Room { shape: shape.clone(), stride: stride.clone(), itemsize: itemsize as i64 };
             lives.push((room, i, uses.last[*slot].max(i)));
             owners.push((i, *slot));
         }
@@ -495,12 +493,6 @@ fn on_cpu(device: Device) -> bool {
 
 fn on_gpu(device: Device) -> bool {
     torch::code_of("aoti_torch_device_type_cuda") == Some(device.kind) && device.index >= 0
-}
-
-impl Block {
-    fn holds(&self, device: Device) -> bool {
-        self.device.map_or_else(|| on_cpu(device), |own| own == device)
-    }
 }
 
 /// Whether the slot will still be free of tensors: an allocation whose later uses are all by kernels.  Its place then

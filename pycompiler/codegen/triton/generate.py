@@ -17,6 +17,7 @@ import torch
 from pycompiler.codegen.triton.nest import NestWriter
 from pycompiler.codegen.triton.tiles import tiles_of
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.hints import hinted
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Nest, Schedule, Unsupported, loads
 from pycompiler.ir.loops import Buffer
 
@@ -43,8 +44,9 @@ def header() -> str:
 def generate(schedule: Schedule) -> str:
     """Raises Unsupported when something has no Triton form."""
     module = _Module(schedule)
-    for group in schedule.kernels:
-        group.kernels = tuple(module.group(group))
+    with hinted(schedule.program.hints):
+        for group in schedule.kernels:
+            group.kernels = tuple(module.group(group))
     return "\n\n".join(module.parts) if len(module.parts) > 1 else ""
 
 
@@ -80,9 +82,9 @@ class _Module:
         x, y = kernel.grid
         yield DeviceKernel(
             name,
-            (Expr.of(x), Expr.of(y), Expr.of(1)),
-            tuple(b.name for b in arguments),
-            tuple(POINTERS[b.dtype] for b in arguments),
+            (x, y, Expr.of(1)),
+            (*(b.name for b in arguments), *map(Expr.sym, kernel.sizes)),
+            (*(POINTERS[b.dtype] for b in arguments), *["i64"] * len(kernel.sizes)),
             kernel.constants,
             tuple(made.values()),
             kernel.checks,

@@ -9,6 +9,7 @@ a walked nest, pass by pass, values of an earlier pass again where a later one r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ import torch
 from pycompiler.codegen.triton import ops
 from pycompiler.codegen.triton.folds import PARTIAL, Fold
 from pycompiler.codegen.triton.index import index_text
-from pycompiler.codegen.triton.tiles import Tiles, count
+from pycompiler.codegen.triton.tiles import Tiles, points
 from pycompiler.codegen.triton.types import HALF, cast, compute, constant, storage
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, space_of
@@ -42,11 +43,13 @@ class Value:
 
 @dataclass
 class KernelText:
-    """`workspaces`: named as their pointers; `finish`: nests that fold them into the outputs."""
+    """`workspaces`: named as their pointers; `sizes`: symbols whose values follow them; `finish`: nests that fold the
+    workspaces into the outputs."""
 
     text: str
-    grid: tuple[int, int]
+    grid: tuple[Expr, Expr]
     constants: dict[str, int]
+    sizes: list[str] = field(default_factory=list)
     workspaces: list[Buffer] = field(default_factory=list)
     finish: list[Nest] = field(default_factory=list)
     checks: bool = False
@@ -65,6 +68,7 @@ class NestWriter:
     known: dict[str, Value] = field(default_factory=dict)
     counter: int = 0
     checks: bool = False
+    sizes: dict[str, str] = field(default_factory=dict)  # symbol -> parameter
     workspaces: list[Buffer] = field(default_factory=list)
     finish: list[Nest] = field(default_factory=list)
 
@@ -74,21 +78,32 @@ class NestWriter:
         self.xvars = {v for v, _ in t.outer}
         self.rvars = {v for v, _ in t.inner}
         self.names = {v: f"x{k}" for k, (v, _) in enumerate(t.outer)} | {v: f"r{k}" for k, (v, _) in enumerate(t.inner)}
-        self.wide = t.xnumel * max(t.rnumel, 1) >= WIDE or any(_extent(self.buffers[b]) >= WIDE for b in self.pointers)
+        extents = [t.xnumel, t.rnumel, t.xnumel * t.rnumel, *(_extent(self.buffers[b]) for b in self.pointers)]
+        self.wide = any(not e.is_const or e.as_int() >= WIDE for e in extents)
         self.body()
         types = {p: storage(self.buffers[b].dtype) for b, p in self.pointers.items()}
         casts = [f"    {p} = {p}.to(tl.pointer_type({t}))" for p, t in types.items()]  # memory is reused across dtypes
         origin = " ".join(dict.fromkeys(o for s in self.nest.stages for o in s.loop.origin))
         constants = {"XBLOCK": t.xblock, "RBLOCK": t.rblock}
-        names = [*arguments, *(b.name for b in self.workspaces), *(f"{c}: tl.constexpr" for c in constants)]
+        spaces = [b.name for b in self.workspaces]
+        names = [*arguments, *spaces, *self.sizes.values(), *(f"{c}: tl.constexpr" for c in constants)]
         head = ["@triton.jit(debug=True)" if self.checks else "@triton.jit", f"def {self.name}({', '.join(names)}):"]
         text = "\n".join([*head, f"    # {origin}", *casts, *self.lines, ""])
         constants["num_warps"] = t.warps
-        return KernelText(text, t.grid, constants, self.workspaces, self.finish, self.checks)
+        return KernelText(text, t.grid, constants, [*self.sizes], self.workspaces, self.finish, self.checks)
 
     # structure ------------------------------------------------------------------------------------------------
     def emit(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
+
+    def size(self, e: Expr) -> str:
+        """A number that a call tells, or that is known."""
+        if e.is_const:
+            return str(e.as_int())
+        return f"({index_text(e, {s: self.parameter(s) for s in e.symbols}, {})})"
+
+    def parameter(self, symbol: str) -> str:
+        return self.sizes.setdefault(symbol, f"size{len(self.sizes)}")
 
     def body(self) -> None:
         t = self.tiles
@@ -106,9 +121,10 @@ class NestWriter:
                 self.stages(self.nest.stages)
             return
         states = {id(s): self.start(self.fold_of(s), f"acc{k}") for k, s in enumerate(folds)}
-        self.emit(f"for tile in range({t.tiles}):")
+        tiles = self.size(t.tiles)
+        self.emit(f"for tile in range({tiles}):")
         self.depth += 1
-        self.rows(f"(row * {t.tiles} + tile) * XBLOCK")
+        self.rows(f"(row * {tiles} + tile) * XBLOCK")
         self.stages(self.nest.stages, states)
         self.depth -= 1
         self.known.clear()
@@ -118,9 +134,9 @@ class NestWriter:
     def rows(self, start: str) -> None:
         t = self.tiles
         self.emit(f"x = {start} + tl.arange(0, XBLOCK)[:, None]")
-        self.exact_x = t.xnumel % (t.xblock * t.tiles) == 0
+        self.exact_x = t.xnumel % (t.tiles * t.xblock) == 0
         if not self.exact_x:
-            self.emit(f"xmask = x < {t.xnumel}")
+            self.emit(f"xmask = x < {self.size(t.xnumel)}")
         self.split(t.outer, "x")
 
     def columns(self, text: str) -> None:
@@ -128,15 +144,15 @@ class NestWriter:
         self.emit(f"r = {text}")
         self.exact_r = t.rnumel % t.rblock == 0
         if not self.exact_r:
-            self.emit(f"rmask = r < {t.rnumel}")
+            self.emit(f"rmask = r < {self.size(t.rnumel)}")
         self.split(t.inner, "r")
 
     def split(self, dims: Sequence[Dim], flat: str) -> None:
-        stride = 1
+        stride = Expr.of(1)
         for k, (_, n) in reversed(list(enumerate(dims))):
-            text = flat if stride == 1 else f"({flat} // {stride})"
-            self.emit(f"{flat}{k} = {f'{text} % {n.as_int()}' if k else text}")
-            stride *= n.as_int()
+            text = flat if stride == 1 else f"({flat} // {self.size(stride)})"
+            self.emit(f"{flat}{k} = {f'{text} % {self.size(n)}' if k else text}")
+            stride = stride * n
 
     def passes(self) -> None:
         """A walked nest: per level the row values, then one walk along the row."""
@@ -155,7 +171,7 @@ class NestWriter:
             folds = [s for s in walk if s.loop.reduction is not None]
             states = {id(s): self.start(self.fold_of(s), f"acc{level}_{k}") for k, s in enumerate(folds)}
             held, known = dict(self.held), dict(self.known)
-            self.emit(f"for chunk in range(0, {self.tiles.rnumel}, RBLOCK):")
+            self.emit(f"for chunk in range(0, {self.size(self.tiles.rnumel)}, RBLOCK):")
             self.depth += 1
             self.columns("chunk + tl.arange(0, RBLOCK)[None, :]" + (".to(tl.int64)" if self.wide else ""))
             self.stages(walk, states)
@@ -232,9 +248,9 @@ class NestWriter:
         """The tile of states that a stage folds, identities where the tile is not of the space; a column unless `wide`."""
         fold, reduction = self.fold_of(stage), stage.loop.reduction
         assert reduction is not None
-        position, stride = Expr.of(0), 1
+        position, stride = Expr.of(0), Expr.of(1)
         for v, n in reversed(list(zip(reduction.vars, reduction.ranges, strict=True))):
-            position, stride = position + Expr.sym(v) * stride, stride * n.as_int()
+            position, stride = position + Expr.sym(v) * stride, stride * n
         shape = "[XBLOCK, RBLOCK]" if wide else "[XBLOCK, 1]"
         ones = f"tl.full({shape}, 1.0, {fold.lanes[0]})"
         space = {v for v, _ in space_of(stage.loop)}
@@ -242,7 +258,7 @@ class NestWriter:
         once = [f"({name} == 0)" for v, name in tile.items() if v not in space]  # the values do not differ there
         mask = " & ".join([m for m in [self.mask(True, wide), *once] if m])
         out = []
-        prepared = fold.prepared([v.text for v in inputs], f"({index_text(position, self.names, {})})", ones)
+        prepared = fold.prepared([v.text for v in inputs], self.index(position, []).text, ones)
         for text, default, kind in zip(prepared, fold.identities, fold.lanes, strict=True):
             lanes = f"tl.broadcast_to({text}, {shape}).to({kind})"
             out.append(self.define(f"tl.where({mask}, {lanes}, {default})" if mask else lanes, True, wide).text)
@@ -253,7 +269,7 @@ class NestWriter:
         fold = self.fold_of(stage)
         if fold.kind != "welford":
             return fold.results(self.collapse(fold, self.states(stage, inputs), 1))
-        n = count([d for d in space_of(stage.loop) if d[0] not in stage.loop.vars])
+        n = points([d for d in space_of(stage.loop) if d[0] not in stage.loop.vars]).as_int()
         zeroed = self.states(stage, inputs)[0]
         mean = self.define(f"tl.sum({zeroed}, 1)[:, None] / {max(n, 1)}", True, False).text
         mask = self.mask(True, True)
@@ -286,15 +302,16 @@ class NestWriter:
         if fold.base in ("any", "all"):
             states = [f"({s} != 0)" for s in states]
         programs, blocks = t.grid
-        at = f"row * {t.rnumel} + r" if keeps else f"row * {blocks} + tl.program_id(1) + tl.zeros([1, 1], tl.int32)"
+        lone = f"row * {self.size(blocks)} + tl.program_id(1) + tl.zeros([1, 1], tl.int32)"
+        at = f"row * {self.size(t.rnumel)} + r" if keeps else lone
         mask = f", mask={self.mask(False, True)}" if keeps and self.mask(False, True) else ""
         shape = "[1, RBLOCK]" if keeps else "[1, 1]"
         rest = [d for d in t.inner if d[0] not in loop.vars] if keeps else []
         kept = list(zip(loop.vars, loop.ranges, strict=True))
-        folded: list[Dim] = [("wp", Expr.of(programs if keeps else programs * blocks)), *rest]
-        index, stride = Expr.of(0), 1
+        folded: list[Dim] = [("wp", programs if keeps else programs * blocks), *rest]
+        index, stride = Expr.of(0), Expr.of(1)
         for v, n in reversed(t.inner if keeps else []):
-            index, stride = index + Expr.sym(v) * stride, stride * n.as_int()
+            index, stride = index + Expr.sym(v) * stride, stride * n
         index = index + Expr.sym("wp") * stride
         body = []
         for state, dtype in zip(states, fold.state, strict=True):
@@ -416,14 +433,12 @@ class NestWriter:
             elif s in self.names:
                 x, r = x or s in self.xvars, r or s in self.rvars
             else:
-                raise Unsupported(f"the symbol {s} in an index")
+                names[s] = self.parameter(s)
         text = index_text(e, names, dict(self.nest.dims))
-        if not e.symbols:
-            text = f"tl.full((1, 1), {text}, {'tl.int64' if self.wide else 'tl.int32'})"
+        if all(s in self.sizes for s in e.symbols):
+            text = f"tl.full((1, 1), {text}, {'tl.int64' if self.wide or e.symbols else 'tl.int32'})"
         return Value(f"({text})", x, r)
 
 
-def _extent(b: Buffer) -> int:
-    return sum(
-        (n.as_int() - 1) * s.as_int() for n, s in zip(b.shape, b.stride, strict=True) if n.is_const and s.is_const
-    )
+def _extent(b: Buffer) -> Expr:
+    return functools.reduce(lambda sum, d: sum + (d[0] - 1) * d[1], zip(b.shape, b.stride, strict=True), Expr.of(0))

@@ -70,6 +70,8 @@ def pointwise(name: str, args: Sequence[str], arg_dtypes: Sequence[torch.dtype],
     """Triton text of one operation on values (names)."""
     if name == "cast":
         return cast(args[0], arg_dtypes[0], dtype)
+    if name == "bitcast" and not {arg_dtypes[0], dtype} & {*HALF, torch.bool}:
+        return f"({args[0]}).to({compute(dtype)}, bitcast=True)"
     subject = arg_dtypes[-1] if name == "where" else arg_dtypes[0]
     if subject in HALF and name == "nextafter":
         raise Unsupported(f"{name} on {subject}")

@@ -3,21 +3,24 @@
 In: `Nest`.  Out: `Tiles`: the dimensions along a tile's rows (x) and columns (r), block sizes, and how programs walk
 them.  A program computes `tiles` tiles of XBLOCK x RBLOCK points one after the other along x.  Along r it holds the
 whole inner space at once, or walks it in chunks once per level (`walked`), or has one block of it (`blocked`).
+Sizes may be symbolic: they decide how many programs and steps there are, and what they probably are decides the blocks.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, numel, space_of
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, likely_points, numel, space_of
 
 HELD = 16384  # elements of an inner space that a program holds at once
 TILE = 2048  # elements of a tile, about
 CHUNK = 4096  # elements of a chunk of a walked row
 POINTWISE = 1024
 PROGRAMS = 512  # that share the rows of a fold over outer dimensions
-FEW_ROWS = 8
+UNKNOWN = 1 << 20  # points of a space of which nothing is known
 
 
 @dataclass(frozen=True)
@@ -26,22 +29,22 @@ class Tiles:
     inner: list[Dim]
     xblock: int
     rblock: int
-    tiles: int = 1
+    tiles: Expr = field(default_factory=lambda: Expr.of(1))
     walked: bool = False
     blocked: bool = False
 
     @property
-    def xnumel(self) -> int:
-        return count(self.outer)
+    def xnumel(self) -> Expr:
+        return points(self.outer)
 
     @property
-    def rnumel(self) -> int:
-        return count(self.inner)
+    def rnumel(self) -> Expr:
+        return points(self.inner)
 
     @property
-    def grid(self) -> tuple[int, int]:
-        rows = -(-self.xnumel // (self.xblock * self.tiles))
-        return rows, -(-self.rnumel // self.rblock) if self.blocked else 1
+    def grid(self) -> tuple[Expr, Expr]:
+        rows = ceiling(self.xnumel, self.tiles * self.xblock)
+        return rows, ceiling(self.rnumel, Expr.of(self.rblock)) if self.blocked else Expr.of(1)
 
     @property
     def warps(self) -> int:
@@ -49,11 +52,19 @@ class Tiles:
         return 16 if points > 8192 else 8 if points > 4096 else 4 if points > 256 else 1
 
 
-def count(dims: Sequence[Dim]) -> int:
-    total = numel(dims)
-    if total is None:
-        raise Unsupported("symbolic sizes")
-    return total
+def points(dims: Sequence[Dim]) -> Expr:
+    """How many there are."""
+    return functools.reduce(lambda total, dim: total * dim[1], dims, Expr.of(1))
+
+
+def ceiling(n: Expr, by: Expr) -> Expr:
+    return (n + by - 1) // by
+
+
+def guess(dims: Sequence[Dim]) -> int:
+    """How many there are, or probably are: any number is right, for it only decides how large tiles are."""
+    known = likely_points(dims)
+    return UNKNOWN if known is None else known
 
 
 def power_of_two(n: int) -> int:
@@ -73,21 +84,28 @@ def tiles_of(nest: Nest) -> Tiles:
 
 
 def _flat(dims: list[Dim]) -> Tiles:
-    return Tiles(dims, [], min(POINTWISE, max(32, power_of_two(count(dims)))), 1)
+    return Tiles(dims, [], min(POINTWISE, max(32, power_of_two(guess(dims)))), 1)
+
+
+def held(inner: list[Dim]) -> int | None:
+    """The width of a tile that has the whole inner space; None where it is too large for that, or a call tells its size."""
+    known = numel(inner)
+    return None if known is None or power_of_two(known) > HELD else power_of_two(known)
 
 
 def _rows(outer: list[Dim], inner: list[Dim]) -> Tiles:
-    rows, width = count(outer), power_of_two(count(inner))
-    if width > HELD:
-        return Tiles(outer, inner, 1, CHUNK, walked=True)
-    return Tiles(outer, inner, max(1, min(power_of_two(rows), TILE // width)), width)
+    width = held(inner)
+    if width is None:
+        chunk = min(CHUNK, max(32, power_of_two(guess(inner))))
+        return Tiles(outer, inner, max(1, min(power_of_two(guess(outer)), TILE // chunk)), chunk, walked=True)
+    return Tiles(outer, inner, max(1, min(power_of_two(guess(outer)), TILE // width)), width)
 
 
 def _strided(outer: list[Dim], inner: list[Dim]) -> Tiles:
     """Memory is contiguous along x: wide tiles."""
-    xblock = min(64, power_of_two(count(outer)))
-    width = power_of_two(count(inner))
-    if xblock * width > 2 * CHUNK:
+    xblock = min(64, power_of_two(guess(outer)))
+    width = held(inner)
+    if width is None or xblock * width > 2 * CHUNK:
         return Tiles(outer, inner, xblock, CHUNK // xblock, walked=True)
     return Tiles(outer, inner, xblock, width)
 
@@ -108,20 +126,20 @@ def _accumulate(nest: Nest, outer: list[Dim], inner: list[Dim]) -> Tiles:
     if "column" in roles:
         raise Unsupported("column folds and folds over outer dimensions in one kernel")
     if "reduce" in roles:
-        width = power_of_two(count(inner))
-        if width > HELD:
+        width = held(inner)
+        if width is None:
             columns = {v for v, _ in inner}
             if any(columns & {v for v, _ in space_of(s.loop)} for s in folds):
-                raise Unsupported(f"folds over rows of {count(inner)} elements and over their columns in one kernel")
+                raise Unsupported(f"folds over rows of {points(inner)} elements and over their columns in one kernel")
             return Tiles(outer, inner, 1, CHUNK, walked=True)
         xblock, rblock, blocked = max(1, TILE // width), width, False
     elif all(not s.loop.vars for s in folds) and "row" not in roles:
         outer, inner = outer + inner, []
-        xblock, rblock, blocked = min(POINTWISE, power_of_two(count(outer))), 1, False
+        xblock, rblock, blocked = min(POINTWISE, power_of_two(guess(outer))), 1, False
     else:
-        rblock = min(128, power_of_two(count(inner)))
+        rblock = min(128, power_of_two(guess(inner)))
         xblock, blocked = max(1, TILE // rblock), True
-    xblock = max(1, min(xblock, power_of_two(count(outer))))
-    blocks = -(-count(inner) // rblock) if blocked else 1
-    rows = -(-count(outer) // xblock)
-    return Tiles(outer, inner, xblock, rblock, tiles=max(1, -(-rows // max(1, PROGRAMS // blocks))), blocked=blocked)
+    xblock = max(1, min(xblock, power_of_two(guess(outer))))
+    blocks = -(-guess(inner) // rblock) if blocked else 1
+    steps = ceiling(ceiling(points(outer), Expr.of(xblock)), Expr.of(max(1, PROGRAMS // max(blocks, 1))))
+    return Tiles(outer, inner, xblock, rblock, tiles=Expr.max(steps, Expr.of(1)), blocked=blocked)
