@@ -43,6 +43,7 @@ def compile(
     isolate_recompiles: bool = True,
     nopython: bool | None = None,
     background: bool | None = None,
+    verify: float = 0.0,
 ) -> Any:
     """Compile a function, method, callable object, class or `nn.Module`.
 
@@ -54,6 +55,9 @@ def compile(
     it is when a call misses.  isolate_recompiles: accepted; each compiled callable has a cache of its own.
     background: a call that fits nothing compiled is captured, answered eagerly at once, and its graph compiled by a worker
     thread; from then on such calls run compiled (`wait_for_compiles`).  Default: `config.background_compile`, now.
+    verify: the share (0 to 1) of the calls of each graph, the first one among them, that run beside eager on copies of
+    their inputs, forward and backward.  A difference is an error in the log that names operator and line; the graph then
+    runs eagerly.
 
     Without `model`, returns a decorator.  Raises `ArgumentError` (a RuntimeError, ValueError and TypeError) for what it
     does not know, when it is called, not at the first call of the result.
@@ -65,7 +69,7 @@ def compile(
         raise ArgumentError(f"compile() takes a function or an nn.Module, got {_describe(model)}")
     chosen = backends.get_default_backend() if backend is None else backend
     _check_arguments(
-        chosen, dynamic, mode, options, recompile_limit, name, fullgraph=fullgraph, disable=disable,
+        chosen, dynamic, mode, options, recompile_limit, name, verify, fullgraph=fullgraph, disable=disable,
         isolate_recompiles=isolate_recompiles, nopython=bool(nopython) if nopython is None else nopython,
         background=bool(background) if background is None else background,
     )  # fmt: skip
@@ -91,6 +95,7 @@ def compile(
         backend_options={} if ours else {k: v for k, v in passed.items() if v},
         knobs=known.knobs(settings) if ours else {},
         background=config.background_compile if background is None else background,
+        verify=float(verify),
     )
     return wrapping.compiled(model, family, name)
 
@@ -102,7 +107,14 @@ def _required(model: Any) -> Any:
 
 
 def _check_arguments(
-    backend: Any, dynamic: object, mode: object, options: Any, recompile_limit: object, name: object, **flags: object
+    backend: Any,
+    dynamic: object,
+    mode: object,
+    options: Any,
+    recompile_limit: object,
+    name: object,
+    verify: object,
+    **flags: object,
 ) -> None:
     for flag, value in flags.items():
         if type(value) is not bool:
@@ -121,6 +133,8 @@ def _check_arguments(
         known.check_filter(options["guard_filter_fn"])
     if recompile_limit is not None and (type(recompile_limit) is not int or recompile_limit < 1):
         raise ArgumentError(f"recompile_limit must be a positive integer or None, got {_describe(recompile_limit)}")
+    if not isinstance(verify, (int, float)) or not 0 <= verify <= 1:
+        raise ArgumentError(f"verify must be a share of calls from 0 to 1, got {_describe(verify)}")
     if name is not None and not isinstance(name, str):
         raise ArgumentError(f"name must be a string or None, got {_describe(name)}")
 

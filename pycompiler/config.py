@@ -302,7 +302,12 @@ KNOBS: tuple[Knob, ...] = (
         env=("TORCHDYNAMO_REPRO_DIR",),
         kept=(),
     ),
-    Knob("verify_correctness", (_B,), False, "compare each compiled graph with eager at its first call", kept=(False,)),
+    Knob(
+        "verify_correctness",
+        (_B,),
+        False,
+        "compare each compiled graph with eager at its first call, forward and backward; raise where they differ",
+    ),
     Knob(
         "log_level",
         (_I, _N),

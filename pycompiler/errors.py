@@ -162,6 +162,10 @@ class BackendError(InternalError):
     advice = "the backend failed, not your program; config.suppress_errors runs the frame eagerly"
 
 
+class VerificationError(InternalError):
+    """`config.verify_correctness`: a compiled graph gave something else than eager."""
+
+
 class BadBackendResult(BackendError, TypeError):
     """A user's backend returned something that is not callable, or a callable with the wrong outputs."""
 

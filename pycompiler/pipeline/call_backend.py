@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from pycompiler import _native
+from pycompiler import _native, config
 from pycompiler.capture.frame import Captured
 from pycompiler.errors import BackendError, BadBackendResult, PyCompilerError
 from pycompiler.graphs import STATISTICS
@@ -21,6 +21,8 @@ from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact, step
 from pycompiler.pipeline.guards import UsersError
 from pycompiler.pipeline.surroundings import own_knobs, users_backend
+from pycompiler.pipeline.verified import Verified, examples_of
+from pycompiler.progress import current_name
 
 if TYPE_CHECKING:
     from pycompiler.pipeline.family import Family
@@ -66,9 +68,23 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
             f"backend {family.backend_name!r} returned {made!r}; expected a callable that takes the graph's inputs "
             f"and returns its outputs (gm.forward is one)"
         )
+    if family.verify or config.verify_correctness:
+        made = verified(family, gm, made)
     if not family.ours:
         return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
     return made if isinstance(made, _native.Plan) else _native.BackendCall(made)
+
+
+def verified(family: Family, gm: fx.GraphModule, made: Callable[..., Any]) -> Callable[..., Any]:
+    """`made`, beside eager for some of its calls."""
+
+    def rebuild(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        with own_knobs(family.knobs):
+            made: Callable[..., Any] = family.backend(part, examples_of(inputs, family.ours), **family.backend_options)
+            return made
+
+    raises = config.verify_correctness
+    return Verified(gm, made, rebuild, current_name() or "a graph", share=family.verify, raises=raises)
 
 
 def example_inputs(captured: Captured, ours: bool) -> list[Any]:

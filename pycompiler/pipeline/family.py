@@ -56,6 +56,7 @@ class Family:
     knobs: dict[str, Any] = field(default_factory=dict)  # knobs of `config` that hold during compiles
     policy: _native.Mode = "compile"
     background: bool = False  # a call that misses runs eagerly, and its graph is compiled by a worker
+    verify: float = 0.0  # share of the calls that are compared with eager
     hooked: dict[types.CodeType, Any] = field(default_factory=dict)  # functions reached through the frame hook
     shelf: dict[str, Callable[[Any], None]] = field(
         default_factory=dict

@@ -1,0 +1,106 @@
+"""Whether two results are the same but for rounding, and how they differ if not.
+
+In: results of the compiled graph and of eager, and, where there is one, of the same graph in float64, which decides: what is
+about as near to it as eager's result is no difference, and where eager itself is off (a comparison that hangs on a
+rounding) nothing can be said.  Out: `Difference` or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+# dtype -> (tolerance where float64 decides in the end, tolerance where it cannot), relative to value and size of the tensor.
+TOLERANCES = {
+    torch.float64: (1e-10, 1e-7),
+    torch.float32: (3e-5, 1e-3),
+    torch.float16: (3e-3, 1e-2),
+    torch.bfloat16: (2e-2, 8e-2),
+}
+WORSE = 8  # than eager's error: what rounding in another order may make of a result
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`what` differs: an output, an input after the call, a gradient."""
+
+    what: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.text}"
+
+
+def first_difference(
+    names: Sequence[str],
+    seen: Sequence[Any],
+    want: Sequence[Any],
+    exact: Sequence[Any] | None = None,
+    *,
+    strict: bool = False,
+) -> Difference | None:
+    """Of results in a row, the first that differs; `strict`: or may differ, which `exact` would decide."""
+    for k, name in enumerate(names):
+        text = difference(seen[k], want[k], None if exact is None else exact[k], strict=strict)
+        if text:
+            return Difference(name, text)
+    return None
+
+
+def difference(seen: Any, want: Any, exact: Any = None, *, strict: bool = False) -> str:
+    """How a result differs from eager's, "" if it does not.  What is no plain tensor is not compared."""
+    if not isinstance(want, torch.Tensor) or not isinstance(seen, torch.Tensor):
+        both = isinstance(want, torch.Tensor) == isinstance(seen, torch.Tensor)
+        return "" if both and (want is None) == (seen is None) else f"{seen!r}, eager {want!r}"
+    for what in ("shape", "dtype", "device"):
+        if getattr(seen, what) != getattr(want, what):
+            return f"{what} {getattr(seen, what)}, eager {getattr(want, what)}"
+    if want.layout is not torch.strided or want.is_quantized:
+        return ""
+    seen, want = _plain(seen), _plain(want)
+    exact = _plain(exact) if isinstance(exact, torch.Tensor) and exact.shape == want.shape else None
+    wrong = _wrong(seen, want, exact, strict)
+    if not bool(wrong.any()):
+        return ""
+    at = [int(i) for i in wrong.nonzero()[0]]
+    values = [t[tuple(at)].item() for t in (seen, want)]
+    judged = f" (in float64 {exact[tuple(at)].item()})" if exact is not None and exact.dtype is torch.float64 else ""
+    return f"{int(wrong.sum())} of {wrong.numel()} elements, the first at {at}: {values[0]}, eager {values[1]}{judged}"
+
+
+def _plain(t: torch.Tensor) -> torch.Tensor:
+    t = t.detach().resolve_conj().resolve_neg()
+    return torch.view_as_real(t) if t.is_complex() else t
+
+
+def _wrong(seen: torch.Tensor, want: torch.Tensor, exact: torch.Tensor | None, strict: bool) -> torch.Tensor:
+    """Which elements differ."""
+    if not want.dtype.is_floating_point:
+        differ = seen != want
+        return differ if exact is None or exact.dtype != want.dtype else differ & (want == exact)
+    near, far = TOLERANCES.get(want.dtype, (8e-2, 2e-1))
+    judge = exact if exact is not None and exact.dtype is torch.float64 else None
+    a, b = seen.double(), want.double()
+    size = _size(b)
+    error = (a - b).abs()
+    fits = (
+        (error <= (near if strict or judge is not None else far) * (b.abs() + size))
+        | (a == b)
+        | (a.isnan() & b.isnan())
+    )
+    if judge is None:
+        return ~fits
+    errors = (b - judge).abs()
+    off = errors[errors.isfinite()].max() if bool(errors.isfinite().any()) else errors.new_zeros(())
+    as_near = (a - judge).abs() <= WORSE * off + near * 0.1 * (judge.abs() + size)
+    unsteady = b.isfinite() != judge.isfinite()  # eager overflows where float64 does not
+    return ~(fits | as_near | unsteady)
+
+
+def _size(t: torch.Tensor) -> torch.Tensor:
+    """The root of the mean square of the finite elements."""
+    finite = t[t.isfinite()]
+    return finite.square().mean().sqrt() if finite.numel() else t.new_zeros(())

@@ -1,0 +1,275 @@
+"""A compiled graph beside eager: on copies of a call's inputs both run, forward and backward, and are compared.
+
+In: `compile(..., verify=share)` or `config.verify_correctness`, the captured graph, what the backend made of it.  Out: a
+callable of the graph's inputs.  A difference names the first operator whose value, or gradient, differs, with its line:
+under `verify_correctness` it raises `VerificationError`; else it is an error in the log, and the graph runs eagerly from then on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload, OpOverloadPacket
+
+from pycompiler.capture.builtins import torch_api
+from pycompiler.errors import VerificationError
+from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.texts import forward_of
+from pycompiler.logs import stage
+from pycompiler.pipeline.differences import Difference, first_difference
+
+log = stage("dynamo")
+
+Call = Callable[..., Sequence[Any]]
+Rebuild = Callable[[fx.GraphModule, Sequence[Any]], Call]
+
+
+class NotComparable(Exception):
+    """Something of a graph, or of a call, that cannot happen twice; the text says what."""
+
+
+@dataclass
+class Copies:
+    """Inputs like those of a call.  `leaves`: what gradients are taken of, by position."""
+
+    values: list[Any]
+    leaves: dict[int, torch.Tensor]
+
+    @classmethod
+    def of(cls, inputs: Sequence[Any], dtype: torch.dtype | None = None) -> Copies:
+        """Copies in memory of their own, shared among them as among `inputs`; floats as `dtype` where one is given."""
+        storages: dict[int, torch.UntypedStorage] = {}
+        made, leaves = [], {}
+        for k, given in enumerate(inputs):
+            if not isinstance(given, torch.Tensor):
+                made.append(given)
+                continue
+            if type(given) not in (torch.Tensor, torch.nn.Parameter) or given.layout is not torch.strided:
+                raise NotComparable(f"input {k} is a {type(given).__name__} with layout {given.layout}")
+            if given.is_conj() or given.is_neg() or given.is_quantized:
+                raise NotComparable(f"input {k} is not as it lies in memory")
+            copy = _copied(given, storages)
+            if dtype is not None and given.dtype.is_floating_point:
+                copy = copy.to(dtype)
+            if given.requires_grad:
+                leaves[k] = copy.requires_grad_()
+                copy = copy if given.is_leaf else copy.clone()  # what is computed may be written to
+            made.append(copy)
+        return cls(made, leaves)
+
+
+def _copied(given: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    old = given.untyped_storage()
+    new = storages.get(old.data_ptr())
+    if new is None or not old.data_ptr():
+        new = storages[old.data_ptr()] = old.clone()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        empty = torch.empty(0, dtype=given.dtype, device=given.device)
+        return empty.set_(new, given.storage_offset(), given.shape, given.stride())
+
+
+@dataclass
+class Results:
+    names: list[str]
+    values: list[Any]
+    drew: bool  # random numbers
+    has_gradients: bool
+
+
+def results(call: Call, copies: Copies, *, gradients: bool = True) -> Results:
+    """What a call of the graph gives: outputs, inputs after it, gradients for tangents that are always the same."""
+    before = torch.get_rng_state()
+    outputs = list(call(*copies.values))
+    names = [f"output {k}" for k in range(len(outputs))]
+    names += [f"input {k} after the call" for k in range(len(copies.values))]
+    values = [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in (*outputs, *copies.values)]
+    drew = not torch.equal(before, torch.get_rng_state())
+    roots = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
+    if not (gradients and roots and copies.leaves):
+        return Results(names, values, drew, False)
+    generator = torch.Generator().manual_seed(0)
+    tangents = [torch.randn(o.shape, generator=generator).to(o.device, o.dtype) for o in roots]
+    values += torch.autograd.grad(roots, list(copies.leaves.values()), tangents, allow_unused=True)
+    return Results([*names, *(f"the gradient of input {k}" for k in copies.leaves)], values, drew, True)
+
+
+def eager_results(graph: Call, inputs: Sequence[Any], dtype: torch.dtype | None = None) -> Results:
+    """Those of eager; without gradients where it refuses to give them."""
+    try:
+        with same_numbers(inputs):
+            return results(graph, Copies.of(inputs, dtype))
+    except RuntimeError:
+        with same_numbers(inputs):
+            return results(graph, Copies.of(inputs, dtype), gradients=False)
+
+
+class same_numbers:
+    """Random numbers drawn in this block come again after it, and torch's state (grad mode and the like) is as before."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        self.devices = {t.device for t in inputs if isinstance(t, torch.Tensor) and t.device.type == "cuda"}
+
+    def __enter__(self) -> None:
+        self.state, self.host = torch_api.read_state(), torch.get_rng_state()
+        self.others = {d: torch.cuda.get_rng_state(d) for d in self.devices}
+
+    def __exit__(self, *exc: object) -> None:
+        torch_api.write_state(self.state)
+        torch.set_rng_state(self.host)
+        for device, state in self.others.items():
+            torch.cuda.set_rng_state(state, device)
+
+
+def compare(graph: Call, made: Call, inputs: Sequence[Any]) -> Difference | None:
+    """How a call of `made` differs from one of `graph`, which it stands for.  `inputs` stay as they are."""
+    want = eager_results(graph, inputs)
+    with same_numbers(inputs):
+        try:
+            seen = results(made, Copies.of(inputs), gradients=want.has_gradients)
+        except Exception as error:
+            return Difference("the call", f"it raised {type(error).__name__}: {error}; eager did not")
+    if first_difference(want.names, seen.values, want.values, strict=True) is None:
+        return None
+    exact = None if want.drew else in_float64(graph, inputs, want)
+    return first_difference(want.names, seen.values, want.values, exact)
+
+
+def in_float64(graph: Call, inputs: Sequence[Any], want: Results) -> list[Any] | None:
+    """The same results in float64, where the graph can be run so."""
+    try:
+        made = eager_results(graph, inputs, torch.float64)
+    except Exception:  # the program's own casts meet float64 where they did not expect it
+        return None
+    return made.values if made.names == want.names else None
+
+
+class Verified:
+    """See the module.  `share` of the calls are compared, the first one always; one is enough where `share` is 0."""
+
+    def __init__(
+        self, gm: fx.GraphModule, made: Call, rebuild: Rebuild, name: str, *, share: float, raises: bool
+    ) -> None:
+        self.gm, self.made, self.rebuild, self.name = gm, made, rebuild, name
+        self.share, self.raises = share, raises
+        self.calls, self.compared = 0, 0
+        self.lock = threading.Lock()
+        self.difference: str | None = None
+        graphs = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
+        if acting := [n for g in graphs for n in g.graph.nodes if happens_once(n)]:
+            self.give_up(f"{_name(acting[0])} may act on more than tensors")
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        if self.due():
+            self.verify(inputs)
+        if self.difference is not None:
+            return forward_of(self.gm)(*inputs)  # type: ignore[no-any-return]
+        return self.made(*inputs)
+
+    def due(self) -> bool:
+        """Whether this call is compared: they are evenly spread."""
+        if self.difference is not None:
+            return False
+        with self.lock:
+            self.calls += 1
+            first = self.calls == 1 and self.share >= 0
+            return first or int(self.calls * self.share) > int((self.calls - 1) * self.share)
+
+    def give_up(self, why: str) -> None:
+        log.warning("a graph of %s is not compared with eager: %s", self.name, why)
+        self.share = -1.0
+
+    def verify(self, inputs: Sequence[Any]) -> None:
+        graph = forward_of(self.gm)
+        try:
+            found = compare(graph, self.made, inputs)
+        except NotComparable as reason:
+            return self.give_up(str(reason))
+        except Exception as error:  # eager's own: the call itself raises it
+            return log.info("%s: eager raised %s: %s", self.name, type(error).__name__, error)
+        self.compared += 1
+        if found is None:
+            return None
+        text = f"the compiled graph of {self.name} differs from eager in {found}\n{self.place(inputs)}"
+        self.difference = text
+        if self.raises:
+            raise VerificationError(text)
+        return log.error("%s\nit runs eagerly from now on", text)
+
+    def place(self, inputs: Sequence[Any]) -> str:
+        """The first operator whose compiled value, or gradient, differs."""
+        node = first_wrong(self.gm, self.rebuild, inputs)
+        if node is None:
+            return "  no operator alone: it is right when less of the graph is compiled"
+        user = node.meta.get("user")
+        where = f"\n    {str(user[-1]).replace(chr(10), chr(10) + '    ')}" if user else ""
+        return f"  first at operator {_name(node)} (node {node.name}){where}"
+
+
+LIBRARIES = ("torch", "pycompiler", "_operator", "builtins", "math")
+NAMESPACES = ("aten", "prim", "prims", "pycompiler")
+
+
+def happens_once(node: fx.Node) -> bool:
+    """Whether a call may do what cannot be done again on copies: operators of others, of which nothing is known."""
+    if node.op != "call_function" or not node.meta.get("acts"):
+        return False
+    if isinstance(node.target, OpOverload):
+        return node.target.namespace not in NAMESPACES
+    if isinstance(node.target, OpOverloadPacket):
+        return node.target._qualified_op_name.partition("::")[0] not in NAMESPACES
+    module = str(getattr(node.target, "__module__", None) or type(node.target).__module__)
+    return module.partition(".")[0] not in LIBRARIES
+
+
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def first_wrong(gm: fx.GraphModule, rebuild: Rebuild, inputs: Sequence[Any]) -> fx.Node | None:
+    """By halving: the first node up to which the graph, compiled by itself, gives something else than eager."""
+    nodes = [
+        n for n in gm.graph.nodes
+        if n.op.startswith("call_") and isinstance(n.meta.get("example_value"), torch.Tensor)
+    ]  # fmt: skip
+    low, high = 0, len(nodes)  # the graph up to nodes[high] is wrong; len(nodes): the whole one
+    while low < high:
+        middle = (low + high) // 2
+        if is_wrong(up_to(gm, nodes[middle]), rebuild, inputs):
+            high = middle
+        else:
+            low = middle + 1
+    return nodes[high] if high < len(nodes) else None
+
+
+def is_wrong(part: fx.GraphModule, rebuild: Rebuild, inputs: Sequence[Any]) -> bool:
+    try:
+        return compare(forward_of(part), rebuild(part, inputs), inputs) is not None
+    except Exception as error:
+        log.info("a part of the graph could not be compiled: %s: %s", type(error).__name__, error)
+        return False
+
+
+def up_to(gm: fx.GraphModule, last: fx.Node) -> fx.GraphModule:
+    """The graph that ends with the value of `last`."""
+    graph = fx.Graph()
+    place: dict[fx.Node, fx.Node] = {}
+    done = False
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" or not done:
+            place[node] = graph.node_copy(node, place.__getitem__)
+        done = done or node is last
+    graph.output((place[last],)).meta.update(gm.graph.output_node().meta)
+    return fx.GraphModule(gm, graph)
+
+
+def examples_of(inputs: Sequence[Any], ours: bool) -> list[Any]:
+    """What a backend is given for a part of a graph: fakes for ours, copies for others."""
+    if not ours:
+        return Copies.of(inputs).values
+    mode = new_fake_mode()
+    return [fake_of(mode, x) if isinstance(x, torch.Tensor) else x for x in inputs]

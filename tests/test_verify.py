@@ -1,0 +1,232 @@
+"""Verify mode: right programs pass and are left as they are, wrong kernels are named with operator and line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import nn
+
+import pycompiler
+from pycompiler import config
+from pycompiler.errors import ArgumentError, VerificationError
+from pycompiler.lowering import LOWERINGS
+from pycompiler.pipeline import verified
+from pycompiler.pipeline.differences import difference
+
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What each comparison of a whole graph found."""
+    found: list[Any] = []
+    compare = verified.compare
+
+    def noting(*args: Any) -> Any:
+        found.append(compare(*args))
+        return found[-1]
+
+    monkeypatch.setattr(verified, "compare", noting)
+    return found
+
+
+def dropout(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.dropout(x @ w, 0.5).relu()
+
+
+def in_place(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x[0].mul_(2)
+    return (x.add_(1) @ w).sum(0)
+
+
+def chaotic(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Cancels: float32 has few digits left of it."""
+    return ((x @ w) * 1e4).exp().log() - (x @ w) * 1e4
+
+
+def branches(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = (x @ w).softmax(-1)
+    return y.argmax(-1), y.to(torch.bfloat16) * 3, torch.where(y > 0.5, y, -y), (y * 1j).sum()
+
+
+@pytest.mark.parametrize("program", [dropout, in_place, chaotic, branches])
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_right_programs_pass_and_change_nothing(program: Callable[..., Any], backend: str, compared: list[Any]) -> None:
+    runs = []
+    for verify in (0.0, 1.0):
+        torch.manual_seed(3)
+        x, w = torch.randn(4, 6), torch.randn(6, 5, requires_grad=True)
+        compiled = pycompiler.compile(program, backend=backend, verify=verify)
+        made = compiled(x, w)
+        again = compiled(x, w)
+        runs.append([x, w.grad, torch.rand(2), *(made if isinstance(made, tuple) else (made,)), again])
+    assert compared == [None, None]
+    torch.testing.assert_close(runs[1], runs[0], rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_module_in_training(compared: list[Any]) -> None:
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
+    compiled = pycompiler.compile(model, verify=True)
+    x = torch.randn(5, 2, 4, 4)
+    compiled(x).sum().backward()
+    assert compared == [None]
+    assert model[1].num_batches_tracked == 1
+    assert model[0].weight.grad is not None
+
+
+def test_symbolic_sizes(compared: list[Any]) -> None:
+    compiled = pycompiler.compile(lambda x: (x * x.shape[0]).sum(0), dynamic=True, verify=1)
+    for n in (3, 4, 5):
+        compiled(torch.randn(n, 2))
+    assert compared == [None, None, None]
+
+
+def test_a_share_of_the_calls(compared: list[Any]) -> None:
+    compiled = pycompiler.compile(lambda x: x + 1, verify=0.25)
+    counts = []
+    for _ in range(12):
+        compiled(torch.ones(2))
+        counts.append(len(compared))
+    assert counts == [1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, "all", None, float("nan")])
+def test_shares_that_are_none(share: Any) -> None:
+    with pytest.raises(ArgumentError, match="verify must be a share"):
+        pycompiler.compile(lambda x: x, verify=share)
+
+
+# injected faults ---------------------------------------------------------------------------------------------------
+def wrong(x: torch.Tensor) -> torch.Tensor:
+    y = (x * 2).relu() + 1
+    z = y.sin()
+    return (z * 3).sum(-1) + y.exp().sum(-1)
+
+
+def line_of(text: str) -> str:
+    return next(line.strip() for line in text.splitlines() if "first at operator" in line)
+
+
+def test_verify_correctness_names_operator_and_line() -> None:
+    with patch.dict(LOWERINGS, {aten.sin.default: LOWERINGS[aten.tanh.default]}), config.patch(verify_correctness=True):
+        with pytest.raises(VerificationError) as caught:
+            pycompiler.compile(wrong)(torch.randn(3, 4))
+    text = str(caught.value)
+    assert "differs from eager in output 0: 3 of 3 elements, the first at [0]: " in text
+    assert "(in float64 " in text
+    assert line_of(text) == "first at operator sin (node sin)"
+    assert "z = y.sin()" in text
+    assert f"{__file__}:{wrong.__code__.co_firstlineno + 2} in wrong" in text
+
+
+def test_a_share_reports_and_answers_as_eager(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("pycompiler").propagate = True
+    x = torch.randn(3, 4)
+    with patch.dict(LOWERINGS, {aten.exp.default: LOWERINGS[aten.expm1.default]}):
+        compiled = pycompiler.compile(wrong, verify=0.5)
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), wrong(x))
+    [record] = [r for r in caplog.records if "differs from eager" in r.getMessage()]
+    assert record.levelno == logging.ERROR
+    assert line_of(record.getMessage()) == "first at operator exp (node exp)"
+    assert "runs eagerly from now on" in record.getMessage()
+
+
+def test_a_wrong_gradient(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("pycompiler").propagate = True
+    x = torch.randn(3, 4, requires_grad=True)
+    with patch.dict(LOWERINGS, {aten.cos.default: LOWERINGS[aten.tanh.default]}):
+        compiled = pycompiler.compile(wrong, verify=1)
+        grads = [torch.autograd.grad(f(x).sum(), x)[0] for f in (compiled, wrong)]
+    torch.testing.assert_close(*grads)
+    [record] = [r for r in caplog.records if "differs from eager" in r.getMessage()]
+    assert "in the gradient of input 0: " in record.getMessage()
+    assert line_of(record.getMessage()) == "first at operator sin (node sin)"
+
+
+def test_a_missing_write_by_a_users_backend() -> None:
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        return lambda x: gm(x.clone())
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        x.add_(1)
+        return y
+
+    with config.patch(verify_correctness=True), pytest.raises(VerificationError, match="in input 0 after the call"):
+        pycompiler.compile(program, backend=backend)(torch.ones(3))
+
+
+def test_a_backend_whose_graph_raises() -> None:
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        def run(x: torch.Tensor) -> Any:
+            raise KeyError("oh")
+
+        return run
+
+    with config.patch(verify_correctness=True), pytest.raises(VerificationError, match="it raised KeyError: 'oh'"):
+        pycompiler.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
+
+
+def test_what_happens_once_is_not_repeated(compared: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    calls = []
+
+    @torch.library.custom_op("pycompiler_tests_verify::notes", mutates_args=())
+    def notes(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x + 1
+
+    notes.register_fake(torch.empty_like)
+    logging.getLogger("pycompiler").propagate = True
+    compiled = pycompiler.compile(lambda x: notes(x) * 2, verify=1)
+    assert compiled(torch.ones(2)).tolist() == [4, 4]
+    assert (calls, compared) == ([1], [])
+    assert "not compared with eager: " in caplog.text
+
+
+def test_grad_mode_that_the_graph_sets(compared: list[Any]) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            y = x * 2
+        return y + x
+
+    x = torch.ones(3, requires_grad=True)
+    made = pycompiler.compile(program, verify=1)(x)
+    made.sum().backward()
+    assert compared == [None]
+    assert x.grad is not None
+    assert x.grad.tolist() == [1, 1, 1]
+
+
+def test_errors_of_eager_stay_as_they_are() -> None:
+    compiled = pycompiler.compile(lambda x, i: x[i], verify=1)
+    with pytest.raises(IndexError, match="out of bounds"):
+        compiled(torch.ones(3), torch.tensor([5]))
+
+
+# what is a difference ----------------------------------------------------------------------------------------------
+def test_rounding_is_none_and_more_is() -> None:
+    want = torch.tensor([1.0, 1e-3, torch.nan, torch.inf])
+    assert difference(want * (1 + 1e-6), want) == ""
+    exact = want.double()
+    assert difference(want + torch.tensor([0.01, 0, 0, 0]), want, exact).startswith(
+        "1 of 4 elements, the first at [0]: 1.00"
+    )
+    assert difference(want.nan_to_num(0.0), want, exact) != ""
+    assert difference(want[:2], want) == "shape torch.Size([2]), eager torch.Size([4])"
+    assert difference(want.double(), want) == "dtype torch.float64, eager torch.float32"
+    assert difference(None, want) != ""
+
+
+def test_float64_decides() -> None:
+    want, exact = torch.tensor([1.0, 2.0]), torch.tensor([1.2, 2.1], dtype=torch.float64)
+    assert difference(torch.tensor([1.3, 2.0]), want, exact) == ""  # eager is as far from it
+    assert difference(torch.tensor([4.0, 2.0]), want, exact) != ""
+    flags, off = torch.tensor([1, 0, 1]), torch.tensor([1, 1, 1])
+    assert difference(off, flags, torch.tensor([1, 1, 1])) == ""  # it hangs on a rounding
+    assert difference(off, flags, flags) == "1 of 3 elements, the first at [1]: 1, eager 0"
