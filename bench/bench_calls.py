@@ -17,6 +17,12 @@ def test_plus_one(measure, peer: Peer) -> None:
     measure.calls("call: x + 1, 4 floats", fn, torch.ones(4), limits={"torch.compile": 1 / 10, "eager": 1 / 2})
 
 
+@compilers
+def test_plus_one_of_any_size(measure, peer: Peer) -> None:
+    fn = peer.compile(programs.plus_one, dynamic=True)
+    measure.calls("call: x + 1, two symbols", fn, torch.ones(3, 4), limits={"torch.compile": 1 / 10})
+
+
 @everyone
 def test_mlp_inference(measure, peer: Peer) -> None:
     model = peer.compile(programs.mlp())

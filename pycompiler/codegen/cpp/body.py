@@ -32,13 +32,15 @@ class Scope:
 @dataclass
 class Function:
     """What is shared by all nests of one C++ function.  `shared`: buffers that live in the memory of an input which
-    the function reads too; all accesses go through one pointer, so that the others need not fear aliases."""
+    the function reads too; all accesses go through one pointer, so that the others need not fear aliases.  `scalars`:
+    the symbols of sizes."""
 
     buffers: Mapping[str, Buffer]
     pointers: dict[str, str]  # buffer -> C name
     shared: Mapping[str, str] = field(default_factory=dict)
     counter: int = 0
     may_fail: bool = False
+    scalars: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.pointers |= {b: self.pointers[target] for b, target in self.shared.items()}

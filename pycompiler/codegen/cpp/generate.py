@@ -49,6 +49,13 @@ class Unit:
     lines: list[str]
     parts: dict[str, str] = field(default_factory=dict)
 
+    def part(self, text: str, comments: list[str]) -> str:
+        """The name of the function of this text (parameters and body), which is written unless it was."""
+        if text not in self.parts:
+            self.parts[text] = f"part{len(self.parts)}"
+            self.lines += [*comments, f"static __attribute__((noinline)) void {self.parts[text]}{text}", ""]
+        return self.parts[text]
+
 
 class Call(str):
     """A line that calls a part; `places[i]` is the position in `ptrs` of the part's pointer i, `rest` what it takes after
@@ -109,19 +116,18 @@ def write_function(unit: Unit, group: KernelGroup) -> tuple[list[str], list[str]
     """(declarations, statements); neither says which buffers and sizes they are for, beyond what the code needs."""
     buffers = unit.buffers
     function = Function(buffers, {name: f"p{k}" for k, name in enumerate(group.pointers)}, group.shared)
+    function.scalars = tuple(group.scalars)
+    written = set(group.writes) | set(group.shared.values())
+    types = [f"{'' if n in written else 'const '}{ctype(buffers[n].dtype).storage}*" for n in group.pointers]
     body: list[str] = []
     for region in regions(group):
-        body += write_region(unit, function, region, many=len(group.nests) >= MANY_NESTS and not group.scalars)
+        body += write_region(unit, function, region, types, many=len(group.nests) >= MANY_NESTS)
     body = join_calls(body, parallel=False)
-    written = set(group.writes) | set(group.shared.values())
     head = []
     named = set(NAMED_POINTER.findall("\n".join(body)))
-    for k, name in enumerate(group.pointers):
-        if str(k) not in named:
-            continue
-        t = ctype(buffers[name].dtype).storage
-        const = "" if name in written else "const "
-        head.append(f"    {const}{t}* PYC_RESTRICT const p{k} = ({const}{t}*)ptrs[{k}];")
+    for k, t in enumerate(types):
+        if str(k) in named:
+            head.append(f"    {t} PYC_RESTRICT const p{k} = ({t})ptrs[{k}];")
     head += [f"    const int64_t {s} = scalars[{k}];" for k, s in enumerate(group.scalars)]
     head.append("    int64_t error = 0;")
     return head, [*indent(body), "    return error;"]
@@ -154,7 +160,7 @@ def regions(group: KernelGroup) -> list[list[Nest]]:
     return found
 
 
-def write_region(unit: Unit, function: Function, nests: list[Nest], many: bool) -> list[str]:
+def write_region(unit: Unit, function: Function, nests: list[Nest], types: list[str], many: bool) -> list[str]:
     works = [nest_work(n) for n in nests]
     total = sum(works, Expr.of(0))
     parallel = (total.const is None or total.const >= PARALLEL_WORK) and not is_serial(nests[0])
@@ -169,15 +175,37 @@ def write_region(unit: Unit, function: Function, nests: list[Nest], many: bool) 
     codes = join_parts(nests, codes, parallel=parallel)
     lines = [line for c in codes for line in c.shared]
     body = [line for c in codes for line in (*c.comments, *c.body)]
+    finish = [line for c in codes for line in c.finish]
     if parallel and body:
-        body = team_of(join_calls(body, parallel=True), function.may_fail, total)
-    return [*lines, *body, *(line for c in codes for line in c.finish)]
+        body = join_calls(body, parallel=True)
+        apart = total.const is None and not lines and not finish
+        body = team_or_one(unit, function, body, types, total) if apart else team_of(body, function.may_fail, total)
+    return [*lines, *body, *finish]
+
+
+def team_or_one(unit: Unit, function: Function, body: list[str], types: list[str], work: Expr) -> list[str]:
+    """`body` of a size that a call tells, as a function: a team of one costs as much as a small kernel."""
+    text = "\n".join(body)
+    pointers = sorted({int(k) for k in NAMED_POINTER.findall(text)})
+    scalars = [s for s in function.scalars if re.search(rf"\b{s}\b", text)]
+    taken = [f"{types[k]} PYC_RESTRICT p{k}" for k in pointers] + [f"int64_t {s}" for s in scalars]
+    taken += ["void** ptrs", "int32_t threads", "int64_t& error"]
+    part = unit.part("\n".join([f"({', '.join(taken)}) {{", *indent(body), "}"]), [])
+    call = f"    {part}({', '.join([*(f'p{k}' for k in pointers), *scalars, 'ptrs', 'threads', 'error'])});"
+    error = " reduction(max:error)" if function.may_fail else ""
+    return [f"if (threads > 1 && {pays(work)}) {{", f"#pragma omp parallel num_threads(threads){error}", call,
+            "} else {", call, "}"]  # fmt: skip
+
+
+def pays(work: Expr) -> str:
+    """Whether threads pay in a call."""
+    return f"{c_index(work, {s: s for s in work.symbols}, {})} >= {PARALLEL_WORK}"
 
 
 def team_of(body: list[str], may_fail: bool, work: Expr) -> list[str]:
     """`body`, run by all threads; of symbolic sizes a call says whether threads pay."""
     error = " reduction(max:error)" if may_fail else ""
-    much = f" && {c_index(work, {s: s for s in work.symbols}, {})} >= {PARALLEL_WORK}" if work.const is None else ""
+    much = f" && {pays(work)}" if work.const is None else ""
     return [f"#pragma omp parallel num_threads(threads) if(threads > 1{much}){error}", "{", *indent(body), "}"]
 
 
@@ -254,9 +282,8 @@ def part_of(unit: Unit, function: Function, nest: Nest, parallel: bool, team: bo
     arguments += ["int32_t threads"] if team else []
     body = team_of(code.body, inner.may_fail, nest_work(nest)) if team else code.body
     lines = [*code.shared, *body, *code.finish]
-    text = "\n".join([f"({', '.join(arguments)}) {{", *indent(lines), "}"])
-    if text not in unit.parts:
-        unit.parts[text] = f"part{len(unit.parts)}"
-        unit.lines += [*code.comments, f"static __attribute__((noinline)) void {unit.parts[text]}{text}", ""]
-    rest = ["error", "threads"] if team else ["error"]
-    return Call.of(unit.parts[text], types, [function.pointers[n] for n in used], rest, whole=not parallel)
+    scalars = [s for s in function.scalars if re.search(rf"\b{s}\b", "\n".join(lines))]
+    arguments += [f"int64_t {s}" for s in scalars]
+    part = unit.part("\n".join([f"({', '.join(arguments)}) {{", *indent(lines), "}"]), code.comments)
+    rest = [*(["error", "threads"] if team else ["error"]), *scalars]
+    return Call.of(part, types, [function.pointers[n] for n in used], rest, whole=not parallel)
