@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import pycompiler
+from pycompiler import graphs
 
 
 class Block(nn.Module):
@@ -80,6 +83,64 @@ def test_a_transformer_block_takes_two_compiles_for_thirteen_lengths(backend: st
 def test_attention_that_is_spelled_out() -> None:
     torch.manual_seed(0)
     assert agree(Block(whole=False), "aot_eager", [(2, n, 16) for n in LENGTHS]) == 2
+
+
+class Nests:
+    """How many nests, and functions in C++, the graphs compiled inside have."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nests: list[int] = []
+        self.parts: list[int] = []
+        scheduled, generate = graphs.scheduled, graphs.cpp.generate
+
+        def schedule(*args: Any) -> Any:
+            made = scheduled(*args)
+            self.nests.append(sum(len(k.nests) for k in made.kernels))
+            return made
+
+        def source(*args: Any) -> Any:
+            made = generate(*args)
+            self.parts.append(made.text.count("static __attribute__((noinline)) void part"))
+            return made
+
+        monkeypatch.setattr(graphs, "scheduled", schedule)
+        monkeypatch.setattr(graphs.cpp, "generate", source)
+
+    def take(self) -> tuple[list[int], list[int]]:
+        found = self.nests, self.parts
+        self.nests, self.parts = [], []
+        return found
+
+
+FUSED: dict[str, Callable[..., Any]] = {
+    "softmax": lambda x: (x * 2).softmax(-1) + 1,
+    "layer norm": lambda x: F.gelu(F.layer_norm(x, x.shape[-1:])),
+    "sums": lambda x: (x.relu().sum(0), x.sum(1), (x * x).sum()),
+    "cat": lambda x: torch.cat([x.sin(), x.cos()], -1) * 2,
+    "broadcast": lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_symbolic_sizes_fuse_as_numbers_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Nests(monkeypatch)
+    x = torch.randn(24, 40)
+    pycompiler.compile(FUSED[name], dynamic=False)(x)
+    of_numbers = found.take()[0]
+    pycompiler.compile(FUSED[name], dynamic=True)(x)
+    assert found.take()[0] == of_numbers
+
+
+def test_many_nests_are_functions_of_their_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(*xs: torch.Tensor) -> list[torch.Tensor]:
+        return [x.sin() * 2 + x for x in xs]
+
+    found = Nests(monkeypatch)
+    compiled = pycompiler.compile(program, dynamic=True)
+    for n in (8, 300, 700, 2):
+        xs = [torch.randn(n + k, 129) for k in range(6)]
+        torch.testing.assert_close(compiled(*xs), program(*xs))
+    assert found.take() == ([6], [7])  # and one that a team runs
 
 
 def test_images_of_any_size() -> None:

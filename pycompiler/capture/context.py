@@ -317,6 +317,10 @@ class Capture:
     def identical(self, a: Value, b: Value) -> bool:
         """The operator `is`: unlike `same`, its answer no is an assumption about two existing objects."""
         a, b = self.realize(a), self.realize(b)
+        if isinstance(a, Symbolic) or isinstance(b, Symbolic):
+            if a.python_type() is not b.python_type():
+                return False
+            a, b = (Const(v.value) if isinstance(v, Symbolic) else v for v in (a, b))
         answer = self.same(a, b)
         if isinstance(a, Const) and isinstance(b, Const):  # equal numbers and texts need not be one object
             return answer and (a.value is b.value or isinstance(a.value, SINGLETONS))
@@ -325,13 +329,13 @@ class Capture:
         return answer
 
     def same(self, a: Value, b: Value) -> bool:
-        """`a is b`."""
+        """`a is b`, of symbolic numbers no more than one of the reasons why they are equal."""
         if a is b:
             return True
         a, b = self.realize(a), self.realize(b)
+        if isinstance(a, Symbolic) or isinstance(b, Symbolic):
+            return a is b
         if isinstance(a, Const) and isinstance(b, Const):
-            if (isinstance(a, Symbolic) or isinstance(b, Symbolic)) and a.python_type() is not b.python_type():
-                return False
             if a.value is b.value:
                 return True
             return type(a.value) is type(b.value) and isinstance(a.value, LITERALS) and a.identity() == b.identity()

@@ -104,7 +104,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
         if found is not None:
             return found
-    if left.is_const() and right.is_const():
+    constant = left.is_const() and right.is_const()
+    if constant and not (_has_symbol(left) or _has_symbol(right)):
         return cx.evaluate(told, left.const(), right.const())
     plain = op.rstrip("=") if inplace else op
     found = _containers(cx, plain, left, right)
@@ -116,9 +117,16 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         found = _special(cx, right, reflected, left)
     if found is not None:
         return found
+    if constant:
+        return cx.evaluate(told, left.const(), right.const())
     if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
         return printf(cx, left.value, right)
     return _unsupported(cx, op, told, left, right)
+
+
+def _has_symbol(value: Value) -> bool:
+    """Whether it is, or holds, a number whose value as a constant would be assumed."""
+    return isinstance(value, Symbolic) or (isinstance(value, Tuple) and any(map(_has_symbol, value.items)))
 
 
 def _asks(cx: Capture, *values: Value) -> bool:
@@ -230,7 +238,7 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
     if op == "*":
         for a, b in ((left, right), (right, left)):
             if isinstance(a, Sequence) and isinstance(b, Const) and isinstance(b.value, int):
-                return cx.sequence(a.items * b.value, list if isinstance(a, List) else tuple)
+                return cx.sequence(a.items * b.value, list if isinstance(a, List) else _plain(a, b, operator.mul))
     if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
         plain = issubclass(left.cls, dict) and left.cls.__or__ is dict.__or__  # of a subclass, too, it gives a dict
         merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, dict if plain else left.cls)
@@ -336,10 +344,12 @@ def set_update(cx: Capture, target: Set, iterable: Value) -> None:
         target.add(cx, v)
 
 
-def _plain(left: Sequence, right: Sequence) -> type:
+def _plain(left: Sequence, right: Value, fn: Callable[[Any, Any], Any] = operator.add) -> type:
+    """The class of fn(left, right), of tuples or a tuple and a number."""
     import torch
 
-    return torch.Size if left.cls is torch.Size and right.cls in (torch.Size, tuple) else tuple
+    empty = [v.cls(()) if isinstance(v, Sequence) and v.cls is torch.Size else () for v in (left, right)]
+    return type(fn(empty[0], empty[1] if isinstance(right, Sequence) else 1))
 
 
 def _special(cx: Capture, value: Value, name: str, other: Value) -> Value | None:

@@ -67,6 +67,22 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+# What models do with sizes before they pass them on; none of it needs their values.
+OF_SIZES = """
+(-1,) + t.size()[1:] + (t.size(-1),); t.size() + (3,); (3,) + t.shape; t.shape * 2; 2 * t.shape; t.shape[::-1]
+list(t.shape) + [4]; tuple(t.shape); torch.Size([t.shape[0], 4]); torch.Size(t.shape); torch.Size((1,) + t.shape).numel()
+t.shape == t.shape; t.shape == (1, 2); t.shape[-2:] != (1, 1); t.shape < (1, 2); t.shape[0] in (1,); t.shape[0] in t.shape
+t.shape.numel(); sum(t.shape); max(t.shape); math.prod(t.shape); t.shape.index(t.shape[0]); t.shape[0] is None
+torch.broadcast_shapes(t.shape, (1, 1)); [n * 2 for n in t.shape]; sorted([t.shape[0], 3]); (t.shape[0], 1)[0]
+"""
+
+
+@pytest.mark.parametrize("text", [e.strip() for line in OF_SIZES.strip().splitlines() for e in line.split(";")])
+def test_arithmetic_of_whole_sizes_assumes_no_value(text: str) -> None:
+    program = eval(f"lambda t: (t + 1, {text})", {"math": math, "torch": torch})
+    assert compiles(program, [(x(4, 6),), (x(5, 8),), (x(9, 12),)]) == 1
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_capture_serves_all_sizes(name: str) -> None:
     assert compiles(PROGRAMS[name], [(x(6, 10),), (x(8, 14),), (x(12, 6),), (x(5, 8),)]) == 1

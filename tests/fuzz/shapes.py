@@ -131,7 +131,7 @@ def attempt(text: str, env: dict[str, Any]) -> torch.Tensor | None:
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             value = eval(text, {"torch": torch, "F": F}, env)
-    except (RuntimeError, IndexError, TypeError, ValueError):
+    except (RuntimeError, IndexError, TypeError, ValueError, ZeroDivisionError):
         return None
     if not isinstance(value, torch.Tensor) or value.numel() > LARGEST or not value.is_floating_point():
         return None
@@ -163,7 +163,12 @@ def main() -> int:
             served += run(seed, symbolic.as_aten if options.aten else symbolic.as_native)
         except Exception as error:
             failed += 1
-            print(f"seed {seed}: {type(error).__name__}: {str(error)[:400]}", *error.__notes__, sep="\n", flush=True)
+            print(
+                f"seed {seed}: {type(error).__name__}: {str(error)[:400]}",
+                *getattr(error, "__notes__", ()),
+                sep="\n",
+                flush=True,
+            )
     calls = options.count * CALLS
     print(
         f"{options.count} programs, {served} of {calls} calls by one compile, {failed} differ, {time.perf_counter() - start:.0f} s"

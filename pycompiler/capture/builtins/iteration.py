@@ -19,6 +19,7 @@ from pycompiler.capture.values.containers import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.capture.values.iterators import Generator, Iter
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.symbolic import Symbolic
 
 NONE: Value = Const(None)
 
@@ -368,7 +369,8 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(total, Const) and isinstance(total.value, str):
         cx.throw(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
     values = list(cx.elements(args[0]))
-    if total.is_const() and all(isinstance(v, Const) for v in values):
+    plain = all(isinstance(v, Const) and not isinstance(v, Symbolic) for v in (total, *values))
+    if plain:
         return cx.evaluate(sum, [v.const() for v in values], total.const())  # 3.12 adds floats with compensation
     for value in values:
         total = operators.binary(cx, "+", total, value)

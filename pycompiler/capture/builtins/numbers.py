@@ -6,6 +6,8 @@ import math
 import operator
 from collections.abc import Callable
 
+import torch
+
 from pycompiler.capture import operators
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.polyfills import POLYFILLS
@@ -64,6 +66,22 @@ def operator_is_not(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 for _original, _polyfill in POLYFILLS.items():
     _register = constructor if isinstance(_original, type) else builtin
     _register(_original)(lambda cx, args, kwargs, _fn=_polyfill: cx.call(cx.make(_fn), args, kwargs))  # type: ignore[misc]
+
+
+@constructor(torch.Size)
+def size(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    values = list(cx.elements(args[0])) if args else []
+    if kwargs or len(args) > 1 or not all(isinstance(v, Const) and v.python_type() is int for v in values):
+        return cx.evaluate(torch.Size, *(a.const() for a in args))
+    return Tuple(values, torch.Size)
+
+
+@builtin(torch.Size.numel)
+def size_numel(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    total: Value = Const(1)
+    for value in cx.elements(args[0]):
+        total = operators.binary(cx, "*", total, value)
+    return total
 
 
 @builtin(operator.delitem)

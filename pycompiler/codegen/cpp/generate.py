@@ -133,6 +133,7 @@ def write_function(unit: Unit, group: KernelGroup) -> tuple[list[str], list[str]
     return head, [*indent(body), "    return error;"]
 
 
+WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 NAMED_POINTER = re.compile(r"\bp(\d+)\b")
 
 
@@ -187,7 +188,8 @@ def team_or_one(unit: Unit, function: Function, body: list[str], types: list[str
     """`body` of a size that a call tells, as a function: a team of one costs as much as a small kernel."""
     text = "\n".join(body)
     pointers = sorted({int(k) for k in NAMED_POINTER.findall(text)})
-    scalars = [s for s in function.scalars if re.search(rf"\b{s}\b", text)]
+    words = set(WORD.findall(text))
+    scalars = [s for s in function.scalars if s in words]
     taken = [f"{types[k]} PYC_RESTRICT p{k}" for k in pointers] + [f"int64_t {s}" for s in scalars]
     taken += ["void** ptrs", "int32_t threads", "int64_t& error"]
     part = unit.part("\n".join([f"({', '.join(taken)}) {{", *indent(body), "}"]), [])
@@ -279,11 +281,12 @@ def part_of(unit: Unit, function: Function, nest: Nest, parallel: bool, team: bo
     written = {*writes, *shared.values()}
     types = [f"{'' if n in written else 'const '}{ctype(function.buffers[n].dtype).storage}*" for n in used]
     arguments = [f"{t} PYC_RESTRICT p{k}" for k, t in enumerate(types)] + ["int64_t& error"]
-    arguments += ["int32_t threads"] if team else []
     body = team_of(code.body, inner.may_fail, nest_work(nest)) if team else code.body
     lines = [*code.shared, *body, *code.finish]
-    scalars = [s for s in function.scalars if re.search(rf"\b{s}\b", "\n".join(lines))]
-    arguments += [f"int64_t {s}" for s in scalars]
+    numbers = {"threads": "int32_t", **dict.fromkeys(function.scalars, "int64_t")}
+    words = set(WORD.findall("\n".join(lines)))
+    taken = [n for n in numbers if n in words]  # by their names: calls of one part pass the same (`loop_of`)
+    arguments += [f"{numbers[n]} {n}" for n in taken]
     part = unit.part("\n".join([f"({', '.join(arguments)}) {{", *indent(lines), "}"]), code.comments)
-    rest = [*(["error", "threads"] if team else ["error"]), *scalars]
+    rest = ["error", *taken]
     return Call.of(part, types, [function.pointers[n] for n in used], rest, whole=not parallel)
