@@ -92,6 +92,8 @@ class _Splitter:
         alike = {p.region for p in alone if p.region is not None and counts[p.key] > 1}
         if not alike:
             raise Whole("no two of them are alike")
+        if all(p.region is None or p.region in alike for p in alone):
+            return alone
         return self.parts({n: r if (r := n.meta.get(REGION)) in alike else None for n in self.calls})
 
     # whether ------------------------------------------------------------------------------------------------------
