@@ -375,12 +375,11 @@ def _hashable(args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]] | 
 
 def _inline_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """If all it does is a deferred call (logging once), the call of the cached function itself is deferred."""
-    before, nodes = cx.effects.count(), len(cx.graph.graph.nodes)
+    before, nodes = cx.effects.mark(), len(cx.graph.graph.nodes)
     result = cx.call(cx.make(fn.__wrapped__), args, kwargs)
-    after = cx.effects.count()
-    if after[:-1] == before[:-1] and after[-1] > before[-1] and nodes == len(cx.graph.graph.nodes) and not kwargs:
-        del cx.effects.calls[before[-1] :]
-        cx.effects.calls.append((Builtin(fn), args))
+    if cx.effects.calls_since(before) and nodes == len(cx.graph.graph.nodes) and not kwargs:
+        cx.effects.forget_since(before)
+        cx.effects.defer(Builtin(fn), args)
     return result
 
 

@@ -21,10 +21,11 @@ from pycompiler.capture.builtins.numbers import Getter
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
+from pycompiler.capture.effects import Write, state_of
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import UNORDERED, Deque, Dict, DictView, List, Set, Slice, Tuple
+from pycompiler.capture.values.containers import UNORDERED, Deque, Dict, DictView, Key, List, Set, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque
@@ -284,7 +285,7 @@ def _object(head: Head, value: Object, name: str) -> None:
         items = [head.load(v) for v in _additions(head, storage)]
         head.prepare += [*head.call(rebuild.fill_set, me, *items), *build.pop_top()]
     if value.passed:
-        head.prepare += _grown_traceback(head, me, value)
+        head.prepare += [*_grown_traceback(head, me, value), *build.pop_top()]
     stored = {k: v for k, v in value.overlay.items() if v is not DELETED}
     if stored:
         values = [head.load_item(v) for v in stored.values()]
@@ -295,8 +296,7 @@ def _object(head: Head, value: Object, name: str) -> None:
 def _grown_traceback(head: Head, load: Code, exception: Value) -> Code:
     known = isinstance(exception, Object) and "__context__" in exception.overlay
     add = rebuild.add_traceback if known else rebuild.raise_outside
-    added = head.call(add, load, *[build.load_const(place) for place in exception.passed])
-    return [*added, *build.pop_top()]
+    return head.call(add, load, *[build.load_const(place) for place in exception.passed])
 
 
 def _function(head: Head, value: Function, name: str) -> None:
@@ -345,7 +345,7 @@ def _disturbed(head: Head, over: Over, taken: int) -> bool:
     container = over.container
     if over.is_moved(taken):
         return True
-    if id(container) not in head.cx.effects.containers:
+    if not head.cx.effects.is_written(container):
         return False
     if isinstance(container, List) and not isinstance(container, Deque):  # it would stand behind the end
         return (over.length - taken if over.backwards else taken) > container.length_before
@@ -433,54 +433,106 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
 
 # side effects -------------------------------------------------------------------------------------------------
 def replay_effects(head: Head) -> Code:
-    """Instructions that apply all recorded writes to objects that existed before, in order."""
+    """Instructions that apply all recorded writes to objects that existed before, in order; one that changes nothing has none."""
     effects = head.cx.effects
     if log_effects.enabled and effects:
         log_effects("side effects that follow the graph:\n%s", effects.describe())
-    code: Code = []
-    for container in effects.containers.values():
-        code += _replay_container(head, container)
-    for obj, name, value in effects.attributes.values():
-        target = head.load(obj)
-        if value is DELETED:
-            code += [*head.call(rebuild.delete_attribute, target, build.load_const(name)), *build.pop_top()]
-        else:
-            store = head.call(object.__setattr__, target, build.load_const(name), head.load_item(value))
-            code += [*store, *build.pop_top()]
-    for namespace, name, value in effects.globals.values():
-        store = head.call(
-            rebuild.set_global, build.load_const(namespace), build.load_const(name), head.load_item(value)
-        )
-        code += [*store, *build.pop_top()]
-    for cell in effects.cells.values():
-        contents = [] if cell.contents is None else [head.load_item(cell.contents)]
-        code += [*head.call(rebuild.set_cell, head.load_source(_source(cell)), *contents), *build.pop_top()]
-    for exception in effects.tracebacks.values():
-        code += _grown_traceback(head, head.load(exception), exception)
-    for fn, args in effects.calls:
-        code += [*build.call_function(head.load(fn), *[head.load_item(a) for a in args]), *build.pop_top()]
-    return code
+    codes = [REPLAYS[write.kind](head, write) for write in effects.journal]
+    return _flat([[*code, *build.pop_top()] for code in codes if code])
 
 
-def _replay_container(head: Head, container: Value) -> Code:
-    target = head.load_source(_source(container))
+def _replay_attribute(head: Head, write: Write) -> Code:
+    target, name = head.load(write.target), build.load_const(write.name)
+    if write.value is DELETED:
+        return head.call(rebuild.delete_attribute, target, name)
+    return head.call(object.__setattr__, target, name, head.load_item(write.value))
+
+
+def _replay_global(head: Head, write: Write) -> Code:
+    place = build.load_const(write.target), build.load_const(write.name)
+    return head.call(rebuild.set_global, *place, head.load_item(write.value))
+
+
+def _replay_cell(head: Head, write: Write) -> Code:
+    contents = [] if write.value is None else [head.load_item(write.value)]
+    return head.call(rebuild.set_cell, head.load_source(_source(write.target)), *contents)
+
+
+def _replay_traceback(head: Head, write: Write) -> Code:
+    return _grown_traceback(head, head.load(write.target), write.target)
+
+
+def _replay_call(head: Head, write: Write) -> Code:
+    return build.call_function(head.load(write.target), *[head.load_item(a) for a in write.value])
+
+
+def _replay_contents(head: Head, write: Write) -> Code:
+    container = write.target
+    target, after = head.load_source(_source(container)), state_of(container) if write.after is None else write.after
     if isinstance(container, Deque):
-        filled = head.call(rebuild.fill_deque, target, *[head.load_item(v) for v in container.items])
-    elif isinstance(container, List):
-        new = container.appended()
-        fill, items = (rebuild.fill_list, container.items) if new is None else (rebuild.extend_list, new)
-        filled = head.call(fill, target, *[head.load_item(v) for v in items])
-    elif isinstance(container, Dict):
-        pairs = [c for k, v in container.entries.items() for c in (head.load(k.value), head.load_item(v))]
-        filled = head.call(rebuild.fill_dict, target, *pairs)
-    elif isinstance(container, Set):
-        code: Code = []
-        for method, value in container.log:
-            code += [*head.call(method, target, *([] if value is None else [head.load(value)])), *build.pop_top()]
-        return code
-    else:
-        raise SkipFrame(f"a change of {container.describe()} cannot be replayed")
-    return [*filled, *build.pop_top()]
+        return head.call(rebuild.fill_deque, target, *[head.load_item(v) for v in after])
+    if isinstance(container, List):
+        return _changed_list(head, target, write.before, after)
+    if isinstance(container, Dict):
+        return _changed_dict(head, target, write.before, after)
+    if isinstance(container, Set):
+        log = container.log[write.before : after]
+        steps = [head.call(how, target, *([] if v is None else [head.load(v)])) for how, v in log]
+        return _flat([[*build.pop_top(), *step] if i else step for i, step in enumerate(steps)])
+    raise SkipFrame(f"a change of {container.describe()} cannot be replayed")
+
+
+def _changed_list(head: Head, target: Code, before: list[Value], after: list[Value]) -> Code:
+    """What is between the elements that stay at both ends is replaced: what a finalizer appends meanwhile stays."""
+    begin = _in_common(before, after)
+    if before and not after:
+        return head.call(list.clear, target)
+    if begin == len(before) == len(after):
+        return []
+    if begin == len(before):
+        return head.call(rebuild.extend_list, target, *[head.load_item(v) for v in after[begin:]])
+    rest = _in_common(before[begin:][::-1], after[begin:][::-1])
+    place = build.load_const(begin), build.load_const(len(before) - rest)
+    return head.call(
+        rebuild.replace_part, target, *place, *[head.load_item(v) for v in after[begin : len(after) - rest]]
+    )
+
+
+def _in_common(a: list[Value], b: list[Value]) -> int:
+    """How many values two lists begin with alike."""
+    return next((i for i, (v, w) in enumerate(zip(a, b, strict=False)) if not _is_same(v, w)), min(len(a), len(b)))
+
+
+def _is_same(a: Value, b: Value) -> bool:
+    """Whether both stand for what was at one place when the frame began, or are one value."""
+    return a is b or (a.source is not None and a.source == b.source)
+
+
+def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dict[Key, Value]) -> Code:
+    """Keys go out, then values are stored; those that another order would move are taken out first."""
+    if before and not after:
+        return head.call(rebuild.clear_dict, target)
+    old, new = [k for k in before if k in after], list(after)
+    kept = next((i for i, (k, j) in enumerate(zip(old, new, strict=False)) if k != j), min(len(old), len(new)))
+    stay = set(new[:kept])
+    out = [head.load(k.value) for k in before if k not in stay]
+    pairs = [
+        c
+        for k in new
+        if k not in stay or not _is_same(before[k], after[k])
+        for c in (head.load(k.value), head.load_item(after[k]))
+    ]
+    return (
+        []
+        if not out and not pairs
+        else head.call(rebuild.change_dict, target, build.load_const(len(out)), *out, *pairs)
+    )
+
+
+REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
+    "attribute": _replay_attribute, "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
+    "call": _replay_call, "contents": _replay_contents,
+}  # fmt: skip
 
 
 def return_template(head: Head, value: Value) -> Any:

@@ -69,7 +69,7 @@ class Capture:
             self.sizes.symbols.place = lambda: self.user_stack
         self.fake_mode = new_fake_mode(symbolic=symbolic)
         self.graph = GraphBuilder(self, self.fake_mode)
-        self.effects = Effects()
+        self.effects = Effects(self.graph.graph)
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
         self.keyed: dict[int, Value] = {}  # existing objects that were keys of dicts and sets, by identity
@@ -303,8 +303,7 @@ class Capture:
 
     def guard_mutated_objects(self) -> None:
         """What the program changed must not be another object that it read under another name."""
-        changed = [v for v in (*self.effects.containers.values(), *(o for o, _, _ in self.effects.attributes.values()))]
-        for value in dict.fromkeys(changed):
+        for value in dict.fromkeys(self.effects.written()):
             if value.source is None:
                 continue
             others = {

@@ -1,52 +1,139 @@
 """Side effects of the captured program on objects that existed before it, recorded to be replayed at the end.
 
-In: stores seen during capture.  Out: an ordered record (`attributes`, `containers`, `globals`, `cells`).  Reads go
-through the overlays first, so that the program sees its own writes.
+In: stores seen during capture.  Out: one journal of `Write`s in program order.  Reads go through the overlays first, so that
+the program sees its own writes.
+
+A store drops what was there, which may run code of the program (a finalizer) that sees the writes before it, and none after
+it.  So two writes of one place are one entry only where nothing between them may have run any: the later one is made at the
+place of the earlier.  Of a place that is written often the last entry stands for the rest (`MOST`).
 """
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
+
+from torch import fx
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.looks import Looks
+from pycompiler.capture.looks import Place as Spot
 from pycompiler.capture.values.base import Cell, Place, Value, next_age
-from pycompiler.capture.values.containers import Dict, List
-from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, List, Set
+from pycompiler.capture.values.objects import DELETED
+from pycompiler.capture.values.tensor import Tensor
+
+MOST = 16
+
+
+@dataclass(eq=False)
+class Write:
+    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call.
+
+    Of contents, `before` and `after` are states of the container (`state_of`); `after` is None for the one it has at the end.
+    """
+
+    kind: str
+    target: Any
+    name: str | None = None
+    value: Any = None
+    before: Any = None
+    after: Any = None
+
+
+def state_of(container: Value) -> Any:
+    """What a container holds now: items, entries, or of a set how much of its log has happened."""
+    if isinstance(container, List):
+        return list(container.items)
+    if isinstance(container, Dict):
+        return dict(container.entries)
+    return len(container.log) if isinstance(container, Set) else None
+
+
+def is_harmless(dropped: Value | None) -> bool:
+    """Whether no code runs when the program lets go of this: numbers, texts, tensors."""
+    return isinstance(dropped, (Const, Tensor)) or dropped is DELETED
+
+
+def _values(container: Value) -> Iterable[Value]:
+    if isinstance(container, List):
+        return container.items
+    return container.entries.values() if isinstance(container, (Dict, Set)) else ()
 
 
 class Effects:
     """All pending writes of one frame, in order."""
 
-    def __init__(self) -> None:
-        self.attributes: dict[tuple[int, str], tuple[Object, str, Value]] = {}
-        self.containers: dict[int, Value] = {}
-        self.globals: dict[tuple[int, str], tuple[dict[str, Any], str, Value]] = {}
-        self.cells: dict[int, Cell] = {}
-        self.tracebacks: dict[int, Value] = {}  # existing exceptions that were raised again
-        self.calls: list[tuple[Value, list[Value]]] = []  # calls that wait until the graph has run (skip.DEFERRED)
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph  # the outermost: tensors of others cannot be stored
+        self.journal: list[Write] = []
+        self.changes = 0  # how many writes there were, calls aside
+        self.globals: dict[tuple[int, str], Value] = {}
+        self._last: dict[Spot, int] = {}  # place → its last entry
+        self._entries: collections.Counter[Spot] = collections.Counter()
+        self._noise = -1  # the last entry that may run code
         self.looks = Looks()
         self.since: int | None = None  # what was made before may not change now: the age of the innermost pure tracer
 
     def __bool__(self) -> bool:
-        return bool(self.attributes or self.containers or self.globals or self.cells or self.calls or self.tracebacks)
+        return bool(self.journal)
 
     def describe(self) -> str:
-        """One line a write, for logs."""
-        lines = [f"  the contents of {c.source}" for c in self.containers.values()]
-        lines += [
-            f"  {obj.source or obj.describe()}.{name} = {value!r}" for obj, name, value in self.attributes.values()
-        ]
-        lines += [f"  global {name} = {value!r}" for _, name, value in self.globals.values()]
-        lines += [f"  cell {cell.source or cell.describe()} = {cell.contents!r}" for cell in self.cells.values()]
-        lines += [f"  traceback of {e.source}" for e in self.tracebacks.values()]
-        lines += [f"  {fn.describe()}({', '.join(a.describe() for a in args)})" for fn, args in self.calls]
-        return "\n".join(lines)
+        """One line a write, in order, for logs."""
+        return "\n".join(f"  {LINES[w.kind](w)}" for w in self.journal)
 
-    def count(self) -> tuple[int, ...]:
-        """How many writes of each kind are pending, calls last."""
-        kinds = (self.attributes, self.containers, self.globals, self.cells, self.calls)
-        return tuple(len(k) for k in kinds)
+    def _write(self, place: Spot, kind: str, target: Any, *, quiet: bool, name: str | None = None) -> Write:
+        """The entry for a write of `place` that happens now.  `quiet`: it runs no code."""
+        self.changes += 1
+        at, end = self._last.get(place), len(self.journal)
+        if at is not None:
+            found = self.journal[at]
+            if (quiet and at > self._noise) or self._entries[place] == MOST or not self._stays(found):
+                self._noise = max(self._noise, -1 if quiet else at)
+                return found
+        made = Write(kind, target, name)
+        if kind == "contents":
+            made.before = state_of(target)
+            if at is not None:
+                self.journal[at].after = made.before
+        self.journal.append(made)
+        self._last[place] = end
+        self._entries[place] += 1
+        self._noise = self._noise if quiet else end
+        return made
+
+    def _stays(self, write: Write) -> bool:
+        """Whether generated code can make the state after this write, although other writes followed."""
+        made = _values(write.target) if write.kind == "contents" else (write.value,)
+        return all(
+            v is None or v is DELETED or v.source is not None or isinstance(v, Const)
+            or (isinstance(v, Tensor) and v.node.graph is self.graph)
+            for v in made
+        )  # fmt: skip
+
+    def is_written(self, container: Value) -> bool:
+        """Whether an existing container is changed."""
+        return ("contents", id(container)) in self._last
+
+    def written(self) -> list[Value]:
+        """The objects and containers that are changed."""
+        return [w.target for w in self.journal if w.kind in ("attribute", "contents")]
+
+    def mark(self) -> tuple[int, int]:
+        """Now, for `calls_since`."""
+        return self.changes, len(self.journal)
+
+    def calls_since(self, mark: tuple[int, int]) -> bool:
+        """Whether calls wait since then, and nothing else happened."""
+        return mark[0] == self.changes and mark[1] < len(self.journal)
+
+    def forget_since(self, mark: tuple[int, int]) -> None:
+        """The calls since then wait no more."""
+        del self.journal[mark[1] :]
+        self._noise = min(self._noise, len(self.journal) - 1)
 
     def begin(self, pure: bool) -> int | None:
         """A tracer starts; the mark that its `end` takes."""
@@ -66,47 +153,67 @@ class Effects:
     def defer(self, fn: Value, args: list[Value]) -> None:
         """A call that waits until the graph has run."""
         self.allow(None, fn.describe())
-        self.calls.append((fn, args))
+        self.journal.append(Write("call", fn, value=args))
+        self._noise = len(self.journal) - 1
 
     def passed(self, exception: Value, place: Place) -> None:
         """An exception passes through a frame. A new one gets its traceback when it is built."""
         exception.passed = [*exception.passed, place]
         if exception.source is not None:
-            self.tracebacks[id(exception)] = exception
+            self._write(("traceback", id(exception)), "traceback", exception, quiet=True)
 
-    def mutate(self, container: Value) -> None:
-        """A container is about to change; only existing ones need a replay."""
+    def mutate(self, container: Value, drops: Iterable[Value] | None = None) -> None:
+        """A container is about to change; only existing ones need a replay.  `drops`: what may go out, by default anything."""
         self.allow(container, container.describe())
         self.looks.change(("contents", id(container)))
         if isinstance(container, Dict):
             container.changed = True
-        if container.source is not None and id(container) not in self.containers:
-            self.containers[id(container)] = container
-            if isinstance(container, List):
-                container.before = list(container.items)
+        if container.source is not None:
+            quiet = all(map(is_harmless, _values(container) if drops is None else drops))
+            self._write(("contents", id(container)), "contents", container, quiet=quiet)
 
     def set_attr(self, obj: Any, name: str, value: Value) -> None:
         self.allow(obj, f"{obj.describe()}.{name}")
-        self.looks.change(("attribute", id(obj), name), ("attributes", id(obj)))
+        place = ("attribute", id(obj), name)
+        self.looks.change(place, ("attributes", id(obj)))
+        old = obj.overlay.get(name)
         obj.overlay[name] = value
         if obj.exists:
-            self.attributes.pop((id(obj), name), None)
-            self.attributes[(id(obj), name)] = (obj, name, value)
+            quiet = is_harmless(old) if old is not None else self.looks.saw_constant(place)
+            self._write(place, "attribute", obj, quiet=quiet, name=name).value = value
 
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         self.allow(None, f"global {name}")
-        self.looks.change(("global", id(namespace), name))
-        self.globals.pop((id(namespace), name), None)
-        self.globals[(id(namespace), name)] = (namespace, name, value)
+        place = ("global", id(namespace), name)
+        self.looks.change(place)
+        old = self.globals.get((id(namespace), name))
+        self.globals[id(namespace), name] = value
+        quiet = is_harmless(old) if old is not None else self.looks.saw_constant(place)
+        self._write(place, "global", namespace, quiet=quiet, name=name).value = value
 
     def get_global(self, namespace: dict[str, Any], name: str) -> Value | None:
-        found = self.globals.get((id(namespace), name))
-        return found[2] if found else None
+        return self.globals.get((id(namespace), name))
 
     def set_cell(self, cell: Cell, value: Value | None) -> None:
         self.allow(cell, cell.describe())
         self.looks.change(("cell", id(cell)))
+        quiet = cell.contents is None or is_harmless(cell.contents)
         cell.contents = value
         cell.changed = True
         if cell.source is not None:
-            self.cells.setdefault(id(cell), cell)
+            self._write(("cell", id(cell)), "cell", cell, quiet=quiet).value = value
+
+
+def _object(value: Any) -> Any:
+    return value.source or value.describe()
+
+
+LINES: dict[str, Callable[[Write], str]] = {
+    "contents": lambda w: f"the contents of {w.target.source}",
+    "attribute": lambda w: f"{_object(w.target)}.{w.name} = {w.value!r}",
+    "global": lambda w: f"global {w.name} = {w.value!r}",
+    "cell": lambda w: f"cell {_object(w.target)} = {w.value!r}",
+    "traceback": lambda w: f"traceback of {w.target.source}",
+    "call": lambda w: f"{w.target.describe()}({', '.join(a.describe() for a in w.value)})",
+}
+"""How a write is shown."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Cell, Value
+from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Sequence
 from pycompiler.capture.values.functions import Function, Method, Partial
 from pycompiler.ir.kernels import memory_of
@@ -23,11 +24,18 @@ class Looks:
     """The places of one capture."""
 
     def __init__(self) -> None:
+        self._constants: set[Place] = set()
         self._open: list[dict[Place, Value | None]] = []
         self._steps: dict[Place, int] = {}  # place → step of the root frame at which the checkpoint was called
 
+    def saw_constant(self, place: Place) -> bool:
+        """Whether a constant is there, which was there when the frame began."""
+        return place in self._constants
+
     def at(self, place: Place, value: Value | None) -> None:
         """The program reads `value` there."""
+        if isinstance(value, Const):
+            self._constants.add(place)
         for seen in self._open:
             seen[place] = value
 

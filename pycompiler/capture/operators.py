@@ -209,7 +209,7 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
             return None  # it has one of its own, or none
         return left if _inplace(cx, op, left.storage, right) is not None else None
     if isinstance(left, List) and op == "+=":
-        cx.effects.mutate(left)
+        cx.effects.mutate(left, None if isinstance(left, Deque) else ())
         for value in list(cx.elements(right)):
             left.push(value) if isinstance(left, Deque) else left.items.append(value)
         return left

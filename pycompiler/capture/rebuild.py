@@ -80,6 +80,27 @@ def fill_dict(target: Any, *items: Any) -> Any:
     return target
 
 
+def clear_dict(target: Any) -> Any:
+    return base_of(type(target), dict).clear(target)  # type: ignore[attr-defined]
+
+
+def change_dict(target: Any, n_out: int, *items: Any) -> Any:
+    """Take the first `n_out` keys out of a dict (or subclass), then store key, value, key, value, ...: without running
+    overrides, in place (a live iterator knows its position in the table); what a finalizer stores meanwhile stays."""
+    base: Any = base_of(type(target), dict)
+    for key in items[:n_out]:
+        base.pop(target, key, None)
+    for key, value in zip(items[n_out::2], items[n_out + 1 :: 2], strict=True):
+        base.__setitem__(target, key, value)
+    return target
+
+
+def replace_part(target: Any, begin: int, end: int, *items: Any) -> Any:
+    """Replace the elements of a list (or subclass) from `begin` to `end`."""
+    list.__setitem__(target, slice(begin, end), items)
+    return target
+
+
 def fill_list(target: Any, *items: Any) -> Any:
     """Replace the contents of a list (or subclass)."""
     list.__setitem__(target, slice(None), items)

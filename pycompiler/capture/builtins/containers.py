@@ -99,6 +99,9 @@ BUILTINS[dict.__dict__["fromkeys"]] = dict_fromkeys
 
 
 # lists --------------------------------------------------------------------------------------------------------
+GROWING = (list.append, list.extend, list.insert, list.sort, list.reverse)  # nothing goes out of the list
+
+
 def list_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
     """Register a method of list that changes it: handler(cx, list, *args) → value or None."""
 
@@ -106,7 +109,7 @@ def list_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
         @builtin(fn)
         def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             target = storage(args[0], List, f"list.{fn.__name__}")
-            cx.effects.mutate(target)
+            cx.effects.mutate(target, () if fn in GROWING else None)
             return handler(cx, target, *args[1:], **kwargs) or NONE
 
         return call

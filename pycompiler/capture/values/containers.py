@@ -97,13 +97,6 @@ class List(Sequence):
     def __init__(self, items: list[Value], cls: type = list) -> None:
         super().__init__(items, cls)
         self.length_before = len(items)  # of an existing list: before the writes of this capture
-        self.before: list[Value] = []  # its elements then, once it is written
-
-    def appended(self) -> list[Value] | None:
-        """What an existing list has more than before, when nothing else of it changed."""
-        n = len(self.before)
-        same = len(self.items) >= n and all(a is b for a, b in zip(self.before, self.items, strict=False))
-        return self.items[n:] if same else None
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         cx.effects.mutate(self)
@@ -318,16 +311,14 @@ class Dict(Value):
         cx.throw_value(KeyError, [key])
         raise AssertionError
 
-    def mutate(self, cx: Capture) -> None:
+    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None) -> None:
         self.guard_keys(cx)
-        if self.source is not None:
-            for k in list(self.entries):  # replay rewrites the whole dict
-                self.at(cx, k)
-        cx.effects.mutate(self)
+        cx.effects.mutate(self, drops)
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        self.mutate(cx)
-        self.entries[Key(cx, key)] = value
+        k = Key(cx, key)
+        self.mutate(cx, [self.entries[k]] if k in self.entries else ())
+        self.entries[k] = value
 
     def delitem(self, cx: Capture, key: Value) -> None:
         self.mutate(cx)
@@ -478,7 +469,7 @@ class Set(Value):
 
     def happened(self, cx: Capture, method: Any, value: Value | None = None) -> None:
         """Call before a change: the same is done to the shadow, and will be to the existing set."""
-        cx.effects.mutate(self)
+        cx.effects.mutate(self, () if method is set.add else None)
         self.changed, self.recipe = True, None
         if self.source is not None:
             self.log.append((method, value))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -499,7 +499,7 @@ class InstanceDict(Dict):
             cx.throw_value(KeyError, [key])
         cx.effects.set_attr(self.owner, key.const(), DELETED)
 
-    def mutate(self, cx: Capture) -> None:
+    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None) -> None:
         raise Break("mutation-unsupported", f"a change of vars({self.owner.describe()}) as a whole")
 
 
