@@ -160,3 +160,22 @@ def test_integer_arguments_that_change_reach_kernels() -> None:
     for n in (5, 7, 9, 1000):
         assert torch.equal(compiled(t, n), (t + n) * (n * 2 + 1))
     assert pycompiler.counters(compiled)["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_integers_that_grow_too_big_are_refused_as_in_eager(backend: str) -> None:
+    """Kernels compute with 64 bits: the cube of a large argument wrapped around."""
+
+    def fn(t: torch.Tensor, n: int) -> torch.Tensor:
+        return t + n * n * n
+
+    compiled = pycompiler.compile(fn, dynamic=True, backend=backend)
+    t = torch.ones(2, dtype=torch.float64)
+    for n in (3, 5, 1000, 2**21 - 1, 2**21, 2**40, 2**62, 2**63):
+        try:
+            expected = fn(t, n)
+        except OverflowError:
+            with pytest.raises(OverflowError):
+                compiled(t, n)
+        else:
+            assert torch.equal(compiled(t, n), expected)

@@ -323,6 +323,7 @@ class GraphBuilder:
 
     def number(self, value: Symbolic) -> Any:
         """The node of a number over symbols."""
+        self.cx.sizes.fits(value.sym)
         return self.numbers.argument(value.sym)
 
     def constant_tensor(self, real: torch.Tensor) -> Tensor:

@@ -18,9 +18,12 @@ from pycompiler.ir.guards import Guard
 from pycompiler.ir.marks import Mark, marks_of
 from pycompiler.ir.size_checks import Origin, size_guard
 from pycompiler.ir.source import Source
-from pycompiler.ir.symbols import Relation, Specialise, Symbols, expr_of
+from pycompiler.ir.symbols import LIMIT, Relation, Specialise, Symbols, expr_of
 
 Key = tuple[Source, str, int]  # an Origin without its class
+
+# Of an integer that is a symbol: sums and products of two such are numbers of 64 bits without a question.
+_GREATEST = 2**31 - 1
 
 
 class NeedsSymbols(Exception):
@@ -153,13 +156,20 @@ class Sizes:
         if not self.policy.integers or self._of_module(source):
             return None
         self.policy.observe(source, "int", (real,))
-        if not (2 <= real < 2**62 and self.policy.wants(source, "int", 0)):
+        if not (2 <= real <= _GREATEST and self.policy.wants(source, "int", 0)):
             return None
         if self.symbols is None:
             raise NeedsSymbols
         if source not in self.integers:
-            self.integers[source] = self._new(real, Origin(source, int, "int"), Mark("maybe"))
+            self.integers[source] = self._new(real, Origin(source, int, "int"), Mark("maybe", high=_GREATEST))
         return self.integers[source]
+
+    def fits(self, sym: Any) -> None:
+        """A number that a call of the graph takes is one of 64 bits: eager refuses others, kernels would wrap them around."""
+        expr = expr_of(sym) if isinstance(sym, torch.SymInt) else Expr.of(0)
+        if any(origin.what == "int" for n in expr.symbols if (origin := self.origins.get(n)) is not None):
+            self.known_symbols.at_least(Expr.of(LIMIT), expr)
+            self.known_symbols.at_least(expr, -LIMIT)
 
     def floating(self, real: float, source: Source) -> Any:
         """The SymFloat of a float; None where it is a constant."""

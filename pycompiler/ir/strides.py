@@ -123,7 +123,8 @@ def _may_run(target: Any, given: Sequence[torch.Tensor], results: Sequence[torch
     if all(t.device.type == "cpu" for t in given):
         return True
     # An index of 0 into nothing ends the CUDA context; what is recorded into a CUDA graph would run with it.
-    indexes = any(not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool) for t in given)
+    integers = any(not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool) for t in given)
+    indexes = integers and len(given) > 1
     return not (indexes and any(t.numel() == 0 for t in given)) and not torch.cuda.is_current_stream_capturing()
 
 

@@ -112,6 +112,10 @@ def diagonal(low: Lowering, x: Value, offset: int = 0, dim1: int = 0, dim2: int 
 @lowering(aten.unfold.default, any_dtype=True)
 def unfold(low: Lowering, x: Value, dim: int, size: int, step: int) -> Value:
     count = to_expr(low.fake.shape[normal_dim(dim, x.rank)]) if x.rank else ONE
+    if x.buffer is None and step < size:
+        x = low.placed(
+            low.node.args[0]
+        )  # windows that overlap are views of memory: what has none would be copied apart
     return values.unfold(x, dim, size, step, count)
 
 

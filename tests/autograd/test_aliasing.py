@@ -762,3 +762,18 @@ def test_results_that_are_read_conjugated(fn: Any, backend: str) -> None:
             weight = torch.randn_like(want)
             grads = (torch.autograd.grad(t, x, weight)[0] for t in (got, want))
             torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(6, 7, -1), (7, 6), (-1,)])
+def test_a_copy_of_a_written_input_with_gaps_is_one(shape: tuple[int, ...], backend: str) -> None:
+    """The written value lies without gaps in the trace, where `reshape` gave a view of it; the input was written again."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        rows = x.unflatten(1, (2, -1))
+        rows.add_(1)
+        x.transpose(0, -1).floor_()
+        return rows.reshape(shape).mul_(2)
+
+    x, y = (torch.arange(49.0).reshape(7, 7)[:, 1:] / 4 for _ in range(2))
+    assert torch.equal(pycompiler.compile(fn, backend=backend)(x), fn(y)) and torch.equal(x, y)

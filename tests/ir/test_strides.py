@@ -69,6 +69,11 @@ FOUND: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]]
         lambda x: F.scaled_dot_product_attention(x.mT, x.mT, x.mT * 0.5),
         lambda: (torch.randn(2, 2, 1, dtype=DOUBLE),),
     ),
+    "windows of a fill": (lambda x: x.new_zeros((9,)).unfold(-1, 3, 1), lambda: (torch.randn(()),)),
+    "a wide view of a sum into rows": (
+        lambda x, i: x.index_add(1, i, x).narrow(-2, 2, 1).expand(1, 1, 3, 3),
+        lambda: (torch.randn(1, 1, 3, 3)[::2], torch.zeros((), dtype=torch.int64)),
+    ),
     "a sum to nothing": (lambda x: x.sum(0), lambda: (torch.randn(0, 3, 1).expand(2, 0, 3, 4).transpose(1, 3),)),
 }
 

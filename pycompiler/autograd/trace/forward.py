@@ -15,6 +15,7 @@ from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.trace.writes import is_metadata, refuse_overlap, writes
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import interrupts, transforms
+from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.strides import layouts
 from pycompiler.ir.symbols import Specialise
 
@@ -37,6 +38,7 @@ class Forward:
         self.gm = gm
         self.recorder = recorder
         self.branches = branches
+        self.displaced: set[int] = set()  # memory that lies otherwise than the program's, which has gaps, since a write
 
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """What `self.gm` gives for these inputs."""
@@ -75,6 +77,8 @@ class Forward:
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
         if not writes(node):
             out = self._called(node, args, kwargs)
+            if self.displaced:
+                self._same_memory(node, out, (args, kwargs))
             self._hold(node, out, (args, kwargs))
             return out
         refuse_overlap(node, args, kwargs)
@@ -99,6 +103,18 @@ class Forward:
             if t.layout is torch.strided and t.stride() != strides and storage_of(t) not in taken:
                 self._keep_layout(t, strides)
 
+    def _same_memory(self, node: fx.Node, out: Any, given: Any) -> None:
+        """Whether a result is a view or a copy depends on how its argument lies (`reshape`); later writes show which."""
+        taken = {storage_of(t) for t in tensors_in(given)}
+        if self.displaced.isdisjoint(taken):
+            return
+        theirs = {memory_of(t) for a in node.all_input_nodes for t in tensors_in(a.meta.get("example_value"))}
+        for t, seen in zip(tensors_in(out), tensors_in(node.meta.get("example_value")), strict=False):
+            if (storage_of(t) in taken) != (memory_of(seen) in theirs) or "as_strided" in str(node.target):
+                raise AutogradUnsupported(
+                    "a view of an input with gaps that was written", node.format_node() or "", "the graph runs eagerly"
+                )
+
     def _keep_layout(self, written: torch.Tensor, strides: tuple[int, ...]) -> None:
         """A write leaves a tensor where it lies; functionalisation gives it, and what it views, the layout of the new
         value, which views by strides, reshapes and results would show."""
@@ -112,7 +128,9 @@ class Forward:
             laid = self.recorder.laid_out(value, strides)
         finally:
             torch._enable_functionalization(reapply_views=True)
-        if laid is not value:
+        if laid is value:
+            self.displaced.add(storage_of(written))
+        else:
             torch._functionalize_replace(written, laid)
             torch._functionalize_commit_update(written)
             torch._functionalize_sync(written)
