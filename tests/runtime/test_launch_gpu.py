@@ -160,3 +160,26 @@ def test_training() -> None:
         return list(torch.autograd.grad(F.mse_loss(f(x), torch.zeros(32, 64, device="cuda")), [x, *model.parameters()]))
 
     equal(gradients(pycompiler.compile(model)), gradients(model))
+
+
+def test_one_plan_serves_every_size(plans: list[Any]) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor, scale: float) -> tuple[torch.Tensor, ...]:
+        y = F.layer_norm(F.gelu(x) * scale, (x.shape[-1],), w)
+        return y.softmax(0), y.sum((0, 1)), x.flatten(0, 1).amax(0), torch.cat([x, y], 1)[:, 1:-1].sum(-1)
+
+    compiled = pycompiler.compile(program, dynamic=True)
+    for a, b, scale in ((5, 7, 0.5), (64, 300, 1.5), (3, 2000, 2.5), (700, 2, 3.5)):
+        x, w = torch.randn(a, b, 48, device="cuda"), torch.randn(48, device="cuda")
+        equal(compiled(x, w, scale), program(x, w, scale))
+    assert len(plans) <= 2
+    assert "launch" in plans[-1].routes
+
+
+def test_training_at_every_size() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU()).cuda()
+    compiled = pycompiler.compile(model, dynamic=True)
+    for rows in (32, 5, 1000):
+        x = torch.randn(rows, 64, device="cuda", requires_grad=True)
+        given = [x, *model.parameters()]
+        got, want = (torch.autograd.grad(F.silu(f(x)).sum(), given) for f in (compiled, model))
+        equal(got, want)
