@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -207,6 +209,24 @@ def what_is_seen(t: Any) -> Any:
     return z, log.seen, w, k, m
 
 
+def operators_by_other_names(t: Any) -> Any:
+    with Log() as log:
+        y = torch.ops.aten.relu(t) + torch.ops.aten.add.Tensor(t, 1)
+        z = torch.Tensor.norm(y) + torch.Tensor.add(y, 1)
+        rows = [r for r in torch.Tensor.__iter__(z)]
+        a, b = torch.split(y, 2, dim=1)
+        c = (
+            y.unflatten(1, (2, 2)),
+            torch.nn.functional.max_pool2d(y[None], 2),
+            abs(y),
+            y @ y.T,
+            y == 0,
+            y.data,
+            not y.dim(),
+        )
+    return rows, a, b, c, log.seen
+
+
 def functions_compare(t: Any) -> Any:
     with Log() as log:
         t.shape
@@ -246,6 +266,8 @@ WHOLE: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
     (nested_modes, lambda: (X,)),
     (what_is_seen, lambda: (X,)),
     (functions_compare, lambda: (X,)),
+    (operators_by_other_names, lambda: (X,)),
+    (operators_by_other_names, lambda: (X.as_subclass(Loud),)),
     (mode_and_subclass, lambda: (X.as_subclass(Loud),)),
 ]
 
@@ -473,3 +495,21 @@ def test_a_default_device_below_a_mode() -> None:
             got, want = compiled(X), fn(X)
         torch.testing.assert_close(got[0], want[0])
         assert got[1] == want[1] == "meta"
+
+
+def test_a_mode_sees_nothing_of_the_engine() -> None:
+    program = """
+import torch, pycompiler
+from torch.overrides import TorchFunctionMode
+class Log(TorchFunctionMode):
+    seen = []
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+x = torch.ones(3, dtype=torch.float64)
+with Log():
+    for backend in ("eager", "native"):
+        pycompiler.compile(lambda x: x.sin(), backend=backend, fullgraph=True)(x)
+assert Log.seen == ["sin", "sin"], Log.seen
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

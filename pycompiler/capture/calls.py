@@ -96,7 +96,7 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         if cx.functions.concerns(args, kwargs):
             if skip.asks(fn.real):
                 return inline(cx, fn, args, kwargs)
-        elif skip.of_tensors(fn.real) and args and isinstance(args[0], Tensor):
+        elif skip.is_operator_of_tensors(fn.real) and args and isinstance(args[0], Tensor):
             return call_tensor_method(cx, fn.real.__name__, args, kwargs)
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)

@@ -89,6 +89,11 @@ def of_tensors(fn: types.FunctionType) -> bool:
     return fn.__qualname__.startswith(("Tensor.", "TensorBase.")) and torch.Tensor.__dict__.get(fn.__name__) is fn
 
 
+def is_operator_of_tensors(fn: types.FunctionType) -> bool:
+    """Whether `fn` is a method of torch.Tensor that computes: not one of Python's protocols, which give no tensor."""
+    return of_tensors(fn) and (not fn.__name__.startswith("__") or hasattr(fn, "__wrapped__"))
+
+
 PURE_MODULES = frozenset({"math", "_operator", "cmath"})
 PURE_BUILTINS = frozenset(
     {abs, ascii, bin, bytes, chr, complex, divmod, float, format, hash, hex, int, oct, ord, pow, repr,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -63,7 +64,7 @@ def _peers(fn: Any) -> str | None:
 
 def is_constant(fn: Any) -> bool:
     """Whether what a function gives is taken for a constant."""
-    return _marks.get(id(fn)) == CONSTANT or inspect.getattr_static(fn, CONSTANT_MARK, False) is True
+    return _marks.get(id(fn)) == CONSTANT or (type(fn) is types.FunctionType and CONSTANT_MARK in fn.__dict__)
 
 
 def substitute_of(fn: Any) -> Callable[..., Any] | None:

@@ -82,7 +82,12 @@ class FrameCompiler:
         if config.debug_function and code.co_name != config.debug_function:
             return self.family.original_entry(function)
         with untraced(), deferred(), modes_off():
-            return self.compile_or_explain(function, values)
+            entry = self.compile_or_explain(function, values)
+            if (
+                entry is not None and function_modes()
+            ):  # of each dtype the engine makes a tensor once, which no mode should see
+                _native.GuardTree(entry.guards, list(values))
+            return entry
 
     def compile_or_explain(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
         """The entry; None with a log line, or an exception, where there is none."""
