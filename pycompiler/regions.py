@@ -13,6 +13,7 @@ Names of inputs are no part of it: where they come from is the entry's matter.  
 from __future__ import annotations
 
 import copy
+import operator
 import os
 import types
 import weakref
@@ -52,7 +53,7 @@ def key_of(gm: fx.GraphModule, examples: Sequence[Any]) -> Hashable:
     given = tuple((first[id(e)], _value(e, memories)) for e in examples)
     symbols = symbols_among(examples)
     return (
-        _graph(gm, {}), given, global_state(), _flags(), repr(config.snapshot()),
+        _graph(gm, {}), given, global_state(), _flags(), _operators(), repr(config.snapshot()),
         None if symbols is None else _state(symbols),
     )  # fmt: skip
 
@@ -63,6 +64,11 @@ def _flags() -> tuple[Any, ...]:
         *(f() for f in (torch._C._get_cudnn_enabled, torch._C._get_mkldnn_enabled, torch._C._get_cudnn_deterministic)),
         *(os.environ.get(name) for name in ("CXX", "PATH")),
     )
+
+
+def _operators() -> tuple[Any, ...]:
+    """What Python's operators call on tensors now: a program may have replaced it."""
+    return tuple(_called(getattr(torch.Tensor, name, None), name) for name in _METHODS)
 
 
 def _graph(gm: fx.GraphModule, memories: dict[int, int]) -> Hashable:
@@ -98,11 +104,23 @@ def _target(node: fx.Node) -> Hashable:
     """The very function; of a method, its name and what torch's tensors have under it now."""
     name = node.target if isinstance(node.target, str) else None
     target = node.target if name is None else getattr(torch.Tensor, name, None)
-    if type(target) not in _TARGETS or not _is_torchs(getattr(target, "__self__", None)):
-        raise Unlike(f"it calls {node.target!r}")
+    _called(target, node.target)
     if (traced := traced_through(target)) is not None:
         raise Unlike(f"it is made of what {traced} did when it was traced")
     return name, target
+
+
+_OPERATORS = [name.strip("_") for name in operator.__all__]
+_METHODS = [
+    m for n in _OPERATORS for m in (f"__{n}__", f"__r{n}__") if any(m in c.__dict__ for c in torch.Tensor.__mro__)
+]
+
+
+def _called(target: Any, name: Any) -> Any:
+    """`target`, if it is a function that is the same wherever it is met again."""
+    if type(target) not in _TARGETS or not _is_torchs(getattr(target, "__self__", None)):
+        raise Unlike(f"it calls {name!r}")
+    return target
 
 
 def _is_torchs(owner: Any) -> bool:

@@ -316,3 +316,16 @@ def test_regions_are_saved(tmp_path: Path) -> None:
     assert pycompiler.save(held[1], tmp_path / "block").left_out == ()
     loaded = pycompiler.load(tmp_path / "block", blocks[1])
     assert torch.equal(loaded(x), held[1](x)) and pycompiler.counters(loaded)["compiles"] == 0
+
+
+def test_operators_that_were_replaced_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + x
+
+    x = torch.randn(3)
+    torch.testing.assert_close(pycompiler.compile(program)(x), program(x))
+    for name, fn in (("__add__", lambda a, b: a * 7), ("__add__", lambda a, b: a * 8)):
+        monkeypatch.setattr(torch.Tensor, name, fn)
+        torch.testing.assert_close(pycompiler.compile(program)(x), program(x))
+    monkeypatch.undo()
+    torch.testing.assert_close(pycompiler.compile(program)(x), program(x))
