@@ -176,7 +176,7 @@ KNOBS: tuple[Knob, ...] = (
         env=("TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",),
         kept=(False,),
     ),
-    Knob("capture_func_transforms", (_B,), True, "capture torch.func transforms", kept=(False,)),
+    Knob("capture_func_transforms", (_B,), True, "capture torch.func transforms"),
     Knob("trace_numpy", (_B,), True, "capture NumPy calls as tensor operations", kept=(False,)),
     Knob(
         "rewrite_assert_with_torch_assert",
@@ -541,7 +541,8 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 def describe() -> Iterator[str]:
     """One line a knob: name, value now, environment variables, meaning."""
     for row in KNOBS:
-        yield f"{row.name} = {get_knob(row.name)!r}  [{', '.join(row.variables)}]  {row.doc}"
+        unread = "" if row.kept is None else " (nothing reads this yet)"
+        yield f"{row.name} = {get_knob(row.name)!r}  [{', '.join(row.variables)}]  {row.doc}{unread}"
 
 
 class _ConfigModule(ModuleType):

@@ -13,6 +13,9 @@ import logging
 import math
 import operator
 import pickle
+import re
+import textwrap
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ from pycompiler import backends, config, exc, logs
 from pycompiler.backends import options as known
 from pycompiler.backends.entry import compile_fx
 from pycompiler.capture import skip
+from pycompiler.debug import directory
 
 X = torch.arange(4.0)
 
@@ -195,25 +199,68 @@ def test_huge_limits(restored: None) -> None:
 
 
 # no promise without a keeper -----------------------------------------------------------------------------------
-def read_names() -> tuple[set[str], set[str]]:
-    """Knobs that the code reads as `config.<name>`, and artefacts that it makes with `artifact("<name>")`."""
-    knobs, artifacts = set(), set()
+def nodes_of_the_package() -> Iterator[tuple[Path, ast.AST]]:
     package = Path(pycompiler.__file__).parent
-    for path in package.rglob("*.py"):
-        if path.name == "config.py":
-            continue
+    for path in sorted(package.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "config":
-                knobs.add(node.attr)
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "artifact" and node.args:
-                artifacts.add(ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else "")
+            yield path.relative_to(package), node
+
+
+def read_names() -> tuple[set[str], set[str]]:
+    """Knobs that the code reads (`config.<name>`, `get_knob`, or by a row of the debug directory's tables), and artefacts
+    that it makes with `artifact("<name>")`."""
+    knobs = {f"trace.{switch}" for switch, _ in directory.LOGS.values()}
+    knobs |= {f"trace.{row.switch}" for row in directory.FILES.values()}
+    artifacts = set()
+    for path, node in nodes_of_the_package():
+        if str(path) == "config.py":
+            continue
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            knobs.add(ast.unparse(node).removeprefix("config."))
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            if ast.unparse(node.func) in ("artifact", "logs.artifact"):
+                artifacts.add(node.args[0].value)
     return knobs, artifacts
 
 
 def test_knobs_and_logs_that_nothing_reads_are_marked() -> None:
     knobs, artifacts = read_names()
     assert {row.name for row in config.KNOBS if row.kept is not None} == {r.name for r in config.KNOBS} - knobs
-    assert set(logs.UNWRITTEN) == set(logs.ARTIFACTS) - artifacts
+    assert set(logs.ARTIFACTS) == artifacts
+
+
+def test_transforms_are_captured_where_they_may(restored: None) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.grad(lambda y: (y * y).sum())(x) + 1
+
+    for captured in (True, False):
+        config.capture_func_transforms = captured
+        assert bool(pycompiler.explain(program)(X).graph_break_count) is not captured
+        assert torch.equal(pycompiler.compile(program, backend="eager")(X), program(X))
+
+
+def test_variables_that_the_code_names_are_known() -> None:
+    known = {*config.OTHER_VARIABLES, *(v for row in config.KNOBS for v in row.variables)}
+    named = {(str(path), word) for path, node in nodes_of_the_package() if isinstance(node, ast.Constant)
+             for word in re.findall(r"\bPYCOMPILER_[A-Z_]+\b", node.value if type(node.value) is str else "")}  # fmt: skip
+    assert named
+    assert {(path, word) for path, word in named if word not in known} == set()
+
+
+UNREAD_PARAMETERS = {
+    "graph_break": {"msg"},  # read where it is captured
+    "mark_unbacked": {"t", "index"},  # refused
+    "substitute_in_graph": {"can_constant_fold_through"},  # documented: what can be folded is
+}
+
+
+@pytest.mark.parametrize("fn", [getattr(pycompiler, n) for n in pycompiler.__all__ if n.islower()], ids=str)
+def test_every_parameter_is_read(fn: Any) -> None:
+    if not isinstance(fn, types.FunctionType) or not fn.__module__.startswith("pycompiler"):
+        return
+    [made] = ast.parse(textwrap.dedent(inspect.getsource(fn))).body
+    read = {n.id for n in ast.walk(made) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    assert set(inspect.signature(fn).parameters) - read == UNREAD_PARAMETERS.get(fn.__name__, set())
 
 
 def test_knobs_that_nothing_reads_say_so_once(said: Any, restored: None) -> None:
@@ -239,14 +286,6 @@ def test_arguments_that_nothing_reads_say_so_once(said: Any) -> None:
 def test_every_option_is_a_row() -> None:
     assert set(known.KNOBS) <= set(config.BY_NAME)
     assert not set(known.KNOBS) & set(known.UNREAD)
-
-
-def test_logs_that_nothing_writes_say_so(said: Any) -> None:
-    try:
-        logs.set_logs("schedule,guards")
-        assert said() == ["nothing writes these logs yet: schedule"]
-    finally:
-        logs.reset_logs()
 
 
 def test_unknown_variables_are_named_with_the_nearest() -> None:

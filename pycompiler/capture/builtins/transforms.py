@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from pycompiler import config
 from pycompiler.capture import polyfills, tracers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kwargs
@@ -30,8 +31,13 @@ Handler = Callable[[Capture, Args, Kwargs], Value]
 
 def _late(module: str, *names: str) -> Callable[[Handler], Handler]:
     def register(handler: Handler) -> Handler:
+        def where_captured(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+            if not config.capture_func_transforms:
+                raise Break("inner-graph", "config.capture_func_transforms is False")
+            return handler(cx, args, kwargs)
+
         for name in names:
-            LATE[module, name] = handler
+            LATE[module, name] = where_captured if module.startswith("torch._functorch") else handler
         return handler
 
     return register
