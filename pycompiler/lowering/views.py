@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from pycompiler.ir.expr import ONE, ZERO, Expr
 from pycompiler.lowering import values
@@ -112,10 +113,12 @@ def diagonal(low: Lowering, x: Value, offset: int = 0, dim1: int = 0, dim2: int 
 @lowering(aten.unfold.default, any_dtype=True)
 def unfold(low: Lowering, x: Value, dim: int, size: int, step: int) -> Value:
     count = to_expr(low.fake.shape[normal_dim(dim, x.rank)]) if x.rank else ONE
-    if x.buffer is None and step < size:
-        x = low.placed(
-            low.node.args[0]
-        )  # windows that overlap are views of memory: what has none would be copied apart
+    if (
+        x.buffer is None and step < size
+    ):  # windows that overlap are views of memory: what has none would be copied apart
+        source = low.node.args[0]
+        assert isinstance(source, fx.Node)
+        x = low.placed(source)
     return values.unfold(x, dim, size, step, count)
 
 
