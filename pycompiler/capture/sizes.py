@@ -22,8 +22,8 @@ from pycompiler.ir.symbols import LIMIT, Relation, Specialise, Symbols, expr_of
 
 Key = tuple[Source, str, int]  # an Origin without its class
 
-# Of an integer that is a symbol: sums and products of two such are numbers of 64 bits without a question.
-_GREATEST = 2**31 - 1
+# Of an integer that is a symbol: twice of it is a number of 64 bits without a question.
+_GREATEST = 2**62 - 1
 
 
 class NeedsSymbols(Exception):
