@@ -2,7 +2,7 @@
 
 In: `with phase("lowering"):` around each phase; `with model(number):` around what is compiled of a captured graph, in it
 `with graph("backward"):` around each ATen graph, and `artefact(name, value)` for what is made.  Out: `compile_times()`,
-and calls of the `observers`.  Nothing is rendered here, and where nobody looks a phase costs a microsecond.
+and calls of the `observers`.  Nothing is rendered here, and where nobody looks a phase costs a few microseconds.
 """
 
 from __future__ import annotations
