@@ -166,7 +166,6 @@ KNOBS: tuple[Knob, ...] = (
         False,
         "capture .item() and friends instead of breaking the graph",
         env=("TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS",),
-        kept=(False,),
     ),
     Knob(
         "capture_dynamic_output_shape_ops",
@@ -174,7 +173,6 @@ KNOBS: tuple[Knob, ...] = (
         False,
         "capture nonzero, masks and friends instead of breaking the graph",
         env=("TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",),
-        kept=(False,),
     ),
     Knob("capture_func_transforms", (_B,), True, "capture torch.func transforms"),
     Knob("trace_numpy", (_B,), True, "capture NumPy calls as tensor operations", kept=(False,)),

@@ -28,7 +28,7 @@ from pycompiler.ir.verify import verify
 from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact, stage
 from pycompiler.progress import note_kernels
-from pycompiler.runtime import build, triton_build
+from pycompiler.runtime import build, segments, triton_build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.toolchain import NoCompiler
 
@@ -50,6 +50,8 @@ def compile_aten(
     Under `config.verify_ir` the rules of each stage's result are checked before the next stage sees it.
     Without a C++ compiler, or when a stage fails, the graph runs through ATen, with a warning.
     """
+    if segments.binds(gm):
+        return segments.segmented(gm, compile_aten, name)
     if any(_negated(n) for n in gm.graph.find_nodes(op="placeholder")):
         log.info("graph %s runs through ATen: an input is negated where it is read, not in its memory", name)
         return forward_of(gm)

@@ -81,6 +81,7 @@ class Region:
             if node.op == "call_function" and any(a in self.backward for a in node.all_input_nodes):
                 self.backward.add(node)
         self.inputs = set(joint.inputs)
+        self.bound = bound_symbols(joint)
         self.results = {*joint.fresh, *(value for _, value in joint.stores)}
         self.checkpointed = self._checkpointed()
         kept, new = joint.kept() - apart, joint.fresh[: len(joint.mutations)]
@@ -137,7 +138,7 @@ class Region:
         network = FlowNetwork(2 * len(nodes) + 2)
         source, sink = 2 * len(nodes), 2 * len(nodes) + 1
         for n, i in index.items():
-            if n in dear or n in self.inputs:
+            if n in dear or n in self.inputs or n in self.bound:
                 network.edge(source, 2 * i + 1, self._save_cost(n))  # must be saved, if the backward needs it at all
                 continue
             network.edge(2 * i, 2 * i + 1, self._save_cost(n))
@@ -146,7 +147,7 @@ class Region:
         for n in self.reads:
             network.edge(2 * index[n] + 1, sink, INFINITE)
         reaching = network.min_cut_sink_side(source, sink)
-        forced = dear | self.inputs
+        forced = dear | self.inputs | set(self.bound)
         return [n for n, i in index.items() if 2 * i + 1 in reaching and (n in forced or 2 * i not in reaching)]
 
     def _checkpointed(self) -> set[fx.Node]:
@@ -171,7 +172,7 @@ class Region:
 
     def _save_cost(self, n: fx.Node) -> int:
         value = n.meta.get("val")
-        if n.op == "get_attr":
+        if n.op == "get_attr" or n in self.bound:
             return 0
         if n in self.checkpointed:
             return INFINITE
@@ -212,7 +213,7 @@ def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 def _tidy(joint: Joint, region: Region, cut: Iterable[fx.Node]) -> list[fx.Node]:
     """Save the owner of the storage instead of a view of it, when that costs nothing."""
-    chosen = dict.fromkeys(cut)
+    chosen = dict.fromkeys(n for n in cut if n not in region.bound)
     result: dict[fx.Node, None] = {}
     for n in chosen:
         root = view_root(n)
@@ -231,11 +232,16 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
     input_index = {n: i for i, n in enumerate(joint.inputs)}
     output_index = {n: i for i, n in enumerate(joint.fresh)}
     owner_of = {view_root(n): n for n in joint.fresh if n in region.itself_outputs}
-    fw, bw = _forward(joint, region.backward, cut), _Builder(joint)
+    fw, bw = _forward(joint, region.backward, [*cut, *region.bound]), _Builder(joint)
     outputs = [fw.no_view(n) for n in joint.fresh]
     saved: dict[fx.Node, tuple[str, int]] = {n: ("input", input_index[n]) for n in joint.inputs if is_size(n)}
+    for n in region.bound:
+        outputs.append(fw.env[n])
+        saved[n] = ("output", len(outputs) - 1)
     rebuilt: list[tuple[fx.Node, fx.Node]] = []
     for n in sorted(cut, key=lambda n: input_index.get(n, len(input_index))):
+        if n in saved:
+            continue
         owner = owner_of.get(view_root(n))
         if n in region.itself_inputs:
             saved[n] = ("input", input_index[n])
@@ -362,6 +368,11 @@ def is_size(n: fx.Node) -> bool:
     return isinstance(n.meta["val"], (torch.SymInt, torch.SymFloat))
 
 
+def bound_symbols(joint: Joint) -> list[fx.Node]:
+    """The symbols that the forward binds.  Every backward gets all of them, too."""
+    return [n for n in joint.graph.nodes if "bound" in n.meta]
+
+
 def is_copied(n: fx.Node) -> bool:
     """Whether an input or output that eager does not keep, which the caller may write, is saved as a copy. Large ones are
     saved themselves: a write to one before the backward is an error there."""
@@ -444,6 +455,8 @@ class _Builder:
         if n.op == "placeholder":
             raise AssertionError(f"the cut does not separate {n.name} from the gradients")
         self.env[n] = self.graph.node_copy(n, self.env.__getitem__)
+        if "bound" in n.meta:
+            self.numbers.symbols[n.meta["bound"]] = self.env[n]
 
 
 def graph_module(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> fx.GraphModule:

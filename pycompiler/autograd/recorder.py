@@ -25,10 +25,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from pycompiler.autograd.kernels import recorded
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op, view_parent
+from pycompiler.ir import late
 from pycompiler.ir.effects import acts, ordered
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.late import BINDS
 from pycompiler.ir.numbers import SYMBOLIC, Numbers, symbol_of, value_of
 from pycompiler.ir.propagate import propagate
-from pycompiler.ir.symbols import hint_of
+from pycompiler.ir.symbols import expr_of, hint_of, symbols_of
 
 aten = torch.ops.aten
 prim = torch.ops.prim
@@ -139,6 +142,65 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._given: set[int] = set()  # ids of tensors that functionalisation holds
         self._last_placeholder: fx.Node | None = None
         self.numbers = Numbers(self.graph, {})
+        self.to_bind: list[Any] = []  # symbols that the captured call bound, in order
+        self._bound: list[Any] = []  # those that the operator being recorded has bound
+        self._binds = 0  # how many operators have
+        self._again = False  # whether what an operator gives has a size that was bound before
+        self._known_bound: dict[Any, Any] = {}  # operator and argument -> what was bound of it
+
+    # -- symbols that a call binds ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def binding(self) -> Iterator[None]:
+        """Operators whose results depend on data give what they gave in capture."""
+        mode: Any = self.fake_mode
+        before, mode.binder = getattr(mode, "binder", None), self._bind
+        try:
+            yield
+        finally:
+            mode.binder = before
+
+    def _bind(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        def new(kind: str, most: Any = None) -> Any:
+            known = self._known_bound.get((func, id(args[0])))
+            if known is not None and not self.to_bind:
+                self._again = True
+                return known
+            if not self.to_bind:
+                raise AutogradUnsupported("a result that depends on data", str(func), "the graph runs eagerly")
+            self._bound.append(self.to_bind.pop(0))
+            self._known_bound[func, id(args[0])] = self._bound[-1][0]
+            return self._bound[-1][0]
+
+        with self.fake_mode:
+            return BINDS[func](new, *args, **kwargs)
+
+    def _note_bound(self, node: fx.Node, out: Any) -> None:
+        """Nodes that read the symbols: of a number its parts, of results sizes."""
+        node.meta["binds"], bound, self._bound = True, self._bound, []
+        self._binds += 1
+        env: Any = symbols_of(bound[0][0])
+        for number, names in bound:
+            if len(names) == 2:
+                for read, name in zip((late.positive, late.negative), names, strict=True):
+                    self._symbol(self.graph.call_function(read, (node,)), name, env.int(Expr.sym(name)))
+            elif isinstance(number, torch.SymFloat):
+                self._symbol(node, names[0], number)
+            else:
+                dim, t = next((d, t) for t in tensors_in(out) for d, n in enumerate(t.shape) if _is(n, number))
+                self._symbol(self.graph.call_function(late.size, (self._node_of[id(t)], dim)), names[0], number)
+
+    def _symbol(self, node: fx.Node, name: str, number: Any) -> None:
+        node.meta["val"], node.meta["bound"] = number, name
+        self.numbers.symbols[name] = node
+
+    def check(self, check: late.Check, values: Sequence[Any]) -> None:
+        bound = self.numbers.symbols
+        args = (
+            bound[n] if n in check.symbols.bound else self._arg(v) for n, v in zip(check.names, values, strict=True)
+        )
+        node = self.graph.call_function(check, tuple(args))
+        node.meta["val"] = None
 
     def next_region(self) -> int:
         return next(self._regions) if self.region is None else self.region
@@ -231,7 +293,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _value(self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        pure = not ordered(func)
+        pure, binds = not ordered(func), self._binds
         key: Any = None
         if pure:
             try:
@@ -252,7 +314,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
         if out is NotImplemented:
             out = self._record(func, types, args, kwargs)
-        if pure:
+        if pure and func not in BINDS and self._binds == binds:
             self._seen[key] = out
         return out
 
@@ -332,7 +394,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = propagate(self.fake_mode, func, types, args, kwargs)
         except ZeroDivisionError as e:  # torch's shape functions divide by sizes (huber_loss_backward)
             raise AutogradUnsupported("an empty tensor", f"{func} of one", "none: the graph runs eagerly") from e
-        if not any(True for _ in tensors_in(out)) and not acts(func):
+        if not any(True for _ in tensors_in(out)) and not acts(func) and not self._bound:
             return out
         if isinstance(out, torch.Tensor) and id(out) in self._node_of:
             return out
@@ -340,6 +402,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "call_function", recorded(func), self._arg(args), self._arg(kwargs), name=func.overloadpacket.__name__
         )
         self._attach(node, out)
+        if self._bound:
+            self._note_bound(node, out)
+        if self._again:
+            node.meta["binds"], self._again = True, False
+            self._binds += 1
         return out
 
     def _lift(self, func: OpOverload, types: Sequence[type], value: torch.Tensor) -> torch.Tensor:
@@ -390,6 +457,10 @@ def _is_conjugate(node: fx.Node) -> bool:
         found ^= node.target is aten._conj.default
         node = parent[0]
     return found
+
+
+def _is(size: Any, number: Any) -> bool:
+    return isinstance(size, torch.SymInt) and expr_of(size) == expr_of(number)
 
 
 def _refuse_gradient(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -110,12 +110,21 @@ class Head:
                 return build.load_const(value.value)
             number = value.sym.node.value
             names = tuple(sorted(number.symbols))
-            loads = [self.at_entry(self.cx.sizes.source_of(n)) for n in names]
+            loads = [self.symbol(n) for n in names]
             name = self.temp()
             self.store(self.call(rebuild.compute, build.load_const(number), build.load_const(names), *loads), name)
             self.temps[id(value)] = name
             self.keep.append(value)
         return build.load_fast(name)
+
+    def symbol(self, name: str) -> Code:
+        """Push the value of a symbol; of one that the graph binds it is read of the graph's result."""
+        at = self.cx.graph.bound.get(name)
+        if at is None:
+            return self.at_entry(self.cx.sizes.source_of(name))
+        if at.version is not None and at.tensor.fake._version != at.version:
+            raise SkipFrame("a tensor is written whose number was read before")
+        return self.call(rebuild.bound, self.load(at.tensor), build.load_const(at.read), build.load_const(at.args))
 
     def at_entry(self, source: Source) -> Code:
         """Push the number that is at `source` when the frame begins: the graph may turn its tensor (`x.t_()`)."""

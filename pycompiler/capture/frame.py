@@ -180,7 +180,10 @@ class _Session:
                 self.symbolic = True
                 continue
             except Specialise as e:
-                self.policy.specialise(cx.sizes.origins_of(e))
+                origins = cx.sizes.origins_of(e)
+                if not origins or cx.sizes.known_symbols.is_late(e.names):  # a number that a call binds
+                    raise SkipFrame(str(e)) from None
+                self.policy.specialise(origins)
                 log.info("%s: sizes are numbers again: %s", self.code.co_qualname, e)
                 continue
             except Break as b:

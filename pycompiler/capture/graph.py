@@ -25,14 +25,18 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from pycompiler import config
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.sizes import NeedsSymbols
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import late
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of
+from pycompiler.ir.late import BINDS
 from pycompiler.ir.nested import REGION
 from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
@@ -55,6 +59,17 @@ class Input:
     aliased: bool = False  # the graph gets an alias of class torch.Tensor
 
 
+@dataclass
+class Reading:
+    """Where a symbol that a call binds is read: a function of a tensor of the graph, as it was then."""
+
+    tensor: Tensor
+    version: int | None
+    read: Callable[..., Any] | None
+    args: tuple[int, ...]
+    item: fx.Node | None  # the number of which it is a part
+
+
 class GraphBuilder:
     """Collects the calls of one frame."""
 
@@ -71,6 +86,12 @@ class GraphBuilder:
         self.versions: dict[int, int] = {}
         self.placeholders: dict[fx.Node, Input] = {}
         self.numbers = SizeNodes(self.graph, self._symbol)
+        self.bound: dict[str, Reading] = {}  # symbols that a call binds
+        self._binding: list[
+            tuple[Any, tuple[str, ...]]
+        ] = []  # numbers that the operator called now binds, their symbols
+        self._sizes: dict[Any, Any] = {}  # of data that has not changed: the size that an operator gave
+        self.happened = False  # something that cannot be done twice
         self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
         self.used: list[Input] = []  # inputs of the finished graph
         self.in_region = self.regions = 0  # how many surround what is traced now, and how many there were
@@ -99,11 +120,72 @@ class GraphBuilder:
 
     def _symbol(self, name: str) -> fx.Node:
         """A placeholder for a size, or an integer argument."""
+        if name in self.bound:
+            return self._bound(name)
         symbols, source = self.cx.sizes.known_symbols, self.cx.sizes.source_of(name)
         if name in symbols.floats:
             return self._read(source, symbols.floats[name], symbols.float(name))
         expr = Expr.sym(name)
         return self._read(source, symbols.hint(expr), symbols.int(expr))
+
+    def _bound(self, name: str) -> fx.Node:
+        """The node of a symbol that a call binds."""
+        at, symbols = self.bound[name], self.cx.sizes.known_symbols
+        if at.item is not None and name in symbols.floats:
+            return at.item
+        assert at.read is not None
+        node = self.graph.call_function(at.read, (at.item or at.tensor.node, *at.args))
+        node.meta["example_value"] = symbols.int(Expr.sym(name))
+        return node
+
+    def takes_items(self) -> bool:
+        """Whether numbers in tensors are captured."""
+        return bool(config.capture_scalar_outputs)
+
+    def _bind(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator gives whose result depends on data, under the knob that wants it captured."""
+        scalar = func is torch.ops.aten._local_scalar_dense.default
+        if not (config.capture_scalar_outputs if scalar else config.capture_dynamic_output_shape_ops):
+            return NotImplemented
+        symbols = self.cx.sizes.symbols
+        if symbols is None:
+            raise NeedsSymbols
+        if getattr(self, "outer", None) is not None or self.in_region:
+            raise Break("inner-graph", f"{func}, whose result depends on data")
+        if self.happened:
+            raise Break("data-dependent-value", f"{func}, after a write or a random number: an assumption may not hold")
+
+        def new(kind: str, most: Any = None) -> Any:
+            same = (func, id(args[0]), args[0]._version)
+            if same in self._sizes:
+                return self._sizes[same][0]
+            known = len(symbols.bound)
+            made = symbols.bind(kind, None if most is None else expr_of(most))
+            self._binding.append((made, tuple(symbols.bound)[known:]))
+            if kind == "size":
+                self._sizes[same] = made, args[0]
+            return made
+
+        with self.fake_mode:
+            return BINDS[func](new, *args, **kwargs)
+
+    def _note_bound(self, node: fx.Node, result: Any) -> None:
+        """Where what `node` binds is read: of results sizes, or the number that is the result."""
+        node.meta["binds"], self._binding = self._binding, []
+        if not _has_tensor(result):
+            ((_, names),) = node.meta["binds"]
+            tensor = self.by_fake[id(node.all_input_nodes[0].meta["example_value"])]
+            reads = (late.positive, late.negative) if len(names) == 2 else (None,)
+            for name, read in zip(names, reads, strict=True):
+                self.bound[name] = Reading(tensor, _version(tensor.node), read, (), node)
+            if len(names) == 2:
+                self.numbers.known[result.node.value] = node
+            return
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        for _, (name,) in node.meta["binds"]:
+            t, dim = next((t, dim) for t in results if isinstance(t, torch.Tensor)
+                          for dim, n in enumerate(t.shape) if is_symbolic(n) and expr_of(n) == Expr.sym(name))  # fmt: skip
+            self.bound[name] = Reading(self.by_fake[id(t)], None, late.size, (dim,), None)
 
     def _read(self, source: Source, real: Any, fake: Any) -> fx.Node:
         """A placeholder for what is at `source`."""
@@ -206,7 +288,7 @@ class GraphBuilder:
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
         before, counted = [_version(n) for n in operands], self._counts()
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
-        self.fake_mode.asks = True
+        self.fake_mode.asks, self.fake_mode.binder, self._binding = True, self._bind, []
         try:
             with self.fake_mode:
                 result = run(*fakes, **kfakes)
@@ -216,15 +298,22 @@ class GraphBuilder:
             raise Break("dynamic-output-shape", f"{_name(target)}") from e
         except UnsupportedOperatorException as e:
             raise Break("operator-failed", f"{_name(target)}: no shape function ({e})") from e
-        except (Break, KeyboardInterrupt, Specialise):
+        except Specialise as e:
+            if self.cx.sizes.symbols is not None and self.cx.sizes.symbols.is_late(e.names):
+                raise Break("data-dependent-value", f"{_name(target)}: {e.why}") from e
+            raise
+        except (Break, KeyboardInterrupt, NeedsSymbols):
             raise
         except Exception as e:
+            cause = _first_cause(e)
+            if isinstance(cause, (Break, NeedsSymbols)):
+                raise cause from None
             self._specialise(fakes, kfakes, e)
             if isinstance(_first_cause(e), DataDependentOutputException):
                 raise Break("data-dependent-value", f"{_name(target)}") from e
             raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
         finally:
-            self.fake_mode.asks = False
+            self.fake_mode.asks, self.fake_mode.binder = False, None
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
         if mutates:
@@ -235,7 +324,9 @@ class GraphBuilder:
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
         if not once and self.fake_mode.shape_env is None:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others)
-        if not (always or mutates or acts or _has_tensor(result)):
+        binds = bool(self._binding)
+        self.happened |= always or mutates or once
+        if not (always or mutates or acts or binds or _has_tensor(result)):
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
@@ -244,7 +335,10 @@ class GraphBuilder:
         node.meta["mutates"], node.meta["acts"] = mutates or always, acts
         if known is not None:  # an in-place operator: the result is its argument
             return known
-        return self.from_result(result, node)
+        value = self.from_result(result, node)
+        if binds:
+            self._note_bound(node, result)
+        return value
 
     def known(self, fake: torch.Tensor) -> Tensor | None:
         """The value that `fake` stands for, if there is one."""
@@ -268,6 +362,8 @@ class GraphBuilder:
         names = sorted(
             frozenset().union(*(n.node.value.symbols for n in given if is_symbolic(n) and not n.node.is_bool()))
         )
+        if sizes.symbols.is_late(names):
+            raise Break("data-dependent-value", f"{type(error).__name__}: {error}") from error
         if names:
             raise Specialise(names, f"{type(error).__name__}: {error}") from error
 
@@ -279,6 +375,7 @@ class GraphBuilder:
     def set_state(self, setter: Callable[..., Any], *args: Any) -> Any:
         """Apply a change of global torch state now, and record it as a node."""
         result = setter(*args)
+        self.happened = True
         self.asker.forget()
         node = self.graph.create_node("call_function", setter, args)
         node.meta["mutates"] = True
@@ -341,6 +438,7 @@ class GraphBuilder:
     def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
         """The graph returning a tuple of `outputs`; dead calls are removed unless they mutate."""
         self.graph.output(tuple(self.node_of(t) for t in outputs))
+        self._check_bound()
         remove_dead(self.graph)
         self._name_sizes()
         self.used = self._prune_inputs()
@@ -356,6 +454,23 @@ class GraphBuilder:
             n.meta.get("acts") or (n.meta.get("mutates") and isinstance(n.meta["example_value"], torch.Tensor) and not n.users)
             for n in self.graph.nodes if n.op in ("call_function", "call_method")
         )  # fmt: skip
+
+    def _check_bound(self) -> None:
+        """A node behind what binds symbols that looks if what is assumed of them holds; more may be assumed later, of these
+        and of the sizes of inputs."""
+        if not self.bound:
+            return
+        symbols = self.cx.sizes.known_symbols
+        last = next(n for n in reversed(self.graph.nodes) if "binds" in n.meta)
+        wanted = {n for r in symbols.late for n in r.expr.symbols}
+        for value in self.inputs:
+            wanted |= {s for n in value.fake.shape if is_symbolic(n) for s in expr_of(n).symbols}
+        names = sorted(n for n in (wanted | self.bound.keys()) if n in self.bound or n in self.cx.sizes.origins)
+        names = [n for n in names if n not in symbols.floats]
+        with self.graph.inserting_before(last.next):
+            nodes = tuple(self._symbol(n) for n in names)
+            node = self.graph.call_function(late.Check(symbols, names), nodes)
+        node.meta["acts"], node.meta["example_value"], node.meta["user"] = True, None, ()
 
     def _name_sizes(self) -> None:
         """Each symbol in the sizes and strides of an input is one as well: what is made of the graph may need it."""

@@ -20,6 +20,13 @@ def compute(number: Any, names: tuple[str, ...], *values: int) -> Any:
     return number.eval(dict(zip(names, values, strict=True)))
 
 
+def bound(tensor: Any, read: Any, args: tuple[int, ...]) -> Any:
+    """What a graph read of a tensor: a size, or of its one element a part (None: all of it)."""
+    if args:
+        return read(tensor, *args)
+    return tensor.item() if read is None else read(tensor.item())
+
+
 def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     """An instance without running Python-level `__new__` and `__init__`; `args` are an exception's."""
     base: Any = next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))  # the most derived class written in C

@@ -362,5 +362,5 @@ def _number(cx: Capture, real: Any) -> Value:
     value = make_number(real)
     name = symbol_of(real)
     if isinstance(value, Symbolic) and name is not None:
-        value.source = cx.sizes.source_of(name)
+        value.source = cx.sizes.source_of(name) if name in cx.sizes.origins else None
     return value

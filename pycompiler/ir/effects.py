@@ -17,6 +17,8 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
+from pycompiler.ir.late import Check
+
 aten = torch.ops.aten
 
 _OURS = frozenset(("aten", "prim", "prims", "pycompiler"))
@@ -61,7 +63,7 @@ def drops_nothing(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 def acts(op: object) -> bool:
     """Is called for what it does, or may be: each call runs, once, in order with the others."""
     if not isinstance(op, OpOverload):
-        return isinstance(op, HigherOrderOperator)
+        return isinstance(op, (HigherOrderOperator, Check))
     return op.namespace not in _OURS or not op._schema.returns
 
 

@@ -25,6 +25,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from pycompiler.ir.effects import divides, drops_nothing, noted
 from pycompiler.ir.kernels import check_types
+from pycompiler.ir.late import BINDS
 from pycompiler.ir.propagate import counted, laid_out, short_path
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.today import Today
@@ -78,9 +79,19 @@ if TYPE_CHECKING:
         nested: int
         asks: bool
         symbolic: bool
+        binder: Any
 
 
-_COUNTERS = {"effects": 0, "writes": 0, "once": 0, "others": 0, "nested": 0, "asks": False, "symbolic": False}
+_COUNTERS = {
+    "effects": 0,
+    "writes": 0,
+    "once": 0,
+    "others": 0,
+    "nested": 0,
+    "asks": False,
+    "symbolic": False,
+    "binder": None,
+}
 
 
 @functools.cache
@@ -115,6 +126,10 @@ def _counting_class() -> type[FakeMode]:
 def _dispatch(
     mode: FakeMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
 ) -> Any:
+    if mode.binder is not None and func in BINDS:
+        found = mode.binder(func, args, kwargs)
+        if found is not NotImplemented:
+            return found
     for name, n in zip(("effects", "writes", "once"), noted(func), strict=True):
         if n:
             setattr(mode, name, getattr(mode, name) + 1)

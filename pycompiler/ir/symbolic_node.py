@@ -585,6 +585,8 @@ class _ForTorch:
 
 def _lies(env: Symbols, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
     """Whether the dimensions, innermost first, lie without gaps; those of one element anyhow; tensors of none all do."""
+    if _lie_whatever(env, sizes, strides, order):
+        return True
     if any(env.equal(n, ZERO) for n in sizes):
         return True
     expected = ONE
@@ -592,6 +594,18 @@ def _lies(env: Symbols, sizes: Sequence[Expr], strides: Sequence[Expr], order: S
         if env.equal(sizes[d], ONE):
             continue
         if not env.equal(strides[d], expected):
+            return False
+        expected = expected * sizes[d]
+    return True
+
+
+def _lie_whatever(env: Symbols, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
+    """Whether they are known to lie without gaps, whatever the sizes are."""
+    expected = ONE
+    for d in order:
+        if sizes[d].const == 1:
+            continue
+        if not env.known("==", strides[d] - expected):
             return False
         expected = expected * sizes[d]
     return True

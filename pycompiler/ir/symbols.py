@@ -34,6 +34,7 @@ _NOT = {"==": "!=", "!=": "=="}
 
 
 LIMIT = 2**63 - 1
+GUESS = 5  # of a symbol that a call binds: what is decided by it is checked then
 
 
 class Specialise(Exception):
@@ -83,6 +84,9 @@ class Symbols:
         self.facts: dict[str, tuple[int, int | None]] = {}
         self.ranges: dict[str, tuple[int, int | None]] = {}  # as declared
         self.relations: list[Relation] = []
+        self.bound: dict[str, str] = {}  # what a call binds while it runs: name -> kind
+        self._parts: dict[str, str] = {}  # of an integer: the symbol of its positive part -> that of the negative one
+        self.late: list[Relation] = []  # of those: what is assumed, and checked when they are bound (`late.py`)
         self.replaced: dict[str, Expr] = {}
         self.place: Callable[[], Any] = lambda: None
         self._known: dict[tuple[str, Expr], bool] = {}
@@ -105,6 +109,45 @@ class Symbols:
             self.floats[name] = hint
         node: Any = SymbolicNode(self, Real.named(name))
         return torch.SymFloat(node)
+
+    def bind(self, kind: str, most: Expr | None = None) -> Any:
+        """A number that a call reads of its data: "float", "int" of any sign, or "size", which is at most `most`."""
+        name = f"u{len(self.bound)}"
+        self.bound[name] = kind
+        if kind == "float":
+            return self.float(name, 0.5)
+        self._bind(name)
+        if kind == "size":
+            if most is not None:
+                self.hints[name] = max(self.hint(most) // 2, 2)
+                self.facts[name] = (0, LIMIT if most.const is None else most.const)
+            return self._symint(Expr.sym(name))
+        other = f"u{len(self.bound)}"
+        self.bound[other] = kind
+        self._bind(other)
+        self.hints[other] = 0
+        self._parts[name] = other
+        return self._symint(Expr.sym(name) - Expr.sym(other))
+
+    def _bind(self, name: str) -> None:
+        self.hints[name], self.facts[name] = GUESS, (0, LIMIT)
+
+    def is_late(self, names: Iterable[str]) -> bool:
+        return any(n in self.bound for n in names)
+
+    def demand(self, condition: Truth | bool) -> bool:
+        """Assumes a condition, whatever it is today; False where it cannot be."""
+        if isinstance(condition, bool):
+            return condition
+        if condition.kind == "and":
+            return all([self.demand(part) for part in condition.args])
+        known = self.truth(condition, ask=self.known)
+        if known is not None:
+            return known
+        if condition.kind in ("not", "or"):
+            return bool(self.truth(condition, ask=self.decide))
+        self._assume(condition.kind, condition.args[0])
+        return True
 
     def int(self, expr: Expr | builtins.int) -> torch.SymInt | builtins.int:
         expr = self.resolve(Expr.of(expr))
@@ -175,6 +218,8 @@ class Symbols:
         if known is not None:
             return known
         answer = HOLDS[kind](self.hint(expr))
+        if kind != ">=" and self.is_late(self.resolve(expr).symbols):
+            answer = kind == "!="  # nothing speaks for equality but a guess
         if kind == ">=":
             self._assume(">=", expr if answer else -expr - 1)
         else:
@@ -191,11 +236,14 @@ class Symbols:
         """The expression's value, from now on a constant."""
         expr = self.resolve(expr)
         if expr.const is None:
+            self.pin_all(expr.symbols & self.bound.keys())
             self._assume("==", expr - self.hint(expr))
         return self.hint(expr)
 
     def pin_all(self, names: Iterable[str]) -> None:
         names = sorted(names)
+        if late := [n for n in names if n in self.bound]:
+            raise Specialise(late, "its value is not known before a call")
         if wanted := [n for n in names if n in self.floats]:
             raise Specialise(wanted, "it is not only computed with")
         for name in names:
@@ -272,7 +320,8 @@ class Symbols:
             raise Specialise(sorted(expr.symbols), f"{relation} would be assumed after the guards are made")
         normal = self._normal(kind, self.resolve(expr))
         assert normal is not None
-        self.relations.append(Relation(kind, normal, self.place()))
+        late = self.is_late(normal.symbols)
+        (self.late if late else self.relations).append(Relation(kind, normal, self.place()))
         self._known[kind, normal] = True
         if kind == ">=":
             opposite = self._normal(">=", -normal - 1)
@@ -283,6 +332,28 @@ class Symbols:
             self._known[_NOT[kind], normal] = False
         if kind == "==":
             self._replace(normal)
+        if late and kind == ">=":
+            self._sign(normal)
+        if late and kind == ">=" and not HOLDS[kind](self.hint(normal)):
+            self._guess_again(normal)
+
+    def _sign(self, expr: Expr) -> None:
+        """An integer that is known not to be negative has no negative part, and the other way round."""
+        for p, q in self._parts.items():
+            for zero, rest in ((q, expr - Expr.sym(p) + Expr.sym(q)), (p, expr - Expr.sym(q) + Expr.sym(p))):
+                if rest.const is not None and rest.const <= 0 and not self.is_static(zero):
+                    self._replace(Expr.sym(zero))
+
+    def _guess_again(self, expr: Expr) -> None:
+        """The hint of a bound symbol, for which `expr >= 0` by the hints of the others."""
+        for name in sorted(expr.symbols & self.bound.keys()):
+            factor = expr.coeff(name)
+            if factor is not None and factor.const in (1, -1):
+                rest = self.hint(expr) - factor.const * self.hints[name]
+                low, high = self.facts[name]
+                found = max(low, -rest if factor.const == 1 else rest)
+                self.hints[name] = found if high is None else min(found, high)
+                return
 
     def _narrow(self, expr: Expr) -> None:
         """The range of a symbol by an inequality in it alone."""
@@ -300,7 +371,8 @@ class Symbols:
 
     def _replace(self, expr: Expr) -> None:
         """Solves `expr == 0` for a symbol that can be replaced by a number or by a multiple of another symbol."""
-        for name in sorted(expr.symbols, key=list(self.hints).index, reverse=True):
+        order = list(self.hints)
+        for name in sorted(expr.symbols, key=lambda n: (n in self.bound, order.index(n)), reverse=True):
             factor = expr.coeff(name)
             if factor is None or factor.const not in (1, -1):
                 continue
@@ -311,6 +383,8 @@ class Symbols:
             if other.const is None and other.terms[0][1] < 0:
                 continue
             self.replaced = {n: e.subst({name: other}) for n, e in self.replaced.items()} | {name: other}
+            if name in self.bound:
+                self.hints[name] = other.eval(self.hints)
             if len(other.symbols) == 1 and other == Expr.sym(next(iter(other.symbols))):
                 (low, high), (low2, high2) = self.facts[name], self.facts[next(iter(other.symbols))]
                 highs = [h for h in (high, high2) if h is not None]

@@ -15,10 +15,11 @@ from pycompiler.errors import BackendError, BadBackendResult, PyCompilerError
 from pycompiler.graphs import STATISTICS
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.graph_text import sizes, tabular
+from pycompiler.ir.late import Check
 from pycompiler.ir.symbols import Specialise
-from pycompiler.ir.texts import drop_text, drop_text_with
+from pycompiler.ir.texts import drop_text, drop_text_with, forward_of
 from pycompiler.ir.watch import phase
-from pycompiler.logs import artifact, step
+from pycompiler.logs import artifact, stage, step
 from pycompiler.pipeline.guards import UsersError
 from pycompiler.pipeline.surroundings import own_knobs, users_backend
 from pycompiler.pipeline.verified import Verified, examples_of
@@ -27,6 +28,7 @@ from pycompiler.progress import current_name
 if TYPE_CHECKING:
     from pycompiler.pipeline.family import Family
 
+log_info = stage("dynamo").info
 log_code = artifact("graph_code")
 log_graph = artifact("graph")
 log_sizes = artifact("graph_sizes")
@@ -46,8 +48,11 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
     try:
         with phase("backend"), own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
             made = family.backend(gm, examples, **family.backend_options)
-    except Specialise:
-        raise
+    except Specialise as needed:
+        if not any(c.symbols.is_late(needed.names) for n in gm.graph.nodes if isinstance(c := n.target, Check)):
+            raise
+        log_info("a graph runs eagerly: %s", needed)
+        made = None
     except Exception as e:
         if not family.ours:
             note = f"raised by backend {family.backend_name!r}, which was called to compile a graph"
@@ -62,6 +67,7 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
             drop_text(type(gm))  # it was only traced
         else:
             drop_text_with(gm)
+    made = forward_of(gm) if made is None and family.ours else made
     step(2, "done compiler function %s", family.backend_name)
     if not callable(made):
         raise BadBackendResult(

@@ -14,7 +14,7 @@ from pycompiler.autograd.recorder import Recorder, tensors_in
 from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.trace.writes import is_metadata, refuse_overlap, writes
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir import interrupts, transforms
+from pycompiler.ir import interrupts, late, transforms
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.strides import layouts
 from pycompiler.ir.symbols import Specialise
@@ -48,6 +48,7 @@ class Forward:
         for node in self.gm.graph.nodes:
             interrupts.check()
             self.recorder.source = node
+            self.recorder.to_bind = list(node.meta.get("binds", ()))
             if node.op == "placeholder":
                 env[node] = next(values)
             elif node.op == "output":
@@ -151,6 +152,8 @@ class Forward:
                 return self._checkpoint(*args)
             if node.target is transforms.cond:
                 return self.branches[node](*args[3:])
+            if isinstance(node.target, late.Check):
+                return self.recorder.check(node.target, args)
             if node.target is attention.TARGET:
                 args, kwargs = attention.prepared(tuple(args), dict(kwargs))
             if node.target in _NEEDS_PYTHON_DISPATCHER:

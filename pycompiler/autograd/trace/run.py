@@ -51,7 +51,8 @@ def trace_joint(
         with (
             torch.inference_mode(False),
             torch.set_grad_enabled(grad_mode),
-            _python_rules(inputs),
+            _python_rules(gm, inputs),
+            recorder.binding(),
             functional(),
             recorder,
         ):
@@ -69,9 +70,10 @@ def trace_joint(
         torch.set_autocast_cache_enabled(cached)
 
 
-def _python_rules(inputs: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+def _python_rules(gm: fx.GraphModule, inputs: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
     """Torch's Python dispatcher where sizes are symbolic, which C++ composite kernels do not all take."""
     symbolic = any(isinstance(t, torch.Tensor) and t._has_symbolic_sizes_strides for t in inputs)
+    symbolic |= any("binds" in n.meta for n in gm.graph.nodes)
     return enable_python_dispatcher() if symbolic else contextlib.nullcontext()
 
 

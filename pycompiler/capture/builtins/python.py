@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 
+from pycompiler import config
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
@@ -22,7 +23,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.tensor import Tensor, TensorMethod
+from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
 
 
 # types and identity -------------------------------------------------------------------------------------------
@@ -114,7 +115,9 @@ def bool_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _number(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
     def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if args and isinstance(args[0], Tensor):
-            raise Break("data-dependent-value", f"{cls.__name__}(tensor)")
+            if not config.capture_scalar_outputs or cls is complex or args[0].fake.dtype == torch.bool:
+                raise Break("data-dependent-value", f"{cls.__name__}(tensor)")
+            return cx.call(cx.make(cls), [item(cx, args[0])], {})
         if args and isinstance(args[0], Object):
             method = args[0].special(cx, f"__{cls.__name__}__") or args[0].special(cx, "__index__")
             if method is not None:

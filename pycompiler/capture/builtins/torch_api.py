@@ -11,11 +11,14 @@ from typing import Any
 
 import torch
 
+from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kwargs, builtin, constructor
+from pycompiler.capture.values import symbolic
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
+from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import control
 
@@ -126,6 +129,44 @@ def torch_assert(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("data-dependent-value", "torch._assert(tensor)")
     if not cx.truth(args[0]):
         cx.throw(AssertionError, args[1].const())
+    return Const(None)
+
+
+def _demanded(cx: Capture, condition: Value, name: str) -> Value:
+    """A condition that the program checks: from now on it holds.  Of symbols that a call binds it is looked at then; where it
+    does not hold the statement runs as it is written, and raises."""
+    if isinstance(condition, Symbolic) and symbolic.is_late(condition.sym):
+        node = condition.sym.node
+        holds = node.env.demand(node.value) if node.is_bool() else symbolic.known_truth(condition.sym)
+    elif isinstance(condition, Const) and condition.python_type() is bool:
+        holds = cx.truth(condition)
+    else:
+        holds = False
+    if not holds:
+        raise Break("data-dependent-value", f"torch.{name}")
+    return Const(None)
+
+
+def _check(name: str, position: int) -> None:
+    @builtin(getattr(torch, name))
+    def check(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        condition = args[position] if len(args) > position else kwargs.get("cond")
+        if condition is None:
+            raise Break("unsupported-operation", f"torch.{name}")
+        return _demanded(cx, condition, name)
+
+
+for _checked in ("_check", "_check_index", "_check_value", "_check_type", "_check_not_implemented"):
+    _check(_checked, 0)
+_check("_check_with", 1)
+
+
+@builtin(torch._check_is_size)
+def check_is_size(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    _demanded(cx, operators.compare(cx, ">=", args[0], Const(0)), "_check_is_size")
+    most = kwargs.get("max")
+    if most is not None and not cx.is_none(most):
+        _demanded(cx, operators.compare(cx, "<=", args[0], most), "_check_is_size")
     return Const(None)
 
 

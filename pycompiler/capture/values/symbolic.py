@@ -14,9 +14,12 @@ from typing import Any
 
 import torch
 
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.ir.symbols import is_symbolic
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.symbolic_node import Real, Truth
+from pycompiler.ir.symbols import Specialise, is_symbolic, symbols_of
 
 NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 PLAIN = (int, float, bool)
@@ -31,6 +34,8 @@ class Symbolic(Const):
     @property
     def value(self) -> Any:  # type: ignore[override]
         """The number, from now on a constant."""
+        if is_late(self.sym):
+            raise Break("data-dependent-value", f"the value of {self.sym}")
         return NUMBERS[type(self.sym)](self.sym)
 
     def describe(self) -> str:
@@ -45,7 +50,32 @@ class Symbolic(Const):
         return ("symbolic", id(self))
 
     def truth(self, cx: Capture) -> bool:
+        if is_late(self.sym):
+            known = known_truth(self.sym)
+            if known is None:
+                raise Break("data-dependent-jump", f"{self.sym}: torch._check may settle it")
+            return known
         return bool(self.sym)
+
+
+def is_late(sym: Any) -> bool:
+    """Whether a number is made of symbols that a call binds."""
+    env = symbols_of(sym)
+    return env is not None and env.is_late(_symbols(sym.node.value))
+
+
+def _symbols(value: Any) -> set[str]:
+    if isinstance(value, Truth):
+        return set().union(*map(_symbols, value.args))
+    return set(value.symbols) if isinstance(value, (Expr, Real)) else set()
+
+
+def known_truth(sym: Any) -> bool | None:
+    """The truth of a number or condition, as far as facts tell."""
+    env, value = sym.node.env, sym.node.value
+    if isinstance(value, Expr):
+        return env.known("!=", value)  # type: ignore[no-any-return]
+    return env.truth(value, ask=env.known) if isinstance(value, (Truth, bool)) else None
 
 
 def number_of(value: Value) -> Any:
@@ -69,6 +99,10 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
         result = fn(*numbers)
     except (TypeError, NotImplementedError, AttributeError):
         return None
+    except Specialise as e:
+        if any(is_late(n) for n in numbers):
+            raise Break("data-dependent-value", e.why) from e
+        raise
     except (ArithmeticError, ValueError) as e:
         cx.throw(type(e), *e.args)
     return cx.make(result)  # type: ignore[no-any-return]

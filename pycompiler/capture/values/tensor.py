@@ -255,6 +255,14 @@ class TensorMethod(Value):
         return super().getattr(cx, name)
 
 
+def item(cx: Capture, value: Value, name: str = "item") -> Value:
+    """The number in a tensor, a symbol that a call binds; `tolist` of one element."""
+    fake = value.fake if isinstance(value, Tensor) else None
+    if fake is None or cx.graph.levels or (name == "tolist" and fake.dim()):
+        raise Break("data-dependent-value", f"Tensor.{name}()")
+    return cx.graph.call_method("item", [value], {})
+
+
 def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`args[0].name(*args[1:])`, of a tensor's own method, in the graph, or as it is overridden."""
     if isinstance(args[0], Tensor):
@@ -272,6 +280,8 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
             return found
     if name == "as_subclass":
         return as_subclass(cx, args, kwargs)
+    if name in ("item", "tolist") and cx.graph.takes_items() and len(args) == 1 and not kwargs:
+        return item(cx, args[0], name)
     if name in DATA_ATTRIBUTES:
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name in AUTOGRAD_ATTRIBUTES:

@@ -1,0 +1,183 @@
+"""Numbers and sizes that depend on data: under their knobs they are symbols that a call binds, forward and backward."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.checkpoint
+
+import pycompiler
+
+backends = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+ITEMS = (3, 2, 0, 7, 1, -2, 100)
+
+
+@pytest.fixture(autouse=True)
+def knobs() -> Iterator[None]:
+    with pycompiler.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        yield
+
+
+def same(got: Any, want: Any) -> None:
+    assert type(got) is type(want), (got, want)
+    if isinstance(want, (tuple, list)):
+        assert len(got) == len(want)
+        for a, b in zip(got, want, strict=True):
+            same(a, b)
+    elif isinstance(want, torch.Tensor):
+        assert (got.dtype, got.stride()) == (want.dtype, want.stride())
+        torch.testing.assert_close(got, want, equal_nan=True)
+    else:
+        assert got == want
+
+
+def result_of(fn: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return fn(*args)
+    except Exception as error:
+        return type(error), str(error)
+
+
+def counted(x: torch.Tensor, n: torch.Tensor) -> Any:
+    k = n.item()
+    return x * k + 1, k, [k + 1, -k * 2], float(n) * 0.5, int(n)
+
+
+def checked(x: torch.Tensor, n: torch.Tensor) -> Any:
+    k = n.item()
+    torch._check(k >= 0)
+    torch._check(k <= x.shape[0], lambda: "more than there is")
+    return x[:k].sin(), x.narrow(0, 0, k) * 2
+
+
+def masked(x: torch.Tensor, n: torch.Tensor) -> Any:
+    y = x[x > 0]
+    return (y * 2).sum(), y, y.shape[0], torch.masked_select(x, x > 0.2).exp()
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "items": counted,
+    "checked": checked,
+    "made": lambda x, n: (x.new_zeros(n.item()).sum() + x, torch.arange(n.item())),
+    "sliced": lambda x, n: x[: n.item()] * 2,
+    "float": lambda x, n: (x * x.sum().item(), x.mean().item() * 2.0),
+    "masked": masked,
+    "nonzero": lambda x, n: (x.nonzero(), len(x.nonzero()), x[x.nonzero().squeeze(1)]),
+    "products": lambda x, n: (lambda y: (y @ y.T).sum(1))(x[x > 0][:, None]),
+    "unique": lambda x, n: (torch.unique(x.round()), torch.repeat_interleave(x, (x > 0).long() + 1)),
+    "same mask": lambda x, n: (lambda m: x[m] + (x * 2)[m])(x > 0),
+    "asked": lambda x, n: x + 1 if n.item() > 3 else x - 1,
+}
+
+
+@backends
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph_takes_all_data(name: str, backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    fn = PROGRAMS[name]
+    compiled = pycompiler.compile(fn, backend=backend)
+    with caplog.at_level(logging.WARNING):
+        for k in ITEMS:
+            x = torch.randn(6, generator=torch.Generator().manual_seed(k + 9)) - 100 * (k == 0)
+            same(result_of(compiled, x, torch.tensor(k)), result_of(fn, x, torch.tensor(k)))
+    assert compiled.counters()["compiles"] == 1
+    assert not [r for r in caplog.records if "runs eagerly" in r.message]
+
+
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n != "asked"])
+def test_they_do_not_break_the_graph(name: str) -> None:
+    pycompiler.compile(PROGRAMS[name], fullgraph=True)(torch.ones(6), torch.tensor(3))
+
+
+def test_without_the_knobs_they_do() -> None:
+    with pycompiler.config.patch(capture_scalar_outputs=False, capture_dynamic_output_shape_ops=False):
+        for name in ("items", "masked", "nonzero"):
+            with pytest.raises(pycompiler.exc.Unsupported):
+                pycompiler.compile(PROGRAMS[name], fullgraph=True)(torch.ones(6), torch.tensor(3))
+
+
+GRADIENTS: dict[str, Callable[..., torch.Tensor]] = {
+    "item": lambda x, n: x.sin() * n.item(),
+    "float": lambda x, n: x.sin() * x.detach().sum().item(),
+    "mask": lambda x, n: x.exp()[x > 0].sin() * 3,
+    "select": lambda x, n: torch.masked_select(x * 2, x > 0).tanh(),
+    "indices": lambda x, n: x.exp()[x.nonzero().squeeze(1)],
+    "slice": lambda x, n: x.exp()[: n.item()] * 2,
+}
+
+
+@backends
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name: str, backend: str) -> None:
+    fn = GRADIENTS[name]
+    compiled = pycompiler.compile(fn, backend=backend)
+    for k in (3, 2, 5, 0, 1):
+        start = torch.randn(6, generator=torch.Generator().manual_seed(k)) - 100 * (k == 0)
+        x, y = (start.clone().requires_grad_() for _ in range(2))
+        got, want = compiled(x, torch.tensor(k)), fn(y, torch.tensor(k))
+        torch.testing.assert_close(got, want)
+        got.sum().backward()
+        want.sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert compiled.counters()["compiles"] == 1
+
+
+@backends
+def test_effects_happen_once(backend: str) -> None:
+    """What was assumed of data may fail only before anything has happened."""
+
+    def program(x: torch.Tensor, n: torch.Tensor, seen: list[int]) -> torch.Tensor:
+        seen.append(1)
+        y = x.new_zeros(n.item()) + 1
+        x.add_(1)
+        noise = torch.rand(2)
+        y = y + n.item()
+        x.mul_(2)
+        return torch.cat([y, noise])
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for k in (4, 0, 1, 3, -1):
+        found = []
+        for fn in (compiled, program):
+            torch.manual_seed(k)
+            x, seen = torch.ones(3), list[int]()
+            found.append((result_of(fn, x, torch.tensor(k), seen), x, seen, torch.rand(1)))
+        same(found[0], found[1])
+
+
+@backends
+def test_a_number_is_what_it_was(backend: str) -> None:
+    """It is read when the program reads it, whatever happens to its tensor afterwards."""
+
+    def program(n: torch.Tensor, x: torch.Tensor) -> Any:
+        k = n.item()
+        n.add_(5)
+        return k, x * k
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for k in (3, 7):
+        same(compiled(torch.tensor(k), torch.ones(2)), program(torch.tensor(k), torch.ones(2)))
+
+
+def test_native_kernels_run_between() -> None:
+    compiled = pycompiler.compile(dynamic=True)(lambda x: (x.sin() * 2)[x > 0].cos() + 1)
+    compiled(torch.randn(50))
+    with torch.profiler.profile() as profile:
+        compiled(torch.randn(40))
+    assert not [e for e in profile.events() if e.name == "aten::cos"]
+
+
+def test_inside_of_other_graphs_they_break_it() -> None:
+    def body(x: torch.Tensor) -> torch.Tensor:
+        return x.exp()[x > 0].sum()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(body, x, use_reentrant=False)
+
+    compiled = pycompiler.compile(program)
+    for k in range(3):
+        x = torch.randn(6, generator=torch.Generator().manual_seed(k))
+        torch.testing.assert_close(compiled(x), program(x))
