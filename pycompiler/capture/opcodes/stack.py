@@ -233,7 +233,7 @@ def dict_merge(frame: Frame, ins: Instruction) -> None:
     target = peek(frame, ins.number)
     for key, value in operators.mapping_pairs(cx, mapping):
         if Key(cx, key) in target.entries:
-            fn = cx.realize(frame.stack[-ins.number - 2])
+            fn = cx.realize(frame.stack[-ins.number - (3 if operators.NULL_AFTER_CALLABLE else 2)])
             name = f"{fn.globals.get('__name__')}.{fn.qualname}()" if isinstance(fn, Function) else "function"
             cx.throw(TypeError, f"{name} got multiple values for keyword argument {key.const()!r}")
         target.setitem(cx, key, value)
