@@ -353,11 +353,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._open.pop()
             self._depth -= 1
 
-    def laid_out(self, value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-        """`value` with `strides`, where they are those of a dense tensor; the mode is on."""
+    def laid_out(self, value: torch.Tensor, strides: Sequence[int], *, exactly: bool = False) -> torch.Tensor:
+        """`value` with `strides`, where they are those of a dense tensor (`exactly`: of dimensions of one element too); the
+        mode is on."""
         with _disable_current_modes():
             like = torch.empty_strided(value.shape, strides, device="meta")
-        if same_places(value, like) or not is_dense(like):
+        if same_places(value, like):
+            return value.as_strided(value.shape, strides) if exactly else value
+        if not is_dense(like):
             return value
         order = sorted(range(like.dim()), key=lambda d: -hint_of(strides[d]))
         back = [order.index(d) for d in range(like.dim())]

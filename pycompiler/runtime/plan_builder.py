@@ -29,6 +29,7 @@ from pycompiler.ir.plan import (
     Step,
     View,
 )
+from pycompiler.ir.propagate import is_ordinary
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
 
@@ -55,6 +56,9 @@ class _Builder:
     steps: list[Step] = field(default_factory=list)
     slot_of: dict[str, int] = field(default_factory=dict)  # memory (a buffer's name) -> slot
     by_address: set[str] = field(default_factory=set)  # buffers that kernels read, or views by strides
+    doubtful: set[str] = field(
+        default_factory=set
+    )  # results whose strides of one element may not be those of the fakes
     n_slots: int = 0
 
     def build(self, library: BuiltLibrary | None) -> Plan:
@@ -139,6 +143,8 @@ class _Builder:
                 continue
             self.slot_of[b.name] = self.new_slot()
             out.append(self.slot_of[b.name])
+            if 1 in b.shape and not is_ordinary(node.op):
+                self.doubtful.add(b.name)
         self.steps.append(Aten(node.op, args, kwargs, tuple(out)))
         for b in node.out:
             if b is not None and b.name in self.by_address:
@@ -157,10 +163,10 @@ class _Builder:
             return type(value)(self.argument(v, temporary) for v in value)
         return value
 
-    def view(self, ref: Ref) -> tuple[int, bool]:
-        """(slot, whether a view was made)."""
+    def view(self, ref: Ref, *, again: bool = False) -> tuple[int, bool]:
+        """(slot, whether a view was made), `again`: of what seems to lie so already."""
         base = self.slot(ref.buffer)
-        if self.is_whole(ref):
+        if self.is_whole(ref) and not again:
             return base, False
         slot = self.new_slot()
         self.steps.append(View(slot, base, _sizes(ref.shape), _sizes(ref.stride), _size(ref.offset)))
@@ -172,7 +178,7 @@ class _Builder:
 
     def output(self, output: Ref | int | tuple[Any] | None) -> int | tuple[Any]:
         if isinstance(output, Ref):
-            return self.view(output)[0]
+            return self.view(output, again=output.buffer in self.doubtful)[0]
         if isinstance(output, tuple) and isinstance(output[0], Expr):
             return (_size(output[0]),)
         return (None,) if output is None else output

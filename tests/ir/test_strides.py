@@ -69,6 +69,10 @@ FOUND: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]]
         lambda x: F.scaled_dot_product_attention(x.mT, x.mT, x.mT * 0.5),
         lambda: (torch.randn(2, 2, 1, dtype=DOUBLE),),
     ),
+    "a copy at an index": (
+        lambda x, i: x.as_strided((1, 1), (2, 1), 0).clone().index_copy_(-1, i, x.as_strided((1, 1), (2, 1), 0)),
+        lambda: (torch.randn(()), torch.zeros(1, dtype=torch.int64)),
+    ),
     "windows of a fill": (lambda x: x.new_zeros((9,)).unfold(-1, 3, 1), lambda: (torch.randn(()),)),
     "a wide view of a sum into rows": (
         lambda x, i: x.index_add(1, i, x).narrow(-2, 2, 1).expand(1, 1, 3, 3),

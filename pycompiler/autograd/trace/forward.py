@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 
 from pycompiler.autograd import attention
@@ -122,11 +123,12 @@ class Forward:
         if not torch._is_functional_tensor(written):
             return
         value = inner(written)
-        if value.stride() == strides or not value.numel():
+        doubtful = self._doubtful(value)
+        if not value.numel() or (value.stride() == strides and not doubtful):
             return
         torch._disable_functionalization()  # type: ignore[no-untyped-call]
         try:
-            laid = self.recorder.laid_out(value, strides)
+            laid = self.recorder.laid_out(value, strides, exactly=doubtful)
         finally:
             torch._enable_functionalization(reapply_views=True)
         if laid is value:
@@ -135,6 +137,16 @@ class Forward:
             torch._functionalize_replace(written, laid)
             torch._functionalize_commit_update(written)
             torch._functionalize_sync(written)
+
+    def _doubtful(self, value: torch.Tensor) -> bool:
+        """Whether the operator that made `value` may give a dimension of one element another stride than its fake has."""
+        made = self.recorder.node(value).target
+        return (
+            1 in value.shape
+            and isinstance(made, OpOverload)
+            and torch.Tag.pointwise not in made.tags
+            and not made.is_view
+        )
 
     def _checkpoint(self, body: fx.GraphModule, preserve_rng_state: bool, *tensors: Any) -> tuple[Any, ...]:
         """The body, in this graph: what it records is computed again in the backward (`partition.py`)."""
