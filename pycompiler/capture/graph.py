@@ -289,6 +289,7 @@ class GraphBuilder:
         before, counted = [_version(n) for n in operands], self._counts()
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
         self.fake_mode.asks, self.fake_mode.binder, self._binding = True, self._bind, []
+        cause: BaseException | None = None
         try:
             with self.fake_mode:
                 result = run(*fakes, **kfakes)
@@ -314,6 +315,7 @@ class GraphBuilder:
             raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
         finally:
             self.fake_mode.asks, self.fake_mode.binder = False, None
+            cause = None  # an error and this frame would hold each other
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
         if mutates:

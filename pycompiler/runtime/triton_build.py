@@ -16,6 +16,7 @@ import json
 import linecache
 import re
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -59,7 +60,7 @@ def build(plan: Plan, capability: Callable[[torch.device], int] = capability_of)
     if not wanted:
         return
     said = [f"{s.kernel} {s.types} {s.constants} {s.checks} {c}" for s, c in wanted.values()]
-    key = disk_cache.digest("triton", triton_version(), str(OPTIONS), plan.module, *said)
+    key = disk_cache.digest("triton", "unpacked", triton_version(), str(OPTIONS), plan.module, *said)
 
     def fill(folder: Path) -> None:
         made = {name: binary_of(compiled(plan.module, step, c)) for name, (step, c) in wanted.items()}
@@ -96,7 +97,57 @@ def compiled(text: str, step: Launch, capability: int, aligned: bool = True) -> 
         attrs={(i,): ALIGNED for i in pointers} if aligned else {},
     )
     chosen = {**OPTIONS, **given, "debug": step.checks}
-    return triton.compile(unit, target=GPUTarget("cuda", capability, 32), options=chosen)
+    with _HOOK:
+        return triton.compile(unit, target=GPUTarget("cuda", capability, 32), options=chosen)
+
+
+class _Hook:
+    """While it is entered, what Triton compiles is `unpacked`; one thread at a time, as Triton has one place for a hook."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.before: Any = None
+
+    def __enter__(self) -> None:
+        from triton import knobs
+
+        self.lock.acquire()
+        self.before = knobs.runtime.add_stages_inspection_hook
+        knobs.runtime.add_stages_inspection_hook = self.stages
+
+    def __exit__(self, *_: object) -> None:
+        from triton import knobs
+
+        knobs.runtime.add_stages_inspection_hook = self.before
+        self.lock.release()
+
+    def stages(self, backend: Any = None, stages: Any = None, *rest: Any) -> Any:
+        """Asked for its part of Triton's cache key and hash, or given the stages of a compile."""
+        if stages is None:
+            name = "pycompiler: unpacked"
+            return (name, name) if self.before is None else tuple(f"{name}, {n}" for n in self.before())
+        if self.before is not None:
+            self.before(backend, stages, *rest)
+        make = stages["ptx"]
+        stages["ptx"] = lambda source, metadata: unpacked_sums(make(source, metadata))
+        return None
+
+
+_HOOK = _Hook()
+_PACKED_SUM = re.compile(r"add\.[su]16x2\s+(%\w+), (%\w+), (%\w+);")
+
+
+def unpacked_sums(ptx: str) -> str:
+    """`ptx` without sums of two pairs of 16-bit integers in one instruction.
+
+    NVIDIA's assembler (12.8 and 13.0, for sm_90) makes a sum with zero of one with a constant of which a single half is
+    read: small quotients and remainders in an index, which LLVM computes in pairs, were other numbers.
+    """
+    each = (
+        "{{ .reg .b16 a0, a1, b0, b1; mov.b32 {{a0, a1}}, {1}; mov.b32 {{b0, b1}}, {2}; "
+        "add.s16 a0, a0, b0; add.s16 a1, a1, b1; mov.b32 {0}, {{a0, a1}}; }}"
+    )
+    return _PACKED_SUM.sub(lambda found: each.format(*found.groups()), ptx)
 
 
 def binary_of(made: Any) -> Binary:

@@ -121,6 +121,7 @@ CASES: dict[str, Case] = {
     ),
     "repeated_slices": (lambda y: torch.cat([y[:1] * 2, y[1:] * 2]) * (y * 2), [r(5)]),
     "pad": (lambda x: F.pad(x, (1, 2, 3, 0)) * 2, [r(5, 3)]),
+    "pad_circular": (lambda x: F.pad(x, (1, 1), mode="circular"), [r(2, 2, 4).double()]),
     "functions": (
         lambda x: (x.tanh(), x.sigmoid(), x.erf(), x.abs().sqrt(), x.sin(), x.floor(), x.round(), x.sign(), x.exp()),
         [r(9, 33)],
@@ -273,6 +274,7 @@ def resources(name: str) -> list[tuple[str, int, int]]:
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     for kernel, binary in binaries(name, *CASES[name]):
         read = triton_build.binary_of(binary)
+        assert "s16x2" not in binary.asm["ptx"], "a sum of pairs"
         assert (read.entry, read.threads) == (kernel, 32 * binary.metadata.num_warps)
         assert len(read.parameters) == binary.src.fn.arg_names.index("XBLOCK") + 2, read
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
