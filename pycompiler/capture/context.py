@@ -316,6 +316,8 @@ class Capture:
     def identical(self, a: Value, b: Value) -> bool:
         """The operator `is`: unlike `same`, its answer no is an assumption about two existing objects."""
         a, b = self.realize(a), self.realize(b)
+        if a is b:
+            return True
         if isinstance(a, Symbolic) or isinstance(b, Symbolic):
             if a.python_type() is not b.python_type():
                 return False

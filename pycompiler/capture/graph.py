@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from pycompiler import config
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.converted import convert
 from pycompiler.capture.sizes import NeedsSymbols
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -277,6 +278,7 @@ class GraphBuilder:
         return node
 
     def _call(self, op: str, target: Any, run: Any, args: list[Value], kwargs: dict[str, Value], always: bool) -> Value:
+        args, kwargs = convert(self.cx, target, args, kwargs)
         nodes = [self.to_arg(a) for a in args]
         knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
         return self._record(op, target, run, nodes, knodes, always)

@@ -15,7 +15,7 @@ from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values import exceptions
-from pycompiler.capture.values.attributes import MISSING, lookup
+from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
@@ -395,7 +395,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
                 and not _asks(cx, v)
                 and not (isinstance(v, Const) and issubclass(v.python_type(), (int, float, complex, bool)))
             ):
-                if op in ("==", "!=") and not isinstance(v, Object):
+                if op in ("==", "!=") and not (isinstance(v, Object) or _says_itself(v)):
                     return Const(op == "!=")
                 raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
         if isinstance(left, Tensor):
@@ -424,6 +424,11 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     cx.throw(TypeError, f"{op!r} not supported between instances of {_type(left)!r} and {_type(right)!r}")
     raise AssertionError
+
+
+def _says_itself(value: Value) -> bool:
+    """Whether an existing object's class has an `__eq__` of its own: a number of numpy's equals a tensor elementwise."""
+    return isinstance(value, Opaque) and mro_lookup(value.python_type(), "__eq__") is not mro_lookup(object, "__eq__")
 
 
 def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value | None:

@@ -246,9 +246,20 @@ def least(dtype: torch.dtype, bound: Any) -> Any:
     return bound
 
 
+def _holds(dtype: torch.dtype, *bounds: Any) -> bool:
+    """Whether an integer dtype has the bounds; what others do ATen knows."""
+    if dtype.is_floating_point or dtype == torch.bool:
+        return True
+    high = torch.iinfo(dtype).max
+    return all(torch.iinfo(dtype).min <= b <= high for b in bounds if isinstance(b, int))
+
+
 @lowering(aten.clamp)
-def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Value:
-    min = least(promoted((x, min, max)), min)
+def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Any:
+    dtype = promoted((x, min, max))
+    if not _holds(dtype, max, *((min,) if isinstance(min, int) and min > 0 else ())):
+        return NotImplemented
+    min = least(dtype, min)
 
     def tree(x: Val, low_end: Val | None, high: Val | None) -> Val:
         x = x if low_end is None else maximum(x, low_end)
@@ -258,12 +269,16 @@ def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Value:
 
 
 @lowering(aten.clamp_min)
-def clamp_min(low: Lowering, x: Value, bound: Any) -> Value:
+def clamp_min(low: Lowering, x: Value, bound: Any) -> Any:
+    if isinstance(bound, int) and bound > 0 and not _holds(promoted((x, bound)), bound):
+        return NotImplemented
     return elementwise(low, maximum, (x, least(promoted((x, bound)), bound)))
 
 
 @lowering(aten.clamp_max)
-def clamp_max(low: Lowering, x: Value, bound: Any) -> Value:
+def clamp_max(low: Lowering, x: Value, bound: Any) -> Any:
+    if not _holds(promoted((x, bound)), bound):
+        return NotImplemented
     return elementwise(low, minimum, (x, bound))
 
 

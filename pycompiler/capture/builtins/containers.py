@@ -14,7 +14,7 @@ from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructo
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, DictView, Key, List, Sequence, Set, Tuple
+from pycompiler.capture.values.containers import Dict, DictView, Key, List, Sequence, Set, Tuple, distinct_members
 from pycompiler.capture.values.objects import Object
 
 NONE = Const(None)
@@ -50,7 +50,7 @@ def _set_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
         if cls is frozenset and isinstance(args[0], Set) and args[0].cls is frozenset:
             return args[0]
         elements, like = operators.members(cx, args[0])
-        made = Set({Key(cx, v): v for v in elements}, cls)
+        made = Set(distinct_members(cx, elements), cls)
         if (
             isinstance(like, (set, frozenset, dict)) or like is None and isinstance(args[0], (Set, Dict))
         ):  # a set or dict: the table is sized before, not grown
@@ -424,7 +424,7 @@ def set_isdisjoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def _set_compare(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
     return lambda cx, args, kwargs: operators.compare(
-        cx, text, args[0], Set({Key(cx, v): v for v in operators.members(cx, args[1])[0]})
+        cx, text, args[0], Set(distinct_members(cx, operators.members(cx, args[1])[0]))
     )
 
 

@@ -13,7 +13,7 @@ from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
 from pycompiler.capture.values.base import NULL, Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple
+from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple, distinct_members
 from pycompiler.capture.values.functions import Function
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def build_list(frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_SET")
 def build_set(frame: Frame, ins: Instruction) -> None:
-    frame.push(frame.cx.placed(Set({Key(frame.cx, v): v for v in frame.popn(ins.number)})))
+    frame.push(frame.cx.placed(Set(distinct_members(frame.cx, frame.popn(ins.number)))))
 
 
 @opcode("BUILD_MAP")

@@ -217,6 +217,14 @@ class UserKey:
         return self.hash
 
 
+def distinct_members(cx: Capture, values: Iterable[Value]) -> dict[Key, Value]:
+    """A set's members: of equal values the first stays."""
+    members: dict[Key, Value] = {}
+    for value in values:
+        members.setdefault(Key(cx, value), value)
+    return members
+
+
 def last_key(keyed: Dict | Set) -> Key | None:
     """The newest key. A dict or set that keeps it and its size has lost no key."""
     return next(reversed(keyed.entries), None)

@@ -1,0 +1,80 @@
+"""Numbers that change and meet tensors: what no dtype holds is refused or saturated as in eager; who a number is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pycompiler
+
+backends = pytest.mark.parametrize("backend", ["eager", "native"])
+X = torch.arange(6.0)
+
+
+@pytest.fixture(autouse=True)
+def automatic() -> Any:
+    with pycompiler.config.patch(automatic_dynamic_shapes=True, recompile_limit=50):
+        yield
+
+
+def result_of(fn: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return fn(*args)
+    except RuntimeError:
+        return "refused"
+
+
+def agree(fn: Callable[..., Any], values: tuple[Any, ...], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend)
+    for value in values:
+        got, want = result_of(compiled, X.clone(), value), result_of(fn, X.clone(), value)
+        assert repr(got) == repr(want) and type(got) is type(want), value
+
+
+INTEGERS: dict[str, Callable[..., Any]] = {
+    "tensor": lambda x, n: torch.tensor(n),
+    "tensor of a list": lambda x, n: torch.tensor([[n, 1], (1, n)]),
+    "as_tensor": lambda x, n: torch.as_tensor(n) + x.long(),
+    "new_tensor": lambda x, n: x.new_tensor(n, dtype=torch.int64),
+    "clamp": lambda x, n: x.int().clamp(0, n),
+    "clamp of bytes": lambda x, n: torch.clamp(x.to(torch.uint8), min=n),
+    "half": lambda x, n: x.half() * n,
+    "half, added": lambda x, n: x.half().add(x.half(), alpha=n),
+    "half, compared": lambda x, n: x.half() > n,
+}
+
+
+@backends
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_beyond_the_dtype(name: str, backend: str) -> None:
+    agree(INTEGERS[name], (3, 4, 300, 70000, 2**31, 2**40 + 7), backend)
+
+
+def test_within_it_they_stay_symbols() -> None:
+    compiled = pycompiler.compile(lambda x, n: (x.int().clamp(0, n), x.half() * n))
+    for n in (3, 4, 5, 6):
+        compiled(X, n)
+    assert compiled.counters()["compiles"] == 2
+
+
+@backends
+def test_numbers_of_numpy_compare_elementwise(backend: str) -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        y = x + 1
+        return y, y == n, y != n, n == y
+
+    agree(program, (np.int64(3), np.float32(3), np.bool_(True), object(), None), backend)
+
+
+@backends
+def test_a_number_is_itself(backend: str) -> None:
+    agree(lambda x, n: (x + n, n is n), (3, 4, 300, 1000), backend)
+    agree(lambda x, n: (x + n, n is n), (3.5, 4.5, 300.5), backend)
+
+
+def test_of_equal_members_a_set_keeps_the_first() -> None:
+    agree(lambda x, n: (x + 1, frozenset([n, 1]), {n, 1}, {1, n}, {n: 1, 1: 2}), (True, 1), "eager")
