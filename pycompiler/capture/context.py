@@ -24,14 +24,14 @@ from pycompiler.capture.funnel import Functions
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import exceptions
-from pycompiler.capture.values.attributes import class_attribute, lookup
+from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others, iterator_class
-from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.objects import HOOK_DICTS, InstanceDict, Object, Opaque
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.control import breaks_are_errors
@@ -48,6 +48,7 @@ T = TypeVar("T")
 BUDGET = 400_000
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
 ONLY_SUSPENDED = 3  # references to a generator that only `Capture.suspended`, a variable and an argument hold
+PARTS = ("_parameters", "_buffers", "_modules", *HOOK_DICTS)
 SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
 
@@ -312,6 +313,43 @@ class Capture:
             alike = tuple(s for s, v in others.items() if s is not None and _may_be(v, value))
             if alike:
                 self.guard("no_alias", value.source, None, alike)
+            self._guard_namespace(value)
+
+    def _guard_namespace(self, value: Value) -> None:
+        """What the program changed as a dict holds no attributes that it looked at, nor the other way round."""
+        assert value.source is not None
+        real = getattr(value, "real", None)
+        others: dict[int, Source] = {}  # by what is there, which several may show
+        if isinstance(value, Dict):
+            mine, memory = value.source, real
+            for o in self.by_id.values():
+                if isinstance(o, Object) and o.source is not None and self._looked_at(o, value):
+                    others[id(instance_dict(o.real))] = o.source.then("instance_dict")
+        else:
+            mine, memory = value.source.then("instance_dict"), instance_dict(real)
+            for o in self.by_id.values():
+                shown = o.storage if isinstance(o, Object) else o
+                if isinstance(shown, Dict) and not isinstance(shown, InstanceDict) and not _is_table(shown.source):
+                    assert shown.source is not None
+                    others[id(shown.real)] = shown.source
+                if _may_be(o, value) and o is not value and isinstance(o, Object) and o.source is not None:
+                    others[id(instance_dict(o.real))] = o.source.then("instance_dict")
+        others.pop(id(memory), None)
+        if others and memory is not None:
+            self.guard("no_alias", mine, None, tuple(dict.fromkeys(others.values())))
+
+    def _looked_at(self, owner: Object, changed: Dict) -> bool:
+        """Whether the program looked at attributes of an object by the names of keys of a dict, or at all of them."""
+        if not owner.exists or instance_dict(owner.real) is None:
+            return False
+        names = {
+            k
+            for k in (*changed.real, *(k.value.const() for k in changed.entries if k.value.is_const()))
+            if type(k) is str
+        }
+        return any(self.effects.looks.saw(("attribute", id(owner), n)) for n in names) or self.effects.looks.saw(
+            ("attributes", id(owner))
+        )
 
     def identical(self, a: Value, b: Value) -> bool:
         """The operator `is`: unlike `same`, its answer no is an assumption about two existing objects."""
@@ -559,6 +597,14 @@ def same_hash_everywhere(value: Any) -> bool:
     if type(value) in (tuple, frozenset):
         return all(map(same_hash_everywhere, value))
     return type(value) in (int, float, complex, bool)
+
+
+def _is_table(source: Source | None) -> bool:
+    """Whether a dict is one of those in which a module keeps its parts; None: made here."""
+    if source is None:
+        return True
+    of_instance = source.base is not None and source.base.kind == "instance_dict"
+    return of_instance and source.kind == "dict_item" and source.arg in PARTS
 
 
 def _may_be(a: Value, b: Value) -> bool:

@@ -20,6 +20,8 @@ from torch import fx
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.looks import Looks
 from pycompiler.capture.looks import Place as Spot
+from pycompiler.capture.namespaces import Namespaces, is_globals
+from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.capture.values.base import Cell, Place, Value, next_age
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set
@@ -76,6 +78,7 @@ class Effects:
         self._entries: collections.Counter[Spot] = collections.Counter()
         self._noise = -1  # the last entry that may run code
         self.looks = Looks()
+        self.namespaces = Namespaces()
         self.since: int | None = None  # what was made before may not change now: the age of the innermost pure tracer
 
     def __bool__(self) -> bool:
@@ -167,6 +170,9 @@ class Effects:
         self.allow(container, container.describe())
         self.looks.change(("contents", id(container)))
         if isinstance(container, Dict):
+            if container.real is not None and is_globals(container.real):
+                raise Break("mutation-unsupported", "the globals of a module, as a dict")
+            self.namespaces.write(container.real)
             container.changed = True
         if container.source is not None:
             quiet = all(map(is_harmless, _values(container) if drops is None else drops))
@@ -174,6 +180,10 @@ class Effects:
 
     def set_attr(self, obj: Any, name: str, value: Value) -> None:
         self.allow(obj, f"{obj.describe()}.{name}")
+        if obj.exists:
+            memory = instance_dict(obj.real)
+            self.namespaces.reached(memory, obj)
+            self.namespaces.write(memory)
         place = ("attribute", id(obj), name)
         self.looks.change(place, ("attributes", id(obj)))
         old = obj.overlay.get(name)
@@ -184,6 +194,8 @@ class Effects:
 
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         self.allow(None, f"global {name}")
+        self.namespaces.reached(namespace, None)
+        self.namespaces.write(namespace)
         place = ("global", id(namespace), name)
         self.looks.change(place)
         old = self.globals.get((id(namespace), name))

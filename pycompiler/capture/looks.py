@@ -24,9 +24,14 @@ class Looks:
     """The places of one capture."""
 
     def __init__(self) -> None:
+        self._seen: set[Place] = set()
         self._constants: set[Place] = set()
         self._open: list[dict[Place, Value | None]] = []
         self._steps: dict[Place, int] = {}  # place → step of the root frame at which the checkpoint was called
+
+    def saw(self, place: Place) -> bool:
+        """Whether the program has read what is there."""
+        return place in self._seen
 
     def saw_constant(self, place: Place) -> bool:
         """Whether a constant is there, which was there when the frame began."""
@@ -34,6 +39,7 @@ class Looks:
 
     def at(self, place: Place, value: Value | None) -> None:
         """The program reads `value` there."""
+        self._seen.add(place)
         if isinstance(value, Const):
             self._constants.add(place)
         for seen in self._open:

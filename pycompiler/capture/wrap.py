@@ -110,7 +110,9 @@ def _dict(cx: Capture, real: Any, source: Source) -> Value:
     factory = None
     if isinstance(real, collections.defaultdict) and real.default_factory is not None:
         factory = cx.wrap(real.default_factory, source.attr("default_factory"))
-    return Dict(entries, type(real), real=real, default_factory=factory)
+    made = Dict(entries, type(real), real=real, default_factory=factory)
+    cx.effects.namespaces.reached(real, made)
+    return made
 
 
 @wraps(types.MappingProxyType)
@@ -287,7 +289,9 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     if issubclass(cls, torch.nn.Module):
         cx.sizes.modules.add(source)
     if is_mutable(cls) or storage is not None or issubclass(cls, torch.nn.Module):
-        return Object(cls, real=real, storage=storage)
+        made = Object(cls, real=real, storage=storage)
+        cx.effects.namespaces.reached(instance_dict(real), made)
+        return made
     if callable(real) and not hasattr(cls, "__get__"):
         cx.guard("id_is", source, reference(real))
         return Builtin(real)

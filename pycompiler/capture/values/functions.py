@@ -96,6 +96,7 @@ class Function(Value):
             return Tuple(self.defaults(cx)) if self.defaults(cx) else Const(None)
         if self.real is not None:
             assert self.source is not None
+            cx.effects.namespaces.reached(self.real.__dict__, self)
             if name in self.real.__dict__:
                 return cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
             if name in ("__doc__", "__module__") or (name == "__type_params__" and hasattr(self.real, name)):

@@ -137,12 +137,20 @@ class Object(Value):
         """vars(self): a live view of the attributes."""
         cx.effects.looks.at(("attributes", id(self)), None)
         if self.namespace is None:
-            base = None
+            base: Value | None = None
+            known, memory = False, None
             if self.exists:
                 assert self.source is not None
-                base = cx.wrap(instance_dict(self.real), self.source.then("instance_dict"))
+                memory = instance_dict(self.real)
+                known = id(memory) in cx.by_id
+                with cx.effects.namespaces.inside(memory):
+                    base = cx.wrap(memory, self.source.then("instance_dict"))
+                if not isinstance(base, Dict):
+                    raise Break("unsupported-attribute", f"vars({self.describe()}), which is a {base.describe()}")
             assert base is None or isinstance(base, Dict)
             self.namespace = InstanceDict(cx, self, base)
+            if base is not None and not known:  # whoever else reaches that dict gets this view of it
+                cx.remember(memory, self.namespace)
         return self.namespace
 
     def _data_descriptor(self, cx: Capture, name: str, raw: Any) -> Value:

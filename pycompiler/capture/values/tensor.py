@@ -85,9 +85,9 @@ class Tensor(Value):
             return None
         if name in self.overlay:
             return self.overlay[name]
-        if self.real is not None and name in getattr(self.real, "__dict__", {}):
-            assert self.source is not None
-            return cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
+        found = self._of_instance(cx, name)
+        if found is not None:
+            return found
         return cx.class_attribute(self, name) if raw is not mro_lookup(torch.Tensor, name) else None
 
     def getattr(self, cx: Capture, name: str) -> Value:
@@ -101,8 +101,20 @@ class Tensor(Value):
                 return found
         return self.plain_getattr(cx, name)
 
+    def _of_instance(self, cx: Capture, name: str) -> Value | None:
+        """What the instance dict of an existing tensor has."""
+        attributes = getattr(self.real, "__dict__", None)
+        if attributes is None or self.source is None:
+            return None
+        cx.effects.namespaces.reached(attributes, self)
+        if name not in attributes:
+            return None
+        return cx.wrap(attributes[name], self.source.then("instance_dict").dict_item(name))
+
     def plain_getattr(self, cx: Capture, name: str) -> Value:
         """What torch.Tensor gives."""
+        if name == "__dict__":
+            raise Break("unsupported-attribute", "Tensor.__dict__")
         if name in UNGUARDED or name == "grad":  # what guards and generated code read
             if self.overrides:
                 raise Break("tensor-subclass", f"{self.cls.__name__}.{name}")
@@ -126,9 +138,9 @@ class Tensor(Value):
             return Const(None)
         if name in AUTOGRAD_ATTRIBUTES and name not in ("backward", "register_hook"):
             raise Break("unsupported-attribute", f"Tensor.{name}")
-        if self.real is not None and name in getattr(self.real, "__dict__", {}):
-            assert self.source is not None
-            return cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
+        found = self._of_instance(cx, name)
+        if found is not None:
+            return found
         if not hasattr(self.cls, name):
             if self.real is not None and self.source is not None:
                 cx.guard("instance_absent", self.source, name)
