@@ -288,6 +288,24 @@ def _close(a: Any, b: Any) -> bool:
     return bool(abs(a - b) < 1e-4) if type(a) is type(b) is float else bool(a == b)
 
 
+def test_who_takes_part_is_looked_for_among_the_arguments_alone() -> None:
+    """`has_torch_function` looks at what it is given, not into sequences of it; operators look into them."""
+    unary, variadic = torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic
+
+    def asked(a: Any, b: Any) -> Any:
+        has = torch.overrides.has_torch_function
+        return a + 1, has((a, b)), has(([a, b],)), unary(b), unary([b]), variadic(a, b), variadic(a, (b,))
+
+    def of_lists(a: Any, b: Any) -> Any:
+        return torch.einsum("ij,kj->ik", [a, b]), torch.meshgrid([a[0], b[0]], indexing="ij"), torch.atleast_1d([a, b])
+
+    for b in (X.as_subclass(Loud), X):
+        assert pycompiler.compile(asked, fullgraph=True)(X, b)[1:] == asked(X, b)[1:]
+        got = torch.utils._pytree.tree_leaves(pycompiler.compile(of_lists, fullgraph=True)(X, b))
+        for one, want in zip(got, torch.utils._pytree.tree_leaves(of_lists(X, b)), strict=True):
+            assert type(one) is type(want) and torch.allclose(one, want)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_transforms_under_a_mode_and_of_a_subclass(backend: str) -> None:
     compiled = pycompiler.compile(mode_and_transform, backend=backend)

@@ -186,6 +186,11 @@ class Functions:
         """Whether a call with these arguments may ask somebody."""
         return self.modes_on() or bool(self.overriding([*args, *kwargs.values()]))
 
+    def asks_one_of(self, values: list[Value]) -> bool:
+        """`has_torch_function(values)`: unlike a call, it looks at these alone, not into sequences of them."""
+        found = self.state == State.ENABLED and any(has_override(self.cx.realize(v)) for v in values)
+        return self.modes_on() or found
+
     # calls ----------------------------------------------------------------------------------------------------
     def ask(self, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """What `run(*args, **kwargs)` gives if somebody is asked, else None."""

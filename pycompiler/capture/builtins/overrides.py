@@ -25,12 +25,12 @@ from pycompiler.capture.values.tensor import Tensor, as_subclass
 
 @builtin(overrides.has_torch_function)
 def has_torch_function(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(cx.functions.concerns(list(cx.elements(args[0])), {}))
+    return Const(cx.functions.asks_one_of(list(cx.elements(args[0]))))
 
 
 @builtin(overrides.has_torch_function_unary, overrides.has_torch_function_variadic)
 def has_torch_function_variadic(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(cx.functions.concerns(args, kwargs))
+    return Const(cx.functions.asks_one_of(args))
 
 
 @builtin(overrides.handle_torch_function)
