@@ -435,7 +435,7 @@ class _Session:
             cx.guard("no_alias", sources[0], None, tuple(sources[1:]))
         cx.guard_mutated_objects()
         cx.guard_keys_apart()
-        has_graph = bool(head.outputs) or bool(mutated) or cx.graph.has_effects()
+        has_graph = bool(head.outputs) or bool(mutated) or cx.graph.has_effects() or cx.graph.must_check()
         gm: fx.GraphModule | None = None
         inputs: list[Source] = []
         examples: list[Example] = []

@@ -459,6 +459,10 @@ class GraphBuilder:
             for n in self.graph.nodes if n.op in ("call_function", "call_method")
         )  # fmt: skip
 
+    def must_check(self) -> bool:
+        """Whether something is assumed of what a call binds, although nothing of the graph may be returned."""
+        return bool(self.bound) and bool(self.cx.sizes.known_symbols.late)
+
     def _check_bound(self) -> None:
         """A node behind what binds symbols that looks if what is assumed of them holds; more may be assumed later, of these
         and of the sizes of inputs."""
