@@ -20,6 +20,7 @@ from pycompiler.autograd.trace.inputs import Input, inner, storage_of
 from pycompiler.autograd.trace.writes import may_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import Step, as_one_of_several, strided_step, under_no_grad, view_root, view_steps
+from pycompiler.ir.numbers import symbols_in
 from pycompiler.ir.symbols import hint_of
 
 aten = torch.ops.aten
@@ -200,7 +201,12 @@ class Results:
         elif seen is not None:
             with plain(self.recorder.fake_mode):
                 steps = steps if place.leads(steps, seen) else [seen]
-        return Output("view", index, of_input=place.of_input, steps=tuple(with_history(steps, t, base)))
+        made = with_history(steps, t, base)
+        bound = {n for n, node in self.recorder.numbers.symbols.items() if "bound" in node.meta}
+        if late := bound & _symbols_of(made):  # it is made outside of the graph, where nobody knows what the graph binds
+            names = ", ".join(sorted(late))
+            raise AutogradUnsupported("an output is a view whose size depends on data", names, "clone it")
+        return Output("view", index, of_input=place.of_input, steps=tuple(made))
 
     def keep(self, indices: Sequence[int]) -> None:
         """Of the fresh outputs so far only these stay."""
@@ -235,6 +241,12 @@ class Results:
                 value = node.target(*vals[0], **vals[1])  # type: ignore[operator]
         copy.meta.update(node.meta, val=value)
         return copy
+
+
+def _symbols_of(steps: Sequence[Any]) -> set[str]:
+    inner_steps = [s for step in steps for s in step.args if isinstance(s, Step)]
+    own = symbols_in([(step.args, tuple(dict(step.kwargs).values())) for step in steps])
+    return own | _symbols_of(inner_steps) if inner_steps else own
 
 
 _DETACH, _ALIAS = Step(aten.detach.default, (), {}), Step(aten.alias.default, (), {})
