@@ -181,3 +181,69 @@ def test_inside_of_other_graphs_they_break_it() -> None:
     for k in range(3):
         x = torch.randn(6, generator=torch.Generator().manual_seed(k))
         torch.testing.assert_close(compiled(x), program(x))
+
+
+ASSUMED: dict[str, Callable[..., Any]] = {
+    "sign": lambda x, n: n.item() // 2,
+    "remainder": lambda x, n: (lambda k: (k % 3, k))(n.item()),
+    "size": lambda x, n: torch.zeros(n.item()).shape[0],
+    "demand": lambda x, n: (lambda k: (torch._check(k < 10), [k])[1])(n.item()),
+}
+
+
+@backends
+@pytest.mark.parametrize("name", ASSUMED)
+def test_assumptions_are_checked_where_no_tensor_is_computed(name: str, backend: str) -> None:
+    compiled = pycompiler.compile(ASSUMED[name], backend=backend)
+    for k in (4, -4, 40):
+        same(
+            result_of(compiled, torch.ones(3), torch.tensor(k)),
+            result_of(ASSUMED[name], torch.ones(3), torch.tensor(k)),
+        )
+
+
+@backends
+def test_views_of_bound_sizes(backend: str) -> None:
+    """They share memory with what they view, inputs and results."""
+
+    def program(x: torch.Tensor, n: torch.Tensor) -> Any:
+        k = n.item()
+        torch._check(k >= 0)
+        torch._check(k <= 6)
+        y = x * 2
+        return x[:k], y[k:], y
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for k in (3, 0, 6, 7, -1):
+        x = torch.arange(6.0)
+        got, want = result_of(compiled, x, torch.tensor(k)), result_of(program, x, torch.tensor(k))
+        same(got, want)
+        if isinstance(want[0], torch.Tensor):
+            assert got[0].data_ptr() == want[0].data_ptr()
+            assert got[1].untyped_storage().data_ptr() == got[2].untyped_storage().data_ptr()
+
+
+@backends
+def test_a_symbol_may_become_a_number_behind_a_binding(backend: str) -> None:
+    def program(x: torch.Tensor, n: torch.Tensor, numbers: Iterator[int]) -> Any:
+        for k in numbers:
+            x, z = x + k, torch.zeros(n.item())
+            if k == 3:
+                break
+        return x, z, next(numbers)
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for k in (3, 4):
+        given = torch.ones(6), torch.tensor(k)
+        same(compiled(*given, iter(range(1, 6))), program(*given, iter(range(1, 6))))
+
+
+@backends
+def test_integers_of_64_bits(backend: str) -> None:
+    def program(x: torch.Tensor, n: torch.Tensor) -> Any:
+        k = n.item()
+        return x * (k + k), x.long() * (-k), -k, k
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for k in (3, -4, 2**62, -(2**63), 2**63 - 1):
+        same(result_of(compiled, torch.ones(3), torch.tensor(k)), result_of(program, torch.ones(3), torch.tensor(k)))

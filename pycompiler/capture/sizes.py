@@ -167,9 +167,14 @@ class Sizes:
     def fits(self, sym: Any) -> None:
         """A number that a call of the graph takes is one of 64 bits: eager refuses others, kernels would wrap them around."""
         expr = expr_of(sym) if isinstance(sym, torch.SymInt) else Expr.of(0)
-        if any(origin.what == "int" for n in expr.symbols if (origin := self.origins.get(n)) is not None):
+        if any(map(self._is_integer, expr.symbols)):
             self.known_symbols.at_least(Expr.of(LIMIT), expr)
             self.known_symbols.at_least(expr, -LIMIT)
+
+    def _is_integer(self, name: str) -> bool:
+        """Whether the symbol is a number of the program's, and no size."""
+        origin = self.origins.get(name)
+        return self.known_symbols.bound.get(name) == "int" if origin is None else origin.what == "int"
 
     def floating(self, real: float, source: Source) -> Any:
         """The SymFloat of a float; None where it is a constant."""

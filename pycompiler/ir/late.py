@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 
 from pycompiler.errors import Unfit
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.symbols import Specialise, Symbols, expr_of, symbols_of
+from pycompiler.ir.symbols import LIMIT, Specialise, Symbols, expr_of, symbols_of
 
 aten = torch.ops.aten
 
@@ -41,6 +41,8 @@ def negative(n: Any) -> Any:
 def _parts(n: Any) -> tuple[Any, Any]:
     env = symbols_of(n)
     if env is None:
+        if n < -LIMIT:
+            raise Unfit(f"{n}, whose opposite has more than 64 bits")
         return max(n, 0), max(-n, 0)
     expr = env.resolve(expr_of(n))
     if env.known(">=", expr):

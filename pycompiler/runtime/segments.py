@@ -96,7 +96,7 @@ class _Cut:
             return None
         graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
         inside = set(nodes)
-        inputs = [n for n in self.roots if self.ready[n] <= level and symbol_of(n.meta["val"]) is not None]
+        inputs = [n for n in self.roots if self.ready[n] <= level and self._is_wanted(n)]
         wanted = dict.fromkeys(a for n in nodes for a in self._tensors(n) if a not in inside)
         inputs += [a for a in wanted if a.op != "get_attr"]
         for n in inputs:
@@ -114,8 +114,14 @@ class _Cut:
     def _tensors(self, n: fx.Node) -> list[fx.Node]:
         return [a for a in n.all_input_nodes if not _is_number(a)]
 
+    @staticmethod
+    def _is_wanted(n: fx.Node) -> bool:
+        """Whether a number is a symbol, which what is compiled may name, or a constant by now that a node still takes."""
+        return symbol_of(n.meta["val"]) is not None or (n.op == "placeholder" and bool(n.users))
+
     def _computed(self, n: fx.Node, env: dict[fx.Node, fx.Node]) -> bool:
-        return n not in env and n not in self.by_python and all(a in env for a in n.all_input_nodes)
+        called = n.op == "call_function" and n not in self.by_python
+        return called and n not in env and all(a in env for a in n.all_input_nodes)
 
 
 class _Compiled:

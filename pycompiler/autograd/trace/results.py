@@ -203,7 +203,9 @@ class Results:
                 steps = steps if place.leads(steps, seen) else [seen]
         made = with_history(steps, t, base)
         bound = {n for n, node in self.recorder.numbers.symbols.items() if "bound" in node.meta}
-        if late := bound & _symbols_of(made):  # it is made outside of the graph, where nobody knows what the graph binds
+        if late := bound & _symbols_of(
+            made
+        ):  # it is made outside of the graph, where nobody knows what the graph binds
             names = ", ".join(sorted(late))
             raise AutogradUnsupported("an output is a view whose size depends on data", names, "clone it")
         return Output("view", index, of_input=place.of_input, steps=tuple(made))
