@@ -288,6 +288,21 @@ def _close(a: Any, b: Any) -> bool:
     return bool(abs(a - b) < 1e-4) if type(a) is type(b) is float else bool(a == b)
 
 
+def test_wrappers_of_a_descriptor_are_equal_and_not_one() -> None:
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.Tensor.grad.__get__:  # each look at it makes one
+                return "one"
+            return "equal" if func in {torch.Tensor.T.__get__} else func(*args, **(kwargs or {}))
+
+    def look(x: Any) -> Any:
+        get = torch.Tensor.grad.__get__
+        with Mode():
+            return x.grad, x.T, get is get, get == torch.Tensor.grad.__get__, torch.relu is torch.relu
+
+    assert pycompiler.compile(look, fullgraph=True)(X) == look(X) == (None, "equal", True, True, True)
+
+
 def test_who_takes_part_is_looked_for_among_the_arguments_alone() -> None:
     """`has_torch_function` looks at what it is given, not into sequences of it; operators look into them."""
     unary, variadic = torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic

@@ -29,7 +29,7 @@ from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
-from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import HOOK_DICTS, InstanceDict, Object, Opaque
 from pycompiler.capture.values.symbolic import Symbolic
@@ -361,6 +361,8 @@ class Capture:
                 return False
             a, b = (Const(v.value) if isinstance(v, Symbolic) else v for v in (a, b))
         answer = self.same(a, b)
+        if isinstance(a, Builtin) and isinstance(b, Builtin):  # those of `X.__get__` are equal, not one
+            return a.fn is b.fn
         if isinstance(a, Const) and isinstance(b, Const):  # equal numbers and texts need not be one object
             return answer and (a.value is b.value or isinstance(a.value, SINGLETONS))
         if not answer and a.source is not None and b.source is not None and a.source != b.source and _may_be(a, b):

@@ -323,3 +323,17 @@ def test_what_is_on_the_stack_is_not_what_its_variable_becomes(program):
     compiled = pycompiler.compile(program, backend="eager")
     for _ in range(2):
         assert repr(compiled(torch.ones(2))) == repr(program(torch.ones(2)))
+
+
+def test_an_existing_exception_keeps_the_cause_it_is_raised_from():
+    def raises(x, error, cause):
+        try:
+            raise error from cause
+        except ValueError as e:
+            return x + 1, e.__cause__
+
+    error, cause = ValueError("a"), KeyError("k")
+    got = pycompiler.compile(raises)(torch.ones(2), error, cause)
+    assert got[1] is cause and error.__cause__ is cause and error.__suppress_context__
+    pycompiler.compile(raises)(torch.ones(2), error, None)
+    assert error.__cause__ is None

@@ -244,7 +244,9 @@ def raise_varargs(frame: Frame, ins: Instruction) -> None:
     exception = cx.as_exception(frame.pop())
     if not issubclass(exception.python_type(), BaseException):
         cx.throw(TypeError, "exceptions must derive from BaseException")
-    if cause is not None and isinstance(exception, Object):
+    if cause is not None:
+        if not isinstance(exception, Object):
+            raise Break("unsupported-operation", "raise of an existing exception from another one")
         cx.effects.set_attr(exception, "__cause__", cx.as_exception(cause))
         cx.effects.set_attr(exception, "__suppress_context__", Const(True))
     raise cx.raised(exception)
