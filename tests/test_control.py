@@ -49,6 +49,36 @@ def test_a_function_that_is_one_node(mark: Any, backend: str) -> None:
     assert len(graphs_of(fn, X)[0]) < 8
 
 
+class Sub(torch.Tensor):
+    pass
+
+
+class Doubles(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.cos else result
+
+
+@pytest.mark.parametrize("mark", [pycompiler.allow_in_graph, pycompiler.nonstrict_trace])
+def test_what_asks_torch_function_is_left_to_eager(mark: Any) -> None:
+    marked = mark(lambda x: torch.cos(x["a"][0]))
+
+    def under_a_mode(x: Any) -> Any:
+        with Doubles():
+            return marked({"a": [x]})
+
+    compiled = pycompiler.compile(lambda x: marked({"a": [x]}), backend="eager")
+    for x in (X, X.as_subclass(Sub), X):
+        got = compiled(x)
+        assert type(got) is type(x) and torch.equal(got, torch.cos(x))
+        with Doubles():
+            got = compiled(X)
+        assert torch.equal(got, torch.cos(X) * 2)
+        assert torch.equal(pycompiler.compile(under_a_mode, backend="eager")(X), torch.cos(X) * 2)
+    with pytest.raises(Unsupported, match="__torch_function__"):
+        pycompiler.compile(lambda x: marked({"a": [x]}), fullgraph=True)(X.as_subclass(Sub))
+
+
 def test_the_documents_functional_call() -> None:
     layer = torch.nn.Linear(4, 4)
 

@@ -119,6 +119,8 @@ def _marked(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -
     if mark == control.DISALLOW:
         raise Break("disabled-call", f"{Builtin(fn).describe()} (disallow_in_graph)")
     if mark in (control.ALLOW, control.NONSTRICT):
+        if cx.functions.inside_concerns([*args, *kwargs.values()]):
+            raise Break("tensor-subclass", f"{Builtin(fn).describe()}, a node of the graph, asks __torch_function__")
         cx.direct = False
         return cx.graph.call_whole(fn, args, kwargs)
     if control.is_constant(fn):

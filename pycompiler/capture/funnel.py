@@ -191,6 +191,19 @@ class Functions:
         found = self.state == State.ENABLED and any(has_override(self.cx.realize(v)) for v in values)
         return self.modes_on() or found
 
+    def inside_concerns(self, values: list[Value]) -> bool:
+        """Whether what a function does with these, or with what they hold, may ask somebody."""
+        todo = [self.cx.realize(v) for v in values]
+        if self.modes_on() or self.overriding(todo):
+            return True
+        inner: list[Value] = []
+        for value in todo:
+            if isinstance(value, Sequence):
+                inner += value.items
+            elif isinstance(value, Dict):
+                inner += value.entries.values()
+        return bool(inner) and self.inside_concerns(inner)
+
     # calls ----------------------------------------------------------------------------------------------------
     def ask(self, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """What `run(*args, **kwargs)` gives if somebody is asked, else None."""
