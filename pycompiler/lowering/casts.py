@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.lowering.body import Number
 from pycompiler.lowering.elementwise import broadcast_load
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.registry import lowering
@@ -30,7 +31,10 @@ def clone(low: Lowering, x: Value, *, memory_format: Any = None) -> Any:
 
 
 @lowering(aten._to_copy.default)
-def to_copy(low: Lowering, x: Value, **options: Any) -> Any:
+def to_copy(low: Lowering, x: Value | Number, **options: Any) -> Any:
+    if not isinstance(x, Value):  # a number that an operator of tensors was given
+        fake = low.fake
+        return Value.constant(x, (), fake.dtype, fake.device) if type(x) in (bool, int, float) else NotImplemented
     return converted(low, x)
 
 

@@ -389,3 +389,16 @@ def test_what_eager_refuses(name: str) -> None:
     with pytest.raises(expected.type) as found:
         pycompiler.compile(REFUSED[name], backend="eager")(torch.ones(3))
     assert str(found.value) == str(expected.value)
+
+
+def test_a_jacobian_of_writes_in_place_is_lowered(caplog: Any) -> None:
+    def writes(y: Any) -> Any:
+        z = y.clone()
+        z[0] = z[1] * 2
+        return z
+
+    x = torch.arange(3.0, dtype=torch.float64)
+    with caplog.at_level("WARNING"):
+        got = pycompiler.compile(lambda x: jacrev(writes)(x), fullgraph=True)(x)
+    torch.testing.assert_close(got, jacrev(writes)(x))
+    assert "runs through ATen" not in caplog.text
