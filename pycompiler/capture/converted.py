@@ -20,11 +20,12 @@ from pycompiler.ir.symbols import expr_of
 
 # torch fixes the numbers in data by itself, and stores 32 bits of them.
 DATA = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
-BOUNDS = frozenset({"clamp", "clip", "clamp_min", "clamp_max"})
+BOUNDS = frozenset({"clamp", "clip", "clamp_min", "clamp_max", "addcmul", "addcdiv"})
 SCALARS = BOUNDS | {
     "add", "iadd", "radd", "sub", "isub", "rsub", "subtract", "mul", "imul", "rmul", "multiply", "div", "divide", "truediv",
     "itruediv", "true_divide", "floordiv", "ifloordiv", "floor_divide", "mod", "imod", "remainder", "fmod", "pow", "ipow",
     "rpow", "eq", "ne", "lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "not_equal",
+    "masked_fill", "threshold", "fill", "index_fill", "where",
 }  # fmt: skip
 NARROW = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32}
 

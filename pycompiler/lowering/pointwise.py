@@ -225,6 +225,8 @@ def div(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> Valu
 def pow_(low: Lowering, x: Any, y: Any) -> Any:
     if isinstance(x, Real) or isinstance(y, Real):
         return NotImplemented  # ATen's kernel looks at the exponent
+    if isinstance(y, float) and 0 < abs(y) < torch.finfo(torch.float32).tiny and promoted((x, y)) != torch.float64:
+        return NotImplemented  # which is not the exponent 0
     roots = low.fake.device.type != "cpu" or promoted((x, y)) != torch.float16
     return elementwise(low, lambda x, y: power(x, y, roots), (x, y))
 
@@ -302,7 +304,9 @@ def masked_fill(low: Lowering, x: Value, mask: Value, value: Any) -> Value:
 
 
 @lowering(aten.addcmul)
-def addcmul(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
+def addcmul(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> Any:
+    if not _holds(promoted((x, a, b)), value):
+        return NotImplemented
     return elementwise(low, lambda x, a, b: x + a * value * b, (x, a, b))
 
 

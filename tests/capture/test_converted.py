@@ -42,6 +42,8 @@ INTEGERS: dict[str, Callable[..., Any]] = {
     "new_tensor": lambda x, n: x.new_tensor(n, dtype=torch.int64),
     "clamp": lambda x, n: x.int().clamp(0, n),
     "clamp of bytes": lambda x, n: torch.clamp(x.to(torch.uint8), min=n),
+    "product added": lambda x, n: torch.addcmul(x.int(), x.int(), x.int(), value=n),
+    "half, filled": lambda x, n: x.half().masked_fill(x > 0, n),
     "half": lambda x, n: x.half() * n,
     "half, added": lambda x, n: x.half().add(x.half(), alpha=n),
     "half, compared": lambda x, n: x.half() > n,
@@ -68,6 +70,10 @@ def test_numbers_of_numpy_compare_elementwise(backend: str) -> None:
         return y, y == n, y != n, n == y
 
     agree(program, (np.int64(3), np.float32(3), np.bool_(True), object(), None), backend)
+
+
+def test_exponents_next_to_nothing_are_not_nothing() -> None:
+    agree(lambda x, f: x**f, (1e-300, 0.0, 1e-50), "native")
 
 
 @backends
