@@ -385,8 +385,10 @@ def _mutated(joint: Joint) -> set[fx.Node]:
 
 
 def _same_elements(owner: fx.Node, n: fx.Node) -> bool:
+    """Whether two views of one memory show the same elements of it in the same order."""
     a, b = owner.meta["val"], n.meta["val"]
-    return bool(a.numel() == b.numel() and a.dtype == b.dtype and a.is_contiguous() and b.is_contiguous())
+    same = a.numel() == b.numel() and a.dtype == b.dtype and a.storage_offset() == b.storage_offset()
+    return bool(same and a.is_contiguous() and b.is_contiguous())
 
 
 class _Builder:

@@ -272,7 +272,7 @@ def test_globals_are_read_at_each_call(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def busy() -> Iterator[Any]:
     """A compiled callable that another thread calls, and compiles for more and more sizes."""
-    compiled = pycompiler.compile(broken, recompile_limit=1000)
+    compiled = pycompiler.compile(broken, recompile_limit=1000, dynamic=False)
     compiled(torch.ones(1))
     stop, failed = threading.Event(), []
 

@@ -10,6 +10,7 @@ import torch
 from ad_helpers import fakes, lifted, run_graph
 from torch.utils.checkpoint import checkpoint
 
+import pycompiler
 from pycompiler.autograd import compile_joint, runtime
 from pycompiler.graphs import compile_aten
 
@@ -158,3 +159,18 @@ def test_a_backward_that_does_not_compile_keeps_what_is_saved() -> None:
         out.backward()
     out.backward()
     torch.testing.assert_close([t.grad for t in inputs], gradients(program))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_parts_of_one_memory_that_are_saved_are_told_apart(backend: str) -> None:
+    """One part is a result, another is saved: both had one element, and the result was saved for both."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        total = x.sum(-1)
+        return total[0], total[-1:] * x
+
+    x, y = (torch.arange(1.0, 3.0).reshape(2, 1).requires_grad_() for _ in range(2))
+    for h, leaf in ((fn, x), (pycompiler.compile(fn, backend=backend), y)):
+        first, second = h(leaf)
+        (first * 2 + second.sum() * 3).backward()
+    assert x.grad.tolist() == y.grad.tolist() == [[8.0], [15.0]]
