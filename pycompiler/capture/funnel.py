@@ -230,8 +230,10 @@ class Functions:
             run(*args, **kwargs) if kwargs or self.cx.spread else run(*args)  # torch tells no keywords from none
         except _Seen as seen:
             return seen
-        except Exception:
+        except TypeError:  # no such arguments: the call itself says so
             return None
+        except Exception as e:  # it looked at the stand-ins before it asked
+            raise Break("tensor-subclass", f"{run!r} of arguments that may answer it: {type(e).__name__}") from e
         finally:
             write_state(before)
             for _ in modes:
