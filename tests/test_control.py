@@ -135,6 +135,25 @@ def test_results_that_are_constants(mark: Any) -> None:
     torch.testing.assert_close(pycompiler.compile(lambda x: x * table(), fullgraph=True)(X), X * table())
 
 
+def test_results_that_are_constants_are_those_of_what_was_called() -> None:
+    class Holder:
+        def __init__(self, k: float) -> None:
+            self.k = k
+
+        @pycompiler.assume_constant_result
+        def get(self) -> float:
+            return self.k
+
+    def maker(k: float) -> Any:
+        return pycompiler.assume_constant_result(lambda: k)
+
+    of_method = pycompiler.compile(lambda x, h: x + h.get(), backend="eager", fullgraph=True)
+    of_closure = pycompiler.compile(lambda x, f: x + f(), backend="eager", fullgraph=True)
+    for compiled, given in ((of_method, [Holder(1.0), Holder(2.0)]), (of_closure, [maker(1.0), maker(2.0)])):
+        assert [float((compiled(X, g) - X)[0]) for g in (*given, *given)] == [1.0, 2.0, 1.0, 2.0]
+        assert len(compiled.entries) == 2
+
+
 def test_substitutes_are_inlined() -> None:
     def fn(x: Any, items: Any) -> Any:
         return x + operator.indexOf(items, 3)

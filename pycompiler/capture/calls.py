@@ -23,7 +23,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values import exceptions, symbolic
-from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup
+from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
@@ -83,6 +83,8 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
     if fn.real is not None:
         marked = _marked(cx, fn.real, args, kwargs)
         if marked is not None:
+            if fn.source is not None and fn.real.__closure__ and control.is_constant(fn.real):
+                cx.guard("id_is", fn.source, reference(fn.real))
             return marked
         handler = BUILTINS.get(fn.real) or _late_handler(fn.real)
         if handler is not None:
@@ -125,18 +127,20 @@ def _marked(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -
         return cx.graph.call_whole(fn, args, kwargs)
     if control.is_constant(fn):
         cx.direct = False
-        known = {k: _existing(v) for k, v in kwargs.items()}
-        return cx.evaluate(fn, *map(_existing, args), **known)
+        known = {k: _existing(cx, v) for k, v in kwargs.items()}
+        return cx.evaluate(fn, *(_existing(cx, v) for v in args), **known)
     return None
 
 
-def _existing(value: Value) -> Any:
-    """The real object that a value stands for, as it was before the frame."""
+def _existing(cx: Capture, value: Value) -> Any:
+    """The real object that a value stands for, as it was before the frame: in later calls the same one."""
     if isinstance(value, (Const, Class)):
         return value.const()
     real = getattr(value, "real", MISSING)
     if real is MISSING or real is None or getattr(value, "overlay", None):
         raise Break("builtin-call", f"a function that is assumed to be constant, of {value.describe()}")
+    if value.source is not None:
+        cx.guard("id_is", value.source, reference(real))
     return real
 
 
