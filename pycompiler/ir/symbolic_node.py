@@ -130,6 +130,26 @@ def _take(items: list[Any], item: Any) -> bool:
 
 
 # the node under torch's symbolic numbers ------------------------------------------------------------------------
+Binary = Callable[["SymbolicNode", "SymbolicNode"], "SymbolicNode"]
+
+
+def _remembered(method: Binary) -> Binary:
+    """What was answered once stays so until something is assumed (`Symbols.answers`): torch asks the same of the same
+    sizes for every tensor that it makes.  Conditions that are open are asked again."""
+    name = method.__name__
+
+    def remembering(self: SymbolicNode, other: SymbolicNode) -> SymbolicNode:
+        answers = self.env.answers
+        found: SymbolicNode | None = answers.get((name, self, other))
+        if found is None:
+            found = method(self, other)
+            if type(found._value) is not Truth:
+                self.env.answers[name, self, other] = found
+        return found
+
+    return remembering
+
+
 def _unsupported(name: str) -> Callable[..., NoReturn]:
     def method(self: SymbolicNode, *args: Any) -> NoReturn:
         raise NotImplementedError(f"{name} of symbolic sizes")
@@ -193,7 +213,10 @@ class SymbolicNode:
         return self.is_int() and self.value.const is not None or isinstance(self._value, bool)
 
     def constant_int(self) -> int | None:
-        return self.value.const if self.is_int() else None
+        value = self._value
+        if type(value) is not Expr:
+            return None
+        return value.const if value.const is not None or not self.env.replaced else self.value.const
 
     def constant_bool(self) -> bool | None:
         return self._value if isinstance(self._value, bool) else None
@@ -236,10 +259,13 @@ class SymbolicNode:
 
     # making ---------------------------------------------------------------------------------------------------
     def of(self, value: Number) -> SymbolicNode:
-        return SymbolicNode(self.env, value)
+        return self.env.node(value) if type(value) is Expr else SymbolicNode(self.env, value)
 
     def wrap_int(self, value: int) -> SymbolicNode:
-        return self.of(Expr.of(value))
+        found = self.env.numbers.get(value)
+        if found is None:
+            found = self.env.numbers[value] = SymbolicNode(self.env, Expr.of(value))
+        return found
 
     def wrap_float(self, value: float) -> SymbolicNode:
         return self.of(float(value))
@@ -248,19 +274,22 @@ class SymbolicNode:
         return self.of(bool(value))
 
     # arithmetic -----------------------------------------------------------------------------------------------
-    def _reals(self, *others: SymbolicNode) -> bool:
-        return any(n.is_float() for n in (self, *others))
+    def _reals(self, other: SymbolicNode) -> bool:
+        return not type(self._value) is type(other._value) is Expr and (self.is_float() or other.is_float())
 
+    @_remembered
     def add(self, other: SymbolicNode) -> SymbolicNode:
         if self._reals(other):
             return self._real("add", other)
         return self.of(self.value + other.value)
 
+    @_remembered
     def sub(self, other: SymbolicNode) -> SymbolicNode:
         if self._reals(other):
             return self._real("sub", other)
         return self.of(self.value - other.value)
 
+    @_remembered
     def mul(self, other: SymbolicNode) -> SymbolicNode:
         if self._reals(other):
             return self._real("mul", other)
@@ -277,11 +306,13 @@ class SymbolicNode:
             return self._real("abs")
         return self if self.env.at_least(self.value, 0) else self.neg()
 
+    @_remembered
     def int_floordiv(self, other: SymbolicNode) -> SymbolicNode:
         return self.of(_floordiv(self.env, self.value, other.value))
 
     floordiv = int_floordiv
 
+    @_remembered
     def mod(self, other: SymbolicNode) -> SymbolicNode:
         if self._reals(other):
             return self._real("mod", other)
@@ -324,9 +355,11 @@ class SymbolicNode:
             total = total + node.value
         return self.of(total)
 
+    @_remembered
     def sym_min(self, other: SymbolicNode) -> SymbolicNode:
         return self._extreme("min", other)
 
+    @_remembered
     def sym_max(self, other: SymbolicNode) -> SymbolicNode:
         return self._extreme("max", other)
 
@@ -439,21 +472,27 @@ class SymbolicNode:
         a, b = (n.guard_float("", 0) if n.is_float() else n.guard_int("", 0) for n in (self, other))
         return self.wrap_bool(_COMPARE[op](a, b))
 
+    @_remembered
     def eq(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("eq", other)
 
+    @_remembered
     def ne(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("ne", other)
 
+    @_remembered
     def lt(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("lt", other)
 
+    @_remembered
     def le(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("le", other)
 
+    @_remembered
     def gt(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("gt", other)
 
+    @_remembered
     def ge(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("ge", other)
 
@@ -491,6 +530,8 @@ class SymbolicNode:
 
     def guard_bool(self, file: Any, line: int) -> bool:
         value = self._value
+        if type(value) is bool:
+            return value
         if isinstance(value, (Expr, Real)):
             return self.guard_float("", 0) != 0 if isinstance(value, Real) else not self.env.equal(self.value, ZERO)
         answer = self.env.truth(value if isinstance(value, Truth) else bool(value), ask=self.env.decide)

@@ -91,6 +91,9 @@ class Symbols:
         self.place: Callable[[], Any] = lambda: None
         self._known: dict[tuple[str, Expr], bool] = {}
         self.is_settled = False
+        self.answers: dict[tuple[str, SymbolicNode, SymbolicNode], SymbolicNode] = {}  # by what is assumed now
+        self.numbers: dict[builtins.int, SymbolicNode] = {}  # nodes of constants
+        self._nodes: dict[Expr, SymbolicNode] = {}  # and of all else
 
     # making ---------------------------------------------------------------------------------------------------
     def new(self, hint: int, *, low: int = 2, high: int | None = None, name: str | None = None) -> torch.SymInt:
@@ -154,8 +157,15 @@ class Symbols:
         return self._symint(expr) if expr.const is None else expr.const
 
     def _symint(self, expr: Expr) -> torch.SymInt:
-        node: Any = SymbolicNode(self, expr)
+        node: Any = self.node(expr)
         return torch.SymInt(node)
+
+    def node(self, expr: Expr) -> SymbolicNode:
+        """The node of an integer; of equal ones the same, while nothing new is assumed."""
+        found = self._nodes.get(expr)
+        if found is None:
+            found = self._nodes[expr] = SymbolicNode(self, expr)
+        return found
 
     def declared(self) -> list[Relation]:
         """The ranges of the symbols, as relations."""
@@ -318,6 +328,7 @@ class Symbols:
         if self.is_settled:
             relation = Relation(kind, expr)
             raise Specialise(sorted(expr.symbols), f"{relation} would be assumed after the guards are made")
+        self.answers, self._nodes = {}, {}
         normal = self._normal(kind, self.resolve(expr))
         assert normal is not None
         late = self.is_late(normal.symbols)

@@ -189,3 +189,14 @@ def test_the_static_fake_mode_knows_nothing_of_symbols():
     with new_fake_mode(symbolic=True):
         assert torch._C._dispatch_tls_is_dispatch_key_included("PythonDispatcher")
     assert not torch._C._dispatch_tls_is_dispatch_key_included("PythonDispatcher")
+
+
+def test_answers_are_kept_until_something_is_assumed():
+    symbols = Symbols()
+    s, b = symbols.new(8), symbols.new(8)
+    product = (s * b).node
+    assert (s * b).node is product and (s * 3).node.value == 3 * Expr.sym("s0")
+    assert not (s + b == 17) and s == b  # the first is a question, the second makes them one
+    assert (s * b).node is not product and expr_of(s * b) == Expr.sym("s0") * Expr.sym("s0")
+    assert product.value == expr_of(s * b)
+    assert int(b) == 8 and s * b == 64 and product.constant_int() == 64
