@@ -98,6 +98,7 @@ class GraphBuilder:
         self.in_region = self.regions = 0  # how many surround what is traced now, and how many there were
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
+        self.later = False  # whether the graph runs in a backward, with a grad mode that is not known
 
     # inputs ---------------------------------------------------------------------------------------------------
     def add_input(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import fx
@@ -33,12 +34,16 @@ from pycompiler.ir.source import Source
 class Tracer(GraphBuilder):
     """The graph of a function that is called by a call of the graph around it."""
 
-    def __init__(self, cx: Capture, outer: GraphBuilder, levels: bool, packs: bool) -> None:
+    def __init__(
+        self, cx: Capture, outer: GraphBuilder, *, levels: bool, packs: bool, later: bool, before: Tracer | None
+    ) -> None:
         super().__init__(cx, outer.fake_mode)
         self.asker = outer.asker
         self.outer = outer
+        self.before = before
         self.levels = levels or outer.levels
         self.packs = packs or outer.packs
+        self.later = later or outer.later
         self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
         self._lifted: dict[fx.Node, Tensor] = {}  # placeholder → what it stands for outside
         self._lift: dict[fx.Node, fx.Node] = {}  # node outside → placeholder
@@ -59,14 +64,17 @@ class Tracer(GraphBuilder):
         return self.outer.constant_tensor(real)
 
     def known(self, fake: torch.Tensor) -> Tensor | None:
-        return super().known(fake) or self.outer.known(fake)
+        beside = self.before.known(fake) if self.before else None
+        return super().known(fake) or beside or self.outer.known(fake)
 
     def node_of(self, value: Tensor) -> fx.Node:
         if value.node.graph is self.graph:
             return value.node
         node = self._lift.get(value.node)
         if node is None:
-            self.outer.node_of(value)  # breaks for a tensor of a tracer that has ended
+            beside = self.before is not None and value.node.graph is self.before.graph
+            if not beside:
+                self.outer.node_of(value)  # breaks for a tensor of a tracer that has ended
             node = self._lift[value.node] = self._placeholder(f"lifted_{len(self._lift)}", value.fake)
             self._lifted[node] = value
         return node
@@ -118,7 +126,7 @@ class Tracer(GraphBuilder):
             with self.graph.inserting_after(anchor):
                 anchor = self.graph.placeholder(f"operand_{i}")
             anchor.meta["example_value"] = value.fake
-            if (old := places.get(value.node)) is not None:
+            if (old := places.pop(value.node, None)) is not None:
                 old.replace_all_uses_with(anchor)
                 self.graph.erase_node(old)
 
@@ -132,17 +140,22 @@ class Tracer(GraphBuilder):
 
 @contextmanager
 def inner(
-    cx: Capture, *, levels: bool = False, grad: bool = False, pure: bool = False, packs: bool = False
+    cx: Capture,
+    *,
+    levels: bool = False,
+    pure: bool = False,
+    packs: bool = False,
+    later: bool = False,
+    before: Tracer | None = None,
+    **started: Any,
 ) -> Iterator[Tracer]:
-    """A tracer on top of the stack.  `levels`: the graph will run under a transform, one of gradients with `grad`;
-    `pure`: see the module docstring; `packs`: the graph will run under a checkpoint."""
-    if grad and cx.graph.packs:
-        raise Break("inner-graph", "a gradient transform in a checkpoint")
+    """A tracer on top of the stack.  `levels`: the graph will run under a transform; `pure`: see the module docstring;
+    `packs`: the graph will run under a checkpoint; `later`: in a backward, whose grad mode nobody knows; `before`: a
+    tracer that has ended, and whose tensors the graph may use; `started`: state of torch that it begins with."""
     outer: GraphBuilder = cx.graph
-    tracer = cx.graph = Tracer(cx, outer, levels, packs)
+    tracer = cx.graph = Tracer(cx, outer, levels=levels, packs=packs, later=later, before=before)
     state, functions = torch_api.read_state(), cx.functions.now()
-    if grad:
-        torch._C._set_grad_enabled(True)
+    torch_api.write_state({**state, **started})
     begun = torch_api.read_state()
     mark = cx.effects.begin(pure)
     try:

@@ -1,4 +1,4 @@
-"""Calls of a captured graph that run graphs inside of it: function transforms, branches, checkpoints.
+"""Calls of a captured graph that run graphs inside of it: function transforms, branches, checkpoints, autograd Functions.
 
 In: bodies (graph modules whose results are a tuple), what is fixed (numbers of arguments, dimensions), tensors.
 Out: a flat tuple of tensors.
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.autograd.function import once_differentiable
 from torch.utils import checkpoint as torch_checkpoint
 
 from pycompiler.ir.texts import forward_of
@@ -115,3 +116,60 @@ def checkpoint(body: fx.GraphModule, preserve_rng_state: bool, *tensors: torch.T
         forward_of(body), *tensors, use_reentrant=False, preserve_rng_state=preserve_rng_state
     )
     return tuple(made)
+
+
+def function_value(forward: fx.GraphModule, count: int, plain: Sequence[int], *tensors: torch.Tensor) -> Tensors:
+    """The results of an autograd Function that nobody differentiates; see `function`."""
+    return function(forward, None, count, -1, plain, (), (None,) * count, True, *tensors)
+
+
+def function(
+    forward: fx.GraphModule,
+    backward: fx.GraphModule | None,
+    count: int,
+    outputs: int,
+    plain: Sequence[int],
+    kept: Sequence[int],
+    places: Sequence[int | None],
+    once: bool,
+    *tensors: torch.Tensor,
+) -> Tensors:
+    """An autograd Function of the first `count` tensors.
+
+    `outputs`: how many results of `forward` are the Function's; the others it saves.  `plain`: those that have no gradients.
+    `kept`: what it saves, in the order in which `backward` takes them after a gradient for each output: numbers of `tensors`,
+    then of the forward's other results.  `places`: for each of the first tensors, which result of `backward` is its gradient.
+    """
+    run = forward_of(forward)
+    back = None if backward is None else forward_of(backward)
+    call = (run, back, outputs, plain, kept, places)
+    made = (_Once if once else _Function).apply(call, tensors[count:], *tensors[:count])  # type: ignore[no-untyped-call]
+    return tuple(made)
+
+
+class _Function(torch.autograd.Function):
+    """The Function of `function`."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Any, others: Tensors, *direct: torch.Tensor) -> Tensors:
+        run, _, outputs, plain, kept, _ = ctx.call = call
+        given = (*direct, *others)
+        made = tuple(run(*given))
+        results, extras = (made, ()) if outputs < 0 else (made[:outputs], made[outputs:])
+        ctx.save_for_backward(*((*given, *extras)[k] for k in kept))
+        ctx.mark_non_differentiable(*(results[i] for i in plain))
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        _, back, _, _, _, places = ctx.call
+        if back is None:
+            raise RuntimeError("an autograd Function is differentiated that did not require grad when it was captured")
+        made = back(*grads, *ctx.saved_tensors)
+        return None, None, *(None if at is None else made[at] for at in places)
+
+
+class _Once(_Function):
+    """One whose backward cannot be differentiated."""
+
+    backward = staticmethod(once_differentiable(_Function.backward))  # type: ignore[no-untyped-call, assignment]

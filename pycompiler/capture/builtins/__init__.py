@@ -1,6 +1,7 @@
 """Handlers of builtin functions, one file a family; importing this package fills `calls.BUILTINS`."""
 
 from pycompiler.capture.builtins import (
+    autograd_function,
     collections,
     containers,
     exceptions,
@@ -13,4 +14,6 @@ from pycompiler.capture.builtins import (
     transforms,
 )
 
-FAMILIES = (collections, containers, exceptions, iteration, nested, numbers, overrides, python, torch_api, transforms)
+FAMILIES = (
+    autograd_function, collections, containers, exceptions, iteration, nested, numbers, overrides, python, torch_api, transforms,
+)  # fmt: skip

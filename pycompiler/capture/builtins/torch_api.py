@@ -64,7 +64,14 @@ def _query(*fns: Any) -> None:
         )
 
 
-_query(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
+@builtin(torch.is_grad_enabled)
+def is_grad_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if cx.graph.later:
+        raise Break("inner-graph", "the grad mode in a backward")
+    return Const(torch.is_grad_enabled())
+
+
+_query(torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
        torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.are_deterministic_algorithms_enabled,
        torch.amp.is_autocast_available, torch.cuda.is_available,
        torch._C._get_default_device, torch.get_default_device, torch.is_autocast_cpu_enabled,

@@ -6,6 +6,7 @@ given are called as eager calls them: with tensors that a transform wraps or sli
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import types
 from collections.abc import Callable
@@ -121,7 +122,7 @@ def _gradients(cx: Capture, args: Args, kwargs: Kwargs) -> list[Value]:
     wanted = _positions(cx, argnums, len(given))
     has_aux = cx.truth(aux_flag)
     leaves: list[Tensor] = []
-    with tracers.inner(cx, levels=True, grad=True) as tracer:
+    with _differentiated(cx) as tracer:
         for i in wanted:
             given[i] = tracers.mapped(cx, given[i], lambda t: _variable(cx, tracer, t, leaves), tracers.refused)
         loss, aux = _with_aux(cx, cx.call(fn, given, keywords_), has_aux)
@@ -136,6 +137,13 @@ def _gradients(cx: Capture, args: Args, kwargs: Kwargs) -> list[Value]:
         Tuple(gradients) if isinstance(argnums, Tuple) else gradients[0],
         value if aux is None else Tuple([value, made.like(aux)]),
     ]
+
+
+def _differentiated(cx: Capture) -> contextlib.AbstractContextManager[Tracer]:
+    """A tracer of a function under a transform of gradients."""
+    if cx.graph.packs:
+        raise Break("inner-graph", "a gradient transform in a checkpoint")
+    return tracers.inner(cx, levels=True, grad=True)
 
 
 def _positions(cx: Capture, argnums: Value, count: int) -> list[int]:
@@ -275,7 +283,7 @@ def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     before = [given[i] for i in wanted]
     leaves: list[Tensor] = []
     drawn = cx.fake_mode.once
-    with tracers.inner(cx, levels=True, grad=True) as tracer:
+    with _differentiated(cx) as tracer:
         for i in wanted:
             given[i] = tracers.mapped(cx, given[i], lambda t: _variable(cx, tracer, t, leaves), tracers.refused)
         result, aux = _with_aux(cx, cx.call(fn, given, {}), has_aux)

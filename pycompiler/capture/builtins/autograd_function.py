@@ -1,0 +1,236 @@
+"""`torch.autograd.Function.apply`: one call of the graph, with the forward and the backward as graphs inside of it.
+
+Both are traced where eager runs the forward.  The backward is traced at once, for any gradients of the results' shapes, so it
+may look at nothing that only a backward knows (how gradients lie, whether one of second order is wanted), and may change nothing.
+What it uses of the forward is saved by the call (`ir/transforms.py: function`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from pycompiler.capture import tracers
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.tracers import Tracer
+from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.classes import Class
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import transforms
+
+STORED = frozenset({"to_save", "saved_for_forward", "dirty_tensors", "non_differentiable", "materialize_grads"})
+"""What the methods of a context store in it, for C code to read."""
+OPTIONS = ("boxed_grads_call", "clear_saved_tensors_on_access", "_compiled_autograd_should_lift")
+"""Attributes of a class of Functions that change how its backward is called."""
+ONCE = once_differentiable(lambda ctx: None).__code__  # type: ignore[no-untyped-call]
+VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+AUTOCAST = {"autocast_cpu": False, "autocast_cuda": False}
+
+
+class Context(Value):
+    """The `ctx` of one call."""
+
+    exists = False
+
+    def __init__(self, cls: type, needs: list[bool]) -> None:
+        self.cls = cls
+        self.needs = needs
+        self.overlay: dict[str, Value] = {}
+        self.backward = False  # whether what was saved can be read
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in self.overlay:
+            return self.overlay[name]
+        if name == "needs_input_grad":
+            return Tuple([Const(n) for n in self.needs])
+        if name in ("saved_tensors", "saved_variables"):
+            return Tuple(self.stored(cx, "to_save") if self.backward else [])
+        raw = mro_lookup(self.cls, name)
+        if raw is MISSING:
+            cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        if not isinstance(raw, types.FunctionType):
+            raise Break("unsupported-attribute", f"{name} of the context of an autograd Function")
+        return cx.class_attribute(self, name)
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        if name not in STORED and (mro_lookup(self.cls, name) is not MISSING or name.startswith("__")):
+            raise Break("unsupported-attribute", f"{name} of the context of an autograd Function")
+        cx.effects.set_attr(self, name, value)
+
+    def stored(self, cx: Capture, name: str) -> list[Value]:
+        """The tensors that a method of the context was given."""
+        given = self.overlay.get(name)
+        if given is None or cx.is_none(given):
+            return []
+        if not isinstance(given, Tuple):
+            raise Break("inner-graph", f"{name} = {given.describe()}")
+        return [cx.realize(v) for v in given.items]
+
+    def tensors(self, cx: Capture, name: str) -> list[Tensor]:
+        found = self.stored(cx, name)
+        if not all(isinstance(v, Tensor) for v in found):
+            raise Break("inner-graph", f"{name} of what is no tensor")
+        return found  # type: ignore[return-value]
+
+
+def _where_torch_has_it() -> Iterator[Any]:
+    """`apply` of C, and of torch's that have one in Python around it."""
+    yield torch._C._FunctionBase.__dict__["apply"]
+    yield torch._C._FunctionBase.apply  # type: ignore[attr-defined]
+    written = torch.autograd.Function.__dict__.get("apply")
+    if isinstance(written, classmethod):
+        yield written.__func__
+
+
+@builtin(*_where_torch_has_it())
+def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    cls, *given = (cx.realize(a) for a in args)
+    if kwargs or not isinstance(cls, Class) or not issubclass(cls.cls, torch.autograd.Function):
+        raise Break("builtin-call", "apply of what is no autograd Function")
+    if cx.graph.levels:
+        raise Break("inner-graph", "an autograd Function under a transform")
+    for name in OPTIONS:
+        if lookup(cx, cls.cls, name) not in (MISSING, False):
+            raise Break("inner-graph", f"an autograd Function with {name}")
+    direct = [a for a in given if isinstance(a, Tensor)]
+    needs = [isinstance(a, Tensor) and a.fake.requires_grad for a in given]
+    if any(t.is_special for t in direct) or torch.is_inference_mode_enabled():
+        raise Break("inner-graph", "an autograd Function of a tensor subclass, or in inference mode")
+    backward_cls: type = cls.cls._backward_cls  # type: ignore[attr-defined]
+    ctx = Context(backward_cls, needs)
+    with tracers.inner(cx, grad=False) as forward:
+        result = _call_forward(cx, cls, ctx, given)
+        items = [cx.realize(v) for v in result.items] if isinstance(result, Tuple) else [result]
+        if isinstance(result, Tuple) and result.cls is not tuple:
+            raise Break("inner-graph", f"an autograd Function that returns {result.describe()}")
+    results = [v for v in items if isinstance(v, Tensor)]
+    if any(t.is_special for t in results) or ctx.stored(cx, "dirty_tensors"):
+        raise Break("inner-graph", "an autograd Function that writes its arguments, or returns a tensor subclass")
+    marked = ctx.tensors(cx, "non_differentiable")
+    plain = tuple(i for i, t in enumerate(results) if any(t is m for m in marked))
+    if torch.is_grad_enabled() and any(needs):
+        made = _differentiable(cx, cls, ctx, given, items, forward, plain)
+    else:
+        body, outside = _closed(forward, direct, results)
+        made = cx.graph.call_inner(transforms.function_value, [body], [len(direct), plain, *outside])
+    assert isinstance(made, Tuple)
+    tensors = iter(made.items)
+    items = [next(tensors) if isinstance(v, Tensor) else v for v in items]
+    return Tuple(items) if isinstance(result, Tuple) else items[0]
+
+
+def _call_forward(cx: Capture, cls: Class, ctx: Context, given: Args) -> Value:
+    """`forward`, and `setup_context` of a class that has one."""
+    if mro_lookup(cls.cls, "setup_context") is mro_lookup(torch.autograd.Function, "setup_context"):
+        lookup(cx, cls.cls, "setup_context")
+        return cx.realize(cx.call(cls.getattr(cx, "forward"), [ctx, *given], {}))
+    written = cls.getattr(cx, "forward")
+    if not isinstance(written, Function) or written.code.co_argcount != len(given) or written.code.co_flags & VARIADIC:
+        raise Break("inner-graph", "a Function with setup_context that is called with other arguments than forward has")
+    result = cx.realize(cx.call(written, list(given), {}))
+    cx.call(cls.getattr(cx, "setup_context"), [ctx, Tuple(list(given)), result], {})
+    return result
+
+
+def _closed(forward: Tracer, direct: list[Tensor], results: list[Tensor]) -> tuple[torch.fx.GraphModule, list[Tensor]]:
+    """The forward's graph, and its arguments: first those that the Function was called with, then what else it uses."""
+    used = forward.used_outside() + [t for t in results if t.node.graph is not forward.graph]
+    outside = [*direct, *dict.fromkeys(t for t in used if all(t is not d for d in direct))]
+    return forward.close(results, outside)[0], outside
+
+
+def _differentiable(
+    cx: Capture,
+    cls: Class,
+    ctx: Context,
+    given: Args,
+    items: list[Value],
+    forward: Tracer,
+    plain: tuple[int, ...],
+) -> Value:
+    """The call in the graph, of a Function that somebody may differentiate."""
+    backward, once = _backward_of(cx, cls)
+    looks, step = cx.effects.looks, cx.frames[0].begin
+    drawn, ctx.backward = cx.fake_mode.once, True
+    if "materialize_grads" in ctx.overlay and not cx.truth(ctx.overlay["materialize_grads"]):
+        raise Break("inner-graph", "an autograd Function that wants to know which gradients are missing")
+    with (
+        tracers.inner(cx, levels=True, pure=True, later=not once, before=forward, grad=False, **AUTOCAST) as tracer,
+        looks.of_body(step, [backward, *ctx.overlay.values()]),
+    ):
+        grads = [tracer.argument(_like(cx, v)) if isinstance(v, Tensor) else Const(None) for v in items]
+        found = cx.realize(cx.call(backward, [ctx, *grads], {}))
+        wanted = [cx.realize(v) for v in found.items] if isinstance(found, Tuple) else [found]
+        if any(v is not None and not cx.is_none(v) for v in wanted[len(given) :]) or len(wanted) < len(given):
+            raise Break("inner-graph", f"a backward that gives {len(wanted)} gradients for {len(given)} arguments")
+        outs, places = _gradients(cx, given, wanted)
+        if cx.fake_mode.once > drawn:
+            raise Break("inner-graph", "random numbers in a backward")
+        back, saved = tracer.close(outs)
+    looks.memory((t.fake for t in saved if t.node.graph is not forward.graph), step)
+    direct, results = [a for a in given if isinstance(a, Tensor)], [v for v in items if isinstance(v, Tensor)]
+    extras = [t for t in saved if t.node.graph is forward.graph]
+    forward_saved = [t for t in saved if t.node.graph is not forward.graph]
+    for t in forward_saved:
+        forward.node_of(t)
+    body, outside = _closed(forward, direct, [*results, *extras])
+    kept = tuple(_place(t, outside, extras) for t in saved)
+    fixed = [len(direct), len(results), plain, kept, tuple(places), once]
+    return cx.graph.call_inner(transforms.function, [body, back], [*fixed, *outside])
+
+
+def _backward_of(cx: Capture, cls: Class) -> tuple[Value, bool]:
+    """The function that computes gradients, and whether it can be differentiated once only."""
+    base = torch.autograd.Function
+    lookup(cx, cls.cls, "vjp")
+    name = "backward" if mro_lookup(cls.cls, "vjp") is mro_lookup(base, "vjp") else "vjp"
+    found = cls.getattr(cx, name)
+    if isinstance(found, Function) and found.code is ONCE:
+        cell = found.closure(cx)[ONCE.co_freevars.index("fn")]
+        assert cell.contents is not None
+        return cell.contents, True
+    return found, False
+
+
+def _gradients(cx: Capture, given: Args, wanted: list[Value]) -> tuple[list[Tensor], list[int | None]]:
+    """The gradients that are tensors, and for each tensor among the arguments which of them is its."""
+    outs: list[Tensor] = []
+    places: list[int | None] = []
+    for argument, value in zip(given, wanted, strict=False):
+        if not isinstance(value, Tensor) and not cx.is_none(value):
+            raise Break("inner-graph", f"a backward that gives {value.describe()}")
+        if not isinstance(argument, Tensor):
+            if isinstance(value, Tensor):
+                raise Break("inner-graph", "a backward that gives a gradient for what is no tensor")
+            continue
+        if isinstance(value, Tensor) and argument.fake.requires_grad:
+            places.append(len(outs))
+            outs.append(value)
+        else:
+            places.append(None)
+    return outs, places
+
+
+def _like(cx: Capture, result: Tensor) -> torch.Tensor:
+    """A fake like the gradient of a result."""
+    with cx.fake_mode:
+        return torch.empty_like(result.fake)
+
+
+def _place(tensor: Tensor, outside: list[Tensor], extras: list[Tensor]) -> int:
+    """Where the call finds a tensor that it saves: among what it is given, then among what the forward's graph gives more."""
+    at = next((i for i, t in enumerate(outside) if t is tensor), None)
+    return len(outside) + next(i for i, t in enumerate(extras) if t is tensor) if at is None else at

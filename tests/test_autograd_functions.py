@@ -1,0 +1,257 @@
+"""`torch.autograd.Function` in a graph: one call, forward and backward as eager's, in all backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd.function import once_differentiable
+
+import pycompiler
+
+BACKENDS = ["eager", "aot_eager", "native"]
+Fn = torch.autograd.Function
+
+
+class Scaled(Fn):
+    """Results that are a tensor, an index and a number; keeps an argument, an intermediate, and a number."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, n: int, unused: torch.Tensor) -> Any:
+        y = x.exp()
+        ctx.save_for_backward(x, y)
+        ctx.n = n
+        return y * n, x.argmax(), 7
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, index: Any, seven: Any) -> Any:
+        x, y = ctx.saved_tensors
+        assert seven is None and index.dtype is torch.int64
+        return (g * y * ctx.n + x, None, None) if ctx.needs_input_grad[0] else (None, None, None)
+
+
+class Reversed(Fn):
+    """Gives its argument back."""
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.factor = -float(len(inputs))
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g * ctx.factor
+
+
+class Twice(Fn):
+    """Keeps its result; one of its results has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        out, other = x.tanh() * y, x + y
+        ctx.save_for_backward(out, y)
+        ctx.mark_non_differentiable(other)
+        return out, other
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor, h: torch.Tensor) -> Any:
+        out, y = ctx.saved_tensors
+        return g * y * (1 - (out / y) ** 2) + h, g * out / y
+
+
+class Once(Fn):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 5 * g * x**2
+
+
+class Mixed(Fn):
+    """Autocast's decorators."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return 3 * g * ctx.saved_tensors[0]
+
+
+def scaled(x: torch.Tensor, y: torch.Tensor) -> Any:
+    a, b, c = Scaled.apply(x * 2, 3, y)
+    return a.sin() + b + c
+
+
+def reversed_(x: torch.Tensor, y: torch.Tensor) -> Any:
+    return Reversed.apply(x).sin() + Reversed.apply(x * y)
+
+
+def twice(x: torch.Tensor, y: torch.Tensor) -> Any:
+    out, other = Twice.apply(x, y)
+    return out + other, other.requires_grad
+
+
+def once(x: torch.Tensor, y: torch.Tensor) -> Any:
+    return Once.apply(x) * y + Once.apply(x)
+
+
+def autocast(x: torch.Tensor, y: torch.Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return Mixed.apply(x @ x.T).float() + y.sum()
+
+
+def outside(x: torch.Tensor, y: torch.Tensor) -> Any:
+    w = x.cos()
+
+    class Closed(Fn):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.y = y
+            return x * w
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            return g * w * ctx.y
+
+    return Closed.apply(x) * 2
+
+
+PROGRAMS: list[Callable[..., Any]] = [scaled, reversed_, twice, once, autocast]
+
+
+def gradients(fn: Callable[..., Any], x: torch.Tensor, y: torch.Tensor) -> Any:
+    x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
+    out = fn(x, y)
+    result = out[0] if isinstance(out, tuple) else out
+    (result * torch.arange(result.numel()).view_as(result)).sum().backward()
+    return out, x.grad, y.grad
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_forward_and_backward(program: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    x, y = torch.randn(3, 3), torch.rand(3, 3) + 0.5
+    torch.testing.assert_close(gradients(compiled, x, y), gradients(program, x, y))
+    torch.testing.assert_close(compiled(x, y), program(x, y))
+    with torch.no_grad():
+        x.requires_grad_()
+        torch.testing.assert_close(compiled(x, y), program(x, y))
+
+
+def test_second_gradients() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return Scaled.apply(x, 2, x)[0].sum()
+
+    def second(fn: Callable[..., Any]) -> torch.Tensor:
+        x = torch.linspace(0, 1, 4).requires_grad_()
+        (g,) = torch.autograd.grad(fn(x), x, create_graph=True)
+        (h,) = torch.autograd.grad((g * g).sum(), x)
+        return h
+
+    for backend in BACKENDS:
+        torch.testing.assert_close(second(pycompiler.compile(program, backend=backend)), second(program))
+
+
+def test_one_that_is_differentiable_once() -> None:
+    compiled = pycompiler.compile(lambda x: Once.apply(x).sum(), backend="aot_eager", fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    (g,) = torch.autograd.grad(compiled(x), x, create_graph=True)
+    assert torch.equal(g, torch.full((3,), 5.0))
+    with pytest.raises(RuntimeError):
+        g.sum().backward()
+
+
+def test_a_tensor_of_the_frame_gets_no_gradient() -> None:
+    x, y = torch.randn(3, 3), torch.rand(3, 3)
+    compiled = pycompiler.compile(outside, backend="eager")
+    torch.testing.assert_close(gradients(compiled, x, y)[:2], gradients(outside, x, y)[:2])
+
+
+class Asks(Fn):
+    how: Callable[[Any, torch.Tensor], Any]
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return Asks.how(ctx, g)
+
+
+def under_no_grad(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return g * 4
+
+
+def random(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+    return g + 0 * torch.rand_like(g)
+
+
+def changes(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+    SEEN.append(1)
+    return g * 3
+
+
+def stride(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+    return g * 2 if g.is_contiguous() else g * 7
+
+
+SEEN: list[int] = []
+
+
+@pytest.mark.parametrize("how", [under_no_grad, random, changes, stride], ids=lambda f: f.__name__)
+def test_what_only_the_backward_knows_breaks_the_graph(how: Callable[..., Any], monkeypatch: Any) -> None:
+    monkeypatch.setattr(Asks, "how", how, raising=False)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return Asks.apply(x + 1).sum()
+
+    SEEN.clear()
+    x, z = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    pycompiler.compile(program, backend="aot_eager")(x).backward()
+    assert len(SEEN) == (how is changes)
+    program(z).backward()
+    assert torch.equal(x.grad, z.grad)
+
+
+def test_another_backward_is_another_graph(monkeypatch: Any) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return Asks.apply(x).sum()
+
+    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
+    for factor in (2.0, 3.0):
+        monkeypatch.setattr(Asks, "backward", staticmethod(lambda ctx, g, by=factor: g * by))
+        x = torch.ones(3, requires_grad=True)
+        compiled(x).backward()
+        assert torch.equal(x.grad, torch.full((3,), factor))
+
+
+def test_a_saved_tensor_that_is_written_is_an_error() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        out = Once.apply(y)
+        y.add_(1)
+        return out.sum()
+
+    for fn in (program, pycompiler.compile(program, backend="native")):
+        x = torch.ones(3, requires_grad=True)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            fn(x).backward()
