@@ -96,8 +96,9 @@ def compile_joint(
         if torch.is_grad_enabled() and any(n.meta.get("requires_grad") for n in joint.inputs):
             inner = runtime.grad_free(inner)
     run = runtime.epilogue(joint, inner, name=name)
-    if joint.written and len(joint.inputs) > 1:
-        run = runtime.unless_shared(run, joint.written, gm.forward, name=name)
+    counted = sorted({*joint.written, *(joint.touched if joint.needs_backward else ())})
+    if counted and len(joint.inputs) > 1:
+        run = runtime.unless_shared(run, counted, gm.forward, name=name, pairs=runtime.empty_pairs(joint, counted))
     return functools.partial(run, *lifted) if lifted else run
 
 

@@ -24,7 +24,7 @@ from pycompiler.autograd import undefined
 from pycompiler.autograd.joint import Joint, drop_dead
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.recompute import SMALL, is_cheap, recompute_cost, size_bytes
-from pycompiler.autograd.recorder import is_dense, overlaps_itself
+from pycompiler.autograd.recorder import is_dense, is_probably_dense, overlaps_itself
 from pycompiler.autograd.views import view_parent, view_root
 from pycompiler.ir.effects import node_stays, ordered
 from pycompiler.ir.numbers import Numbers, symbol_of
@@ -431,8 +431,19 @@ class _Builder:
                     self._copy(top)
 
     def clone(self, n: fx.Node) -> fx.Node:
-        copy = self.graph.call_function(aten.clone.default, (self.env[n],), {})
-        copy.meta["val"] = n.meta["val"]
+        """A copy of `n` that lies as it does, gaps included: whoever reads it reckons with those strides."""
+        value = n.meta["val"]
+        if is_probably_dense(value) or overlaps_itself(value):
+            copy = self.graph.call_function(aten.clone.default, (self.env[n],), {})
+        else:
+            room = self.graph.call_function(
+                aten.empty_strided.default,
+                tuple(self.numbers.arguments([list(value.shape), list(value.stride())])),
+                {"dtype": value.dtype, "device": value.device},
+            )
+            room.meta["val"] = value
+            copy = self.graph.call_function(aten.copy.default, (room, self.env[n]), {})
+        copy.meta["val"] = value
         return copy
 
     def no_view(self, n: fx.Node) -> fx.Node:

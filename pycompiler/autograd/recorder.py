@@ -44,7 +44,7 @@ _VECTOR = 16  # elements from which on `normal_` draws a vector at a time where 
 
 
 class _NotFunctional(Exception):
-    """A decomposition wanted to mutate; the operator is recorded whole instead."""
+    """A decomposition wanted to mutate, or gave another dtype; the operator is recorded whole instead."""
 
 
 def tensors_in(args: Any) -> Iterator[torch.Tensor]:
@@ -340,7 +340,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._open.append(func)
         try:
             with self:
-                return decompose(*args, **kwargs)
+                out = decompose(*args, **kwargs)
+            if self._depth == 1 and out is not NotImplemented:
+                self._same_dtypes(func, args, kwargs, out)
+            return out
         except (_NotFunctional, ZeroDivisionError):  # torch's rules divide by sizes, which may be 0
             if self._depth > 1:
                 raise
@@ -352,6 +355,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._open.pop()
             self._depth -= 1
+
+    def _same_dtypes(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Raises where operands of several dtypes are promoted otherwise by a decomposition than by the operator."""
+        if len({t.dtype for t in tensors_in((args, kwargs))}) < 2:
+            return
+        whole = propagate(self.fake_mode, func, (), args, kwargs)
+        if [t.dtype for t in tensors_in(whole)] != [t.dtype for t in tensors_in(out)]:
+            raise _NotFunctional(str(func))
 
     def laid_out(self, value: torch.Tensor, strides: Sequence[int], *, exactly: bool = False) -> torch.Tensor:
         """`value` with `strides`, where they are those of a dense tensor (`exactly`: of dimensions of one element too); the

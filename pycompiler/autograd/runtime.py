@@ -456,10 +456,13 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
 # -- inputs that share memory ----------------------------------------------------------------------------------------
 
 
-def unless_shared(run: Compiled, written: Sequence[int], eager: Compiled, *, name: str) -> Compiled:
+def unless_shared(
+    run: Compiled, written: Sequence[int], eager: Compiled, *, name: str, pairs: Sequence[tuple[int, int]] = ()
+) -> Compiled:
     """`run`, and `eager` for calls in which an input at one of the positions `written` shares memory with another one.
 
     The trace took inputs that it writes for memory of their own; which inputs of a call share memory is seen at the call.
+    pairs: inputs, one of them empty, which may share no memory and yet count their versions together.
     """
 
     def run_eager(*args: Any) -> Sequence[Any]:
@@ -470,11 +473,32 @@ def unless_shared(run: Compiled, written: Sequence[int], eager: Compiled, *, nam
         _native.unless_shared(run, written, run_eager)
         return run
     shares_memory = _native.shares_memory
+    if pairs:
+
+        def strict(*args: Any) -> Sequence[Any]:
+            together = shares_memory(args, written) or any(_one_storage(args[i], args[j]) for i, j in pairs)
+            return run_eager(*args) if together else run(*args)
+
+        return strict
 
     def checked(*args: Any) -> Sequence[Any]:
         return run_eager(*args) if shares_memory(args, written) else run(*args)
 
     return checked
+
+
+def empty_pairs(joint: Joint, counted: Sequence[int]) -> list[tuple[int, int]]:
+    """The pairs of a written input (of `counted`) and another one of which one is empty, where a backward counts versions."""
+    if not joint.needs_backward:
+        return []
+    tensors = [i for i in range(len(joint.inputs)) if joint.is_tensor(i)]
+    empty = {i for i in tensors if any(type(n) is int and n == 0 for n in joint.inputs[i].meta["val"].shape)}
+    return [(i, j) for i in counted for j in tensors if i != j and (i in empty or j in empty)]
+
+
+def _one_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    strided = a.layout is b.layout is torch.strided
+    return strided and a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
 # -- mutation and aliasing --------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class Saved:
         for item in (left.tensors[p] for p in self.checked):
             if item is not None and item[0]._version != item[1]:
                 value, expected = item
-                raise RuntimeError(_modified(f"{value.type()} {list(value.shape)}", value._version, expected))
+                raise RuntimeError(modified(f"{value.type()} {list(value.shape)}", value._version, expected))
         return left.tensors
 
     def _after(self, freed: frozenset[int]) -> tuple[frozenset[int], set[int]] | None:
@@ -131,12 +131,13 @@ def changed(value: torch.Tensor) -> Callable[[torch.Tensor, int], None]:
     kind, shape = value.type(), list(value.shape)
 
     def fail(counter: torch.Tensor, expected: int) -> None:
-        raise RuntimeError(_modified(f"{kind} {shape}", counter._version, expected))
+        raise RuntimeError(modified(f"{kind} {shape}", counter._version, expected))
 
     return fail
 
 
-def _modified(value: str, version: int, expected: int) -> str:
+def modified(value: str, version: int, expected: int) -> str:
+    """What autograd says of a saved tensor that was written."""
     return (
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[{value}] is at version {version}; expected version {expected} instead. "

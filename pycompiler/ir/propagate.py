@@ -96,6 +96,8 @@ _BATCH_NORMS = frozenset(
 
 # Whose results are contiguous however the input lies.
 _PACKED = frozenset((aten.rrelu_with_noise.default,))
+# Whose results have the dtype of the first operand; torch's shape functions promote.
+_OF_FIRST = frozenset((aten.huber_loss.default, aten.soft_margin_loss.default))
 _COPIES = frozenset((aten.flip.default, aten.index_put.default))
 
 
@@ -108,8 +110,10 @@ def _makes_memory(op: OpOverload) -> bool:
 
 
 def laid_out(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], out: Any) -> Any:
-    """`out`, a shape function's answer, with the strides that the kernel gives: torch's own keeps an input's for batch norms,
-    and not where a copy of the input is what the kernel begins with."""
+    """`out`, a shape function's answer, with the strides and the dtype that the kernel gives: torch's own keeps an input's for
+    batch norms, and not where a copy of the input is what the kernel begins with."""
+    if op in _OF_FIRST and out.dtype is not args[0].dtype:
+        return FakeTensor(mode, torch.empty_like(_twin(out), dtype=args[0].dtype), out.device)
     if isinstance(out, FakeTensor) and out.layout is torch.strided and 0 in out.stride() and _makes_memory(op):
         apart = _apart(out)
         out = out if apart is out else FakeTensor(mode, apart, out.device)

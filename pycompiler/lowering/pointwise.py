@@ -144,7 +144,7 @@ DEFAULT: dict[Any, Tree] = {
     aten.floor: unless_integer("floor"), aten.ceil: unless_integer("ceil"), aten.trunc: unless_integer("trunc"),
     aten.round.default: unless_integer("round"),
     aten.frac: lambda x: x - x.op("trunc"), aten.fmod: op("fmod"), aten.remainder: op("mod"),
-    aten.floor_divide: op("floordiv"), aten.nextafter: op("nextafter"), aten.hypot: op("hypot"),
+    aten.floor_divide: op("floordiv"), aten.hypot: op("hypot"),
     aten.bitwise_and: op("and"), aten.bitwise_or: op("or"), aten.bitwise_xor: op("xor"), aten.bitwise_not: op("not"),
     aten.bitwise_left_shift: op("shl"), aten.bitwise_right_shift: op("shr"), aten.__lshift__: op("shl"),
     aten.__rshift__: op("shr"),
@@ -199,6 +199,13 @@ def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Value:
 
 def _alpha(low: Lowering, alpha: Any, args: Sequence[Any]) -> Any:
     return rounded(alpha, promoted(args)) if low.fake.device.type == "cpu" else alpha
+
+
+@lowering(aten.nextafter)
+def nextafter(low: Lowering, x: Value, y: Value) -> Any:
+    if promoted((x, y)) in (torch.bfloat16, torch.float16):
+        return NotImplemented  # computed in float, it is the next of those
+    return elementwise(low, op("nextafter"), (x, y))
 
 
 @lowering(aten.rsub.Scalar)

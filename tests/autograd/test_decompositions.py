@@ -261,3 +261,35 @@ def test_addcmul_of_integers_takes_an_integer_of_a_float() -> None:
     got = pycompiler.compile(lambda n: torch.addcmul(n, n, n, value=1.5))(n)
     assert got.dtype == torch.int32
     assert got.equal(torch.addcmul(n, n, n, value=1.5))
+
+
+MIXED = {
+    "addcmul": lambda a, b, c: torch.addcmul(a, b, c, value=2),
+    "addcmul of 1": torch.addcmul,
+    "addcdiv": torch.addcdiv,
+    "huber": lambda a, b, c: torch.nn.functional.huber_loss(a, b),
+    "soft margin": lambda a, b, c: torch.nn.functional.soft_margin_loss(a, b),
+    "nextafter": lambda a, b, c: torch.nextafter(a, c),
+}
+DTYPES = {
+    "scalar of wider floats": ((torch.float32, (2,)), (torch.float64, ()), (torch.int64, (2, 2))),
+    "bytes": ((torch.float32, (2,)), (torch.uint8, (2,)), (torch.uint8, (2, 2))),
+    "integers first": ((torch.float64, (2,)), (torch.int64, (2,)), (torch.int64, (2, 2))),
+    "floats": ((torch.float16, (2,)), (torch.float32, (2,)), (torch.float64, ())),
+    "halves": ((torch.float16, (2,)), (torch.float16, (2,)), (torch.bfloat16, ())),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("fn", MIXED.values(), ids=MIXED)
+def test_operands_of_several_dtypes_are_promoted_at_once(fn: Any, dtypes: Any, backend: str) -> None:
+    """A product of bytes is none of bytes where a float is added; numbers of no dimensions promote nobody."""
+    given = [torch.full(shape, 3.0 + 199 * k).to(dtype) for k, (dtype, shape) in enumerate(dtypes)]
+    try:
+        expected = fn(*given)
+    except RuntimeError:
+        pytest.skip("eager refuses these dtypes")
+    got = pycompiler.compile(fn, backend=backend)(*given)
+    assert got.dtype == expected.dtype
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=0)

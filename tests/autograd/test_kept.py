@@ -205,8 +205,34 @@ def written_input(a: torch.Tensor, b: torch.Tensor) -> Any:
     return (r,)
 
 
+def part_that_is_written(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t = a * 1
+    t[-2:].tanh_()  # keeps its result, behind a node that nobody can ask
+    if t.sum() > 1000:
+        return (a,)
+    t[:2] = b[:2]
+    return (t,)
+
+
+def index_of_a_write(a: torch.Tensor, b: torch.Tensor) -> Any:
+    t, at = a * 1, b.detach() > 0
+    if t.sum() > 1000:
+        return (a,)
+    t[1:][at[1:]] *= 2.0
+    if t.sum() > 1000:
+        return (a,)
+    at.fill_(True)
+    return (t,)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", [output_that_is_gone, input_that_is_gone, result_without_need, written_input])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        *(output_that_is_gone, input_that_is_gone, result_without_need, written_input),
+        *(part_that_is_written, index_of_a_write),
+    ],
+)
 def test_writes_to_what_eager_keeps_raise(fn: Any, backend: str) -> None:
     both_raise(fn, [vector(), vector(grad=False)], backend)
 
@@ -263,6 +289,48 @@ def result_kept_for_another(a: torch.Tensor, b: torch.Tensor) -> Any:
         return (s,)
     t += s
     return (r,)
+
+
+def kept_after_an_empty_write(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
+    x.masked_fill_(x > 0.2, 0.5)
+    return ((z + 1).mul_(y) @ y.t(),)
+
+
+def kept_before_an_empty_write(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
+    r = F.mish(y)
+    x.add_(1)
+    return (r,)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_empty_views_count_their_versions_together(backend: str) -> None:
+    def answer(f: Any) -> Any:
+        x = (torch.ones(2, 1, dtype=torch.float64).requires_grad_() * 1)[:, 1:]
+        (out,) = f(x, x[:1], torch.ones(1, 0, dtype=torch.float64))
+        try:
+            out.sum().backward()
+        except RuntimeError as error:
+            return "modified by an inplace operation" in str(error)
+        return out.detach().tolist()
+
+    for fn in (kept_after_an_empty_write, kept_before_an_empty_write):
+        expected = answer(fn)
+        assert answer(pycompiler.compile(fn, backend=backend)) == expected
+    assert expected is True
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_write_of_itself_counts_for_who_shares_the_memory(backend: str) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        r = F.mish(x)
+        y[:] = y
+        return r
+
+    for size in (0, 3):
+        for f in (fn, pycompiler.compile(fn, backend=backend)):
+            x = torch.ones(size, requires_grad=True)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                f(x, x.detach()).sum().backward()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -154,16 +154,19 @@ def rsub_tensor(x: Tensor, other: Tensor, *, alpha: Any = 1) -> Tensor:
 
 @rule(aten.addcmul.default, partial=True)
 def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
+    if not x.dtype == a.dtype == b.dtype:
+        return NotImplemented  # the three are promoted together, before the product
     if value == 1:
         return x + a * b
-    if isinstance(value, float) and not (x + a * b).is_floating_point():
+    if isinstance(value, float) and not x.is_floating_point():
         return NotImplemented  # the kernel of integers takes an integer of it
     return NotImplemented if x.dtype in (torch.float16, torch.bfloat16) else x + a * b * value
 
 
 @rule(aten.addcdiv.default, partial=True)
 def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
-    return NotImplemented if x.dtype in (torch.float16, torch.bfloat16) else x + a / b * value
+    alike = x.dtype == a.dtype == b.dtype and x.dtype not in (torch.float16, torch.bfloat16)
+    return x + a / b * value if alike else NotImplemented
 
 
 @rule(aten.masked_fill.Scalar, partial=True)

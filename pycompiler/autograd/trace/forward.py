@@ -13,6 +13,7 @@ from torch._subclasses import fake_tensor
 from pycompiler.autograd import attention
 from pycompiler.autograd.recorder import Recorder, tensors_in
 from pycompiler.autograd.trace.inputs import inner, storage_of
+from pycompiler.autograd.trace.paths import Slices
 from pycompiler.autograd.trace.writes import is_metadata, refuse_overlap, writes
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import interrupts, late, transforms
@@ -39,6 +40,7 @@ class Forward:
         self.gm = gm
         self.recorder = recorder
         self.branches = branches
+        self.slices = Slices()
         self.displaced: set[int] = set()  # memory that lies otherwise than the program's, which has gaps, since a write
 
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -86,7 +88,8 @@ class Forward:
         refuse_overlap(node, args, kwargs)
         written = [t for t in (*args[:1], kwargs.get("out")) if isinstance(t, torch.Tensor)]
         before = [(t, t.shape, t.stride()) for t in written if t.layout is torch.strided]
-        out = self._called(node, args, kwargs)
+        with self.slices.watch(node, written):
+            out = self._called(node, args, kwargs)
         if not is_metadata(node):
             for t, shape, strides in before:
                 if t.shape == shape:

@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
+from torch import fx
 
 from pycompiler.autograd.joint import Path
 from pycompiler.autograd.recorder import tensors_in
+from pycompiler.autograd.saved import modified
 from pycompiler.autograd.trace.inputs import storage_of
 
 
+class Slices:
+    """What nodes keep that a write to a view hides behind ``CopySlices``, where nobody can ask them: the tensors that the
+    operators of such a write saved, by the node of the view's base."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Any, list[torch.Tensor]] = {}
+
+    @contextlib.contextmanager
+    def watch(self, node: fx.Node, written: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Around the call of `node`, which writes these."""
+        views = node.target is operator.setitem or any(t._is_view() for t in written)
+        if not views or not torch.is_grad_enabled():
+            yield
+            return
+        saved: list[torch.Tensor] = []
+
+        def pack(value: torch.Tensor) -> tuple[torch.Tensor, int]:
+            saved.append(value)
+            return value, value._version
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, _unpacked):  # type: ignore[no-untyped-call]
+            yield
+        for t in written:
+            base = t._base if t._is_view() else t
+            if base is not None and base.grad_fn is not None and not _saved_names(type(base.grad_fn)):
+                self.kept[base.grad_fn] = saved
+
+
+def _unpacked(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
+    """A saved tensor; autograd checks no versions where there are hooks."""
+    value, version = packed
+    if value._version != version:
+        raise RuntimeError(modified(f"{value.type()} {list(value.shape)}", value._version, version))
+    return value
+
+
 def paths(
-    outputs: Sequence[torch.Tensor], leaves: Mapping[int, int], kept_as: Mapping[int, tuple[str, int]]
+    outputs: Sequence[torch.Tensor],
+    leaves: Mapping[int, int],
+    kept_as: Mapping[int, tuple[str, int]],
+    slices: Slices,
 ) -> list[Path]:
     """For each output its gradient's way.  `leaves`: ids of leaves → inputs; `kept_as`: storages → what `Path.kept` calls
     them.  Sets are bits of numbers on the way: networks have thousands of nodes."""
@@ -23,7 +66,7 @@ def paths(
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
     found: dict[Any, tuple[int, int, int]] = {}
     for number, node in enumerate(_in_order([t.grad_fn for t in outputs])):
-        keeps = _kept_tensors(node)
+        keeps = [*_kept_tensors(node), *slices.kept.get(node, ())]
         leaf = leaves.get(id(getattr(node, "variable", None)))
         inputs, nodes, kept = 0 if leaf is None else 1 << leaf, (1 << number if keeps else 0), 0
         for t in keeps:

@@ -214,7 +214,7 @@ class _Trace:
         kept = {s: ("input", i) for s, i in self.results.input_of_storage.items()}
         for k, t in enumerate(self.results.fresh_tensors):
             kept.setdefault(storage_of(t), ("fresh", k))
-        return paths(outputs, leaves, kept)
+        return paths(outputs, leaves, kept, self.forward.slices)
 
     def _tangent(self, k: int) -> torch.Tensor:
         value = self.joint.fresh[k].meta["val"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pycompiler.codegen.cpp.types import HALF, bitcast, cast, ctype
+from pycompiler.codegen.cpp.types import bitcast, cast, ctype
 from pycompiler.ir.kernel import Unsupported
 
 _WRAP = "({T})((uint64_t){0} %s (uint64_t){1})"  # signed overflow wraps, as torch's
@@ -60,8 +60,6 @@ ANY: dict[str, str] = {
 }  # fmt: skip
 
 BY_KIND = {"float": FLOAT, "int": INT, "bool": BOOL}
-# operations whose exact result depends on the width of the type: computed in float, not right for bf16 and f16
-_FULL_WIDTH_ONLY = ("nextafter",)
 # integer division cannot share a vector loop with its error code
 SCALAR_ONLY = ("floordiv", "truncdiv", "mod", "fmod")
 
@@ -73,8 +71,6 @@ def pointwise(name: str, args: Sequence[str], arg_dtypes: Sequence[torch.dtype],
     if name == "bitcast":
         return bitcast(args[0], arg_dtypes[0], dtype)
     subject = arg_dtypes[-1] if name == "where" else arg_dtypes[0]
-    if name in _FULL_WIDTH_ONLY and subject in HALF:
-        raise Unsupported(f"{name} on {subject}")
     form = ANY.get(name) or BY_KIND[ctype(subject).kind].get(name)
     if form is None:
         raise Unsupported(f"operation {name} on {subject}")

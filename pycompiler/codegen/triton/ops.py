@@ -73,8 +73,6 @@ def pointwise(name: str, args: Sequence[str], arg_dtypes: Sequence[torch.dtype],
     if name == "bitcast" and not {arg_dtypes[0], dtype} & {*HALF, torch.bool}:
         return f"({args[0]}).to({compute(dtype)}, bitcast=True)"
     subject = arg_dtypes[-1] if name == "where" else arg_dtypes[0]
-    if subject in HALF and name == "nextafter":
-        raise Unsupported(f"{name} on {subject}")
     kind = FLOAT if subject.is_floating_point else BOOL if subject == torch.bool else INT
     form = ANY.get(name) or (FLOAT64.get(name) if subject == torch.float64 else None) or kind.get(name)
     if name == "sub" and kind is FLOAT and args[0] == args[1]:
