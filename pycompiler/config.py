@@ -280,7 +280,6 @@ KNOBS: tuple[Knob, ...] = (
         "write a repro after this layer fails",
         env=("TORCHDYNAMO_REPRO_AFTER",),
         choices=(None, "dynamo", "aot"),
-        kept=(None,),
     ),
     Knob(
         "repro_level",
@@ -289,16 +288,14 @@ KNOBS: tuple[Knob, ...] = (
         "1 dump, 2 minify on failure, 3 always dump, 4 minify on wrong values",
         env=("TORCHDYNAMO_REPRO_LEVEL",),
         choices=(1, 2, 3, 4),
-        kept=(),
     ),
-    Knob("repro_tolerance", (_F,), 1e-3, "difference that repro_level 4 takes for a wrong value", low=0.0, kept=()),
+    Knob("repro_tolerance", (_F,), 1e-3, "difference that repro_level 4 takes for a wrong value", low=0.0),
     Knob(
         "repro_dir",
         (_S, _N),
         None,
         "directory of repro.py; None: debug_dir_root",
         env=("TORCHDYNAMO_REPRO_DIR",),
-        kept=(),
     ),
     Knob(
         "verify_correctness",

@@ -51,16 +51,11 @@ import base64
 import io
 
 import torch
-{imports}
 from pycompiler.debug import repro
+{imports}
 
 
-class Repro(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-{attributes}
-
-{forward}
+{classes}
 
 
 def inputs():
@@ -77,25 +72,54 @@ if __name__ == "__main__":
 
 def runnable(gm: fx.GraphModule) -> str:
     """The graph as a program; symbolic sizes are those of the call that was captured."""
-    forward, names = code_of(gm)
+    imports, classes = module_text(gm)
     return RUNNABLE.format(
         version=__version__,
         torch=torch.__version__,
-        imports="\n".join(filter(None, (_import(name, value) for name, value in names.items()))),
-        attributes="\n".join(f"        {line}" for line in _attributes(gm))
-        or "        # nothing is read from the module",
-        forward=indented(forward),
+        imports=imports,
+        classes=classes,
         inputs="\n".join(
-            f"        {_input(n.meta.get('val'))},  # {n.name}" for n in gm.graph.find_nodes(op="placeholder")
+            f"        {input_text(n.meta.get('val'))},  # {n.name}" for n in gm.graph.find_nodes(op="placeholder")
         ),
     )
+
+
+CLASS = """\
+class {name}(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+{attributes}
+
+{forward}"""
+
+
+def module_text(gm: fx.GraphModule, name: str = "Repro") -> tuple[str, str]:
+    """(imports, classes) of a program that makes a module of the graph; graphs inside of it are classes before it."""
+    forward, names = code_of(gm)
+    imports = dict.fromkeys(filter(None, (import_text(key, value) for key, value in names.items())))
+    classes, attributes = [], []
+    for target in dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "get_attr"):
+        value: Any = gm
+        for part in str(target).split("."):
+            value = getattr(value, part)
+        if isinstance(value, fx.GraphModule):
+            inner = f"{name}_{str(target).replace('.', '_')}"
+            more, text = module_text(value, inner)
+            imports.update(dict.fromkeys(more.splitlines()))
+            classes.append(text)
+            attributes.append(f"        repro.put(self, {target!r}, {inner}())")
+        else:
+            attributes.append(f"        repro.put(self, {target!r}, {_value(value)})")
+    own = "\n".join(attributes) or "        # nothing is read from the module"
+    classes.append(CLASS.format(name=name, attributes=own, forward=indented(forward)))
+    return "\n".join(imports), "\n\n\n".join(classes)
 
 
 _FX_NAMES = {"inf": 'inf = float("inf")', "nan": 'nan = float("nan")', "NoneType": "NoneType = type(None)",
              "fx_pytree": "", "pytree": ""}  # fmt: skip
 
 
-def _import(name: str, value: Any) -> str:
+def import_text(name: str, value: Any) -> str:
     """A line that makes `name` what it is in the graph's code."""
     if name in _FX_NAMES:
         return _FX_NAMES[name]
@@ -109,33 +133,23 @@ def _import(name: str, value: Any) -> str:
     return f"{name} = repro.Unprintable({repr(value)!r})"
 
 
-def _attributes(gm: fx.GraphModule) -> list[str]:
-    """Lines that set what the graph reads from its module."""
-    lines = []
-    for target in dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "get_attr"):
-        value: Any = gm
-        for part in str(target).split("."):
-            value = getattr(value, part)
-        lines.append(f"repro.put(self, {target!r}, {_value(value)})")
-    return lines
-
-
 def _value(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return f"repro.Unprintable({type(value).__name__!r})"
     if value.numel() * value.itemsize > EMBED_BYTES:
-        return f"{_input(value)}  # too large for a file: random values instead"
+        return f"{input_text(value)}  # too large for a file: random values instead"
     file = io.BytesIO()
     torch.save(value.detach().cpu(), file)
     text = base64.b85encode(file.getvalue()).decode()
     return f"torch.load(io.BytesIO(base64.b85decode({text!r}))).to({str(value.device)!r})"
 
 
-def _input(value: Any) -> str:
+def input_text(value: Any) -> str:
     """An expression that makes an input like `value`."""
     if isinstance(value, torch.Tensor):
         size, stride = tuple(map(hint_of, value.shape)), tuple(map(hint_of, value.stride()))
-        return f"repro.tensor({size}, {stride}, {value.dtype}, {str(value.device)!r})"
+        grad = ", requires_grad=True" if value.requires_grad else ""
+        return f"repro.tensor({size}, {stride}, {value.dtype}, {str(value.device)!r}{grad})"
     number = hint_of(value)
     return (
         repr(number)

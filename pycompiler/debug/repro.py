@@ -6,8 +6,10 @@ main(Repro(), inputs)                          # runs both, prints how far they 
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
+from pycompiler.debug.straight import load
 from pycompiler.graphs import compile_aten
 from pycompiler.ir.fake import fake_of, new_fake_mode
 
@@ -29,14 +32,46 @@ class Unprintable:
         raise RuntimeError(f"this part of the graph has no printed form: {self.text}")
 
 
-def tensor(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
+def tensor(
+    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: str, requires_grad: bool = False
+) -> torch.Tensor:
     """Random values: normal ones, or zeros and ones (which are indices too)."""
-    made = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype, device=device)
-    if not made.numel():
-        return made
+    repeats = [n > 1 and s == 0 for n, s in zip(size, stride, strict=True)]
+    distinct = [1 if r else n for n, r in zip(size, repeats, strict=True)]
+    made = torch.empty_strided(tuple(distinct), tuple(stride), dtype=dtype, device=device)
+    if made.numel():
+        made.copy_(_random(distinct, dtype))
+    made = made.expand(tuple(size)) if any(repeats) else made
+    return made.requires_grad_() if requires_grad else made
+
+
+def _random(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     if dtype.is_floating_point or dtype.is_complex:
-        return made.copy_(torch.randn(size, dtype=torch.complex64 if dtype.is_complex else torch.float32))
-    return made.copy_(torch.randint(0, 2, tuple(size)))
+        return torch.randn(size, dtype=torch.complex64 if dtype.is_complex else torch.float32)
+    return torch.randint(0, 2, tuple(size))
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def like(value: Any) -> Any:
+    """A random tensor that lies as `value` does; what is no tensor stays."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return tensor(value.shape, value.stride(), value.dtype, str(value.device), value.requires_grad)
+
+
+def saved(program: str, name: str) -> list[Any]:
+    """The values in file `name` beside `program`."""
+    made: list[Any] = torch.load(Path(program).parent / name, weights_only=True)
+    return made
 
 
 def put(module: torch.nn.Module, path: str, value: Any) -> None:
@@ -71,7 +106,7 @@ class _Values(fx.Interpreter):
 
 def traced(module: torch.nn.Module, inputs: Sequence[Any]) -> tuple[fx.GraphModule, list[Any]]:
     """The module's graph with `meta["val"]`, and its fake inputs."""
-    gm = fx.symbolic_trace(module)
+    gm = module if isinstance(module, fx.GraphModule) else load(module)
     mode = new_fake_mode()
     fakes = [fake_of(mode, x) if isinstance(x, torch.Tensor) else x for x in inputs]
     with mode, torch.no_grad():
@@ -91,7 +126,7 @@ def compile_graph(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..
 def main(module: torch.nn.Module, inputs: Sequence[Any]) -> int:
     """Runs the graph compiled and by ATen's operators; 1 where they differ by more than rounding."""
     compiled = compile_graph(module, inputs)
-    unset = any("aten.empty" in str(n.target) for n in fx.symbolic_trace(module).graph.nodes)
+    unset = any("aten.empty" in str(n.target) for n in load(module).graph.nodes)
     if unset:
         print("the graph reads memory that nobody has written (aten.empty): results may differ")
     results = []

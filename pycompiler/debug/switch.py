@@ -42,7 +42,16 @@ def _debug_changed() -> None:
         logs.restore()
 
 
+def _repro_changed() -> None:
+    if config.repro_after is None and not watch.wrappers:
+        return
+    from pycompiler.debug import after  # only who looks for something needs it
+
+    after.listen()
+
+
 config.on_change("trace.enabled", _trace_changed)
+config.on_change("repro_after", _repro_changed)
 _trace_changed()
 config.on_change("log_level", _log_level_changed)
 config.on_change("debug", _debug_changed)
@@ -50,3 +59,4 @@ if config.log_level is not None:
     _log_level_changed()
 if config.debug:
     _debug_changed()
+_repro_changed()

@@ -50,9 +50,13 @@ class UserFrame:
         return f"{self.place}\n    {self.line}" if self.line else self.place
 
 
-def own_place(stack: Sequence[UserFrame]) -> str:
+def own_frame(stack: Sequence[UserFrame]) -> UserFrame:
     """Where the program's own code is: the innermost frame that is none of torch's."""
-    return next((f for f in reversed(stack) if not f.filename.startswith(_TORCH)), stack[-1]).place
+    return next((f for f in reversed(stack) if not f.filename.startswith(_TORCH)), stack[-1])
+
+
+def own_place(stack: Sequence[UserFrame]) -> str:
+    return own_frame(stack).place
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,17 @@ observers: list[Observer] = []
 _times: dict[str, list[float]] = {name: [] for name in PHASES}
 
 
+# Who stands around the compilers of a layer, by its name: "dynamo", what compiles captured graphs, "aot", ATen graphs.
+# Empty but while something is looked for.
+wrappers: dict[str, Callable[[Any, str], Any]] = {}
+
+
+def wrapped(layer: str, compiler: Any, name: str) -> Any:
+    """The compiler of a layer (`name`: of the backend, of the kind of graph), or what stands around it now."""
+    wrapper = wrappers.get(layer)
+    return compiler if wrapper is None else wrapper(compiler, name)
+
+
 class phase:
     """Context manager of one phase."""
 

@@ -18,7 +18,7 @@ from pycompiler.ir.graph_text import sizes, tabular
 from pycompiler.ir.late import Check
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.texts import drop_text, drop_text_with, forward_of
-from pycompiler.ir.watch import phase
+from pycompiler.ir.watch import phase, wrapped
 from pycompiler.logs import artifact, stage, step
 from pycompiler.pipeline.guards import UsersError
 from pycompiler.pipeline.surroundings import own_knobs, users_backend
@@ -47,7 +47,8 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
     step(2, "calling compiler function %s", family.backend_name)
     try:
         with phase("backend"), own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
-            made = family.backend(gm, examples, **family.backend_options)
+            backend = wrapped("dynamo", family.backend, family.backend_name)
+            made = backend(gm, examples, **family.backend_options)
     except Specialise as needed:
         if not any(c.symbols.is_late(needed.names) for n in gm.graph.nodes if isinstance(c := n.target, Check)):
             raise

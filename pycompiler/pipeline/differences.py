@@ -41,16 +41,17 @@ def first_difference(
     exact: Sequence[Any] | None = None,
     *,
     strict: bool = False,
+    tolerance: float = 0.0,
 ) -> Difference | None:
     """Of results in a row, the first that differs; `strict`: or may differ, which `exact` would decide."""
     for k, name in enumerate(names):
-        text = difference(seen[k], want[k], None if exact is None else exact[k], strict=strict)
+        text = difference(seen[k], want[k], None if exact is None else exact[k], strict=strict, tolerance=tolerance)
         if text:
             return Difference(name, text)
     return None
 
 
-def difference(seen: Any, want: Any, exact: Any = None, *, strict: bool = False) -> str:
+def difference(seen: Any, want: Any, exact: Any = None, *, strict: bool = False, tolerance: float = 0.0) -> str:
     """How a result differs from eager's, "" if it does not.  What is no plain tensor is not compared."""
     if not isinstance(want, torch.Tensor) or not isinstance(seen, torch.Tensor):
         both = isinstance(want, torch.Tensor) == isinstance(seen, torch.Tensor)
@@ -62,7 +63,7 @@ def difference(seen: Any, want: Any, exact: Any = None, *, strict: bool = False)
         return ""
     seen, want = _plain(seen), _plain(want)
     exact = _plain(exact) if isinstance(exact, torch.Tensor) and exact.shape == want.shape else None
-    wrong = _wrong(seen, want, exact, strict)
+    wrong = _wrong(seen, want, exact, strict, tolerance)
     if not bool(wrong.any()):
         return ""
     at = [int(i) for i in wrong.nonzero()[0]]
@@ -76,12 +77,14 @@ def _plain(t: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(t) if t.is_complex() else t
 
 
-def _wrong(seen: torch.Tensor, want: torch.Tensor, exact: torch.Tensor | None, strict: bool) -> torch.Tensor:
+def _wrong(
+    seen: torch.Tensor, want: torch.Tensor, exact: torch.Tensor | None, strict: bool, tolerance: float
+) -> torch.Tensor:
     """Which elements differ."""
     if not want.dtype.is_floating_point:
         differ = seen != want
         return differ if exact is None or exact.dtype != want.dtype else differ & (want == exact)
-    near, far = TOLERANCES.get(want.dtype, (8e-2, 2e-1))
+    near, far = (max(tolerance, known) for known in TOLERANCES.get(want.dtype, (8e-2, 2e-1)))
     judge = exact if exact is not None and exact.dtype is torch.float64 else None
     a, b = seen.double(), want.double()
     size = _size(b)

@@ -73,7 +73,7 @@ def joint(
             watch.artefact("fx_graph", module)
             if number_of_step:
                 step(number_of_step, "torchinductor compiling %sS graph %d", kind.upper(), number)
-            made = compiler(module, inputs)
+            made = watch.wrapped("aot", compiler, kind)(module, inputs)
             if number_of_step:
                 step(number_of_step, "torchinductor done compiling %sS graph %d", kind.upper(), number)
             return made

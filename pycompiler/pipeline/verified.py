@@ -125,18 +125,20 @@ class same_numbers:
             torch.cuda.set_rng_state(state, device)
 
 
-def compare(graph: Call, made: Call, inputs: Sequence[Any]) -> Difference | None:
-    """How a call of `made` differs from one of `graph`, which it stands for.  `inputs` stay as they are."""
+def compare(graph: Call, made: Call, inputs: Sequence[Any], tolerance: float = 0.0) -> Difference | None:
+    """How a call of `made` differs from one of `graph`, which it stands for.  `inputs` stay as they are.
+
+    tolerance: relative error that is no difference, where a dtype's own (`differences.TOLERANCES`) is smaller."""
     want = eager_results(graph, inputs)
     with same_numbers(inputs):
         try:
             seen = results(made, Copies.of(inputs), gradients=want.has_gradients)
         except Exception as error:
             return Difference("the call", f"it raised {type(error).__name__}: {error}; eager did not")
-    if first_difference(want.names, seen.values, want.values, strict=True) is None:
+    if first_difference(want.names, seen.values, want.values, strict=True, tolerance=tolerance) is None:
         return None
     exact = None if want.drew else in_float64(graph, inputs, want)
-    return first_difference(want.names, seen.values, want.values, exact)
+    return first_difference(want.names, seen.values, want.values, exact, tolerance=tolerance)
 
 
 def in_float64(graph: Call, inputs: Sequence[Any], want: Results) -> list[Any] | None:
@@ -155,7 +157,7 @@ class Verified:
         self, gm: fx.GraphModule, made: Call, rebuild: Rebuild, name: str, *, share: float, raises: bool
     ) -> None:
         self.gm, self.made, self.rebuild, self.name = gm, made, rebuild, name
-        self.share, self.raises = share, raises
+        self.share, self.raises, self.tolerance = share, raises, 0.0
         self.calls, self.compared = 0, 0
         self.lock = threading.Lock()
         self.difference: str | None = None
@@ -186,7 +188,7 @@ class Verified:
     def verify(self, inputs: Sequence[Any]) -> None:
         graph = forward_of(self.gm)
         try:
-            found = compare(graph, self.made, inputs)
+            found = compare(graph, self.made, inputs, self.tolerance)
         except NotComparable as reason:
             return self.give_up(str(reason))
         except Exception as error:  # eager's own: the call itself raises it

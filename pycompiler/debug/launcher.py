@@ -1,0 +1,251 @@
+"""`minifier_launcher.py` and `repro.py`: programs that hold a graph, its inputs and how it is compiled, and what they run.
+
+In: a graph, inputs, a `Setting`.  Out: files.  A launcher cuts its graph down (`minify`) and writes `checkpoints/` on the way,
+then `repro.py`; a repro compiles and calls its graph (`check`): the error comes again, or what differs is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import shutil
+import subprocess
+import sys
+import textwrap
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._decomp
+from torch import fx
+
+from pycompiler import backends
+from pycompiler._native import __version__
+from pycompiler.api import compile as compile_function
+from pycompiler.debug.minifier import LIMIT, Minifier, NotReproduced, Part
+from pycompiler.debug.render import import_text, input_text, module_text
+from pycompiler.debug.straight import load
+from pycompiler.debug.trial import Setting, Symptom, in_child, observe
+
+LAUNCHER, REPRO, CHECKPOINTS = "minifier_launcher.py", "repro.py", "checkpoints"
+
+PROGRAM = '''\
+"""{title}
+
+{about}
+Written by pycompiler {version}, torch {torch}.
+"""
+
+import base64
+import io
+
+import torch
+from pycompiler.debug import launcher, repro
+{imports}
+
+{backend}
+{classes}
+
+
+def inputs():
+    torch.manual_seed(0)
+    return {inputs}
+
+
+SETTING = launcher.Setting(
+    layer={setting.layer!r},
+    backend={backend_name},
+    options={setting.options!r},
+    knobs={setting.knobs!r},
+    accuracy={setting.accuracy},
+    tolerance={setting.tolerance},
+    around={setting.around!r},
+)
+PLACES = {places}
+
+if __name__ == "__main__":
+    raise SystemExit(launcher.{run})
+'''
+
+
+class Unwritable(Exception):
+    """A backend that no program can name."""
+
+
+# texts ----------------------------------------------------------------------------------------------------------
+def program(
+    gm: fx.GraphModule, inputs: str, setting: Setting, *, title: str, about: str, run: str, places: Mapping[str, str]
+) -> str:
+    imports, classes = module_text(gm)
+    more, source, name = backend_text(setting.backend)
+    here = {n.name: places[n.name] for n in gm.graph.nodes if n.name in places}
+    lines = "".join(f"    {key!r}: {value!r},\n" for key, value in here.items())
+    return PROGRAM.format(
+        title=title, about=about, version=__version__, torch=torch.__version__,
+        imports="\n".join(dict.fromkeys([*imports.splitlines(), *more])), classes=classes, backend=source,
+        backend_name=name, inputs=inputs, setting=setting, run=run, places=f"{{\n{lines}}}" if lines else "{}",
+    )  # fmt: skip
+
+
+def backend_text(backend: Any) -> tuple[list[str], str, str]:
+    """(imports, source, expression) of a backend: a name, what can be imported, or a function with its source."""
+    if isinstance(backend, str):
+        return [], "", repr(backend)
+    name, module = getattr(backend, "__qualname__", ""), getattr(backend, "__module__", "")
+    if (
+        name.isidentifier()
+        and module not in ("", "__main__")
+        and getattr(sys.modules.get(module), name, None) is backend
+    ):
+        return [f"from {module} import {name}"], "", name
+    if not isinstance(backend, types.FunctionType):
+        raise Unwritable(f"the backend {backends.name_of(backend)} is neither a function nor can it be imported")
+    imports: list[str] = []
+    sources: dict[str, str] = {}
+    _source(backend, imports, sources)
+    return imports, "\n\n\n".join(sources.values()) + "\n\n", backend.__name__
+
+
+def _source(function: types.FunctionType, imports: list[str], sources: dict[str, str]) -> None:
+    """Adds the source of a function, and before it that of what it reads."""
+    if not function.__name__.isidentifier() or function.__closure__:
+        raise Unwritable(f"the backend {function.__qualname__} has no source that stands alone")
+    sources[function.__name__] = ""
+    try:
+        text = textwrap.dedent(inspect.getsource(function))
+    except OSError:
+        raise Unwritable(f"the source of backend {function.__qualname__} is not to be had") from None
+    for name in _names(function.__code__):
+        value = function.__globals__.get(name)
+        if value is None or name in sources:
+            continue
+        if isinstance(value, types.FunctionType) and value.__module__ == function.__module__:
+            _source(value, imports, sources)
+        elif isinstance(value, (bool, int, float, str, tuple)):
+            sources[name] = f"{name} = {value!r}"
+        else:
+            imports.append(import_text(name, value))
+    sources[function.__name__] = text[text.index("def ") :].rstrip()  # without decorators
+    sources[function.__name__] = sources.pop(function.__name__)
+
+
+def _names(code: types.CodeType) -> list[str]:
+    inner = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in _names(c)]
+    return [*dict.fromkeys([*code.co_names, *inner])]
+
+
+def inputs_text(values: Sequence[Any], names: Sequence[str]) -> str:
+    rows = "".join(f"        {input_text(v)},  # {n}\n" for v, n in zip(values, names, strict=True))
+    return f"[\n{rows}    ]" if rows else "[]"
+
+
+# files ------------------------------------------------------------------------------------------------------------
+def write_launcher(
+    folder: Path, gm: fx.GraphModule, values: Sequence[Any], setting: Setting, places: Mapping[str, str], *, real: bool
+) -> Path:
+    """`minifier_launcher.py` in `folder`; `real` values are saved beside it."""
+    names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
+    if real:
+        torch.save(list(values), folder / "inputs.pt")
+        text = "repro.saved(__file__, 'inputs.pt')"
+    else:
+        text = inputs_text(values, names)
+    path = folder / LAUNCHER
+    path.write_text(program(
+        gm, text, setting, title="A graph that is to be cut down.", places=places,
+        about=f"Run it: the smallest part of the graph that shows what is wrong is written to {REPRO}.",
+        run="minify(Repro(), inputs(), SETTING, __file__, PLACES)",
+    ))  # fmt: skip
+    return path
+
+
+def write_repro(
+    path: Path, gm: fx.GraphModule, inputs: str, setting: Setting, places: Mapping[str, str], about: str
+) -> None:
+    path.write_text(program(
+        gm, inputs, setting, title="The smallest graph that was found to show what is wrong.", places=places, about=about,
+        run="check(Repro(), inputs(), SETTING, PLACES)",
+    ))  # fmt: skip
+
+
+def repro_path(folder: Path) -> Path:
+    """Beside the first `minifier` folder of a directory, where the documents look for it; in the others."""
+    return (folder.parent if folder.name == "minifier" else folder) / REPRO
+
+
+# what the programs run ----------------------------------------------------------------------------------------------
+def check(module: torch.nn.Module, inputs: Sequence[Any], setting: Setting, places: Mapping[str, str]) -> int:
+    """Compiles and calls: an error comes as it is; 1, and what differs, where values are wrong."""
+    gm = load(module)
+    for node in gm.graph.nodes:
+        if node.name in places:
+            print(f"{node.name}: {places[node.name]}")
+    found = observe(gm, inputs, setting, raises=True)
+    print(found if found is not None else "nothing is wrong with this graph")
+    return int(found is not None)
+
+
+def minify(
+    module: torch.nn.Module, inputs: Sequence[Any], setting: Setting, file: str, places: Mapping[str, str]
+) -> int:
+    """Cuts the graph down; 0 where a part is left that shows the symptom."""
+    parser = argparse.ArgumentParser(description="Cuts a graph down to what still shows what is wrong with it.")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT, help="seconds that a candidate may take (default: %(default)g)"
+    )
+    options = parser.parse_args()
+    folder = Path(file).resolve().parent
+    checkpoints = folder / CHECKPOINTS
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    checkpoints.mkdir()
+    threads = torch.get_num_threads()
+    _warm()
+
+    def checkpoint(part: Part, symptom: Symptom, values: Path) -> None:
+        text = f"repro.saved(__file__, {values.name!r})"
+        write_repro(values.with_suffix(".py"), part.module, text, setting, places, f"A step on the way.  {symptom}")
+
+    run = Minifier(load(module), inputs, setting, checkpoints, limit=options.limit, threads=threads, found=checkpoint)
+    try:
+        smallest = run.run()
+    except NotReproduced as reason:
+        print(f"minifier: {reason}: it needs what stands around the graph, or other inputs", file=sys.stderr)
+        return 2
+    path = repro_path(folder)
+    names = [n.name for n in smallest.part.module.graph.find_nodes(op="placeholder")]
+    values = torch.load(smallest.values, weights_only=True) if smallest.values else []
+    text = inputs_text(values, names)
+    if smallest.real and smallest.values is not None:
+        shutil.copy(smallest.values, path.with_suffix(".pt"))
+        text = f"repro.saved(__file__, {path.with_suffix('.pt').name!r})"
+    write_repro(path, smallest.part.module, text, setting, places, str(smallest.symptom))
+    left = [n for n in smallest.part.module.graph.nodes if n.op.startswith("call_")]
+    print(f"minifier: {len(left)} operators are left of {run.whole} ({smallest.tried} tried, {smallest.seconds:.0f} s)")
+    for node in left:
+        print(f"minifier:   {node.format_node()}" + (f"\n      {places[node.name]}" if node.name in places else ""))
+    print(f"minifier: {smallest.symptom}\nminifier: wrote {path}", flush=True)
+    return 0
+
+
+def _warm() -> None:
+    """Does once, before the first fork, what the first compile of each child would do; a child tries whether that ends well."""
+    torch.set_num_threads(1)
+    if in_child(_compile_something, LIMIT, 1).told:
+        _compile_something()
+
+
+def _compile_something() -> bool:
+    """No gradients: of a process whose autograd has run, children have none."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + 1).relu().sum()
+
+    compile_function(program)(torch.ones(3))
+    torch._decomp.core_aten_decompositions()
+    return True
+
+
+def run_launcher(path: Path) -> int:
+    return subprocess.run([sys.executable, str(path)], check=False).returncode

@@ -1,0 +1,207 @@
+"""What goes wrong with a graph: it is compiled and called, here or in a forked child with a time limit.
+
+In: a graph, inputs, and a `Setting`: which layer compiles it, with what.  Out: a `Symptom`, or None where all is well.
+The child may crash and hang: that is the symptom then.  A process that forks has run nothing of torch itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler import config
+from pycompiler.api import compile as compile_function
+from pycompiler.debug import repro
+from pycompiler.ir.texts import forward_of
+from pycompiler.pipeline.differences import Difference
+from pycompiler.pipeline.verified import Copies, compare, eager_results, results
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """kind: "error", "values", "crash" or "hang".  what: the exception's class, the signal, the result that differs."""
+
+    kind: str
+    what: str = ""
+    text: str = ""
+
+    def is_like(self, other: Symptom | None) -> bool:
+        """Whether both show the same fault: which result differs, and in which words, may change on the way."""
+        if other is None or self.kind != other.kind:
+            return False
+        return self.kind in ("values", "hang") or self.what == other.what
+
+    def __str__(self) -> str:
+        return {"error": f"{self.what}: {self.text}", "values": f"wrong values: {self.what}: {self.text}",
+                "crash": f"it crashes with {self.what}", "hang": "it hangs"}[self.kind]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a graph is compiled: after "dynamo" by a backend, after "aot" by the compiler of graphs.
+
+    accuracy: wrong values are a symptom, not only errors.  around: expressions of contexts that stand around all.
+    """
+
+    layer: str = "dynamo"
+    backend: Any = "native"
+    options: dict[str, Any] = field(default_factory=dict)
+    knobs: dict[str, Any] = field(default_factory=dict)
+    accuracy: bool = False
+    tolerance: float = 1e-3
+    around: tuple[str, ...] = ()
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        quiet = {"raise_internal_errors": True, "suppress_errors": False, "repro_after": None, "disable": False}
+        with contextlib.ExitStack() as stack:
+            for text in self.around:
+                stack.enter_context(eval(text, {"torch": torch, "repro": repro}))
+            if self.layer == "aot":
+                stack.enter_context(torch.no_grad())
+            stack.enter_context(config.patch({**self.knobs, **quiet}))
+            yield
+
+    def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        if self.layer == "aot":
+            return repro.compile_graph(gm, inputs)
+        options = self.options or None
+        made: Callable[..., Sequence[Any]] = compile_function(forward_of(gm), backend=self.backend, options=options)
+        return made
+
+
+def observe(gm: fx.GraphModule, inputs: Sequence[Any], setting: Setting, *, raises: bool = False) -> Symptom | None:
+    """What is wrong, in this process.  What eager raises too is no symptom.  `raises`: an error comes as it is."""
+    with setting.entered():
+        eager = forward_of(gm)
+        torch.manual_seed(0)
+        try:
+            made = setting.compiled(gm, inputs)
+            if not setting.accuracy:
+                results(made, Copies.of(inputs))
+                return None
+        except Exception as error:
+            if raises:
+                raise
+            return None if _raises(eager, inputs) else symptom_of(error)
+        try:
+            return _of_values(compare(eager, made, inputs, setting.tolerance))
+        except Exception:  # eager's own
+            return None
+
+
+def symptom_of(error: BaseException) -> Symptom:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    where = traceback.extract_tb(error.__traceback__)[-1:]
+    place = f" ({where[0].filename}:{where[0].lineno} in {where[0].name})" if where else ""
+    return Symptom(
+        "error", type(error).__name__, f"{str(error).strip().splitlines()[0] if str(error).strip() else ''}{place}"
+    )
+
+
+def _of_values(found: Difference | None) -> Symptom | None:
+    if found is None:
+        return None
+    if found.what == "the call":
+        return Symptom("error", found.text.removeprefix("it raised ").partition(":")[0], found.text)
+    return Symptom("values", found.what, found.text)
+
+
+def _raises(eager: Callable[..., Any], inputs: Sequence[Any]) -> bool:
+    try:
+        eager_results(eager, inputs)
+    except Exception:
+        return True
+    return False
+
+
+# children -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Outcome:
+    """What a child told (None: nothing), how it ended, and after how long."""
+
+    told: Any
+    signal: int
+    timed_out: bool
+    seconds: float
+
+    @property
+    def symptom(self) -> Symptom | None:
+        if self.timed_out:
+            return Symptom("hang")
+        if self.signal:
+            return Symptom("crash", signal.Signals(self.signal).name)
+        return None if self.told is None else Symptom(*self.told)
+
+
+def in_child(job: Callable[[], Any], limit: float, threads: int, *, quiet: bool = True) -> Outcome:
+    """What `job` gives, as JSON knows it, of a fork of this process that is killed after `limit` seconds."""
+    reader, writer = os.pipe()
+    start = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        _run_child(job, writer, threads, quiet)
+    with contextlib.suppress(OSError):  # the child does so too: whoever is first
+        os.setpgid(child, child)
+    os.close(writer)
+    try:
+        text, timed_out = _read(reader, start + limit)
+        if timed_out:
+            os.killpg(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    finally:
+        os.close(reader)
+    ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) and not timed_out else 0
+    whole = not timed_out and not ended and os.waitstatus_to_exitcode(status) == 0
+    if not (whole or timed_out or ended):
+        ended = signal.SIGABRT  # it left by itself, without an answer: exit() in native code
+    return Outcome(json.loads(text) if whole else None, ended, timed_out, time.monotonic() - start)
+
+
+def _run_child(job: Callable[[], Any], writer: int, threads: int, quiet: bool) -> None:
+    code = 70
+    try:
+        os.setpgid(0, 0)  # compilers that it starts end with it
+        if quiet:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, 1)
+            os.dup2(nothing, 2)
+        torch.set_num_threads(threads)
+        text = json.dumps(job()).encode()
+        with os.fdopen(writer, "wb") as file:
+            file.write(text)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _read(reader: int, until: float) -> tuple[bytes, bool]:
+    """(what was written to the pipe, whether time was up before it was closed)."""
+    parts: list[bytes] = []
+    while True:
+        left = until - time.monotonic()
+        if left <= 0 or not select.select([reader], [], [], left)[0]:
+            return b"".join(parts), True
+        part = os.read(reader, 1 << 16)
+        if not part:
+            return b"".join(parts), False
+        parts.append(part)

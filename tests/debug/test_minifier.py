@@ -1,0 +1,324 @@
+"""The minifier: the documents' programs end with one operator, crashes and hangs are symptoms, programs it writes run alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from pycompiler import config
+from pycompiler.debug import after, launcher, minifier, render, straight, trial
+
+ROOT = Path(__file__).parent.parent.parent
+
+# Runs `fault.py` of its folder as soon as the compiler is there: every process below has the same fault.
+SITE = """
+import importlib.abc, importlib.util, sys
+
+class Late(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "pycompiler.graphs":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+        def exec_module(module):
+            run(module)
+            import fault
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Late())
+"""
+
+
+def run(folder: Path, *program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    everything = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(
+        [sys.executable, *program], cwd=folder, env=everything, capture_output=True, text=True, timeout=300
+    )
+
+
+def with_fault(folder: Path, text: str) -> None:
+    (folder / "sitecustomize.py").write_text(SITE)
+    (folder / "fault.py").write_text(textwrap.dedent(text))
+
+
+def write(folder: Path, text: str) -> str:
+    (folder / "program.py").write_text(textwrap.dedent(text))
+    return "program.py"
+
+
+# the documents' programs ------------------------------------------------------------------------------------------
+def test_after_dynamo(tmp_path: Path) -> None:
+    """Document B, "Minifying Backend Compiler Errors": the minifier runs by itself and leaves `repro.py` with the relu."""
+    program = write(tmp_path, """
+        import torch
+        import pycompiler as dynamo
+
+        model = torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(5)])
+        # toy compiler which fails if graph contains relu
+        def toy_compiler(gm: torch.fx.GraphModule, _):
+            for node in gm.graph.nodes:
+                if node.target == torch.relu:
+                    assert False
+
+            return gm
+
+
+        def test_backend_error():
+            y = torch.ones(200, 200)
+            x = torch.ones(200, 200)
+            z = x + y
+            a = torch.relu(z)
+            return model(a)
+
+
+        compiled_test_backend_error = dynamo.compile(test_backend_error, backend=toy_compiler)
+        compiled_test_backend_error()
+        """)  # fmt: skip
+    done = run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="dynamo")
+    assert done.stderr.rstrip().endswith("raised by backend 'toy_compiler', which was called to compile a graph")
+    assert "1 operators are left of 9" in done.stdout
+    assert " in test_backend_error: a = torch.relu(z)" in done.stdout
+    root = tmp_path / "torch_compile_debug"
+    assert "relu = torch.relu(add);  add = None\n        return (relu,)" in (root / "repro.py").read_text()
+    assert {"1_operators.py", "9_operators.py"} <= {p.name for p in (root / "minifier" / "checkpoints").iterdir()}
+    again = run(tmp_path, str(root / "repro.py"))
+    assert again.returncode == 1
+    assert again.stderr.rstrip().splitlines()[-2] == "AssertionError"
+
+
+def test_after_aot(tmp_path: Path) -> None:
+    """Document B, "Minifying TorchInductor Errors": a launcher is written, which leaves the one operator.
+
+    Today's `_foobar` gives its argument back and is gone from the graph: another operator's lowering is made to fail."""
+    with_fault(tmp_path, """
+        import torch
+        from pycompiler.lowering import LOWERINGS
+
+        def _foobar(*args):
+            assert False
+
+        LOWERINGS[torch.ops.aten.sinh.default] = _foobar
+        """)  # fmt: skip
+    program = write(tmp_path, """
+        import torch
+        import pycompiler as dynamo
+
+        model = torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(5)])
+
+        def test_backend_error():
+
+            y = torch.ones(200, 200)
+            x = torch.ones(200, 200)
+            z = x + y
+            a = torch.sinh(z)  # dummy function which errors
+            return model(a)
+
+
+        compiled_test_backend_error = dynamo.compile(test_backend_error, backend="inductor")
+        compiled_test_backend_error()
+        """)  # fmt: skip
+    done = run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="aot")
+    path = tmp_path / "torch_compile_debug" / "minifier" / "minifier_launcher.py"
+    assert done.returncode == 0, done.stderr
+    assert f"Writing minified repro launcher to: {path}" in done.stderr
+    made = run(tmp_path, str(path))
+    assert "1 operators are left of 13" in made.stdout, made.stderr
+    assert "a = torch.sinh(z)" in made.stdout
+    text = (tmp_path / "torch_compile_debug" / "repro.py").read_text()
+    assert "sinh = torch.ops.aten.sinh.default(add);  add = None\n        return (sinh,)" in text
+    assert "repro.tensor((200, 200), (200, 1), torch.float32, 'cpu')," in text
+
+
+# symptoms ---------------------------------------------------------------------------------------------------------
+SYMPTOMS = '''
+import io, sys, tempfile
+from pathlib import Path
+import torch
+from torch import fx
+from pycompiler.debug import minifier, trial
+
+def backend(gm, inputs):
+    """A compiler whose result crashes, or computes something else, for single operators."""
+    kind = next((n.target for n in gm.graph.nodes if n.target in ("sin", "tan")), None)
+    if kind == "sin":
+        import ctypes
+        return lambda *inputs: ctypes.string_at(0)
+    if kind == "tan":
+        class Wrong(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+            @staticmethod
+            def backward(ctx, g):
+                return g * 1.5
+        return lambda *inputs: [Wrong.apply(o) for o in gm(*inputs)]
+    return gm
+
+def graph(kind):
+    made = fx.Graph()
+    value = made.placeholder("x")
+    for k in range(11):
+        value = made.call_method(kind if k == 6 else "exp" if k % 2 else "tanh", (value,))
+    made.output((value,))
+    return fx.GraphModule(torch.nn.Module(), made)
+
+for kind in sys.argv[1:]:
+    setting = trial.Setting(backend=backend, accuracy=True)
+    x = torch.linspace(-1, 1, 5).requires_grad_()
+    folder = Path(tempfile.mkdtemp())
+    made = minifier.Minifier(graph(kind), [x], setting, folder, out=io.StringIO()).run()
+    print(kind, made.symptom.kind, made.symptom.what, [str(n.target) for n in made.part.module.graph.nodes if n.op == "call_method"])
+'''
+
+
+def test_crash_and_wrong_gradient(tmp_path: Path) -> None:
+    done = run(tmp_path, write(tmp_path, SYMPTOMS), "sin", "tan")
+    assert done.stdout.splitlines() == [
+        "sin crash SIGSEGV ['sin']",
+        "tan values the gradient of input 0 ['tan']",
+    ], done.stderr
+
+
+def test_children_that_hang_crash_or_leave() -> None:
+    ends: dict[Callable[[], Any], tuple[str, str] | None] = {
+        lambda: time.sleep(1000): ("hang", ""),
+        lambda: os.kill(os.getpid(), signal.SIGFPE): ("crash", "SIGFPE"),
+        lambda: os._exit(3): ("crash", "SIGABRT"),
+        lambda: ["values", "output 0", "text"]: ("values", "output 0"),
+        lambda: None: None,
+    }
+    for job, wanted in ends.items():
+        found = trial.in_child(job, 2.0 if wanted == ("hang", "") else 60.0, 1).symptom
+        assert (found and (found.kind, found.what)) == wanted
+
+
+def test_what_is_like_what() -> None:
+    error, other = trial.Symptom("error", "KeyError", "a"), trial.Symptom("error", "KeyError", "b")
+    assert error.is_like(other)
+    assert not error.is_like(trial.Symptom("error", "ValueError", "a"))
+    assert not error.is_like(None)
+    assert not trial.Symptom("crash", "SIGSEGV").is_like(trial.Symptom("crash", "SIGFPE"))
+    assert trial.Symptom("values", "output 0").is_like(trial.Symptom("values", "the gradient of input 0"))
+
+
+def test_what_eager_raises_too_is_no_symptom() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_method("view", (x, 7)),))
+    assert (
+        trial.observe(fx.GraphModule(torch.nn.Module(), graph), [torch.ones(3)], trial.Setting(backend="eager")) is None
+    )
+
+
+@pytest.mark.parametrize(("tolerance", "kind"), [(1e-3, "values"), (0.1, None)])
+def test_tolerance(tolerance: float, kind: str | None) -> None:
+    def backend(gm: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        return lambda x: [gm(x)[0] * 1.01]
+
+    setting = trial.Setting(backend=backend, accuracy=True, tolerance=tolerance)
+    found = trial.observe(graph_of(lambda x: x * 3), [torch.ones(3)], setting)
+    assert (found.kind if found else None) == kind
+
+
+# graphs -----------------------------------------------------------------------------------------------------------
+def graph_of(function: Callable[..., Any]) -> fx.GraphModule:
+    gm = fx.symbolic_trace(function)
+    node = gm.graph.output_node()
+    if isinstance(node.args[0], fx.Node):
+        node.args = ((node.args[0],),)
+    gm.recompile()
+    return gm
+
+
+def several(x: torch.Tensor, y: torch.Tensor) -> Any:
+    a, b = x.split(2)
+    rows = x.size(0)
+    z = (a + b).reshape(rows // 2, -1)[:, 1:]
+    z += torch.ones_like(z)
+    return -z @ y.T, torch.nn.functional.pad(z, (1, 1)), slice(0, 3)
+
+
+def test_straight_line_code_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gm = graph_of(several)
+    gm.body = graph_of(lambda x: x + 1)
+    before = gm.graph.output_node()
+    with gm.graph.inserting_before(before):
+        gm.graph.call_function(torch.set_grad_enabled, (True,))  # no tensor: a symbolic trace would run it
+        inner = gm.graph.get_attr("body")
+        before.args = ((*before.args[0], gm.graph.call_function(torch.ops.aten.relu.default, (inner,))),)  # type: ignore[misc]
+    imports, classes = render.module_text(gm)
+    assert "class Repro_body(torch.nn.Module):" in classes
+    (tmp_path / "printed_graph.py").write_text(
+        f"import torch\nfrom pycompiler.debug import repro\n{imports}\n\n{classes}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = __import__("printed_graph").Repro()
+    loaded = straight.load(module)
+    rows = [
+        [(n.op, n.target, str(n.args), str(n.kwargs)) for n in g.graph.nodes if n.op != "output"] for g in (gm, loaded)
+    ]
+    called = [[(op, target) for op, target, *_ in row] for row in rows]
+    assert called[0] == called[1]
+    assert isinstance(loaded.body, fx.GraphModule)
+    assert render.module_text(loaded)[1].splitlines()[-3:] == classes.splitlines()[-3:]
+
+
+def test_parts_have_what_is_left_out_as_inputs() -> None:
+    gm = graph_of(several)
+    inputs = [torch.randn(4, 3), torch.randn(3, 2)]
+    found = minifier.survey(gm, inputs)
+    kinds = {name: row[0] for name, row in found.items()}
+    assert kinds == {"split": "opaque", "size": "number", "floordiv": "number"}
+    units = minifier.units_of(gm, {"split"})
+    assert [n.name for n in units[0]] == ["split", "getitem", "getitem_1"]
+    kept = {n for n in gm.graph.nodes if n.name in ("reshape", "getitem_2")}
+    last = next(n for n in kept if n.name == "getitem_2")
+    part = minifier.part_of(gm, kept, [last], {name: row[1] for name, row in found.items() if row[0] == "number"})
+    assert [n.name for n in part.boundary] == ["add"]
+    values = minifier.values_of(gm, inputs, part.boundary)
+    a, b = inputs[0].split(2)
+    assert torch.equal(values[0], a + b)
+    assert torch.equal(part.module(*values)[0], (a + b).reshape(2, -1)[:, 1:])
+
+
+def test_backends_are_written_so_that_they_stand_alone() -> None:
+    assert launcher.backend_text("native") == ([], "", "'native'")
+    imports, source, name = launcher.backend_text(several)
+    assert (imports, source, name) == ([f"from {__name__} import several"], "", "several")
+    with pytest.raises(launcher.Unwritable):
+        launcher.backend_text(lambda gm, inputs: gm)
+
+
+def test_levels_and_knobs(tmp_path: Path) -> None:
+    with config.patch(
+        verify_ir=False, repro_level=4, repro_tolerance=0.5, partition="save_all", repro_dir=str(tmp_path)
+    ):
+        setting = after.setting_of("dynamo", "native", {"a": 1})
+        folders = [after.new_folder(), after.new_folder()]
+    assert (setting.accuracy, setting.tolerance, setting.knobs) == (True, 0.5, {"partition": "save_all"})
+    assert [f.name for f in folders] == ["minifier", "minifier_1"]
+    assert [launcher.repro_path(f) for f in folders] == [tmp_path / "repro.py", tmp_path / "minifier_1" / "repro.py"]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert after.state() == ("torch.no_grad()", "torch.autocast('cpu', torch.bfloat16)")
+
+
+def test_nothing_stands_around_compilers_when_it_is_off() -> None:
+    from pycompiler.ir import watch
+
+    assert watch.wrappers == {}
+    with config.patch(repro_after="aot"):
+        assert list(watch.wrappers) == ["aot"]
+    assert watch.wrappers == {}
