@@ -15,7 +15,7 @@ import torch
 
 from pycompiler.autograd import joint, partition, replay, runtime, views
 from pycompiler.autograd import saved as saved_tensors
-from pycompiler.capture import calls
+from pycompiler.capture import again, calls
 from pycompiler.capture.bytecode.resume import ResumeInfo
 from pycompiler.ir import guards, source
 from pycompiler.wrapping import original_of
@@ -72,7 +72,7 @@ class SavedCallable:
 CLASSES: frozenset[type] = frozenset({
     SavedEntry, SavedFunction, SavedCallable, ResumeInfo, views.Step, joint.Mutation, joint.Output, joint.Path, joint.Way,
     joint.Joint, partition.Partition, runtime.LazyBackward, runtime.Node, runtime._Variants, runtime._Like, replay.Replay,
-    replay._Like, saved_tensors.Saved, calls.Kept,
+    replay._Like, saved_tensors.Saved, calls.Kept, again.Again,
 })  # fmt: skip
 
 

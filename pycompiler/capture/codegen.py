@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import rebuild
+from pycompiler.capture import again, rebuild
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.numbers import Getter
 from pycompiler.capture.bytecode import build
@@ -31,7 +31,8 @@ from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod,
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
-from pycompiler.ir.source import ACCESSORS, Source
+from pycompiler.ir import transforms
+from pycompiler.ir.source import ACCESSORS, Source, local
 from pycompiler.ir.symbols import is_symbolic
 from pycompiler.logs import artifact
 
@@ -447,7 +448,24 @@ def replay_effects(head: Head) -> Code:
     if log_effects.enabled and effects:
         log_effects("side effects that follow the graph:\n%s", effects.describe())
     codes = [REPLAYS[write.kind](head, write) for write in effects.journal]
+    codes.append(_watch(head))
     return _flat([[*code, *build.pop_top()] for code in codes if code])
+
+
+def _watch(head: Head) -> Code:
+    """Hang on to the results of checkpoints what their backward looks at again; other results are known by now."""
+    reached = head.cx.graph.reached_from(transforms.checkpoint)
+    results = [name for name, t in ((head.output(t), t) for t in head.outputs) if t.node in reached]
+    if not results:
+        return []
+    inputs = head.cx.graph.inputs
+    written = [t.source for t in (inputs[i] for i in head.cx.graph.mutated_inputs()) if t.source is not None]
+    found = head.cx.effects.looks.again(head.cx.guards.values(), written)
+    if found is None:
+        return []
+    given = [*_flat([build.load_fast(name) for name in results]), *build.build_tuple(len(results))]
+    roots = [head.follow(local(name)) for name in found.names]
+    return head.call(again.watch, build.load_const(found), build.load_const(head.cx.root_globals), given, *roots)
 
 
 def _replay_attribute(head: Head, write: Write) -> Code:

@@ -505,6 +505,14 @@ class GraphBuilder:
         """Whether an input is of a class that takes part in calls."""
         return any(i.aliased for i in self.placeholders.values())
 
+    def reached_from(self, target: object) -> set[fx.Node]:
+        """The nodes that calls of `target` lead to, these included."""
+        found: set[fx.Node] = set()
+        for node in self.graph.nodes:
+            if node.target is target or (found and any(n in found for n in node.all_input_nodes)):
+                found.add(node)
+        return found
+
     def mutated_inputs(self) -> list[int]:
         return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]
 

@@ -1,7 +1,8 @@
 """What the body of a checkpoint looks at besides its arguments: eager's backward will look again, and see what is there then.
 
 In: places that are read while a body is traced, places that are written later in the frame.  Out: a `Break` before the
-checkpoint's call where one is both, so that eager makes the call.  A place is (kind, id of its owner, name).
+checkpoint's call where one is both, so that eager makes the call; and what to look at once more when the backward comes
+(`capture/again.py`), since anybody may write those places then.  A place is (kind, id of its owner, name).
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pycompiler.capture.again import Again
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Cell, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Sequence
 from pycompiler.capture.values.functions import Function, Method, Partial
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.guards import Guard
 from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.source import Source
 
 Place = tuple[Any, ...]
+UNWATCHED = ("global_state", "no_alias", "sizes")  # guards on more than what is at a place
 
 
 class Looks:
@@ -27,6 +33,9 @@ class Looks:
         self._seen: set[Place] = set()
         self._constants: set[Place] = set()
         self._open: list[dict[Place, Value | None]] = []
+        self._owners: dict[Place, Source] = {}  # place → its owner's source, of places that existed before the frame
+        self._watched: set[tuple[str, Source, Any]] = set()  # places by source that bodies looked at
+        self._tensors: dict[Source, None] = {}  # where the tensors are that they read
         self._steps: dict[Place, int] = {}  # place → step of the root frame at which the checkpoint was called
 
     def saw(self, place: Place) -> bool:
@@ -37,9 +46,11 @@ class Looks:
         """Whether a constant is there, which was there when the frame began."""
         return place in self._constants
 
-    def at(self, place: Place, value: Value | None) -> None:
+    def at(self, place: Place, value: Value | None, owner: Source | None) -> None:
         """The program reads `value` there."""
         self._seen.add(place)
+        if owner is not None and self._open:
+            self._owners[place] = owner
         if isinstance(value, Const):
             self._constants.add(place)
         for seen in self._open:
@@ -54,14 +65,42 @@ class Looks:
             yield
         finally:
             self._open.remove(seen)
-        places = [*seen, *(("contents", id(v)) for v in _below([*args, *filter(None, seen.values())]))]
+        containers = _below([*args, *filter(None, seen.values())])
+        places = [*seen, *(("contents", id(v)) for v in containers)]
         for place in places:
             self._steps.setdefault(place, step)
+        self._watched |= {(p[0], self._owners[p], p[-1]) for p in seen if p in self._owners}
+        self._watched |= {("contents", v.source, None) for v in containers if v.source is not None}
 
-    def memory(self, fakes: Iterable[Any], step: int) -> None:
+    def tensors(self, found: Iterable[Tensor], step: int) -> None:
         """A body reads these tensors, which are none of its arguments."""
-        for fake in fakes:
-            self._steps.setdefault(("memory", memory_of(fake)), step)
+        for tensor in found:
+            self._steps.setdefault(("memory", memory_of(tensor.fake)), step)
+            if tensor.source is not None:
+                self._tensors[tensor.source] = None
+
+    def again(self, guards: Iterable[Guard], written: Iterable[Source]) -> Again | None:
+        """What backwards look at, of what these guards say; `written`: tensors that the frame writes itself."""
+        kept = tuple(g for g in guards if g.kind not in UNWATCHED and self._is_watched(g))
+        tensors = tuple(s for s in self._tensors if s not in set(written))
+        roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in tensors]
+        names = dict.fromkeys(root.arg for root in roots if root.kind == "local")
+        return Again(kept, tensors, tuple(names)) if kept or tensors else None
+
+    def _is_watched(self, guard: Guard) -> bool:
+        """Whether a guard is about a place that a body looked at, or about what a container there holds."""
+        if guard.kind in LACKS and (LACKS[guard.kind], guard.source, guard.arg) in self._watched:
+            return True
+        source = guard.source
+        while ("contents", source, None) not in self._watched:
+            if source.base is None:
+                return False
+            if _place_of(source) in self._watched:
+                return True
+            if source.base.kind == "instance_dict":
+                return False
+            source = source.base
+        return True
 
     def change(self, *places: Place) -> None:
         """The program writes there."""
@@ -74,6 +113,19 @@ class Looks:
         """The program may write these tensors."""
         if self._steps:
             self.change(*(("memory", memory_of(fake)) for fake in fakes))
+
+
+LACKS = {"instance_absent": "attribute", "dict_absent": "global"}
+
+
+def _place_of(source: Source) -> tuple[str, Source, Any]:
+    """The place whose value is at `source`."""
+    base = source.base
+    assert base is not None
+    if source.kind == "dict_item":
+        inside = base.kind == "instance_dict" and base.base is not None
+        return ("attribute", base.base, source.arg) if inside else ("global", base, source.arg)  # type: ignore[return-value]
+    return (source.kind if source.kind == "cell" else "attribute", base, source.arg)
 
 
 def _below(values: Iterable[Value]) -> list[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -19,6 +20,10 @@ def toy_example(a: Any, b: Any) -> Any:
     return x * b
 
 
+OPS = 4 if sys.version_info >= (3, 13) else 5
+"""3.13 compares and asks for the truth in one instruction, which breaks the graph: the comparison runs eagerly."""
+
+
 def line_of(text: str) -> int:
     first = toy_example.__code__.co_firstlineno
     source = ["def", "x = ", "print", "if b", "b = b", "return"]
@@ -32,9 +37,9 @@ def report() -> Any:
 
 
 def test_counts(report: Any) -> None:
-    assert (report.graph_count, report.graph_break_count, report.op_count) == (3, 2, 5)
+    assert (report.graph_count, report.graph_break_count, report.op_count) == (3, 2, OPS)
     assert len(report.graphs) == len(report.ops_per_graph) == 3
-    assert [len(ops) for ops in report.ops_per_graph] == [3, 2, 1]
+    assert [len(ops) for ops in report.ops_per_graph] == [3, OPS - 3, 1]
     assert all(isinstance(g, torch.fx.GraphModule) for g in report.graphs)
     assert report.out_guards
 
@@ -51,7 +56,7 @@ def test_reasons_have_file_line_and_hint(report: Any) -> None:
 
 def test_text(report: Any) -> None:
     text = str(report)
-    for line in ("Graph Count: 3", "Graph Break Count: 2", "Op Count: 5", "Break Reason 1:", "Break Reason 2:",
+    for line in ("Graph Count: 3", "Graph Break Count: 2", f"Op Count: {OPS}", "Break Reason 1:", "Break Reason 2:",
                  "Ops per Graph:", "Out Guards:", "Compile Times", f"line {line_of('print')} in toy_example"):  # fmt: skip
         assert line in text
 

@@ -282,7 +282,7 @@ def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     wanted = range(len(given)) if cx.is_none(argnums) else _positions(cx, argnums, len(given))
     before = [given[i] for i in wanted]
     leaves: list[Tensor] = []
-    drawn = cx.fake_mode.once
+    drawn, step = cx.fake_mode.once, cx.frames[0].begin
     with _differentiated(cx) as tracer:
         for i in wanted:
             given[i] = tracers.mapped(cx, given[i], lambda t: _variable(cx, tracer, t, leaves), tracers.refused)
@@ -297,21 +297,28 @@ def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     made = _Results(cx, cx.graph.call_inner(transforms.vjp_value, [body], [*fixed, *leaves, *lifted]))
     value = made.like(result)
     primals = Tuple(before) if cx.is_none(argnums) or isinstance(argnums, Tuple) else before[0]
-    pull = cx.call(cx.make(polyfills.pullback), [_Pullback(body, fixed, [*leaves, *lifted], primals, result)], {})
+    pull = cx.call(cx.make(polyfills.pullback), [_Pullback(body, fixed, [*leaves, *lifted], primals, result, step)], {})
     return Tuple([value, pull] if aux is None else [value, pull, made.like(aux)])
 
 
 class _Pullback(Value):
     """What maps cotangents of a function's results to those of its arguments."""
 
-    def __init__(self, body: Any, fixed: list[int], tensors: list[Tensor], primals: Value, result: Value) -> None:
+    def __init__(
+        self, body: Any, fixed: list[int], tensors: list[Tensor], primals: Value, result: Value, step: int
+    ) -> None:
         self.body, self.fixed, self.tensors, self.primals, self.result = body, fixed, tensors, primals, result
+        self.step, self.writes = step, [t.fake._version for t in tensors]
 
     def python_type(self) -> type:
         return types.FunctionType
 
     def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         along = args[0]
+        if self.writes != [t.fake._version for t in self.tensors]:
+            raise Break(
+                "inner-graph", "a tensor is written between torch.func.vjp and the call of what it gave", self.step
+            )
         if not _alike(cx, self.result, along):
             raise Break("inner-graph", "cotangents that are not like the results")
         body = fx.GraphModule(self.body, copy.deepcopy(self.body.graph), class_name="InnerGraph")
@@ -360,7 +367,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if not keeps and cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a checkpoint that draws others in the backward")
         body, lifted = tracer.close(outs)
-    looks.memory((t.fake for t in lifted if t not in given), step)
+    looks.tensors((t for t in lifted if t not in given), step)
     cx.graph.place_inner(transforms.checkpoint, [body], [keeps, *lifted], outs)
     return result
 

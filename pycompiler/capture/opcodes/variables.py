@@ -99,7 +99,7 @@ def filled(frame: Frame, name: str) -> Any:
             frame.cx.throw(NameError, f"cannot access free variable {plain!r} {where} in enclosing scope")
         frame.cx.throw(UnboundLocalError, f"cannot access local variable {plain!r} {where}")
     cell.contents = frame.cx.realize(cell.contents)  # the guard that there are contents
-    frame.cx.effects.looks.at(("cell", id(cell)), cell.contents)
+    frame.cx.effects.looks.at(("cell", id(cell)), cell.contents, cell.source)
     return cell
 
 
@@ -120,7 +120,7 @@ def delete_deref(frame: Frame, ins: Instruction) -> None:
 
 def get_global(frame: Frame, name: str) -> Value:
     found = _global(frame, name)
-    frame.cx.effects.looks.at(("global", id(frame.globals), name), found)
+    frame.cx.effects.looks.at(("global", id(frame.globals), name), found, frame.cx.dict_source(frame.globals))
     return found
 
 

@@ -155,6 +155,12 @@ class PyModule(Value):
         return True
 
     def getattr(self, cx: Capture, name: str) -> Value:
+        found = self._getattr(cx, name)
+        memory = self.module.__dict__
+        cx.effects.looks.at(("global", id(memory), name), found, cx.dict_source(memory))
+        return found
+
+    def _getattr(self, cx: Capture, name: str) -> Value:
         changed = cx.effects.get_global(self.module.__dict__, name)
         if changed is not None:
             return changed

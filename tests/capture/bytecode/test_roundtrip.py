@@ -24,7 +24,7 @@ from pycompiler.capture.bytecode.build import (
 )
 from pycompiler.capture.bytecode.decode import slot_names
 from pycompiler.capture.bytecode.locations import decode_exception_table
-from pycompiler.capture.bytecode.tables import COMPARE_OPERATORS, SUPERINSTRUCTIONS
+from pycompiler.capture.bytecode.tables import COMPARE_OPERATORS, QUIET, SUPERINSTRUCTIONS
 
 STDLIB = pathlib.Path(sysconfig.get_path("stdlib"))
 SKIPPED = ("test", "site-packages", "idlelib", "lib2to3", "turtledemo", "tkinter")
@@ -99,6 +99,14 @@ def plain(code):
     return rows
 
 
+def with_handlers_that_run(code):
+    """The instructions of `code`: a `try` around nothing that raises has a handler without need for a stack."""
+    instructions = decode(code)
+    for i in instructions:
+        i.handler = None if i.opname in QUIET else i.handler
+    return instructions
+
+
 def check(code):
     made = assemble(decode(code), code)
     # A superinstruction shifts positions of jumps, so jump goals are compared on the decoded form instead.
@@ -108,7 +116,7 @@ def check(code):
         assert plain(code) == plain(made), code
     for field in ("co_varnames", "co_cellvars", "co_freevars", "co_flags", "co_argcount", "co_name", "co_qualname"):
         assert getattr(code, field) == getattr(made, field), (code, field)
-    assert made.co_stacksize >= max(stack_depth(decode(code)).values())
+    assert made.co_stacksize >= max(stack_depth(with_handlers_that_run(code)).values())
     # EXTENDED_ARGs may differ: pools are in another order, and the compiler leaves superfluous ones.
     same_shape = made.co_code[::3] == code.co_code[::3]
     if same_shape:

@@ -1,0 +1,65 @@
+"""What a checkpointed function looked at: eager's backward looks again, compiled code computes with what was there.
+
+In: guards on what is there when a frame has run, sources of the tensors that it reads.  Out: `Again`, a constant of generated
+code, which hangs a check on the nodes that lead to the checkpoint: a backward after a change is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from pycompiler import _native
+from pycompiler.ir.guards import Guard, Scope
+from pycompiler.ir.source import Source, read
+
+
+@dataclass(frozen=True, eq=False)
+class Again:
+    """`guards`: of places that were looked at. `tensors`: where the tensors are. `names`: locals that sources begin with."""
+
+    guards: tuple[Guard, ...]
+    tensors: tuple[Source, ...]
+    names: tuple[str, ...]
+
+    @cached_property
+    def tree(self) -> _native.GuardTree:
+        return _native.GuardTree(list(self.guards), list(self.names))
+
+    def watch(self, scope: Scope, results: Sequence[Any]) -> None:
+        """The frame has run: `results` are tensors that the checkpoint's backward is reached from."""
+        nodes = dict.fromkeys(node for node in (r.grad_fn for r in results) if node is not None)
+        if (
+            not nodes or self.tree.check(scope.locals, scope.globals) is not None
+        ):  # what the frame itself changed is no news
+            return
+        seen = [(source, tensor, tensor._version) for source in self.tensors for tensor in (read(source, scope),)]
+
+        def look(_: Any) -> None:
+            failed = self.tree.check(scope.locals, scope.globals)
+            if failed is not None:
+                _changed(str(self.guards[failed]) if failed < len(self.guards) else "a place of it is gone")
+            for source, tensor, version in seen:
+                if read(source, scope) is not tensor or tensor._version != version:
+                    _changed(f"{source} is the tensor that it was, unwritten")
+
+        for node in nodes:
+            node.register_prehook(look)
+
+
+def _changed(expected: str) -> None:
+    raise RuntimeError(
+        f"a checkpointed function in compiled code looked at what has changed before its backward: this no longer holds: "
+        f"{expected}. Eager mode would compute again with what is there now; compiled code has what was there. Leave the "
+        f"checkpoint to eager mode (torch.compiler.disable), or change nothing between forward and backward"
+    )
+
+
+def watch(again: Again, namespace: dict[str, Any], results: tuple[torch.Tensor, ...], *values: Any) -> None:
+    """Generated code calls this after the graph and the frame's effects; `values` are those of `again.names`."""
+    if torch.is_grad_enabled():
+        again.watch(Scope(dict(zip(again.names, values, strict=True)), namespace), results)
