@@ -53,9 +53,9 @@ class Again:
 
 def _changed(expected: str) -> None:
     raise RuntimeError(
-        f"a checkpointed function in compiled code looked at what has changed before its backward: this no longer holds: "
-        f"{expected}. Eager mode would compute again with what is there now; compiled code has what was there. Leave the "
-        f"checkpoint to eager mode (torch.compiler.disable), or change nothing between forward and backward"
+        f"in compiled code, what a checkpointed function or the backward of an autograd Function looks at has changed before "
+        f"its backward: this no longer holds: {expected}. Eager mode would compute with what is there now; compiled code has "
+        f"what was there. Leave the call to eager mode (torch.compiler.disable), or change nothing before the backward"
     )
 
 

@@ -453,8 +453,8 @@ def replay_effects(head: Head) -> Code:
 
 
 def _watch(head: Head) -> Code:
-    """Hang on to the results of checkpoints what their backward looks at again; other results are known by now."""
-    reached = head.cx.graph.reached_from(transforms.checkpoint)
+    """Hang on to the results of such calls what their backward looks at again; other results are known by now."""
+    reached = head.cx.graph.reached_from(transforms.LOOKS_AGAIN)
     results = [name for name, t in ((head.output(t), t) for t in head.outputs) if t.node in reached]
     if not results:
         return []

@@ -49,7 +49,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
 from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
-from pycompiler.ir import control, transforms
+from pycompiler.ir import control
 from pycompiler.ir.fake import Layout
 from pycompiler.ir.guards import Guard, UserFrame, function_modes, global_state, modes_off
 from pycompiler.ir.shared import WhileInside
@@ -234,7 +234,7 @@ class _Session:
             and cx.functions.is_plain()
             and cx.errors == control.breaks_are_errors()
             and not cx.graph.is_wrapped()
-            and not cx.graph.reached_from(transforms.checkpoint)
+            and not cx.effects.looks.watches
         ):
             template = return_template(head, result)
             if template is not None:

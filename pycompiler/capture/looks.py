@@ -15,7 +15,7 @@ from pycompiler.capture.again import Again
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Cell, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Sequence
+from pycompiler.capture.values.containers import Dict, Sequence, Set
 from pycompiler.capture.values.functions import Function, Method, Partial
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard
@@ -23,6 +23,7 @@ from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.source import Source
 
 Place = tuple[Any, ...]
+CONTAINERS = (Sequence, Dict, Set)
 UNWATCHED = ("global_state", "no_alias", "sizes")  # guards on more than what is at a place
 
 
@@ -70,7 +71,7 @@ class Looks:
         for place in places:
             self._steps.setdefault(place, step)
         self._watched |= {(p[0], self._owners[p], p[-1]) for p in seen if p in self._owners}
-        self._watched |= {("contents", v.source, None) for v in containers if v.source is not None}
+        self._watched |= {("contents", v.source, None) for v in containers if isinstance(v, CONTAINERS) and v.source}
 
     def tensors(self, found: Iterable[Tensor], step: int) -> None:
         """A body reads these tensors, which are none of its arguments."""
@@ -79,19 +80,26 @@ class Looks:
             if tensor.source is not None:
                 self._tensors[tensor.source] = None
 
+    @property
+    def watches(self) -> bool:
+        """Whether there may be something to look at again."""
+        return bool(self._watched)
+
     def again(self, guards: Iterable[Guard], written: Iterable[Source]) -> Again | None:
         """What backwards look at, of what these guards say; `written`: tensors that the frame writes itself."""
-        kept = tuple(g for g in guards if g.kind not in UNWATCHED and self._is_watched(g))
-        tensors = tuple(s for s in self._tensors if s not in set(written))
+        kept = tuple(
+            g
+            for g in guards
+            if g.kind not in UNWATCHED
+            and (self._is_watched(g.source) or (g.kind in LACKS and _lacks(g) in self._watched))
+        )
+        tensors = tuple(s for s in self._tensors if s not in set(written) and self._is_watched(s))
         roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in tensors]
         names = dict.fromkeys(root.arg for root in roots if root.kind == "local")
         return Again(kept, tensors, tuple(names)) if kept or tensors else None
 
-    def _is_watched(self, guard: Guard) -> bool:
-        """Whether a guard is about a place that a body looked at, or about what a container there holds."""
-        if guard.kind in LACKS and (LACKS[guard.kind], guard.source, guard.arg) in self._watched:
-            return True
-        source = guard.source
+    def _is_watched(self, source: Source) -> bool:
+        """Whether a body looked at what is at `source`, or at the container that holds it."""
         while ("contents", source, None) not in self._watched:
             if source.base is None:
                 return False
@@ -116,6 +124,11 @@ class Looks:
 
 
 LACKS = {"instance_absent": "attribute", "dict_absent": "global"}
+
+
+def _lacks(guard: Guard) -> tuple[str, Source, Any]:
+    """The place that a guard says to be empty."""
+    return LACKS[guard.kind], guard.source, guard.arg
 
 
 def _place_of(source: Source) -> tuple[str, Source, Any]:

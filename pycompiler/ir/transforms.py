@@ -173,3 +173,7 @@ class _Once(_Function):
     """One whose backward cannot be differentiated."""
 
     backward = staticmethod(once_differentiable(_Function.backward))  # type: ignore[no-untyped-call, assignment]
+
+
+LOOKS_AGAIN = (checkpoint, function)
+"""Those of which a part runs in the backward, as the program was then."""

@@ -133,6 +133,31 @@ def test_what_the_function_does_not_read_may_change(backend: str) -> None:
         assert model.calls == 11 * (call + 1)
 
 
+def test_backwards_of_functions_look_at_what_is_there_then() -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(w)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> Any:
+            return grad * SCALE * ctx.saved_tensors[0], None
+
+    holder = torch.nn.Module()
+    holder.w = torch.nn.Parameter(torch.tensor(3.0))
+    globals()["SCALE"] = 2.0
+    compiled = pycompiler.compile(lambda x: Scaled.apply(x, holder.w), backend="native", fullgraph=True)
+    x = inputs()
+    loss = compiled(x).sum()
+    holder.w = torch.nn.Parameter(torch.tensor(7.0))  # what was saved is saved
+    loss.backward(retain_graph=True)
+    torch.testing.assert_close(x.grad, torch.full((4,), 6.0))
+    globals()["SCALE"] = 5.0
+    with pytest.raises(RuntimeError, match="has changed before its backward"):
+        loss.backward()
+
+
 def test_vjp_of_what_is_written_before_the_pullback() -> None:
     def program(x: torch.Tensor, w: torch.Tensor) -> Any:
         y, pull = torch.func.vjp(lambda a: (a * w).sin(), x)

@@ -180,7 +180,7 @@ def _differentiable(
         if cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a backward")
         back, saved = tracer.close(outs)
-    looks.memory((t.fake for t in saved if t.node.graph is not forward.graph), step)
+    looks.tensors((t for t in saved if t.node.graph is not forward.graph), step)
     direct, results = [a for a in given if isinstance(a, Tensor)], [v for v in items if isinstance(v, Tensor)]
     extras = [t for t in saved if t.node.graph is forward.graph]
     forward_saved = [t for t in saved if t.node.graph is not forward.graph]
