@@ -70,7 +70,7 @@ class Looks:
         places = [*seen, *(("contents", id(v)) for v in containers)]
         for place in places:
             self._steps.setdefault(place, step)
-        self._watched |= {(p[0], self._owners[p], p[-1]) for p in seen if p in self._owners}
+        self._watched |= {_by_source(p, self._owners[p]) for p in seen if p in self._owners}
         self._watched |= {("contents", v.source, None) for v in containers if isinstance(v, CONTAINERS) and v.source}
 
     def tensors(self, found: Iterable[Tensor], step: int) -> None:
@@ -129,6 +129,14 @@ LACKS = {"instance_absent": "attribute", "dict_absent": "global"}
 def _lacks(guard: Guard) -> tuple[str, Source, Any]:
     """The place that a guard says to be empty."""
     return LACKS[guard.kind], guard.source, guard.arg
+
+
+def _by_source(place: Place, owner: Source) -> tuple[str, Source, Any]:
+    """A place by its owner's source."""
+    kind, name = place[0], place[-1]
+    if kind == "attributes":
+        return "contents", owner.then("instance_dict"), None
+    return kind, owner, None if kind == "cell" else name
 
 
 def _place_of(source: Source) -> tuple[str, Source, Any]:
