@@ -30,7 +30,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
-from pycompiler.capture.values.objects import Object, plain_module_forward
+from pycompiler.capture.values.objects import Object, plain_module_forward, tuple_of
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
 from pycompiler.ir import control, peer
 from pycompiler.ir.source import const as const_source
@@ -275,6 +275,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return computed
     handler = _handler(fn)
     if handler is not None:
+        if kwargs and _refuses(fn, args, kwargs):
+            raise Break("builtin-call", _describe_call(fn, args))
         try:
             return handler(cx, args, kwargs)
         except IndexError:
@@ -315,6 +317,19 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             if descriptor is not None and _handler(descriptor) is not None:
                 return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)
     raise Break("builtin-call", _describe_call(fn, args))
+
+
+def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether its signature, where it has one, does not allow these arguments."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return False
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return True
+    return False
 
 
 def _takes(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
@@ -420,6 +435,8 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
         return computed
     handler = CONSTRUCTORS.get(cls)
     if handler is not None:
+        if kwargs and _refuses(cls, args, kwargs):
+            raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
         return handler(cx, args, kwargs)
     meta_call = lookup(cx, type(cls), "__call__")
     if isinstance(cls, enum.EnumMeta):
@@ -494,8 +511,7 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     if issubclass(cls, set):
         return Object(cls, storage=Set({}, cls))
     if issubclass(cls, tuple):
-        items = list(cx.elements(args[0])) if args else []
-        return Tuple(items, cls)
+        return tuple_of(cls, list(cx.elements(args[0])) if args else [])
     if cls is object:
         return Object(object)
     new = mro_lookup(cls, "__new__")

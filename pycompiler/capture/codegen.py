@@ -22,6 +22,7 @@ from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
 from pycompiler.capture.effects import Write, state_of
+from pycompiler.capture.values.attributes import mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import Const
@@ -167,9 +168,19 @@ class Head:
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
         base = self.follow(source.base)
         reload = RELOAD.get(source.kind)
-        if reload is not None and not (source.kind == "dict_item" and not isinstance(source.arg, (str, int))):
+        odd = source.kind == "dict_item" and not isinstance(source.arg, (str, int))
+        if (
+            reload is not None
+            and not odd
+            and not (source.kind in ("item", "dict_item") and self.says_items(source.base))
+        ):
             return [*base, *reload(source.arg)]
         return self.call(ACCESSORS[source.kind].read, base, build.load_const(source.arg))
+
+    def says_items(self, source: Source) -> bool:
+        """Whether what is there has a `__getitem__` of its own."""
+        classes = (g.arg for g in self.cx.guards.values() if g.kind == "type_is" and g.source == source)
+        return any(isinstance(mro_lookup(cls, "__getitem__"), types.FunctionType) for cls in classes)
 
     def is_one_object(self, source: Source) -> bool:
         """Whether guards see to it that the same object is there in every call."""
@@ -281,10 +292,13 @@ def _object(head: Head, value: Object, name: str) -> None:
     args = build.load_const(None)
     if value.args is not None:
         args = [*_flat([head.load_item(a) for a in value.args]), *build.build_tuple(len(value.args))]
-    head.store(head.call(rebuild.make_object, build.load_const(value.cls), args), name)
+    storage = value.storage
+    if isinstance(storage, Tuple):
+        _tuple(head, Tuple(storage.items, value.cls), name)
+    else:
+        head.store(head.call(rebuild.make_object, build.load_const(value.cls), args), name)
     head.temps[id(value)] = name  # attributes may lead back to the object
     me = build.load_fast(name)
-    storage = value.storage
     if isinstance(storage, Dict):
         pairs = [code for k, v in storage.entries.items() for code in (head.load(k.value), head.load_item(v))]
         head.prepare += [*head.call(rebuild.fill_dict, me, *pairs), *build.pop_top()]

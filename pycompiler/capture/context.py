@@ -27,7 +27,7 @@ from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import LITERALS, Const
+from pycompiler.capture.values.constant import LITERALS, Const, Identity
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others, iterator_class
@@ -84,6 +84,7 @@ class Capture:
         self.errors = breaks_are_errors()  # whether a break raises, at the program's current place
         self.spread = False  # the current call is `f(**mapping)`
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
+        self.ids_are_keys = False
         self.stopper: type[Exception] = Exception
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
@@ -241,7 +242,7 @@ class Capture:
             return self._key_of_object(value)
         if isinstance(value, Deque):
             self.throw(TypeError, "unhashable type: 'collections.deque'")
-        self.guard_identity(value)
+        self.guard_identity(value.value if isinstance(value, Identity) else value)
         return value.identity()
 
     def guard_identity(self, value: Value) -> None:

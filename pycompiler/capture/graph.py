@@ -175,6 +175,8 @@ class GraphBuilder:
         """Where what `node` binds is read: of results sizes, or the number that is the result."""
         node.meta["binds"], self._binding = self._binding, []
         if not _has_tensor(result):
+            if len(node.meta["binds"]) != 1:
+                raise Break("data-dependent-value", f"{_name(node.target)}, of several numbers")
             ((_, names),) = node.meta["binds"]
             tensor = self.by_fake[id(node.all_input_nodes[0].meta["example_value"])]
             reads = (late.positive, late.negative) if len(names) == 2 else (None,)
@@ -184,10 +186,13 @@ class GraphBuilder:
                 self.numbers.known[result.node.value] = node
             return
         results = result if isinstance(result, (tuple, list)) else (result,)
-        for _, (name,) in node.meta["binds"]:
-            t, dim = next((t, dim) for t in results if isinstance(t, torch.Tensor)
-                          for dim, n in enumerate(t.shape) if is_symbolic(n) and expr_of(n) == Expr.sym(name))  # fmt: skip
-            self.bound[name] = Reading(self.by_fake[id(t)], None, late.size, (dim,), None)
+        for _, names in node.meta["binds"]:
+            found = [(t, dim) for t in results if isinstance(t, torch.Tensor)
+                     for dim, n in enumerate(t.shape) if is_symbolic(n) and [expr_of(n)] == [*map(Expr.sym, names)]]  # fmt: skip
+            if not found:
+                raise Break("data-dependent-value", f"{_name(node.target)}, which reads a number that no result shows")
+            t, dim = found[0]
+            self.bound[names[0]] = Reading(self.by_fake[id(t)], None, late.size, (dim,), None)
 
     def _read(self, source: Source, real: Any, fake: Any) -> fx.Node:
         """A placeholder for what is at `source`."""

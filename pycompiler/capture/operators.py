@@ -10,7 +10,7 @@ import collections
 import operator
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pycompiler.capture.breaks import Break
@@ -18,10 +18,11 @@ from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import Const, Identity
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, known_hash
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import Builtin, Function, Method
+from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.symbolic import Symbolic, compute
 from pycompiler.capture.values.tensor import Tensor
@@ -210,7 +211,7 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
         return left if _inplace(cx, op, left.storage, right) is not None else None
     if isinstance(left, List) and op == "+=":
         cx.effects.mutate(left, None if isinstance(left, Deque) else ())
-        for value in list(cx.elements(right)):
+        for value in additions(cx, left, right):
             left.push(value) if isinstance(left, Deque) else left.items.append(value)
         return left
     if isinstance(left, Dict) and op == "|=":
@@ -227,6 +228,11 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
         left.items[:] = cx.evaluate_raw(operator.mul, left.items, right.const())
         return left
     return None
+
+
+def additions(cx: Capture, target: List, values: Value) -> Iterable[Value]:
+    """What is added to a list, one by one: what gives the next element sees those that were added before."""
+    return list(target.iterate(cx)) if _unwrap(values) is target else cx.elements(values)
 
 
 def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
@@ -333,6 +339,10 @@ def set_in_place(cx: Capture, op: str, target: Set, iterable: Value) -> None:
 
 def set_update(cx: Capture, target: Set, iterable: Value) -> None:
     """target.update(iterable), target |= iterable."""
+    if isinstance(iterable, (Iter, Object)) and _unwrap(iterable) is iterable:
+        for v in cx.elements(iterable):
+            target.add(cx, v)
+        return
     others, like = members(cx, iterable)
     if like is None and isinstance(_unwrap(iterable), (Set, Dict)) or isinstance(like, (set, frozenset, dict)):
         made = set_operation(cx, "|", target, others, lambda shadow, _: shadow, like)
@@ -405,6 +415,8 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return cx.graph.call_function(fn, [left, right], {})
     if isinstance(left, Const) and isinstance(right, Const):
         return _of_symbols(cx, fn, left, right) or cx.evaluate(fn, left.value, right.value)
+    if isinstance(left, Identity) or isinstance(right, Identity):
+        return _compare_ids(cx, op, left, right)
     found = _compare_special(cx, op, left, right)
     if found is not None:
         return found
@@ -424,6 +436,14 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     cx.throw(TypeError, f"{op!r} not supported between instances of {_type(left)!r} and {_type(right)!r}")
     raise AssertionError
+
+
+def _compare_ids(cx: Capture, op: str, left: Value, right: Value) -> Value:
+    """A comparison with an id: of another object, or a number."""
+    both = isinstance(left, Identity) and isinstance(right, Identity)
+    if both and op in ("==", "!="):
+        return Const(cx.identical(left.value, right.value) is (op == "=="))  # type: ignore[attr-defined]
+    return compare(cx, op, *(v.settled(cx) if isinstance(v, Identity) else v for v in (left, right)))
 
 
 def _says_itself(value: Value) -> bool:
@@ -577,6 +597,8 @@ def formatted(cx: Capture, value: Value) -> Any:
 
 def printf(cx: Capture, template: str, argument: Value) -> Value:
     """template % argument."""
+    if isinstance(argument, Object) and isinstance(argument.storage, Tuple):
+        argument = argument.storage
     if isinstance(argument, Tuple):
         return cx.evaluate(operator.mod, template, tuple(formatted(cx, v) for v in argument.iterate(cx)))
     if isinstance(argument, Dict):

@@ -225,6 +225,31 @@ def chain_from(current: Iterator[Any], rest: Iterator[Any]) -> Iterator[Any]:
     return itertools.chain(current, itertools.chain.from_iterable(rest))
 
 
+def zip_longest(fill: Any, *iterators: Iterator[Any]) -> Iterator[Any]:
+    return itertools.zip_longest(*iterators, fillvalue=fill)
+
+
+def pairwise(rest: Iterator[Any], *last: Any) -> Iterator[Any]:
+    """itertools.pairwise(rest), which has taken its first element already."""
+    return itertools.pairwise(itertools.chain(last, rest))
+
+
+def dropped(rest: Iterator[Any]) -> Iterator[Any]:
+    """An itertools.dropwhile that has found its first element."""
+    return itertools.dropwhile(lambda _: False, rest)
+
+
+def accumulate(fn: Any, rest: Iterator[Any], *initial: Any) -> Iterator[Any]:
+    return itertools.accumulate(rest, fn, initial=initial[0]) if initial else itertools.accumulate(rest, fn)
+
+
+def accumulated(fn: Any, rest: Iterator[Any], total: Any) -> Iterator[Any]:
+    """An itertools.accumulate that has given `total` last."""
+    made = accumulate(fn, rest, total)
+    next(made)
+    return made
+
+
 def make_cell(*contents: Any) -> types.CellType:
     return types.CellType(*contents)
 

@@ -21,13 +21,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.attributes import instance_dict, is_mutable, lookup, mro_lookup, reference
+from pycompiler.capture.values.attributes import instance_dict, is_mutable, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
-from pycompiler.capture.values.constant import LITERALS, Const
+from pycompiler.capture.values.constant import LITERALS, Const, reference
 from pycompiler.capture.values.containers import Deque, Dict, Key, List, Set, Tuple, known_hash
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
-from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference
+from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
 from pycompiler.ir.fake import as_plain, is_transparent
@@ -278,10 +278,13 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         return Const(real)  # members are singletons and immutable
     if issubclass(cls, tuple):
         cx.guard("type_is", source, cls)
-        cx.guard("length", source, len(real))
-        if instance_dict(real):
-            return Opaque(real)
-        return Tuple([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], cls)
+        cx.guard("length", source, tuple.__len__(real))
+        items: list[Value] = [cx.lazy(v, source.item(i)) for i, v in enumerate(tuple.__iter__(real))]
+        if is_plain_tuple(cls):
+            return Tuple(items, cls)
+        made = Object(cls, real=real, storage=Tuple(items))
+        cx.effects.namespaces.reached(instance_dict(real), made)
+        return made
     cx.guard("type_is", source, cls)
     if issubclass(cls, (int, float, complex, str, bytes, bytearray, frozenset, collections.deque)):
         return Opaque(real)
@@ -356,7 +359,7 @@ def make(cx: Capture, real: Any) -> Value:
         return _number(cx, real)
     if isinstance(real, (range, slice, torch.finfo, torch.iinfo)):
         return Const(real)
-    if isinstance(real, tuple) and not instance_dict(real):
+    if isinstance(real, tuple) and is_plain_tuple(type(real)):
         return Tuple([make(cx, v) for v in real], type(real))
     return cx.wrap(real, const_source(real))
 

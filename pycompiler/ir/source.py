@@ -124,6 +124,12 @@ def _mro_lookup(cls: type, name: str) -> Any:
     raise AttributeError(name)
 
 
+def _item(sequence: Any, index: int) -> Any:
+    """An element, whatever `__getitem__` a subclass of list or tuple has."""
+    base = next((b for b in (list, tuple) if isinstance(sequence, b)), None)
+    return sequence[index] if base is None else base.__getitem__(sequence, index)
+
+
 def _dict_item(mapping: dict[Any, Any], key: Any) -> Any:
     """dict.__getitem__ without `__missing__`, which a subclass (defaultdict) would be asked for."""
     found = dict.get(mapping, key, _MISSING)
@@ -152,7 +158,7 @@ ACCESSORS: dict[str, Accessor] = {
     "instance_dict": Accessor(_instance_dict, lambda b, a: f"vars({b})"),  # the object's own __dict__
     "type": Accessor(lambda v, _: type(v), lambda b, a: f"type({b})"),
     "mro_lookup": Accessor(_mro_lookup, lambda b, a: f"{b}.__mro__[{a!r}]"),  # raw class attribute, no descriptor call
-    "item": Accessor(lambda v, i: v[i], lambda b, a: f"{b}[{a}]"),  # list/tuple (or subclass) storage at an index
+    "item": Accessor(_item, lambda b, a: f"{b}[{a}]"),  # list/tuple (or subclass) storage at an index
     "dict_item": Accessor(_dict_item, lambda b, a: f"{b}[{a!r}]"),
     "dict_key_at": Accessor(_dict_key_at, lambda b, a: f"list({b})[{a}]"),
     "cell": Accessor(lambda v, _: v.cell_contents, lambda b, a: f"{b}.cell_contents"),

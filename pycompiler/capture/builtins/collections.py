@@ -57,14 +57,23 @@ def deque_appendleft(cx: Capture, target: Deque, value: Value) -> None:
 
 @_deque_method(deque.extend)
 def deque_extend(cx: Capture, target: Deque, values: Value) -> None:
-    for value in list(cx.elements(values)):
+    for value in operators.additions(cx, target, values):
         target.push(value)
 
 
 @_deque_method(deque.extendleft)
 def deque_extendleft(cx: Capture, target: Deque, values: Value) -> None:
-    for value in list(cx.elements(values)):
+    for value in operators.additions(cx, target, values):
         target.push(value, left=True)
+
+
+@_deque_method(deque.__init__)
+def deque_init(cx: Capture, target: Deque, iterable: Value | None = None, maxlen: Value = NONE) -> None:
+    target.limit = None if cx.is_none(maxlen) else cx.index(maxlen)
+    target.moves += 1
+    target.items.clear()
+    for value in operators.additions(cx, target, iterable) if iterable is not None else ():
+        target.push(value)
 
 
 @_deque_method(deque.pop)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.iteration import sort_values
-from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructor
+from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
@@ -90,12 +90,17 @@ def defaultdict_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(dict.fromkeys)
 def dict_fromkeys(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    args = args[1:] if isinstance(args[0], Class) else args
-    value = args[1] if len(args) > 1 else NONE
-    return Dict({Key(cx, k): value for k in cx.elements(args[0])})
+    cls, args = (args[0].cls, args[1:]) if isinstance(args[0], Class) else (dict, args)
+    value = args[1] if len(args) > 1 else kwargs.get("value", NONE)
+    if cls is dict:
+        return Dict({Key(cx, k): value for k in cx.elements(args[0])})
+    made = cx.call(cx.make(cls), [], {})
+    for key in cx.elements(args[0]):
+        made.setitem(cx, key, value)
+    return made
 
 
-BUILTINS[dict.__dict__["fromkeys"]] = dict_fromkeys
+builtin(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])(dict_fromkeys)
 
 
 # lists --------------------------------------------------------------------------------------------------------
@@ -124,7 +129,8 @@ def list_append(cx: Capture, target: List, value: Value) -> None:
 
 @list_method(list.extend)
 def list_extend(cx: Capture, target: List, values: Value) -> None:
-    target.items.extend(list(cx.elements(values)))
+    for value in operators.additions(cx, target, values):
+        target.items.append(value)
 
 
 @list_method(list.insert)
@@ -222,7 +228,8 @@ def _plain(kind: type[Any]) -> dict[str, Callable[[Capture, Any, Args], Value | 
     }
 
 
-for _base, _kind in ((list, List), (tuple, Tuple), (dict, Dict), (set, Set), (collections.OrderedDict, Dict)):
+for _base, _kind in ((list, List), (tuple, Tuple), (dict, Dict), (set, Set), (frozenset, Set),
+                      (collections.OrderedDict, Dict)):  # fmt: skip
     for _name, _do in _plain(_kind).items():
         if _name in _base.__dict__:
 
@@ -369,6 +376,12 @@ def set_pop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     (value,) = target.entries.values()
     target.empty(cx, set.pop)
     return value
+
+
+@builtin(set.__init__)
+def set_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    storage(args[0], Set, "set.__init__").empty(cx, set.clear)
+    return set_update(cx, args, kwargs)
 
 
 @builtin(set.update)

@@ -17,7 +17,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
-from pycompiler.capture.values.iterators import Generator, Iter
+from pycompiler.capture.values.iterators import Generator, Iter, Recipe
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.symbolic import Symbolic
 
@@ -229,7 +229,17 @@ def cycle(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @constructor(itertools.islice)
 def islice(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     bounds = [None if cx.is_none(a) else cx.index(a) for a in args[1:]]
-    return Iter(itertools.islice(cx.elements(args[0]), *bounds), itertools.islice)
+    source = cx.iterator(args[0])
+    values = cx.evaluate_raw(itertools.islice, cx.pull(source), *bounds)
+    start, stop, step = [None, *bounds, None][:3] if len(bounds) == 1 else [*bounds, None][:3]
+
+    def again(taken: int) -> Recipe:
+        by, first = step or 1, start or 0
+        used = first + (taken - 1) * by + 1 if taken else 0
+        left = [first + taken * by - used, None if stop is None else stop - used, by]
+        return itertools.islice, [source, *map(Const, left)]
+
+    return Iter(values, itertools.islice, again)
 
 
 def _combinatoric(fn: Any) -> Callable[[Capture, Args, Kwargs], Value]:
@@ -237,8 +247,8 @@ def _combinatoric(fn: Any) -> Callable[[Capture, Args, Kwargs], Value]:
 
     def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         pools, rest = (args, []) if fn is itertools.product else (args[:1], args[1:])
-        rows = fn(*(list(cx.elements(p)) for p in pools), *(r.const() for r in rest),
-                  **{k: v.const() for k, v in kwargs.items()})  # fmt: skip
+        rows = cx.evaluate_raw(fn, *[list(cx.elements(p)) for p in pools], *(r.const() for r in rest),
+                               **{k: v.const() for k, v in kwargs.items()})  # fmt: skip
         return _of_rows((Tuple(list(r)) for r in rows), fn)
 
     return make
@@ -257,18 +267,35 @@ for _fn in (itertools.product, itertools.combinations, itertools.permutations, i
 
 @constructor(itertools.zip_longest)
 def zip_longest(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    fill = kwargs.get("fillvalue", NONE)
-    rows = itertools.zip_longest(*(cx.elements(a) for a in args), fillvalue=fill)
-    return Iter((Tuple(list(r)) for r in rows), itertools.zip_longest)
+    fill, iterators = kwargs.get("fillvalue", NONE), [cx.iterator(a) for a in args]
+    rows = itertools.zip_longest(*(cx.pull(it) for it in iterators), fillvalue=fill)
+    return Iter((Tuple(list(r)) for r in rows), itertools.zip_longest,
+                lambda taken: (rebuild.zip_longest, [fill, *iterators]))  # fmt: skip
 
 
 @constructor(itertools.accumulate)
 def accumulate(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn = args[1] if len(args) > 1 else kwargs.get("func", NONE)
+    source, totals = cx.iterator(args[0]), list[Value]()
     add = (lambda a, b: operators.binary(cx, "+", a, b)) if cx.is_none(fn) else (lambda a, b: cx.call(fn, [a, b], {}))
     initial = kwargs.get("initial", NONE)
     start = None if cx.is_none(initial) else initial
-    return Iter(itertools.accumulate(cx.elements(args[0]), add, initial=start), itertools.accumulate)
+
+    def step() -> Value | None:
+        if not totals and start is not None:
+            totals.append(start)
+        elif (value := cx.next_of(source)) is not None:
+            totals[:] = [add(totals[0], cx.realize(value)) if totals else cx.realize(value)]  # type: ignore[no-untyped-call]
+        else:
+            return None
+        return totals[0]
+
+    def again(taken: int) -> Recipe:
+        if taken:
+            return rebuild.accumulated, [fn, source, totals[0]]
+        return rebuild.accumulate, [fn, source, *([start] if start is not None else [])]
+
+    return Iter(step, itertools.accumulate, again)
 
 
 @constructor(itertools.starmap)
@@ -284,25 +311,43 @@ def starmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(itertools.takewhile)
 def takewhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    values = itertools.takewhile(lambda v: cx.truth(cx.call(args[0], [v], {})), cx.elements(args[1]))
-    return Iter(values, itertools.takewhile)
+    fn, source = args[0], cx.iterator(args[1])
+    values = itertools.takewhile(lambda v: cx.truth(cx.call(fn, [v], {})), cx.pull(source))
+    return Iter(values, itertools.takewhile, lambda taken: (itertools.takewhile, [fn, source]))
 
 
 @constructor(itertools.dropwhile)
 def dropwhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    values = itertools.dropwhile(lambda v: cx.truth(cx.call(args[0], [v], {})), cx.elements(args[1]))
-    return Iter(values, itertools.dropwhile)
+    fn, source = args[0], cx.iterator(args[1])
+    values = itertools.dropwhile(lambda v: cx.truth(cx.call(fn, [v], {})), cx.pull(source))
+    return Iter(values, itertools.dropwhile,
+                lambda taken: (rebuild.dropped, [source]) if taken else (itertools.dropwhile, [fn, source]))  # fmt: skip
 
 
 @constructor(itertools.pairwise)
 def pairwise(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Iter((Tuple(list(pair)) for pair in itertools.pairwise(cx.elements(args[0]))), itertools.pairwise)
+    source = cx.iterator(args[0])
+    last: list[Value] = []
+
+    def step() -> Value | None:
+        if not last and (first := cx.next_of(source)) is not None:
+            last.append(cx.realize(first))
+        value = cx.next_of(source) if last else None
+        if value is None:
+            return None
+        pair = [last.pop(), cx.realize(value)]
+        last.append(pair[1])
+        return Tuple(pair)
+
+    return Iter(step, itertools.pairwise, lambda taken: (rebuild.pairwise, [source, *last]))
 
 
 @constructor(itertools.compress)
 def compress(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    pairs = zip(cx.elements(args[0]), cx.elements(args[1]), strict=False)
-    return Iter((v for v, chosen in pairs if cx.truth(chosen)), itertools.compress)
+    data, selectors = [cx.iterator(a) for a in (*args, *(kwargs[n] for n in ("data", "selectors")[len(args) :]))]
+    pairs = zip(cx.pull(data), cx.pull(selectors), strict=False)
+    return Iter((v for v, chosen in pairs if cx.truth(chosen)), itertools.compress,
+                lambda taken: (itertools.compress, [data, selectors]))  # fmt: skip
 
 
 @constructor(itertools.groupby)

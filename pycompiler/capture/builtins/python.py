@@ -19,10 +19,10 @@ from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructo
 from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, Super
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import Const, Identity
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
-from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.objects import Object, tuple_of
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
 
 
@@ -80,19 +80,6 @@ def callable_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(id)
 def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Identity(args[0])
-
-
-class Identity(Value):
-    """id(value): a number that is not known, only whether it equals another id."""
-
-    def __init__(self, value: Value) -> None:
-        self.value = value
-
-    def python_type(self) -> type:
-        return int
-
-    def identity(self) -> object:
-        return ("id of", self.value.identity())
 
 
 @builtin(_thread.get_ident)
@@ -258,7 +245,8 @@ def storage_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(tuple.__new__)
 def tuple_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Tuple(list(cx.elements(args[1])) if len(args) > 1 else [], args[0].const())
+    items = list(cx.elements(args[1])) if len(args) > 1 else []
+    return Tuple(items) if args[0].const() is tuple else tuple_of(args[0].const(), items)
 
 
 @builtin(vars)

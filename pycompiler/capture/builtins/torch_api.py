@@ -13,7 +13,7 @@ import torch
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import LATE, Args, Kwargs, builtin, constructor
+from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
 from pycompiler.capture.values import symbolic
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -21,6 +21,7 @@ from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import control
+from pycompiler.ir.source import const as const_source
 
 # name -> (read the state, write it): all state that captured code may change.
 STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
@@ -71,6 +72,9 @@ def is_grad_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(torch.is_grad_enabled())
 
 
+_query(torch.get_autocast_gpu_dtype, torch._C._is_any_autocast_enabled, torch.mps.is_available, torch.mtia.is_available,
+       torch.xpu.is_available, torch.backends.mps.is_available, torch.backends.mps.is_built,
+       torch.accelerator.is_available)  # fmt: skip
 _query(torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
        torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.are_deterministic_algorithms_enabled,
        torch.amp.is_autocast_available, torch.cuda.is_available,
@@ -89,7 +93,10 @@ def _setter(*fns: Any) -> None:
             write_state(state)
             if found is not None:
                 return found
-            result = cx.evaluate_raw(cx.graph.set_state, _fn, *(a.const() for a in args))
+            given = [a.const() for a in args]
+            if _fn is torch._C._set_grad_enabled and given == [torch.is_grad_enabled()] and not cx.graph.later:
+                return Const(None)
+            result = cx.evaluate_raw(cx.graph.set_state, _fn, *given)
             example = result.meta["example_value"]
             return Const(example) if isinstance(example, (int, bool, type(None))) else Const(None)
 
@@ -103,6 +110,36 @@ _setter(torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autoca
 def switch_errors(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     before, cx.errors = cx.errors, cx.truth(args[0])
     return Const(before)
+
+
+def _asked(*fns: Any) -> None:
+    """Functions of state that no guard compares: what they say is a guard of its own."""
+    for fn in fns:
+        builtin(fn)(lambda cx, args, kwargs, _fn=fn: ask(cx, _fn))  # type: ignore[misc]
+
+
+def ask(cx: Capture, fn: Any) -> Value:
+    kept = cx.kept.setdefault((fn,), Kept(fn, [], {}))
+    return cx.wrap(kept.result, const_source(kept).attr("result"))
+
+
+_asked(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision)
+LATE["torch.distributed", "is_available"] = lambda cx, args, kwargs: Const(torch.distributed.is_available())
+LATE["torch.distributed.distributed_c10d", "is_initialized"] = lambda cx, args, kwargs: ask(
+    cx, torch.distributed.is_initialized
+)
+
+
+@builtin(torch._C._are_functorch_transforms_active)
+def transforms_active(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if cx.graph.levels:
+        raise Break("inner-graph", "a body that asks for transforms")
+    return Const(False)
+
+
+@builtin(torch.jit.annotate)
+def jit_annotate(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return args[1]
 
 
 @builtin(torch.is_tensor)

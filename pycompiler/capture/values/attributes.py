@@ -8,12 +8,11 @@ from __future__ import annotations
 import abc
 import functools
 import types
-import weakref
 from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.ir.source import Source
@@ -34,16 +33,6 @@ def mro_lookup(cls: type, name: str) -> Any:
 def is_data_descriptor(raw: Any) -> bool:
     """Whether its type has a method that makes it come before the instance."""
     return any(mro_lookup(type(raw), name) is not MISSING for name in SETTERS)
-
-
-def reference(real: Any) -> Any:
-    """How a guard holds an object that it compares by identity: weakly where that is possible and matters."""
-    if issubclass(type(real), (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, type(None), bool)):
-        return real
-    try:
-        return weakref.ref(real)
-    except TypeError:
-        return real
 
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: its attributes can be set

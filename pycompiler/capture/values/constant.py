@@ -6,7 +6,9 @@ In: a Python literal, dtype, device, Size, ...  Out: the same, with every operat
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+import types
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -72,3 +74,48 @@ class Const(Value):
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         cx.throw(TypeError, f"{type(self.value).__name__!r} object is not callable")
         raise AssertionError
+
+
+class Identity(Value):
+    """id(value): a number that is not known, only whether it equals another id."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def python_type(self) -> type:
+        return int
+
+    def identity(self) -> object:
+        return ("id of", self.value.identity())
+
+    def settled(self, cx: Capture) -> Value:
+        """The number, of an existing object, which from then on must be this one."""
+        real, source = getattr(self.value, "real", None), self.value.source
+        if source is None or real is None:
+            raise Break("unsupported-operation", f"id of {self.value.describe()} compared with a number")
+        cx.guard("id_is", source, reference(real))
+        return Const(id(real))
+
+
+NUMBERS = (int, float, bool, complex)
+
+
+def settled(cx: Capture, value: Value, others: Iterable[Value]) -> Value:
+    """What is looked for among `others`: an id as a number if there are numbers among them."""
+    if isinstance(value, Identity):
+        cx.ids_are_keys = True
+        return value.settled(cx) if any(isinstance(v, Const) and v.python_type() in NUMBERS for v in others) else value
+    if cx.ids_are_keys and isinstance(value, Const) and value.python_type() in NUMBERS:
+        if any(isinstance(v, Identity) for v in others):
+            raise Break("unsupported-operation", "a number among ids of objects")
+    return value
+
+
+def reference(real: Any) -> Any:
+    """How a guard holds an object that it compares by identity: weakly where that is possible and matters."""
+    if issubclass(type(real), (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, type(None), bool)):
+        return real
+    try:
+        return weakref.ref(real)
+    except TypeError:
+        return real

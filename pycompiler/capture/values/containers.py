@@ -16,7 +16,7 @@ import torch
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import Const, settled
 
 
 class Sequence(Value):
@@ -271,6 +271,10 @@ class Dict(Value):
     def python_type(self) -> type:
         return self.cls
 
+    def settled(self, cx: Capture, key: Value) -> Value:
+        """A key: an id is a number where keys are numbers."""
+        return settled(cx, key, (k.value for k in self.entries))
+
     def guard_keys(self, cx: Capture) -> None:
         if self.keys_guarded or self.source is None:
             return
@@ -297,6 +301,7 @@ class Dict(Value):
                 cx.guard("dict_contains", self.source, key.key.value.real)
 
     def lookup(self, cx: Capture, key: Value) -> Value | None:
+        key = self.settled(cx, key)
         k = Key(cx, key)
         if k in self.entries:
             return self.at(cx, k)
@@ -324,13 +329,13 @@ class Dict(Value):
         cx.effects.mutate(self, drops)
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        k = Key(cx, key)
+        k = Key(cx, self.settled(cx, key))
         self.mutate(cx, [self.entries[k]] if k in self.entries else ())
         self.entries[k] = value
 
     def delitem(self, cx: Capture, key: Value) -> None:
         self.mutate(cx)
-        k = Key(cx, key)
+        k = Key(cx, self.settled(cx, key))
         if k not in self.entries:
             cx.throw_value(KeyError, [key])
         del self.entries[k]
@@ -352,6 +357,7 @@ class Dict(Value):
         return bool(self.entries)
 
     def contains(self, cx: Capture, item: Value) -> bool:
+        item = self.settled(cx, item)
         k = Key(cx, item)
         if k in self.entries:
             if not self.keys_guarded and self.source is not None:
@@ -468,12 +474,11 @@ class Set(Value):
     def contains(self, cx: Capture, item: Value) -> bool:
         return self.asked(cx, item) in self.entries
 
-    @staticmethod
-    def asked(cx: Capture, item: Value) -> Key:
+    def asked(self, cx: Capture, item: Value) -> Key:
         """The key of what is looked for: a set is hashed as a frozenset then."""
         if isinstance(item, Set) and issubclass(item.cls, set):
-            raise Break("unsupported-operation", "a set that is looked for in a set")
-        return Key(cx, item)
+            return Key(cx, Set(dict(item.entries), frozenset))
+        return Key(cx, settled(cx, item, self.entries.values()))
 
     def happened(self, cx: Capture, method: Any, value: Value | None = None) -> None:
         """Call before a change: the same is done to the shadow, and will be to the existing set."""
@@ -491,7 +496,7 @@ class Set(Value):
             self.shadow = None
 
     def add(self, cx: Capture, value: Value) -> None:
-        key = Key(cx, value)
+        key = Key(cx, settled(cx, value, self.entries.values()))
         self.happened(cx, set.add, value)
         self.entries.setdefault(key, value)
 

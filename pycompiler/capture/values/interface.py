@@ -135,6 +135,7 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     effects: Effects
     functions: Functions
     sizes: Sizes
+    ids_are_keys: bool
     frames: list[Frame]
     fake_mode: FakeMode
 

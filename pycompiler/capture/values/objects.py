@@ -7,9 +7,11 @@ could come out differently: absence in the instance dict, absence or identity in
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 import weakref
+from collections import _tuplegetter  # type: ignore[attr-defined]
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -27,11 +29,10 @@ from pycompiler.capture.values.attributes import (
     lookup,
     lookup_descriptor,
     mro_lookup,
-    reference,
 )
 from pycompiler.capture.values.base import Capture, Lazy, Value
-from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Key
+from pycompiler.capture.values.constant import Const, reference
+from pycompiler.capture.values.containers import Dict, Key, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -162,6 +163,8 @@ class Object(Value):
             return cx.call(getter, [self], {})
         hold(cx, self.class_source(name), raw)
         guard_setter(cx, raw)
+        if isinstance(raw, _tuplegetter) and isinstance(self.storage, Tuple):  # a field of a namedtuple
+            return self.storage.getitem(cx, Const(raw.__reduce__()[1][0]))
         if isinstance(raw, types.MemberDescriptorType):  # __slots__
             if name in self.overlay:
                 if self.overlay[name] is DELETED:
@@ -434,6 +437,25 @@ class Object(Value):
         if all(lookup(cx, self.cls, n) is MISSING for n in ("__iter__", "__getitem__")):
             cx.throw(TypeError, f"argument of type {self.cls.__name__!r} is not iterable")
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+
+
+# What a `Tuple` does by itself: a class that has one of these of its own, or instances with attributes, is an `Object`.
+_OF_TUPLES = (
+    "__len__", "__getitem__", "__iter__", "__contains__", "__bool__", "__hash__", "__getattribute__", "__getattr__",
+    "__setattr__", "__delattr__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__add__", "__radd__",
+    "__mul__", "__rmul__", "__call__", "__str__", "__format__", "__index__", "__reversed__",
+)  # fmt: skip
+
+
+@functools.cache
+def is_plain_tuple(cls: type) -> bool:
+    """Whether instances of a subclass of tuple behave as tuples: a namedtuple, a struct of the standard library."""
+    return not cls.__dictoffset__ and not any(isinstance(mro_lookup(cls, n), types.FunctionType) for n in _OF_TUPLES)
+
+
+def tuple_of(cls: type, items: list[Value]) -> Value:
+    """A new instance of a subclass of tuple."""
+    return Tuple(items, cls) if is_plain_tuple(cls) else Object(cls, storage=Tuple(items))
 
 
 class InstanceDict(Dict):

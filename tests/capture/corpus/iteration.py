@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import operator
@@ -641,3 +642,30 @@ def return_value_comes_once(x):
         except StopIteration as e:
             out.append(e.value)
     return x + 1, out
+
+
+@case()
+def elements_see_what_was_added_before():
+    grown, queue, members = [1], collections.deque([1]), {1}
+    grown.extend(map(lambda v: v + grown[-1], range(3)))
+    grown += (v + len(grown) for v in range(3))
+    queue.extendleft(map(lambda v: v + queue[0], range(3)))
+    members.update(v + len(members) for v in range(3))
+    grown.extend(grown)
+    queue.extend(queue)
+    return grown, queue, sorted(members)
+
+
+@case()
+def wrong_arguments_of_iterators():
+    texts = []
+    for make in (
+        lambda: itertools.combinations([1]),
+        lambda: itertools.product([1], fake=1),
+        lambda: itertools.islice([], -1),
+    ):
+        try:
+            make()
+        except (TypeError, ValueError) as e:
+            texts.append(type(e).__name__)
+    return texts

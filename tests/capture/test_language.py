@@ -1,0 +1,205 @@
+"""Python as people write it, where a single call does not tell: ids, identity, subclasses, states of iterators."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import operator
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import pycompiler
+
+X = torch.ones(2)
+
+
+def _advanced(n):
+    made = [
+        itertools.compress("ABCDEF", [1, 0, 1, 0, 1, 1]),
+        itertools.islice(range(30), 3, 20, 4),
+        itertools.islice(iter("abcdefgh"), 5),
+        itertools.islice(range(9), 2, None),
+        itertools.pairwise([1, 2, 3, 4, 5]),
+        itertools.accumulate([1, 2, 3, 4]),
+        itertools.accumulate([1, 2, 3, 4], initial=7),
+        itertools.accumulate([1, 2, 3, 4], operator.mul),
+        itertools.zip_longest([1, 2], "abcd", fillvalue=9),
+        itertools.takewhile(lambda v: v < 4, [1, 2, 3, 4, 1]),
+        itertools.dropwhile(lambda v: v < 2, [1, 2, 3, 1, 5, 6]),
+    ]
+    for iterator in made:
+        for _ in range(n):
+            next(iterator)
+    return made
+
+
+@pytest.mark.parametrize("taken", range(4))
+def test_iterators_leave_the_graph_where_they_are(taken):
+    made = pycompiler.compile(_advanced, fullgraph=True, backend="eager", dynamic=False)(taken)
+    expected = _advanced(taken)
+    assert [*map(type, made)] == [*map(type, expected)]
+    assert [*map(list, made)] == [*map(list, expected)]
+
+
+class Holder:
+    """Told apart by its id."""
+
+
+def test_an_id_is_compared_with_a_number() -> None:
+    def chosen(holder, x, wanted):
+        return x * 2 if id(holder) == wanted else x * 3
+
+    first, second = Holder(), Holder()
+    compiled = pycompiler.compile(chosen, backend="eager", fullgraph=True)
+    for holder in (first, second, first):
+        assert torch.equal(compiled(holder, X, id(first)), chosen(holder, X, id(first)))
+
+
+def test_an_id_is_a_key_among_numbers() -> None:
+    known, unknown = Holder(), Holder()
+    table = {id(known): 1}
+
+    def looked_up(holder):
+        return table.get(id(holder)), id(holder) in table, id(holder) in {id(known), 3}
+
+    compiled = pycompiler.compile(looked_up, backend="eager")
+    for holder in (unknown, known, unknown):
+        assert compiled(holder) == looked_up(holder)
+
+
+def test_ids_of_two_arguments() -> None:
+    def equal(a, b):
+        return id(a) == id(b), id(a) != id(b)
+
+    def counted(*given):
+        seen, again = set(), 0
+        for value in given:
+            again += id(value) in seen
+            seen.add(id(value))
+        return again
+
+    compare, count = (pycompiler.compile(f, backend="eager") for f in (equal, counted))
+    a, b = Holder(), Holder()
+    for pair in ((a, b), (a, a), (X, X + 1), (X, X)):
+        assert compare(*pair) == equal(*pair)
+    for given in ((X, X, X + 1), (X, X + 1, X), (X, X, X), (X + 1, X, X + 1)):
+        assert count(*given) == counted(*given)
+
+
+class Pair(NamedTuple):
+    a: object
+    b: object
+
+
+class Tagged(Pair):
+    """A namedtuple with attributes and methods of its own."""
+
+    def __new__(cls, a, b):
+        return super().__new__(cls, a, b)
+
+    def __init__(self, a, b):
+        self.tag = a
+
+    def __add__(self, other):
+        return Tagged(self.a + other.a, self.b + other.b)
+
+    def __contains__(self, value):
+        self.asked = value
+        return super().__contains__(value)
+
+    def __repr__(self):
+        return "Tagged(%s; %s)" % self
+
+
+def _made(x):
+    pair = Tagged(x, 2)
+    pair.extra = 3
+    first, second = pair
+    return pair, pair.a + first, second, len(pair), [*pair], pair[1], repr(Tagged(1, 2)), Tagged(1, 2) == (1, 2)
+
+
+def test_a_subclass_of_a_namedtuple_is_made() -> None:
+    got, expected = pycompiler.compile(_made, backend="eager", fullgraph=True)(X), _made(X)
+    assert repr(got) == repr(expected)
+    assert type(got[0]) is Tagged
+    assert repr(vars(got[0])) == repr(vars(expected[0]))
+
+
+def test_a_subclass_of_a_namedtuple_is_changed() -> None:
+    def changed(pair, x):
+        pair.tag = x + 1
+        return 2 in pair, (pair + pair).b, pair._replace(a=5).a, pair._asdict(), hasattr(pair, "missing"), pair.tag * 2
+
+    compiled = pycompiler.compile(changed, backend="eager", fullgraph=True)
+    ours, eager = Tagged(1, 2), Tagged(1, 2)
+    assert repr(compiled(ours, X)) == repr(changed(eager, X))
+    assert repr(vars(ours)) == repr(vars(eager))
+
+
+class Hiding:
+    """What a subclass of a container says, and what is in it, are two things."""
+
+    def __getitem__(self, key):
+        return "hidden"
+
+    def __len__(self):
+        return 77
+
+
+class HidingList(Hiding, list):
+    pass
+
+
+class HidingDict(Hiding, dict):
+    pass
+
+
+class HidingTuple(Hiding, tuple):
+    pass
+
+
+@pytest.mark.parametrize("make", [lambda o: HidingList([o]), lambda o: HidingDict(a=o), lambda o: HidingTuple([o])],
+                         ids=["list", "dict", "tuple"])  # fmt: skip
+def test_elements_of_containers_that_hide_them(make) -> None:
+    def marked(container, x):
+        for value in container.values() if isinstance(container, dict) else container:
+            value.mark = x + 1
+        return len(container), container["a" if isinstance(container, dict) else 0], len(HidingTuple([1, 2])), x + 2
+
+    ours, eager = Holder(), Holder()
+    got = pycompiler.compile(marked, backend="eager")(make(ours), X)
+    assert repr(got) == repr(marked(make(eager), X))
+    assert torch.equal(ours.mark, eager.mark)
+
+
+def test_is_inference() -> None:
+    def told(x):
+        return x + 1 if x.is_inference() else x - 1
+
+    with torch.inference_mode():
+        inside = torch.ones(2)
+    compiled = pycompiler.compile(told, backend="eager")
+    for x in (X, inside, X):
+        assert torch.equal(compiled(x), told(x))
+
+
+def test_reinitialised_containers() -> None:
+    def emptied(x):
+        queue, members = collections.deque([1, 2, 3]), {1, 2}
+        queue.__init__([4, 5, 6], 2)
+        members.__init__([7])
+        return queue, queue.maxlen, members, {1} in {frozenset([1])}, collections.OrderedDict.fromkeys("ab", 1), x + 1
+
+    assert repr(pycompiler.compile(emptied, backend="eager", fullgraph=True)(X)) == repr(emptied(X))
+
+
+def test_switches_that_change_nothing_are_no_operators() -> None:
+    def nested(x):
+        with torch.enable_grad():
+            return x + 1
+
+    assert pycompiler.explain(nested)(X).op_count == 1
+    with torch.no_grad():
+        assert pycompiler.explain(nested)(X).op_count == 3
