@@ -26,7 +26,7 @@ from pycompiler.capture.values.attributes import mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import UNORDERED, Deque, Dict, DictView, Key, List, Set, Slice, Tuple
+from pycompiler.capture.values.containers import UNORDERED, Deque, Dict, DictView, Key, List, Proxy, Set, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque
@@ -210,6 +210,11 @@ class Head:
     def store(self, code: Code, name: str) -> None:
         self.prepare += [*code, *build.store_fast(name)]
 
+    def load_class(self, cls: type) -> Code:
+        """Push a class: in most cases one that exists."""
+        known = self.cx.by_id.get(id(cls))
+        return self.load(known) if isinstance(known, Class) and known.made is not None else build.load_const(cls)
+
     def load_all(self, values: list[Value]) -> list[Code]:
         return [
             self.load(self.cx.realize(v)) if not isinstance(v, Lazy) else self.load_source(_source(v)) for v in values
@@ -241,7 +246,7 @@ def _tuple(head: Head, value: Tuple, name: str) -> None:
     elif value.cls is torch.Size:
         head.store(head.call(torch.Size, [*_flat(items), *build.build_tuple(len(items))]), name)
     else:
-        head.store(head.call(rebuild.make_tuple_subclass, build.load_const(value.cls), *items), name)
+        head.store(head.call(rebuild.make_tuple_subclass, head.load_class(value.cls), *items), name)
 
 
 def _list(head: Head, value: List, name: str) -> None:
@@ -296,7 +301,7 @@ def _object(head: Head, value: Object, name: str) -> None:
     if isinstance(storage, Tuple):
         _tuple(head, Tuple(storage.items, value.cls), name)
     else:
-        head.store(head.call(rebuild.make_object, build.load_const(value.cls), args), name)
+        head.store(head.call(rebuild.make_object, head.load_class(value.cls), args), name)
     head.temps[id(value)] = name  # attributes may lead back to the object
     me = build.load_fast(name)
     if isinstance(storage, Dict):
@@ -395,6 +400,11 @@ def _bind_method(function: Any, receiver: Any) -> Any:
 
 
 def _const(head: Head, value: Any, name: str) -> None:
+    if isinstance(value, Class) and value.made is not None:
+        fn, args, kwargs = value.made
+        loads = [head.load(v) for v in (*args, *kwargs.values())]
+        head.store(build.call_function(build.load_const(fn), *loads, kwnames=tuple(kwargs)), name)
+        return
     real = {Class: "cls", PyModule: "module", Builtin: "fn", Opaque: "real"}[type(value)]
     head.store(build.load_const(getattr(value, real)), name)
 
@@ -415,6 +425,10 @@ def _slice(head: Head, value: Slice, name: str) -> None:
 
 def _view(head: Head, value: DictView, name: str) -> None:
     head.store(head.call(getattr(dict, value.what), head.load(value.mapping)), name)
+
+
+def _proxy(head: Head, value: Proxy, name: str) -> None:
+    head.store(head.call(types.MappingProxyType, head.load(value.mapping)), name)
 
 
 def is_bare(value: Tensor) -> bool:
@@ -449,7 +463,8 @@ def _super(head: Head, value: Super, name: str) -> None:
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object,
     Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const,
-    Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, TensorMethod: _tensor_method,
+    Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
+    TensorMethod: _tensor_method,
     IteratorMethod: _iterator_method, Super: _super,
     Tensor: _tensor,
 }  # fmt: skip

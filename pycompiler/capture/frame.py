@@ -10,6 +10,7 @@ work of that instruction is left in graph, guards or side effects.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -44,6 +45,7 @@ from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Resume
 from pycompiler.capture.sizes import NeedsSymbols, Policy, Sizes
+from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
@@ -192,7 +194,7 @@ class _Session:
                 if last is not None and stop >= last:  # not the instructions, but what they leave behind
                     raise SkipFrame(b.reason) from None
             except Raised as r:
-                broke = Break("uncaught-exception", r.value.describe())
+                broke = Break("uncaught-exception", told(cx, r.value))
                 record = BreakRecord(broke.kind, broke.reason, broke.hint, (frame.user_frame(),))
                 stop = r.value.raised_at if isinstance(r.value, Object) and r.value.raised_at else frame.begin
             finally:
@@ -507,6 +509,19 @@ class _Session:
             prefix = f"__tail_{key}_"
             result[key] = tail_call(TAIL_CALL, fn, tuple(names), info.stack, boxed=given, prefix=prefix)
         return result
+
+
+def told(cx: Capture, exception: Value) -> str:
+    """An exception and its text, where that is known without running any of the program's code."""
+    text = exception.describe()
+    if (
+        isinstance(exception, Object)
+        and not exception.exists
+        and not isinstance(exception.cls.__str__, types.FunctionType)
+    ):
+        with contextlib.suppress(Break, Raised):
+            text += f": {exceptions.text(cx, exception, str).const()}"
+    return text
 
 
 def stack_kind(value: Value) -> str:

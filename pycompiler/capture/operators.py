@@ -19,7 +19,18 @@ from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const, Identity
-from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, known_hash
+from pycompiler.capture.values.containers import (
+    Deque,
+    Dict,
+    DictView,
+    Key,
+    List,
+    Proxy,
+    Sequence,
+    Set,
+    Tuple,
+    known_hash,
+)
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Iter
@@ -469,6 +480,8 @@ def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value |
 
 
 def _unwrap(value: Value) -> Value:
+    if isinstance(value, Proxy):
+        return value.mapping
     return value.storage if isinstance(value, Object) and value.storage is not None else value
 
 

@@ -25,7 +25,7 @@ from pycompiler.capture.values.attributes import instance_dict, is_mutable, look
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const, reference
-from pycompiler.capture.values.containers import Deque, Dict, Key, List, Set, Tuple, known_hash
+from pycompiler.capture.values.containers import Deque, Dict, Key, List, Proxy, Set, Tuple, known_hash
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
@@ -119,7 +119,7 @@ def _dict(cx: Capture, real: Any, source: Source) -> Value:
 def _proxy(cx: Capture, real: Any, source: Source) -> Value:
     if source.root.kind != "const":
         raise Break("unsupported-type", "mappingproxy")
-    return Dict({Key(cx, cx.make(k)): cx.make(v) for k, v in real.items()})
+    return Proxy(Dict({Key(cx, cx.make(k)): cx.make(v) for k, v in real.items()}))
 
 
 @wraps(set, frozenset)

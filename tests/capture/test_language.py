@@ -5,14 +5,20 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
+import types
+import typing
+import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 import torch
 
 import pycompiler
+import pycompiler.errors
 
 X = torch.ones(2)
+T = typing.TypeVar("T")
 
 
 def _advanced(n):
@@ -203,3 +209,124 @@ def test_switches_that_change_nothing_are_no_operators() -> None:
     assert pycompiler.explain(nested)(X).op_count == 1
     with torch.no_grad():
         assert pycompiler.explain(nested)(X).op_count == 3
+
+
+def test_a_namedtuple_class_made_inside() -> None:
+    def made(x):
+        point = collections.namedtuple("point", ["x", "y"], defaults=[3])
+        first = point(x)
+        return first, first._replace(x=5), point._fields, first._asdict(), point
+
+    compiled = pycompiler.compile(made, backend="eager", fullgraph=True)
+    got, again, expected = compiled(X), compiled(X), made(X)
+    assert repr(got[:-1]) == repr(expected[:-1])
+    assert type(got[0]) is type(got[1]) is got[-1] is not again[-1]
+    assert got[-1].__module__ == __name__
+
+
+class Base:
+    x = 4
+
+    def method(self):
+        return 1
+
+
+class Derived(Base):
+    y = 2
+
+
+def test_the_dict_of_a_class() -> None:
+    def told(x):
+        names = [k for k in Derived.__dict__ if k[0] != "_"]
+        return (
+            names,
+            "x" in Base.__dict__,
+            "x" in Derived.__dict__,
+            Base.__dict__["x"],
+            Derived.__dict__.get("z", 7),
+            x + 1,
+        )
+
+    compiled = pycompiler.compile(told, backend="eager", fullgraph=True)
+    assert repr(compiled(X)) == repr(told(X))
+    try:
+        Derived.z = 8
+        assert repr(compiled(X)) == repr(told(X))
+        Base.x = 5
+        assert repr(compiled(X)) == repr(told(X))
+    finally:
+        del Derived.z
+        Base.x = 4
+
+
+def test_proxies_of_dicts() -> None:
+    def proxied(x):
+        table = {"a": 1}
+        proxy = types.MappingProxyType(table)
+        table["b"] = 2
+        try:
+            proxy["c"] = 3
+        except TypeError as e:
+            text = str(e)
+        return proxy, dict(proxy), {**proxy}, proxy == {"a": 1, "b": 2}, list(proxy.items()), text, type(proxy), x + 1
+
+    assert repr(pycompiler.compile(proxied, backend="eager", fullgraph=True)(X)) == repr(proxied(X))
+
+
+def test_elements_popped_from_a_set() -> None:
+    def popped(x):
+        members = set("abcdef")
+        taken = [members.pop() for _ in range(3)]
+        members.add("a")
+        return taken, sorted(members), {5, 3, 9}.pop(), x + 1
+
+    assert repr(pycompiler.compile(popped, backend="eager", fullgraph=True)(X)) == repr(popped(X))
+
+
+class Doubling:
+    def __class_getitem__(cls, key):
+        return key * 2
+
+
+def test_annotations_and_aliases() -> None:
+    def annotated(x):
+        def inner(
+            a: typing.List[Holder], b: Callable[[typing.List[T]], T], c: int | None = None
+        ) -> dict[str, list[int]]:
+            return a
+
+        return inner(x, 1) + 1, typing.List[int] | None, Doubling[4]
+
+    assert repr(pycompiler.compile(annotated, backend="eager", fullgraph=True)(X)) == repr(annotated(X))
+    assert pycompiler.explain(annotated)(X).graph_break_count == 0
+
+
+def test_a_tensor_of_a_tensor() -> None:
+    x = torch.ones(2, requires_grad=True)
+
+    def copied(x):
+        made = torch.tensor(x)
+        return made.add_(1), torch.tensor(x, dtype=torch.float64), made.requires_grad
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert repr(pycompiler.compile(copied, backend="eager", fullgraph=True)(x)) == repr(copied(x))
+
+
+def test_descriptors_of_a_class() -> None:
+    def told(x):
+        return isinstance(Slotted.x, types.MemberDescriptorType), Pair.a.__doc__, x + 1
+
+    assert repr(pycompiler.compile(told, backend="eager", fullgraph=True)(X)) == repr(told(X))
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+
+def test_an_exception_is_told_with_its_text() -> None:
+    def fails(x):
+        raise AttributeError(f"no {1 + 1}")
+
+    with pytest.raises(pycompiler.errors.Unsupported, match="no 2"):
+        pycompiler.compile(fails, fullgraph=True)(X)

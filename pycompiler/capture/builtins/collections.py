@@ -11,11 +11,26 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.containers import storage
 from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict
 
 NONE: Value = Const(None)
 deque = collections.deque
+
+
+@builtin(collections.namedtuple)
+def namedtuple_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """A class that nobody else has: generated code makes one, if it leaves the graph."""
+    named = dict(kwargs)
+    if "module" not in named or cx.is_none(named["module"]):
+        named["module"] = Const(cx.frames[-1].globals.get("__name__", "__main__"))
+    cls = cx.evaluate_raw(
+        collections.namedtuple, *map(cx.snapshot, args), **{k: cx.snapshot(v) for k, v in named.items()}
+    )
+    made = Class(cls, (collections.namedtuple, args, named))
+    cx.remember(cls, made)
+    return made
 
 
 @constructor(deque)

@@ -14,7 +14,17 @@ from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, DictView, Key, List, Sequence, Set, Tuple, distinct_members
+from pycompiler.capture.values.containers import (
+    Dict,
+    DictView,
+    Key,
+    List,
+    Proxy,
+    Sequence,
+    Set,
+    Tuple,
+    distinct_members,
+)
 from pycompiler.capture.values.objects import Object
 
 NONE = Const(None)
@@ -372,10 +382,23 @@ def set_pop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not target.entries:
         cx.throw(KeyError, "pop from an empty set")
     if len(target.entries) > 1:
-        raise Break("unsupported-operation", "set.pop() from more than one element: their order is not known")
+        return _popped(cx, target)
     (value,) = target.entries.values()
     target.empty(cx, set.pop)
     return value
+
+
+def _popped(cx: Capture, target: Set) -> Value:
+    """What set.pop takes out of a set to which the same happened as to its shadow."""
+    if target.source is not None or target.shadow is None:
+        raise Break("unsupported-operation", "set.pop() from more than one element: their order is not known")
+    cx.looks_at_hashes(target.shadow)
+    cx.effects.mutate(target)
+    key = Key(cx, cx.make(target.shadow.pop()))
+    target.plain, target.changed, target.recipe = False, True, None
+    taken = next(k for k in target.entries if k == key)
+    del target.entries[taken]
+    return taken.value
 
 
 @builtin(set.__init__)
@@ -448,4 +471,6 @@ for _name3, _text3 in (("issubset", "<="), ("issuperset", ">=")):
 
 @constructor(types.MappingProxyType)
 def mapping_proxy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return args[0]
+    if len(args) != 1 or not isinstance(args[0], Dict):
+        raise Break("builtin-call", "types.MappingProxyType of something else than a dict")
+    return Proxy(args[0])

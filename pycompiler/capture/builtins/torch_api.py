@@ -137,6 +137,13 @@ def transforms_active(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(False)
 
 
+@builtin(torch.jit._unwrap_optional)
+def jit_unwrap_optional(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if cx.is_none(args[0]):
+        cx.throw(AssertionError, "Unwrapping null optional")
+    return args[0]
+
+
 @builtin(torch.jit.annotate)
 def jit_annotate(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return args[1]
@@ -160,11 +167,21 @@ for _fn in (torch.tensor, torch.as_tensor, torch.asarray):
 def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     if args and isinstance(args[0], Tensor):
         if fn is torch.tensor:
-            raise Break("unsupported-operation", "torch.tensor(tensor)")
+            return _copied(cx, args, kwargs)
         return cx.graph.call_function(fn, args, kwargs)
     if args and _holds_tensor(args[0]):
         raise Break("data-dependent-value", f"torch.{fn.__name__}([tensor, ...])")
     return cx.graph.call_function(fn, args, kwargs)
+
+
+def _copied(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """torch.tensor(tensor): a copy, detached."""
+    given = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and not cx.is_none(v)}
+    if len(args) > 1 or len(given) != len(kwargs):
+        raise Break("unsupported-operation", "torch.tensor(tensor, ...)")
+    copied = cx.graph.call_method("to", [cx.graph.call_method("detach", args, {})], {
+        "dtype": args[0].getattr(cx, "dtype"), **given, "copy": Const(True)})  # fmt: skip
+    return copied
 
 
 @builtin(torch._assert)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import functools
 import types
+from collections import _tuplegetter  # type: ignore[attr-defined]
 from typing import Any
 
 from pycompiler.capture.breaks import Break
@@ -164,7 +165,7 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
         return value
     if isinstance(raw, property) and receiver is None:
         return cx.wrap(raw, source)
-    if isinstance(raw, types.GetSetDescriptorType) and receiver is None:
+    if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType, _tuplegetter)) and receiver is None:
         hold(cx, source, raw)
         return Builtin(raw)
     getter = mro_lookup(type(raw), "__get__")

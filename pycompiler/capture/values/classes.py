@@ -22,15 +22,18 @@ from pycompiler.capture.values.attributes import (
 )
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, Key, Proxy
 from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.capture.values.objects import annotation
 from pycompiler.ir.source import const as const_source
 
 
 class Class(Value):
     """A class."""
 
-    def __init__(self, cls: type) -> None:
+    def __init__(self, cls: type, made: tuple[Any, list[Value], dict[str, Value]] | None = None) -> None:
         self.cls = cls
+        self.made = made  # a class that the program makes in each call: by this function of these constants
 
     def describe(self) -> str:
         return f"class {self.cls.__qualname__}"
@@ -65,8 +68,8 @@ class Class(Value):
         if name in ("__name__", "__qualname__", "__module__", "__mro__", "__bases__", "__base__", "__doc__"):
             value = getattr(self.cls, name)
             return cx.wrap(value, const_source(self.cls).attr(name)) if is_mutable(self.cls) else cx.make(value)
-        if name == "__dict__":
-            raise Break("unsupported-attribute", f"{self.describe()}.__dict__")
+        if name == "__dict__" and lookup(cx, meta_class, "__dict__") is type.__dict__["__dict__"]:
+            return own_attributes(cx, self.cls)
         if name == "__class__":
             return cx.make(meta_class)
         raw = mro_lookup(self.cls, name)
@@ -108,7 +111,14 @@ class Class(Value):
         method = self.special(cx, "__getitem__")
         if method is not None:
             return cx.call(method, [key], {})
-        return cx.make(cx.evaluate_raw(lambda c, k: c[k], self.cls, key.const()))
+        own = mro_lookup(self.cls, "__class_getitem__")
+        if (
+            isinstance(own, classmethod)
+            and isinstance(own.__func__, types.FunctionType)
+            and own.__func__.__module__ != "typing"
+        ):
+            return cx.call(self.getattr(cx, "__class_getitem__"), [key], {})
+        return cx.make(cx.evaluate_raw(lambda c, k: c[k], self.cls, annotation(cx, key)))
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         method = self.special(cx, "__iter__")
@@ -132,6 +142,31 @@ class Class(Value):
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+
+
+class Own:
+    """What a class itself has, as attributes that guards read."""
+
+    def __init__(self, cls: type, name: str = "") -> None:
+        self.cls, self.name = cls, name
+
+    names = property(lambda self: tuple(self.cls.__dict__))
+    value = property(lambda self: self.cls.__dict__[self.name])
+
+
+def own_attributes(cx: Capture, cls: type) -> Value:
+    """`cls.__dict__`: the names are guarded now, what they lead to where it is looked at."""
+    source = const_source(cls).attr("__dict__")
+    known = cx.kept.get(("__dict__", cls))
+    if known is None:
+        if is_mutable(cls):
+            cx.guard("equals", const_source(Own(cls)).attr("names"), tuple(cls.__dict__))
+        found = {
+            Key(cx, Const(n)): cx.lazy(v, const_source(Own(cls, n)).attr("value")) for n, v in cls.__dict__.items()
+        }
+        known = cx.kept["__dict__", cls] = Proxy(Dict(found))
+        known.source = source
+    return known  # type: ignore[no-any-return]
 
 
 class PyModule(Value):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -367,6 +368,42 @@ class Dict(Value):
                     self.guard_keys(cx)
             return True
         return self.lookup(cx, item) is not None
+
+
+class Proxy(Value):
+    """types.MappingProxyType(mapping): a live view that stores nothing."""
+
+    READS = ("get", "keys", "values", "items", "copy")
+
+    def __init__(self, mapping: Dict) -> None:
+        self.mapping = mapping
+
+    def python_type(self) -> type:
+        return types.MappingProxyType
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        return self.mapping.getattr(cx, name) if name in self.READS else super().getattr(cx, name)
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        return self.mapping.getitem(cx, key)
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        return self.mapping.iterate(cx)
+
+    def length(self, cx: Capture) -> int:
+        return self.mapping.length(cx)
+
+    def truth(self, cx: Capture) -> bool:
+        return self.mapping.truth(cx)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        return self.mapping.contains(cx, item)
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        cx.throw(TypeError, "'mappingproxy' object does not support item assignment")
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        cx.throw(TypeError, "'mappingproxy' object does not support item deletion")
 
 
 class DictView(Value):

@@ -32,7 +32,7 @@ from pycompiler.capture.values.attributes import (
 )
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const, reference
-from pycompiler.capture.values.containers import Dict, Key, Tuple
+from pycompiler.capture.values.containers import Dict, Key, List, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -342,6 +342,10 @@ class Object(Value):
         return cx.call(method, args, kwargs)
 
     def getitem(self, cx: Capture, key: Value) -> Value:
+        if (
+            self.cls.__module__ == "typing" and self.exists
+        ):  # List[int], Callable[[T], int]: new aliases, which are alike
+            return cx.evaluate(lambda alias, k: alias[k], self.real, annotation(cx, key))
         found = self._special_or_storage(cx, "__getitem__", key)
         if found is not None:
             return found
@@ -544,6 +548,16 @@ class Traceback(Value):
 
     def getattr(self, cx: Capture, name: str) -> Value:
         raise Break("unsupported-attribute", f"{name} of a traceback")
+
+
+def annotation(cx: Capture, value: Value) -> Any:
+    """What an annotation says, as a real object."""
+    value = cx.realize(value)
+    if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
+        return value.cls(annotation(cx, v) for v in value.items)
+    if isinstance(value, Object) and value.exists and value.cls.__module__ in ("typing", "types"):
+        return value.real
+    return value.const()
 
 
 class _OfLength:
