@@ -31,7 +31,7 @@ from pycompiler.capture.values.constant import LITERALS, Const, Identity
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others, iterator_class
-from pycompiler.capture.values.objects import HOOK_DICTS, InstanceDict, Object, Opaque
+from pycompiler.capture.values.objects import HOOK_DICTS, InstanceDict, Object, Opaque, Token
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.control import breaks_are_errors
@@ -85,6 +85,7 @@ class Capture:
         self.spread = False  # the current call is `f(**mapping)`
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
         self.ids_are_keys = False
+        self.variables: list[Token] = []  # context variables that the program has set, the last one last
         self.stopper: type[Exception] = Exception
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
@@ -481,7 +482,10 @@ class Capture:
                 raise Break("generator-state", f"a {value.python_type().__name__} is dropped")
 
     def nothing_suspended(self) -> None:
-        """Where the graph ends no generator of ours may wait for an end that would run later, or never."""
+        """Where the graph ends no generator of ours may wait for an end that would run later, or never; context variables are
+        what they were."""
+        if self.variables:
+            raise Break("generator-state", "a context variable that is set", self.variables[0].made_at)
         if self.suspended:
             made_at = min(g.made_at or 0 for g in self.suspended)
             raise Break("generator-state", "a generator made inside of the frame", made_at)

@@ -276,6 +276,9 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     if issubclass(cls, enum.Enum) and issubclass(cls, (int, str, float, bytes)):
         cx.guard("id_is", source, real)
         return Const(real)  # members are singletons and immutable
+    if type(cls).__name__ == "pybind11_type" and hasattr(cls, "__members__"):  # an enumeration in C++
+        cx.guard("equals" if source.kind == "const" else "id_is", source, real)
+        return Const(real)
     if issubclass(cls, tuple):
         cx.guard("type_is", source, cls)
         cx.guard("length", source, tuple.__len__(real))

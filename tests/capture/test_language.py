@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import itertools
 import operator
 import types
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import pycompiler
 import pycompiler.errors
@@ -330,3 +332,79 @@ def test_an_exception_is_told_with_its_text() -> None:
 
     with pytest.raises(pycompiler.errors.Unsupported, match="no 2"):
         pycompiler.compile(fails, fullgraph=True)(X)
+
+
+VARIABLE = contextvars.ContextVar("VARIABLE", default=1)
+
+
+def test_context_variables() -> None:
+    def doubled(x):
+        token = VARIABLE.set(VARIABLE.get() * 2)
+        inside = VARIABLE.get()
+        VARIABLE.reset(token)
+        return x + inside, VARIABLE.get()
+
+    def left(x):
+        VARIABLE.set(7)
+        return x + VARIABLE.get()
+
+    compiled = pycompiler.compile(doubled, backend="eager", fullgraph=True)
+    token = VARIABLE.set(1)
+    try:
+        for value in (1, 5):
+            VARIABLE.set(value)
+            assert repr(compiled(X)) == repr(doubled(X))
+        assert torch.equal(pycompiler.compile(left, backend="eager")(X), X + 7)
+        assert VARIABLE.get() == 7
+    finally:
+        VARIABLE.reset(token)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_kernels_of_attention_are_chosen(backend) -> None:
+    def attention(x):
+        with sdpa_kernel([SDPBackend.MATH]):
+            y = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+            inside = torch._C._get_flash_sdp_enabled()
+        return y, inside, torch._C._get_flash_sdp_enabled()
+
+    x = torch.randn(1, 2, 4, 8)
+    got, expected = pycompiler.compile(attention, backend=backend, fullgraph=True)(x), attention(x)
+    torch.testing.assert_close(got[0], expected[0])
+    assert got[1:] == expected[1:] == (False, True)
+    assert torch._C._get_flash_sdp_enabled()
+
+
+def test_a_break_where_kernels_of_attention_are_chosen() -> None:
+    def attention(x):
+        with sdpa_kernel(SDPBackend.MATH):
+            x = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+            pycompiler.graph_break()
+            inside = torch._C._get_flash_sdp_enabled()
+        return x + 1, inside, torch._C._get_flash_sdp_enabled()
+
+    x = torch.randn(1, 2, 4, 8)
+    got, expected = pycompiler.compile(attention, backend="eager")(x), attention(x)
+    torch.testing.assert_close(got[0], expected[0])
+    assert got[1:] == expected[1:] == (False, True)
+
+
+def test_all_numbers_of_a_tensor() -> None:
+    def used(x):
+        first, second, *rest = x.tolist()
+        return x * first + second, torch.zeros(3) + rest[0], x.reshape(2, 2).tolist()
+
+    with pycompiler.config.patch(capture_scalar_outputs=True):
+        compiled = pycompiler.compile(used, backend="eager", fullgraph=True)
+        for x in (torch.arange(4), torch.arange(4) + 3):
+            assert repr(compiled(x)) == repr(used(x))
+
+
+def test_subclasses_of_a_class() -> None:
+    def told(x):
+        return Holder.__subclasses__(), Holder().__weakref__, x + 1
+
+    compiled = pycompiler.compile(told, backend="eager", fullgraph=True)
+    assert repr(compiled(X)) == repr(told(X))
+    kept = type("Kept", (Holder,), {})
+    assert repr(compiled(X)) == repr(told(X)) and compiled(X)[0][-1] is kept

@@ -12,8 +12,10 @@ from pycompiler.capture.builtins import (
     python,
     torch_api,
     transforms,
+    variables,
 )
 
 FAMILIES = (
     autograd_function, collections, containers, exceptions, iteration, nested, numbers, overrides, python, torch_api, transforms,
+    variables,
 )  # fmt: skip

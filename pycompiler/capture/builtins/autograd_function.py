@@ -100,6 +100,8 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     cls, *given = (cx.realize(a) for a in args)
     if kwargs or not isinstance(cls, Class) or not issubclass(cls.cls, torch.autograd.Function):
         raise Break("builtin-call", "apply of what is no autograd Function")
+    if cls.cls is torch.nn.modules._functions.BackwardHookFunction:  # whose node of autograd's the module asks for
+        raise Break("builtin-call", "the node of autograd's graph that a module's backward hooks hang on")
     if cx.graph.levels:
         raise Break("inner-graph", "an autograd Function under a transform")
     for name in OPTIONS:

@@ -15,6 +15,7 @@ import torch
 from pycompiler import config
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, SkipFrame
+from pycompiler.capture.builtins.torch_api import ask
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
 from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
 from pycompiler.capture.values.base import Capture, Value
@@ -219,6 +220,11 @@ def type_call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(args[0], Class):
         raise Break("builtin-call", f"type.__call__({args[0].describe()})")
     return instantiate(cx, args[0], args[1:], kwargs)
+
+
+@builtin(type.__subclasses__)
+def subclasses(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return ask(cx, args[0].const().__subclasses__)
 
 
 @builtin(object.__init__)

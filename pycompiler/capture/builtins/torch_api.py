@@ -34,6 +34,15 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 }
 
 
+# What attention may use: name -> (read, write).
+ATTENTION = {
+    name: (getattr(torch._C, f"_get_{name}_sdp_enabled"), getattr(torch._C, f"_set_sdp_use_{name}"))
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    if hasattr(torch._C, f"_set_sdp_use_{name}")
+}
+STATE |= {f"attention_{name}": row for name, row in ATTENTION.items()}
+
+
 def read_state() -> dict[str, Any]:
     return {name: read() for name, (read, _) in STATE.items()}
 
@@ -72,6 +81,7 @@ def is_grad_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(torch.is_grad_enabled())
 
 
+_query(*(read for read, _ in ATTENTION.values()))
 _query(torch.get_autocast_gpu_dtype, torch._C._is_any_autocast_enabled, torch.mps.is_available, torch.mtia.is_available,
        torch.xpu.is_available, torch.backends.mps.is_available, torch.backends.mps.is_built,
        torch.accelerator.is_available)  # fmt: skip
@@ -103,7 +113,7 @@ def _setter(*fns: Any) -> None:
 
 _setter(torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
-        torch.clear_autocast_cache)  # fmt: skip
+        torch.clear_autocast_cache, *(write for _, write in ATTENTION.values()))  # fmt: skip
 
 
 @builtin(control.switch_errors)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pycompiler.capture.values.classes import Class
     from pycompiler.capture.values.containers import Key
     from pycompiler.capture.values.iterators import Generator, Iter
-    from pycompiler.capture.values.objects import Object
+    from pycompiler.capture.values.objects import Object, Token
     from pycompiler.ir.fake import FakeMode
 
 T = TypeVar("T")
@@ -136,6 +136,7 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     functions: Functions
     sizes: Sizes
     ids_are_keys: bool
+    variables: list[Token]
     frames: list[Frame]
     fake_mode: FakeMode
 

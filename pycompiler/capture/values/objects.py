@@ -7,6 +7,7 @@ could come out differently: absence in the instance dict, absence or identity in
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import threading
 import types
@@ -185,6 +186,8 @@ class Object(Value):
                 return self.instance_dict_value(cx)
             if name == "args" and self.args is not None:
                 return cx.tuple_of(self.args)
+            if name == "__weakref__" and not self.exists:
+                return Const(None)
             if name in self.overlay:
                 return self.overlay[name]
             if name == "__traceback__" and self.args is not None and not self.exists:
@@ -596,6 +599,16 @@ class Opaque(Value):
         if cls.__dictoffset__ and self.source is not None:
             cx.guard("dict_absent", self.source.attr("__dict__"), name)
         return super().getattr(cx, name)
+
+
+class Token(Value):
+    """What ContextVar.set gives: with it the variable is set back."""
+
+    def __init__(self, variable: Value, value: Value, made_at: int) -> None:
+        self.variable, self.value, self.made_at = variable, value, made_at
+
+    def python_type(self) -> type:
+        return contextvars.Token
 
 
 class WeakReference(Opaque):

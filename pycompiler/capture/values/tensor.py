@@ -42,6 +42,9 @@ UNFAKEABLE = frozenset({"apply_", "map_", "map2_", "__deepcopy__", "__copy__", "
 TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 
+MOST_ITEMS = 64  # numbers that one `tolist` reads
+
+
 class Tensor(Value):
     """A tensor of the graph."""
 
@@ -270,8 +273,12 @@ class TensorMethod(Value):
 def item(cx: Capture, value: Value, name: str = "item") -> Value:
     """The number in a tensor, a symbol that a call binds; `tolist` of one element."""
     fake = value.fake if isinstance(value, Tensor) else None
-    if fake is None or cx.graph.levels or (name == "tolist" and fake.dim()):
+    if fake is None or cx.graph.levels:
         raise Break("data-dependent-value", f"Tensor.{name}()")
+    if name == "tolist" and fake.dim():
+        if type(fake.shape[0]) is not int or fake.numel() > MOST_ITEMS:
+            raise Break("data-dependent-value", f"Tensor.{name}() of many elements")
+        return cx.sequence([item(cx, v, name) for v in value.iterate(cx)], list)
     return cx.graph.call_method("item", [value], {})
 
 
