@@ -437,7 +437,10 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if handler is not None:
         if kwargs and _refuses(cls, args, kwargs):
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
-        return handler(cx, args, kwargs)
+        try:
+            return handler(cx, args, kwargs)
+        except IndexError:
+            raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...) of too few arguments") from None
     meta_call = lookup(cx, type(cls), "__call__")
     if isinstance(cls, enum.EnumMeta):
         return cx.evaluate(cls, *(a.const() for a in args))
@@ -511,6 +514,8 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     if issubclass(cls, set):
         return Object(cls, storage=Set({}, cls))
     if issubclass(cls, tuple):
+        if len(args) > 1:
+            raise Break("builtin-call", f"{cls.__qualname__}(...) of several arguments")
         return tuple_of(cls, list(cx.elements(args[0])) if args else [])
     if cls is object:
         return Object(object)
@@ -535,6 +540,8 @@ def _abstract_message(cls: type) -> str:
 
 def fill_storage(cx: Capture, made: Object, args: list[Value], kwargs: dict[str, Value]) -> None:
     storage = made.storage
+    if kwargs and not isinstance(storage, Dict):
+        raise Break("builtin-call", f"{made.cls.__qualname__}(...) with keywords")
     if isinstance(storage, Dict):
         for source in args:
             operators.dict_update(cx, storage, source)

@@ -74,6 +74,7 @@ INPLACE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "<<=": (operator.ilshift, "__ilshift__"),
     ">>=": (operator.irshift, "__irshift__"),
 }
+MOST_ELEMENTS = 10**6  # of a sequence that is repeated
 SETS = ("|", "&", "-", "^")
 COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "<": (operator.lt, "__lt__", "__gt__"),
@@ -255,6 +256,8 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
     if op == "*":
         for a, b in ((left, right), (right, left)):
             if isinstance(a, Sequence) and isinstance(b, Const) and isinstance(b.value, int):
+                if len(a.items) * b.value > MOST_ELEMENTS:
+                    raise Break("unsupported-operation", f"a {a.cls.__name__} of {len(a.items) * b.value} elements")
                 return cx.sequence(a.items * b.value, list if isinstance(a, List) else _plain(a, b, operator.mul))
     if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
         plain = issubclass(left.cls, dict) and left.cls.__or__ is dict.__or__  # of a subclass, too, it gives a dict
@@ -399,6 +402,8 @@ def _special(cx: Capture, value: Value, name: str, other: Value) -> Value | None
 def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Value | None:
     """An operator that a subclass of a builtin container inherits."""
     assert value.storage is not None
+    if isinstance(value.storage, Dict) and any(isinstance(v, Object) and _as_dict(cx, v) is v for v in (value, other)):
+        raise Break("unsupported-operation", f"{value.describe()}.{name} of a dict that says how it is iterated")
     text = next((t for t, (_, s, _) in BINARY.items() if s == name), None)
     plain = other.storage if isinstance(other, Object) and other.storage is not None else other
     return _containers(cx, text, value.storage, plain) if text else None
@@ -548,9 +553,16 @@ def getitem(cx: Capture, owner: Value, key: Value) -> Value:
     return cx.realize(found)
 
 
+def _as_dict(cx: Capture, value: Value) -> Value:
+    """What a mapping has, without asking it: that is for a dict, unless its class says how it is iterated."""
+    if isinstance(value, Object) and isinstance(lookup(cx, value.cls, "__iter__"), types.FunctionType):
+        return value
+    return _unwrap(value)
+
+
 def mapping_pairs(cx: Capture, mapping: Value) -> list[tuple[Value, Value]]:
     """The pairs of a mapping given as ** argument or to update()."""
-    mapping = _unwrap(mapping)
+    mapping = _as_dict(cx, mapping)
     if isinstance(mapping, Dict):
         return mapping.pairs(cx)
     keys = cx.call(mapping.getattr(cx, "keys"), [], {})
@@ -558,7 +570,7 @@ def mapping_pairs(cx: Capture, mapping: Value) -> list[tuple[Value, Value]]:
 
 
 def dict_update(cx: Capture, target: Any, source: Value) -> None:
-    source = _unwrap(source)
+    source = _as_dict(cx, source)
     if isinstance(source, Dict) or (isinstance(source, Object) and hasattr(source.cls, "keys")):
         for key, value in mapping_pairs(cx, source):
             target.setitem(cx, key, value)

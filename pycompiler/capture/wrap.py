@@ -122,10 +122,16 @@ def _proxy(cx: Capture, real: Any, source: Source) -> Value:
     return Proxy(Dict({Key(cx, cx.make(k)): cx.make(v) for k, v in real.items()}))
 
 
+# Members of existing sets that equal themselves only, or by value.
+_MEMBERS = (
+    *LITERALS, torch.dtype, torch.device, type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType,
+)  # fmt: skip
+
+
 @wraps(set, frozenset)
 def _set(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
-    if not all(isinstance(v, (*LITERALS, torch.dtype, torch.device, type)) for v in real):
+    if not all(isinstance(v, _MEMBERS) for v in real):
         return Opaque(real)
     cx.guard("set_equals", source, frozenset(real))
     return Set({Key(cx, cx.make(v)): cx.make(v) for v in real}, type(real), real=real)

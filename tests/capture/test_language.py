@@ -408,3 +408,83 @@ def test_subclasses_of_a_class() -> None:
     assert repr(compiled(X)) == repr(told(X))
     kept = type("Kept", (Holder,), {})
     assert repr(compiled(X)) == repr(told(X)) and compiled(X)[0][-1] is kept
+
+
+class Listed(dict):
+    """A dict that says how it is iterated."""
+
+    def keys(self):
+        return reversed(list(dict.keys(self)))
+
+    __iter__ = keys
+
+
+def test_copies_of_a_dict_that_says_how_it_is_iterated() -> None:
+    def copied(x):
+        table, target = Listed(a=1, b=2), {}
+        target.update(table)
+        return dict(table), {**table}, target, (lambda **k: k)(**table), x + 1
+
+    assert repr(pycompiler.compile(copied, backend="eager", fullgraph=True)(X)) == repr(copied(X))
+
+
+class Table(dict):
+    pass
+
+
+class Queue(list):
+    pass
+
+
+def test_views_and_iterators_of_what_is_in_a_subclass() -> None:
+    def made(x):
+        table, queue = Table(a=1), Queue([1, 2])
+        return table, table.keys(), table.items(), queue, iter(queue), x + 1
+
+    table, keys, items, queue, left, _ = pycompiler.compile(made, backend="eager", fullgraph=True)(X)
+    table["b"] = 3
+    queue.append(5)
+    assert [list(keys), list(items), list(left)] == [["a", "b"], [("a", 1), ("b", 3)], [1, 2, 5]]
+
+
+def test_keywords_and_indices_of_the_wrong_type() -> None:
+    def wrong(x):
+        texts, numbers = [], [1, 2]
+        for act in (
+            lambda: {}.update(**Table({1: 2})),
+            lambda: (lambda **k: k)(**{1: 2}),
+            lambda: numbers.__setitem__("a", 1),
+            lambda: numbers.__delitem__("a"),
+        ):
+            try:
+                act()
+            except TypeError as e:
+                texts.append(str(e))
+        return texts, x + 1
+
+    assert repr(pycompiler.compile(wrong, backend="eager", fullgraph=True)(X)) == repr(wrong(X))
+
+
+FUNCTIONS = frozenset([torch.add, len, Base, 3])
+
+
+def test_sets_of_functions() -> None:
+    table = {torch.mul, repr}
+
+    def told(x, fn):
+        return fn in FUNCTIONS, fn in table, len(FUNCTIONS), x + 1
+
+    compiled = pycompiler.compile(told, backend="eager", fullgraph=True)
+    for fn in (torch.add, torch.mul, len, 3, str):
+        assert repr(compiled(X, fn)) == repr(told(X, fn))
+    table.add(str)
+    assert repr(compiled(X, str)) == repr(told(X, str))
+
+
+def test_a_graph_module_is_inlined() -> None:
+    module = torch.fx.symbolic_trace(lambda a: a.sin() + 1)
+
+    def called(x):
+        return module(x) * 2
+
+    assert torch.equal(pycompiler.compile(called, backend="eager", fullgraph=True)(X), called(X))

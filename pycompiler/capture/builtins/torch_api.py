@@ -93,6 +93,11 @@ _query(torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_aut
        torch.is_deterministic_algorithms_warn_only_enabled, torch.get_deterministic_debug_mode)  # fmt: skip
 
 
+def _is_switch(cx: Capture, fn: Any) -> bool:
+    """Whether it is the call of torch.no_grad and its like, which may be one of many around each other."""
+    return fn is torch._C._set_grad_enabled and cx.frames[-1].code.co_filename == torch.autograd.grad_mode.__file__
+
+
 def _setter(*fns: Any) -> None:
     for fn in fns:
 
@@ -104,7 +109,7 @@ def _setter(*fns: Any) -> None:
             if found is not None:
                 return found
             given = [a.const() for a in args]
-            if _fn is torch._C._set_grad_enabled and given == [torch.is_grad_enabled()] and not cx.graph.later:
+            if _is_switch(cx, _fn) and given == [torch.is_grad_enabled()] and not cx.graph.later:
                 return Const(None)
             result = cx.evaluate_raw(cx.graph.set_state, _fn, *given)
             example = result.meta["example_value"]

@@ -173,7 +173,10 @@ def call_function_ex(frame: Frame, ins: Instruction) -> None:
     else:
         fn = frame.pop()
         frame.stack.pop()  # NULL
-    kwargs = {k.const(): cx.realize(v) for k, v in operators.mapping_pairs(cx, mapping)} if mapping is not None else {}
+    pairs = operators.mapping_pairs(cx, mapping) if mapping is not None else []
+    if not all(issubclass(k.python_type(), str) for k, _ in pairs):
+        cx.throw(TypeError, "keywords must be strings")
+    kwargs = {k.const(): cx.realize(v) for k, v in pairs}
     cx.spread = mapping is not None
     frame.push(cx.call_direct(fn, list(cx.elements(iterable)), kwargs))
 

@@ -104,7 +104,7 @@ class List(Sequence):
         if isinstance(key, Slice):
             cx.evaluate_raw(self.items.__setitem__, key.bounds(cx), list(cx.elements(value)))
             return
-        index = cx.index(key)
+        index = cx.index(key, "list")
         if not -len(self.items) <= index < len(self.items):
             cx.throw(IndexError, "list assignment index out of range")
         self.items[index] = value
@@ -114,7 +114,7 @@ class List(Sequence):
         if isinstance(key, Slice):
             del self.items[key.bounds(cx)]
             return
-        index = cx.index(key)
+        index = cx.index(key, "list")
         if not -len(self.items) <= index < len(self.items):
             cx.throw(IndexError, "list assignment index out of range")
         del self.items[index]

@@ -78,7 +78,7 @@ class Iter(Value):
         self.step: Callable[[], Value | None] = step if callable(step) else (lambda: next(step, None))
         self.cls = cls
         self.recipe = recipe
-        self.exhausted = False
+        self.exhausted = self.busy = False
         self.taken = 0
         self.over = over
         self.made_at: int | None = None  # step of the root frame's instruction that made it
@@ -91,7 +91,13 @@ class Iter(Value):
         if self.exhausted:
             return None
         cx.effects.allow(self, "an iterator")
-        value = self.step()
+        if self.busy:  # asked by what it asks: CPython goes on in the middle of a step
+            raise Break("unsupported-operation", f"a {self.cls.__name__} that is asked while it gives an element")
+        self.busy = True
+        try:
+            value = self.step()
+        finally:
+            self.busy = False
         if value is None:
             self.exhausted = True
         else:

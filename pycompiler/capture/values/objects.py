@@ -62,6 +62,8 @@ class Object(Value):
     ) -> None:
         self.cls = cls
         self.real = real
+        if storage is not None:
+            storage.owner = self
         self.storage = storage  # contents of a subclass of dict, list, tuple, ...
         self.args = args  # constructor arguments of an exception
         self.overlay: dict[str, Value] = {}
