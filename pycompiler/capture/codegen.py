@@ -93,8 +93,8 @@ class Head:
             return self.number(value)
         if isinstance(value, Const):
             return build.load_const(value.value)
-        if value.owner is not None:
-            return self.load(value.owner)
+        if value.within is not None:
+            return self.load(value.within)
         if isinstance(value, Tensor) and value.source is None and is_bare(value):
             return build.load_fast(self.output(value))
         if value.source is not None:

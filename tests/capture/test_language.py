@@ -488,3 +488,44 @@ def test_a_graph_module_is_inlined() -> None:
         return module(x) * 2
 
     assert torch.equal(pycompiler.compile(called, backend="eager", fullgraph=True)(X), called(X))
+
+
+class Choosy:
+    known = 3
+
+    def __getattribute__(self, name):
+        if name.startswith("q"):
+            raise AttributeError(name)
+        return object.__getattribute__(self, name)
+
+    def __getattr__(self, name):
+        if name == "qq":
+            raise AttributeError("none")
+        return name + "!"
+
+
+class ChoosyMeta(type):
+    __getattribute__ = lambda cls, name: type.__getattribute__(cls, name if name[0] != "q" else "?")
+    __getattr__ = lambda cls, name: name + "!"
+
+
+class Chosen(metaclass=ChoosyMeta):
+    known = 4
+
+
+def test_attributes_that_getattribute_refuses() -> None:
+    def told(choosy, x):
+        asked = [
+            hasattr(choosy, "qq"),
+            hasattr(choosy, "qz"),
+            getattr(choosy, "qq", 9),
+            Chosen.qz,
+            hasattr(Chosen, "qz"),
+        ]
+        try:
+            asked.append(choosy.qq)
+        except AttributeError as e:
+            asked.append(str(e))
+        return asked, choosy.q, choosy.known, choosy.other, Chosen.known, x + 1
+
+    assert repr(pycompiler.compile(told, backend="eager")(Choosy(), X)) == repr(told(Choosy(), X))

@@ -130,7 +130,7 @@ def get_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(polyfills.turn_back, torch._C._set_torch_function_state)  # type: ignore[attr-defined]
 def set_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    state: Any = getattr(args[0], "real", None)
+    state: Any = args[0].const() if args[0].is_const() else None
     if not isinstance(state, State):
         raise Break("global-state", f"_set_torch_function_state({args[0].describe()})")
     cx.effects.allow(None, "the state of __torch_function__")

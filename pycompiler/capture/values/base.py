@@ -25,7 +25,7 @@ class Value:
     """A value of the captured program.  `source` says where it can be loaded from, if it existed before the frame."""
 
     source: Source | None = None
-    owner: Value | None = None  # of what is in an instance of a subclass of a container: that instance
+    within: Value | None = None  # of what is in an instance of a subclass of a container: that instance
     passed: Sequence[Place] = ()  # where an exception passed, the innermost place first
     age: int  # grows from value to value
 

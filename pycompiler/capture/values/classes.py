@@ -64,6 +64,13 @@ class Class(Value):
         hook = lookup(cx, meta_class, "__getattribute__")
         if isinstance(hook, types.FunctionType):
             function = cx.wrap(hook, const_source(meta_class).then("mro_lookup", "__getattribute__"))
+            handler = lookup(cx, meta_class, "__getattr__")
+            if handler is MISSING:
+                return cx.call(function, [self, Const(name)], {})
+            found = cx.catching(AttributeError, lambda: cx.call(function, [self, Const(name)], {}))
+            if found is not None:
+                return found
+            function = cx.wrap(handler, const_source(meta_class).then("mro_lookup", "__getattr__"))
             return cx.call(function, [self, Const(name)], {})
         if name in ("__name__", "__qualname__", "__module__", "__mro__", "__bases__", "__base__", "__doc__"):
             value = getattr(self.cls, name)

@@ -63,7 +63,7 @@ class Object(Value):
         self.cls = cls
         self.real = real
         if storage is not None:
-            storage.owner = self
+            storage.within = self
         self.storage = storage  # contents of a subclass of dict, list, tuple, ...
         self.args = args  # constructor arguments of an exception
         self.overlay: dict[str, Value] = {}
@@ -92,7 +92,7 @@ class Object(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         hook = lookup(cx, self.cls, "__getattribute__")
         if isinstance(hook, types.FunctionType):
-            return cx.call(cx.wrap(hook, self.class_source("__getattribute__")), [self, Const(name)], {})
+            return self._asked_for(cx, name, cx.wrap(hook, self.class_source("__getattribute__")))
         if hook is threading.local.__getattribute__:
             raise Break("unsupported-attribute", f"{name} of a threading.local")
         found = self.plain_getattr(cx, name)
@@ -107,6 +107,16 @@ class Object(Value):
             return cx.call(cx.wrap(handler, self.class_source("__getattr__")), [self, Const(name)], {})
         cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         raise AssertionError
+
+    def _asked_for(self, cx: Capture, name: str, hook: Value) -> Value:
+        """What the class's own `__getattribute__` gives, or its `__getattr__` where that raises AttributeError."""
+        handler = lookup(cx, self.cls, "__getattr__")
+        if handler is MISSING:
+            return cx.call(hook, [self, Const(name)], {})
+        found = cx.catching(AttributeError, lambda: cx.call(hook, [self, Const(name)], {}))
+        if found is not None:
+            return found
+        return cx.call(bind(cx, handler, self.class_source("__getattr__"), self, cx.class_of(self)), [Const(name)], {})
 
     def plain_getattr(self, cx: Capture, name: str) -> Value | None:
         """object.__getattribute__ without the __getattr__ fallback; None when there is no such attribute."""
