@@ -76,7 +76,8 @@ class Moments:
 
     The rounded sum of equal numbers has another mean, from which they are all away: normalised, by 1.  So, unless that
     sum is exact, the numbers are summed up less the first of them, where that is at hand before the others; else the
-    second pass adds up what they are away as well, and both results are corrected by the average of that.
+    second pass adds up what they are away as well, and both results are corrected by the average of that.  (Doubles always
+    are: beside a first number that lies far off the others lose digits, which only sums in a wider type than theirs keep.)
     """
 
     def __init__(self, graph: Graph, node: Loop) -> None:
@@ -91,7 +92,7 @@ class Moments:
         if _sums_equal_numbers(self.node, self.count):
             self.finished(mean, mean_at, self.average(self.folded("sum")))
             self.folded_into(m2, m2_at, self.apart(mean.name, mean_at, square=True))
-        elif not self.made and self.is_long() and _at_hand(self.graph, self.node):
+        elif self.dtype != torch.float64 and not self.made and self.is_long() and _at_hand(self.graph, self.node):
             start = self.start()
             average = self.average(self.folded("sum", self.apart(*start)))
             self.finished(mean, mean_at, self.plus(average, start))

@@ -223,6 +223,16 @@ def test_equal_numbers_are_normalised_to_zero(dtype, scale):
             assert not result.any(), result
 
 
+@pytest.mark.parametrize("n", [100, 2100])
+def test_moments_of_doubles_beside_a_far_first_number(n):
+    """What the others are away from the first one has lost their digits (a fuzzed program, seed 70007352)."""
+    x = torch.zeros(1, n, dtype=torch.float64)
+    x[0, 0] = 0.7345
+    norm, (_, mean) = pycompiler.compile(lambda x: (F.layer_norm(x, (n,)), torch.var_mean(x, 1)))(x)
+    assert abs(mean.item() * n / 0.7345 - 1) < 1e-14
+    assert abs(norm.sum().item()) < 1e-11
+
+
 def test_normalised_beside_a_far_first_number():
     """The first number is no better a start than another one where it lies far off."""
     x = torch.randn(4, 1024, generator=torch.Generator().manual_seed(0))
