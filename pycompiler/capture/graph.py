@@ -332,8 +332,8 @@ class GraphBuilder:
         cut = bool(self.levels) and _name(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
-        if not once and self.fake_mode.shape_env is None:
-            self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others)
+        if self.fake_mode.shape_env is None:
+            self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
         binds = bool(self._binding)
         self.happened |= always or mutates or once
         if not (always or mutates or acts or binds or _has_tensor(result)):

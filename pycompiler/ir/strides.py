@@ -15,6 +15,7 @@ tensors. Of large tensors the shape functions (and `iterator.py`) have the last 
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,8 +23,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from pycompiler.ir.effects import acts, draws
 from pycompiler.ir.kernels import memory_of, tensors_of
 from pycompiler.ir.symbols import Symbols, expr_of
 from pycompiler.ir.today import Today, symbols_in
@@ -57,16 +59,19 @@ class Asker:
         out: Any,
         *,
         ordinary: bool,
+        once: bool = False,
     ) -> None:
         """Gives the fresh tensors of `out`, a call's results, eager's strides.
 
         `ordinary`: all its operators are (`propagate.is_ordinary`), whose kernels do the same on all devices, and are not
-        loaded only to be asked.
+        loaded only to be asked.  `once`: some draw random numbers, or act.
         """
         given, results = list(tensors_of((args, kwargs))), list(tensors_of(out))
         symbols = next(filter(None, map(symbols_in, (*given, *results))), None)
         if symbols is not None:
-            self._lay_symbolic(symbols, target, run, args, kwargs, results, _fresh(given, results), ordinary=ordinary)
+            self._lay_symbolic(
+                symbols, target, run, args, kwargs, results, _fresh(given, results), ordinary=ordinary, once=once
+            )
             return
         if not results or not given or not _in_doubt(given, results, ordinary) or not _may_run(target, given, results):
             return
@@ -79,7 +84,7 @@ class Asker:
             return
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._answers[key] = _ask(run, args, kwargs)
+            answer = self._answers[key] = _ask(run, args, kwargs, once)
         if [shape for shape, _ in answer] == [tuple(t.shape) for t in results]:
             for t, is_fresh, (_, strides) in zip(results, fresh, answer, strict=True):
                 if is_fresh and t.stride() != strides:
@@ -87,13 +92,13 @@ class Asker:
 
     def _lay_symbolic(
         self, symbols: Symbols, target: Any, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
-        results: Sequence[torch.Tensor], fresh: Sequence[bool], *, ordinary: bool,
+        results: Sequence[torch.Tensor], fresh: Sequence[bool], *, ordinary: bool, once: bool,
     ) -> None:  # fmt: skip
         """The same for today's sizes; where shape functions are wrong about them, the sizes are numbers from now on."""
         today = Today()
         twins = [today.twin(t) for t in results]
         before = [t.stride() for t in twins]
-        self.lay(target, run, today.of(args), today.of(kwargs), twins, ordinary=ordinary)
+        self.lay(target, run, today.of(args), today.of(kwargs), twins, ordinary=ordinary, once=once)
         for t, twin, is_fresh, strides in zip(results, twins, fresh, before, strict=True):
             if is_fresh and twin.stride() != strides:
                 for n in (*t.shape, *t.stride()):
@@ -145,16 +150,43 @@ def _fresh(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> li
     return [m not in taken and found.count(m) == 1 for m in found]
 
 
-def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout]:
+def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], once: bool) -> list[Layout]:
     try:
-        with _disable_current_modes():
+        with _disable_current_modes(), Apart() if once else contextlib.nullcontext():
             real = run(*map(_stand_in, args), **{k: _stand_in(v) for k, v in kwargs.items()})
     except Exception:  # it does not take these values: they are not the program's
         return []
     return [(tuple(t.shape), t.stride()) for t in tensors_of(real) if t.layout is torch.strided]
 
 
+class Apart(TorchDispatchMode):
+    """Random numbers come from generators that nobody else has; what acts is refused."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if acts(func):
+            raise NotImplementedError(f"{func} acts")
+        if draws(func) and not any(isinstance(a, torch.Generator) for a in (*args, *kwargs.values())):
+            device = next(t.device for t in tensors_of((args, kwargs)))
+            return _with_generator(func)(*args, **kwargs, generator=torch.Generator(device))
+        return func(*args, **kwargs)
+
+
+@functools.cache
+def _with_generator(op: OpOverload) -> OpOverload:
+    """The overload of a drawing operator that takes a generator besides its arguments."""
+    names = [a.name for a in op._schema.arguments if a.name != "generator"]
+    packet = op.overloadpacket
+    for overload in (getattr(packet, name) for name in packet.overloads()):
+        taken = [a.name for a in overload._schema.arguments]
+        if "generator" in taken and [name for name in taken if name != "generator"] == names:
+            return overload  # type: ignore[no-any-return]
+    raise NotImplementedError(f"{op} takes no generator")
+
+
 def _stand_in(value: Any) -> Any:
+    if isinstance(value, torch.Generator):
+        return torch.Generator(value.device)
     if isinstance(value, torch.Tensor):
         made = torch.ones if value.dtype.is_floating_point else torch.zeros
         memory = made(_span(value.shape, value.stride()), dtype=value.dtype, device=value.device)
@@ -177,6 +209,8 @@ def _key(value: Any) -> Any:
         return tuple((k, _key(v)) for k, v in value.items())
     if isinstance(value, slice):
         return (slice, _key(value.start), _key(value.stop), _key(value.step))
+    if isinstance(value, torch.Generator):
+        return (torch.Generator, value.device)
     if not isinstance(value, _PLAIN):
         raise TypeError(type(value))
     return (type(value), value)
