@@ -30,6 +30,7 @@ from pycompiler.ir.effects import acts, ordered
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.numbers import SYMBOLIC, Numbers, symbol_of, value_of
+from pycompiler.ir.places import apart
 from pycompiler.ir.propagate import propagate
 from pycompiler.ir.symbols import expr_of, hint_of, symbols_of
 
@@ -80,6 +81,8 @@ def is_probably_dense(t: torch.Tensor) -> bool:
 def overlaps_itself(t: torch.Tensor, shape: Sequence[int] | None = None, stride: Sequence[int] | None = None) -> bool:
     """True for a tensor (or its view by `shape` and `stride`) that may have two elements in one place of memory."""
     shape, stride = (t.shape if shape is None else shape), (t.stride() if stride is None else stride)
+    if all(type(n) is int for n in (*shape, *stride)):
+        return not apart(shape, stride)
     if any(n == 0 for n in shape):
         return False
     reach: Any = 0

@@ -15,6 +15,7 @@ import torch
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import POINTWISE, REDUCTIONS, Buffer, Extern, Loop, Node, Program, Ref
+from pycompiler.ir.places import apart
 from pycompiler.ir.printer import print_node, print_value
 
 Complaints = Iterator[str]
@@ -293,7 +294,7 @@ def in_range(n: Loop, p: Program) -> Complaints:
 
 
 def stores_one_to_one(n: Loop, _: Program) -> Complaints:
-    """An affine store index must have strides that cannot collide: each covers the extent of the smaller ones."""
+    """The places of an affine store index must not collide."""
     if n.store_mode == "add" or not all(r.is_const for r in n.ranges):
         return
     for e in n.store_index:
@@ -301,12 +302,8 @@ def stores_one_to_one(n: Loop, _: Program) -> Complaints:
         known = [(abs(s.as_int()), r) for s, r in strides if s is not None and s.is_const]
         if len(known) < len(strides) or any(r == 0 for _, r in known):
             continue
-        covered = 0
-        for stride, size in sorted(known):
-            if size > 1 and stride <= covered:
-                yield f"store index {e} writes an element twice"
-                break
-            covered += stride * (size - 1)
+        if not apart([size for _, size in known], [stride for stride, _ in known]):
+            yield f"store index {e} writes an element twice"
 
 
 def _index_exprs(n: Loop) -> Iterator[tuple[int, Expr]]:

@@ -27,6 +27,7 @@ from pycompiler.ir.guards import own_place
 from pycompiler.ir.hints import hinted, likely
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, checks
 from pycompiler.ir.numbers import value_of
+from pycompiler.ir.places import apart
 from pycompiler.ir.printer import print_program
 from pycompiler.ir.symbolic_node import Real
 from pycompiler.ir.symbols import Symbols, symbols_of
@@ -131,6 +132,8 @@ class Lowering:
         shape = to_exprs(fake.shape)
         stride = to_exprs(fake.stride())
         if not is_dense(shape, stride):
+            if all(e.is_const for e in (*shape, *stride)) and not is_injective(shape, stride):
+                raise SymbolicError("a result whose elements share memory")
             stride = dense_like(shape, stride)
         return self.fresh(dtype or fake.dtype, shape, stride, fake.device)
 
@@ -199,10 +202,13 @@ class Lowering:
         for d, broadcast in enumerate(wide):
             if broadcast:
                 base = narrowed(base, d)
-        if not is_injective(base.shape, stride):
-            stride = dense_like(base.shape, stride)
-        fresh = self.fresh(v.dtype, base.shape, stride, v.device)
         by_aten = v.dtype not in COMPUTABLE and base.buffer is not None
+        if not is_injective(base.shape, stride):
+            if all(e.is_const for e in (*base.shape, *stride)):  # no loop may write it
+                base, by_aten = self.realised(base), True
+            else:
+                stride = dense_like(base.shape, stride)
+        fresh = self.fresh(v.dtype, base.shape, stride, v.device)
         filled = self.copy_by_aten(base, fresh) if by_aten else self.pointwise(base.load, fresh)
         return expand(filled, v.shape) if any(wide) else filled
 
@@ -349,13 +355,7 @@ def is_injective(shape: Exprs, stride: Exprs) -> bool:
     """Whether no two elements share a place (there may be gaps)."""
     if not all(e.is_const for e in (*shape, *stride)):
         return is_dense(shape, stride)
-    covered = 0
-    for d in reversed(stride_order(shape, stride)):
-        if shape[d].as_int() > 1:
-            if stride[d].as_int() <= covered:
-                return False
-            covered += stride[d].as_int() * (shape[d].as_int() - 1)
-    return True
+    return apart([n.as_int() for n in shape], [s.as_int() for s in stride])
 
 
 def dense_like(shape: Exprs, stride: Exprs) -> Exprs:

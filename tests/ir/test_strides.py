@@ -78,6 +78,14 @@ FOUND: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]]
         lambda x, i: x.index_add(1, i, x).narrow(-2, 2, 1).expand(1, 1, 3, 3),
         lambda: (torch.randn(1, 1, 3, 3)[::2], torch.zeros((), dtype=torch.int64)),
     ),
+    "an interleaved one, written in part": (
+        lambda x: torch.slice_scatter(x.as_strided((3, 1, 2), (2, 0, 3)), x[0, :3, None, None], 2, 1),
+        lambda: (torch.arange(8.0).view(2, 4),),
+    ),
+    "a part of what lies in shared places": (
+        lambda x: torch.select_scatter(x.as_strided((3, 2), (1, 1)), x[:2], 0, 1),
+        lambda: (torch.arange(8.0),),
+    ),
     "a sum to nothing": (lambda x: x.sum(0), lambda: (torch.randn(0, 3, 1).expand(2, 0, 3, 4).transpose(1, 3),)),
 }
 
@@ -173,6 +181,31 @@ def test_views_lie_as_the_program_makes_them(name: str, grad: bool) -> None:
     for e, g in zip(*both, strict=True):
         assert (g.shape, g.stride(), g._is_view()) == (e.shape, e.stride(), e._is_view())
         torch.testing.assert_close(g, e)
+
+
+DRAWN: dict[str, tuple[Callable[..., Tensor], Callable[[], Tensor]]] = {
+    "nothing": (torch.rand_like, lambda: torch.ones(2, 1, 1, 4)[:, :, 0:0, None, 3].expand(2, 1, 0, 1)),
+    "one row": (torch.randn_like, lambda: torch.ones(2, 2).t().diff(dim=-2)),
+    "one column": (lambda x: torch.rand_like(x), lambda: torch.ones(1, 2).t()),
+    "integers": (lambda x: torch.randint_like(x, 3, 9), lambda: torch.ones(1, 7).t()),
+    "coins": (torch.bernoulli, lambda: torch.full((1, 7), 0.5).t()),
+    "a generator's": (
+        lambda x, g=torch.Generator(): torch.poisson(x, g.manual_seed(3)),
+        lambda: torch.full((3, 1), 9.0).expand(3, 1)[::2],
+    ),
+    "dropout": (F.dropout, lambda: torch.ones(1, 7).t()),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_random_numbers_lie_as_the_kernels_lay_them(name: str) -> None:
+    fn, make = DRAWN[name]
+    torch.manual_seed(1)
+    expected, after = fn(make()), torch.rand(1)
+    torch.manual_seed(1)
+    got = pycompiler.compile(fn)(make())
+    assert (got.shape, got.stride()) == (expected.shape, expected.stride())
+    assert torch.equal(got, expected) and torch.equal(torch.rand(1), after)
 
 
 def test_asking_takes_no_random_numbers() -> None:
