@@ -151,15 +151,16 @@ def _fresh(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> li
 
 
 def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], once: bool) -> list[Layout]:
+    mode = Apart() if once else contextlib.nullcontext()  # type: ignore[no-untyped-call]
     try:
-        with _disable_current_modes(), Apart() if once else contextlib.nullcontext():
+        with _disable_current_modes(), mode:
             real = run(*map(_stand_in, args), **{k: _stand_in(v) for k, v in kwargs.items()})
     except Exception:  # it does not take these values: they are not the program's
         return []
     return [(tuple(t.shape), t.stride()) for t in tensors_of(real) if t.layout is torch.strided]
 
 
-class Apart(TorchDispatchMode):
+class Apart(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Random numbers come from generators that nobody else has; what acts is refused."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
