@@ -228,3 +228,37 @@ def test_random_programs(block: int) -> None:
             assert written[0] == written[1], f"seed {seed}, shared {shared}"
             compared += 1
     assert compared >= 12
+
+
+EXPANDED: dict[str, Callable[[Tensor], object]] = {
+    "its own sizes": lambda y: y.expand(2, 3).fill_(1.0),
+    "one more dimension": lambda y: y.expand(1, 2, 3).mul_(0.5),
+    "as another": lambda y: y.expand_as(y).floor_(),
+    "transposed": lambda y: y.t().expand(3, -1).fill_(2.0),
+    "broadcast": lambda y: torch.broadcast_to(y, (2, 3)).fill_(1.0),
+    "among others": lambda y: torch.broadcast_tensors(y, y + 1)[0].fill_(1.0),
+    "a row of many": lambda y: y[:1].expand(2, 3)[1].fill_(1.0),
+    "at an index": lambda y: y.expand(2, 3).__setitem__(0, 1.0),
+    "one of a list": lambda y: torch._foreach_mul_([y.expand(2, 3)], 0.5),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_expanded_tensors_are_written(name: str) -> None:
+    """To functionalisation that is a sum of old value and difference: infinities gave NaN, and large numbers took all digits
+    of what was written (seed 80049393)."""
+
+    def fn(x: Tensor) -> Tensor:
+        y = x * 2
+        EXPANDED[name](y)
+        return y * torch.tensor([torch.nan, 1.0, 1.0])
+
+    for grad in (False, True):
+        numbers = [[torch.inf, 1e20, 1.0], [1e-20, -torch.inf, 3.0]]
+        given = [torch.tensor(numbers, requires_grad=grad) for _ in range(2)]
+        results = [f(x) for f, x in zip((fn, pycompiler.compile(fn)), given, strict=True)]
+        torch.testing.assert_close(results[1], results[0], equal_nan=True, rtol=0, atol=0)
+        if grad:
+            for r in results:
+                r.sum().backward()
+            torch.testing.assert_close(given[1].grad, given[0].grad, equal_nan=True)

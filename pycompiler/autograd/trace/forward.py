@@ -33,6 +33,9 @@ _NEEDS_PYTHON_DISPATCHER = frozenset(
 )
 
 
+_EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[attr-defined]
+
+
 class Forward:
     """Runs `gm` and the graphs inside of it; `branches`: what is called for nodes of `transforms.cond`."""
 
@@ -81,12 +84,17 @@ class Forward:
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
         if not writes(node):
             out = self._called(node, args, kwargs)
+            if isinstance(out, torch.Tensor) and args:
+                out = _not_expanded(out, args[0])
             if self.displaced:
                 self._same_memory(node, out, (args, kwargs))
             self._hold(node, out, (args, kwargs))
             return out
         refuse_overlap(node, args, kwargs)
-        written = [t for t in (*args[:1], kwargs.get("out")) if isinstance(t, torch.Tensor)]
+        written = list(tensors_in((*args[:1], kwargs.get("out"))))
+        if not is_metadata(node) and any(map(_expands, written)):
+            seen = node.format_node() or ""
+            raise AutogradUnsupported("a write to a part of an expanded tensor", seen, "clone it first")
         before = [(t, t.shape, t.stride()) for t in written if t.layout is torch.strided]
         with self.slices.watch(node, written):
             out = self._called(node, args, kwargs)
@@ -193,3 +201,25 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
         if node.op != "output":
             dead.setdefault(reader, []).append(node)
     return dead
+
+
+def _expands(t: torch.Tensor, *, last: bool = False) -> bool:
+    """Whether a view that leads to a tensor (`last`: the last one) expands another; one that stays as it is is not recorded."""
+    if not torch._is_functional_tensor(t):
+        return False
+    steps = torch._C._functionalization.get_view_meta_sequence(t)
+    return any(isinstance(step, _EXPANSION) for step in (steps[-1:] if last else steps))
+
+
+def _not_expanded(out: torch.Tensor, given: Any) -> torch.Tensor:
+    """An expanded tensor that is no larger as another view of it: to functionalisation a write to an expanded one is a sum,
+    which rounds, and which is no number where the old value is infinite."""
+    if not isinstance(given, torch.Tensor) or not _expands(out, last=True) or storage_of(out) != storage_of(given):
+        return out
+    more = out.dim() - given.dim()
+    if out.shape[more:] != given.shape or any(n != 1 for n in out.shape[:more]):
+        return out
+    view = given if more else given.view(given.shape) if given.is_contiguous() else given.unsqueeze(0).squeeze(0)
+    for _ in range(more):
+        view = view.unsqueeze(0)
+    return view if view.stride() == out.stride() else out
