@@ -95,6 +95,7 @@ class Region:
         self.itself_outputs = {n for n in joint.fresh if n in self.kept_outputs or n in new or not is_copied(n)}
         self.itself_roots = {view_root(n) for n in (*self.itself_inputs, *self.itself_outputs)}
         self.loose = {view_root(n) for n in (*joint.inputs, *joint.fresh)} - self.itself_roots
+        self.late = self._late()
         live = ancestors(self.grads)
         # What the backward reads of the forward: the sinks of every cut.
         reads = {a: None for n in joint.graph.nodes if n in live and n in self.backward for a in n.all_input_nodes}
@@ -104,8 +105,9 @@ class Region:
 
     def default_cut(self) -> list[fx.Node]:
         """What the backward reads, without views of what can be read itself."""
-        if self.checkpointed:
-            return self.min_cut({n for n in self.live if n.op == "call_function"} - self.checkpointed)
+        if self.checkpointed or self.late:
+            again = self.checkpointed | self.late
+            return self.min_cut({n for n in self.live if n.op == "call_function"} - again)
         return [n for n in self.reads if n.op != "get_attr"]
 
     def budget_cut(self, budget: float) -> list[fx.Node]:
@@ -150,6 +152,18 @@ class Region:
         forced = dear | self.inputs | set(self.bound)
         return [n for n, i in index.items() if 2 * i + 1 in reaching and (n in forced or 2 * i not in reaching)]
 
+    def _late(self) -> set[fx.Node]:
+        """What nodes of eager's compute in the backward of results that they keep, as those are then: written behind the version
+        counter (`.data`), with the new values."""
+        roots = {view_root(n) for n in self.kept_outputs}
+        found: set[fx.Node] = set()
+        for n in self.joint.graph.nodes:
+            if "gradient" not in n.meta or n.op != "call_function" or n in self.backward or ordered(n.target):
+                continue
+            if any(a in found or view_root(a) in roots for a in n.all_input_nodes):
+                found.add(n)
+        return found
+
     def _checkpointed(self) -> set[fx.Node]:
         """What only the inside of a checkpoint reads, which the backward computes again; but for random numbers, and masks,
         which are small and may have been made of them."""
@@ -168,13 +182,13 @@ class Region:
         return found
 
     def _is_dear(self, n: fx.Node) -> bool:
-        return n.op == "call_function" and not is_cheap(n) and n not in self.checkpointed
+        return n.op == "call_function" and not is_cheap(n) and n not in self.checkpointed and n not in self.late
 
     def _save_cost(self, n: fx.Node) -> int:
         value = n.meta.get("val")
         if n.op == "get_attr" or n in self.bound:
             return 0
-        if n in self.checkpointed:
+        if n in self.checkpointed or n in self.late:
             return INFINITE
         if n in self.kept_outputs:
             return 0  # alive anyway, and eager keeps it, too
