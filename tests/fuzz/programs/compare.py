@@ -309,6 +309,8 @@ class Noise(TorchDispatchMode):
             ),
             default=0.0,
         )
+        if packet.endswith("_norm") and isinstance(result, tuple) and len(result) > 2 and result[2].numel():
+            operands *= max(1.0, float(result[2].detach().abs().nan_to_num(0, 0, 0).max()))  # 1 / deviation
         for t in result if isinstance(result, tuple | list) else (result,):
             if not isinstance(t, torch.Tensor) or t._is_zerotensor():  # which have no memory to write to
                 continue
