@@ -19,6 +19,7 @@ from pycompiler.api import (
 )
 from pycompiler.backends import get_default_backend, list_backends, register_backend, set_default_backend
 from pycompiler.debug import switch as _switch  # noqa: F401  (hears of knobs)
+from pycompiler.debug.costs import guard_profile
 from pycompiler.debug.explain import explain
 from pycompiler.ir.control import (
     allow_in_graph,
@@ -37,7 +38,7 @@ engine.hand_in()
 __all__ = [
     "__version__", "allow_in_graph", "assume_constant_result", "compile", "compile_times", "config", "counters",
     "disable", "disallow_in_graph", "error_on_graph_break", "exc", "explain", "explain_miss", "get_default_backend",
-    "graph_break", "is_compiling", "list_backends", "load", "mark_dynamic", "mark_static", "mark_unbacked",
+    "graph_break", "guard_profile", "is_compiling", "list_backends", "load", "mark_dynamic", "mark_static", "mark_unbacked",
     "maybe_mark_dynamic", "nested_compile_region", "nonstrict_trace", "register_backend", "reset", "run", "save",
     "set_default_backend", "set_policy", "set_stance", "substitute_in_graph", "wait_for_compiles",
 ]  # fmt: skip

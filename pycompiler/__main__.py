@@ -1,12 +1,13 @@
-"""`python -m pycompiler`: `doctor` says what this machine gives the compiler, `cache` shows and cleans its kernels."""
+"""`python -m pycompiler`: `report` runs a program and shows what was compiled, and why; `trace` does so for a folder of traces;
+`doctor` says what this machine gives the compiler, `cache` shows and cleans its kernels."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from pycompiler.debug import cache_commands, doctor
+from pycompiler.debug import cache_commands, doctor, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,8 +15,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="checks compiler, OpenMP, GPU, cache, engine; says what to do")
     cache_commands.add_arguments(commands.add_parser("cache", help="the kernel cache: ls, rm, verify"))
+    report.add_arguments(commands.add_parser("report", help="runs a script and writes what was compiled as a page"))
+    report.add_trace_arguments(commands.add_parser("trace", help="the page of a folder of traces (PYCOMPILER_TRACE)"))
     options = parser.parse_args(arguments)
-    return doctor.main() if options.command == "doctor" else cache_commands.main(options)
+    return MAINS[options.command](options)
+
+
+MAINS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "doctor": lambda _: doctor.main(),
+    "cache": cache_commands.main,
+    "report": report.main,
+    "trace": report.trace_main,
+}
 
 
 if __name__ == "__main__":

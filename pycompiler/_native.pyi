@@ -140,6 +140,13 @@ class RecompileError(RuntimeError):
 def tail_call(f: Callable[..., Any], /, *args: Any) -> TailCall:
     """Returned by generated frame code: the engine continues with f(*args)."""
 
+def show_ranges(variables: dict[str, Any], name: str, begin: Callable[[str], Any], prefix: str) -> bool:
+    """While `variables[name]` is True, calls have ranges `begin(prefix + text)`; False where that cannot be noticed."""
+
+def set_watcher(callback: Callable[..., Any] | None) -> None:
+    """Is told of every call: ("call", callable, guards) → whether it wants ("entry", callable, tried, guards, call, all,
+    [each]); ("plan", plan, [each step]).  Nanoseconds."""
+
 def hand_in(**objects: object) -> None:
     """Python that the engine needs, by the names of `handed_in()` (the rows of `handed.rs`); None takes it back."""
 

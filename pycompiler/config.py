@@ -329,6 +329,13 @@ KNOBS: tuple[Knob, ...] = (
         "write the debug directory of every compile",
         env=("PYCOMPILER_COMPILE_DEBUG", "TORCH_COMPILE_DEBUG"),
     ),
+    Knob(
+        "trace_dir",
+        (_S, _N),
+        None,
+        "write what every process compiles to this folder, for `python -m pycompiler trace` and Perfetto",
+        env=("PYCOMPILER_TRACE", "TORCH_TRACE"),
+    ),
     Knob("trace.debug_log", (_B,), True, "debug.log: all that is logged while a graph is compiled, and its phases"),
     Knob("trace.info_log", (_B,), False, "info.log: the same without what only developers read"),
     Knob("trace.fx_graph", (_B,), True, "fx_graph_readable.py and fx_graph_runnable.py: the graph to be compiled"),
@@ -400,6 +407,7 @@ log_level: int | None
 debug: bool
 debug_dir_root: str
 base_dir: str
+trace_dir: str | None
 report_guard_failures: bool
 share_regions: bool
 background_compile: bool

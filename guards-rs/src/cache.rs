@@ -117,12 +117,24 @@ impl CodeCache {
         counters: &Counters,
         reasons: &mut Reasons,
     ) -> Option<Rc<Contents>> {
+        self.find_by(walk, counters, reasons, |_, contents, walk| contents.check(locals, globals, walk))
+    }
+
+    /// `find`, with a check that is given the position of each entry.
+    #[inline]
+    pub fn find_by(
+        &self,
+        walk: &mut Walk,
+        counters: &Counters,
+        reasons: &mut Reasons,
+        mut check: impl FnMut(usize, &Contents, &mut Walk) -> Result<(), u32>,
+    ) -> Option<Rc<Contents>> {
         let mut position = 0;
         for i in 0.. {
             let Some(entry) = self.get(i) else { break };
             let Some(contents) = entry.contents() else { continue };
             counters.guard_checks.add();
-            match contents.check(locals, globals, walk) {
+            match check(position, &contents, walk) {
                 Ok(()) => {
                     if i > 0 {
                         self.move_to_front(&entry);

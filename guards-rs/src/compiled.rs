@@ -13,6 +13,7 @@ use crate::guard::Walk;
 use crate::handed;
 use crate::hook::{self, Passing};
 use crate::signature::{Locals, Mismatch};
+use crate::watch::{self, Eye};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -194,6 +195,9 @@ impl Inner {
     /// Looks up, and runs the entry or handles the miss.
     #[inline]
     fn dispatch(&self, frame: &Frame<'_>, locals: &mut Locals) -> Res<Outcome> {
+        if let Some(eye) = watch::eye() {
+            return self.dispatch_seen(&eye, frame, locals);
+        }
         let (mut walk, mut reasons) = (Walk::default(), Reasons::new());
         match frame.cache.find(&locals.slots, frame.globals, &mut walk, &self.counters, &mut reasons) {
             Some(contents) => {
@@ -202,6 +206,26 @@ impl Inner {
             }
             None => self.miss(frame, locals, &mut walk, reasons),
         }
+    }
+
+    /// `dispatch` while somebody looks: a range each for the lookup, the check of each entry, and the run.
+    #[cold]
+    #[inline(never)]
+    fn dispatch_seen(&self, eye: &Eye, frame: &Frame<'_>, locals: &mut Locals) -> Res<Outcome> {
+        let name = self.name.as_str().unwrap_or("?");
+        let (mut walk, mut reasons) = (Walk::default(), Reasons::new());
+        let lookup = eye.range(|| format!("cache lookup of {name}"));
+        let found = frame.cache.find_by(&mut walk, &self.counters, &mut reasons, |position, contents, walk| {
+            let _range = eye.range(|| format!("guards of {name}, entry {position}"));
+            contents.check(&locals.slots, frame.globals, walk)
+        });
+        drop(lookup);
+        let Some(contents) = found else { return self.miss(frame, locals, &mut walk, reasons) };
+        self.counters.hits.add();
+        locals.hold_all();
+        eye.tell_entry(frame.this, reasons.len(), &contents, &locals.slots, frame.globals)?;
+        let _range = eye.range(|| format!("run of {name}"));
+        run_entry(&contents, frame, locals, &walk)
     }
 
     #[inline(never)]
@@ -275,6 +299,9 @@ impl Inner {
         if contents.check(&locals.slots, frame.globals, walk).is_err() {
             self.counters.fresh_failures.add();
             return Ok(Outcome::Eager);
+        }
+        if let Some(eye) = watch::eye() {
+            eye.tell_entry(frame.this, 0, &contents, &locals.slots, frame.globals)?;
         }
         run_entry(&contents, frame, locals, walk)
     }

@@ -16,6 +16,7 @@ mod methods;
 mod plan;
 mod signature;
 mod tensor_view;
+mod watch;
 
 use ffi::dict_probe::{self, Sign};
 use ffi::object::{value_error, Obj, Owned};
@@ -176,6 +177,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(tensor_probe, m)?)?;
     m.add_function(wrap_pyfunction!(guard_kinds, m)?)?;
     m.add_function(wrap_pyfunction!(accessors, m)?)?;
+    m.add_function(wrap_pyfunction!(watch::show_ranges, m)?)?;
+    m.add_function(wrap_pyfunction!(watch::set_watcher, m)?)?;
     plan::register(m)?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -25,6 +25,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use smallvec::{smallvec, SmallVec};
+use std::time::Instant;
 
 use crate::ffi::aten::pytype::Taken;
 use crate::ffi::aten::{
@@ -34,6 +35,7 @@ use crate::ffi::aten::{
 use crate::ffi::Obj;
 use crate::handed;
 use crate::hook::paused;
+use crate::watch::{eye, Eye, Range};
 use arena::{Block, Room};
 use aten::Aten;
 use launch::Launch;
@@ -282,8 +284,27 @@ impl Plan {
         let (blocks, threads, stream) = (&blocks[..], None, None);
         let mut frame =
             Frame { plan: self, inputs, slots, ptrs, env: &mut env, rooms: &rooms, gil, blocks, threads, stream, room };
+        match eye() {
+            None => self.run_steps(&mut frame, taken, |_, _| ())?,
+            Some(eye) => self.run_steps_seen(&mut frame, taken, &eye)?,
+        }
+        frame.gil.acquire();
+        self.finish(py, &mut frame, sink)
+    }
+
+    /// `around` is called before each step, with its position, and after it, with None.
+    #[inline]
+    fn run_steps(
+        &self,
+        frame: &mut Frame<'_, '_>,
+        taken: Option<&Taken>,
+        mut around: impl FnMut(&mut Frame<'_, '_>, Option<usize>),
+    ) -> PyResult<()> {
         for (i, step) in self.steps.iter().enumerate() {
-            if let Err(error) = frame.step(step) {
+            around(frame, Some(i));
+            let result = frame.step(step);
+            around(frame, None);
+            if let Err(error) = result {
                 let py = frame.gil.acquire();
                 return Err(self.explain(py, i, error));
             }
@@ -295,8 +316,30 @@ impl Plan {
                 }
             }
         }
-        frame.gil.acquire();
-        self.finish(py, &mut frame, sink)
+        Ok(())
+    }
+
+    /// `run_steps` while somebody looks: a range for the graph and one for each step; a step's time is that of its call, so
+    /// kernels of a GPU are started in it, not run.
+    #[cold]
+    #[inline(never)]
+    fn run_steps_seen(&self, frame: &mut Frame<'_, '_>, taken: Option<&Taken>, eye: &Eye) -> PyResult<()> {
+        let _graph = eye.range(|| format!("graph {}", self.name));
+        let mut times = vec![0.0; self.steps.len()];
+        let mut current: Option<(usize, Instant, Option<Range>)> = None;
+        self.run_steps(frame, taken, |frame, begins| {
+            frame.gil.acquire(); // a range begins and ends with the GIL held
+            if let Some((i, start, range)) = current.take() {
+                times[i] = start.elapsed().as_nanos() as f64;
+                drop(range);
+            }
+            if let Some(i) = begins {
+                let range = eye.range(|| self.labels[i].clone());
+                current = Some((i, Instant::now(), range));
+            }
+        })?;
+        let py = frame.gil.acquire();
+        Ok(eye.tell_plan(Obj::of(self.source.bind(py)), &times)?)
     }
 
     /// Puts inputs and constants into their slots.

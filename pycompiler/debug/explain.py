@@ -1,17 +1,22 @@
 """explain(fn)(*args): run once, report graphs, breaks, guards.
 
-In: a function or module and arguments.  Out: `Explanation`, which prints the report and holds it as fields.
+In: a function or module and arguments.  Out: `Explanation`, which prints the report, holds it as fields, and has it as a page
+(`html()`) and as data (`document`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dis
+import os
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import fx
 
-from pycompiler import backends, pipeline, wrapping
+from pycompiler import backends, config, pipeline, wrapping
 from pycompiler.capture.frame import BreakRecord
 from pycompiler.ir.guards import Guard
 
@@ -27,6 +32,47 @@ class Explanation:
     ops_per_graph: list[list[Any]] = field(default_factory=list)
     seconds: list[tuple[str, float]] = field(default_factory=list)
     result: Any = None
+    events: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+    @cached_property
+    def document(self) -> Any:
+        """The report as data: `debug.document.Document`."""
+        from pycompiler.debug.document import Document
+
+        return Document.of(self.events)
+
+    def html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The report as a page that needs nothing else; written to `path`, too, where one is given."""
+        text: str = self.document.html()
+        if path is not None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        return text
+
+    def __iter__(self) -> Iterator[Any]:
+        """The tuples that torch's `explain` once returned: six values, or four where four are unpacked."""
+        config.say_once("explain() returns one object; taking it apart as a tuple is deprecated: read its fields")
+        six = (
+            self.brief(),
+            self.out_guards,
+            self.graphs,
+            self.ops_per_graph,
+            self.break_reasons,
+            self.brief(verbose=True),
+        )
+        return iter(six[: _taken_apart(sys._getframe(1))])
+
+    def brief(self, *, verbose: bool = False) -> str:
+        """The text of those tuples."""
+        graphs, breaks = _counted(self.graph_count, "graph"), _counted(self.graph_break_count, "graph break")
+        lines = [f"pycompiler produced {graphs}, with {breaks} and {self.op_count} ops."]
+        if self.break_reasons:
+            lines.append(" Break reasons:")
+        for i, record in enumerate(self.break_reasons, 1):
+            lines.append(f"\n{i}. {record.reason}")
+            for f in record.stack if verbose else record.stack[-1:]:
+                lines.append(f'  File "{f.filename}", line {f.lineno}, in {f.function}\n    {f.line}')
+        return "\n".join(lines)
 
     def add(self, record: pipeline.GraphRecord) -> None:
         """Called by the pipeline after each capture."""
@@ -79,13 +125,25 @@ class Explanation:
         return "\n".join([*lines, self.compile_times])
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _taken_apart(frame: Any) -> int:
+    """How many values a frame's instruction unpacks; six where it does something else."""
+    at = next((i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti), None)
+    return int(at.arg or 0) if at is not None and at.opname == "UNPACK_SEQUENCE" else 6
+
+
 def explain(fn: Callable[..., Any], /, *args: Any, backend: str | Callable[..., Any] = "eager", **kwargs: Any) -> Any:
     """`explain(fn)(*args)` runs `fn` once under capture and returns an `Explanation`; `fn`'s own cache is not touched.
 
-    The older form `explain(fn, *args)` does the same at once.
+    With `backend="native"` the report has kernels, too.  The older form `explain(fn, *args)` does the same at once.
     """
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
+        from pycompiler.debug.events import Recorder  # only who asks needs it
+
         explanation = Explanation()
         function = backends.lookup(backend)
         family = pipeline.Family(
@@ -94,7 +152,11 @@ def explain(fn: Callable[..., Any], /, *args: Any, backend: str | Callable[..., 
             listener=explanation.add,
             ours=backends.is_ours(backend),
         )
-        explanation.result = wrapping.compiled(fn, family, None)(*args, **kwargs)
+        with Recorder(explanation.events.append, costs=True):
+            explanation.result = wrapping.compiled(fn, family, None)(*args, **kwargs)
         return explanation
 
-    return run(*args, **kwargs) if args or kwargs else run
+    if not args and not kwargs:
+        return run
+    config.say_once("explain(fn, *args) is deprecated: explain(fn)(*args)")
+    return run(*args, **kwargs)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from pycompiler import config, logs
+from pycompiler.debug import ranges
 from pycompiler.ir import watch
 
 _directory: Any = None
@@ -25,6 +27,13 @@ def _trace_changed() -> None:
     else:
         watch.observers.remove(_directory)
         _directory.close()
+
+
+def _trace_dir_changed() -> None:
+    if config.trace_dir is not None or "pycompiler.debug.trace" in sys.modules:
+        from pycompiler.debug import trace  # only who traces needs it
+
+        trace.changed()
 
 
 def _log_level_changed() -> None:
@@ -50,9 +59,12 @@ def _repro_changed() -> None:
     after.listen()
 
 
+ranges.install()
 config.on_change("trace.enabled", _trace_changed)
 config.on_change("repro_after", _repro_changed)
 _trace_changed()
+config.on_change("trace_dir", _trace_dir_changed)
+_trace_dir_changed()
 config.on_change("log_level", _log_level_changed)
 config.on_change("debug", _debug_changed)
 if config.log_level is not None:

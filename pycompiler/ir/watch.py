@@ -21,7 +21,12 @@ PHASES: tuple[str, ...] = (
 
 
 class Observer:
-    """Base of those who look: each method may be overridden.  They are called in the thread that compiles."""
+    """Base of those who look: each method may be overridden.  They are called in the thread that compiles.
+
+    `wanted`: which of `COSTLY` it asks for.
+    """
+
+    wanted: frozenset[str] = frozenset()
 
     def begin(self, phase: str) -> None:
         """A phase begins."""
@@ -42,14 +47,19 @@ class Observer:
 
 
 KINDS = ("forward", "backward", "inference")
-# What is offered, inside of a model (`joint`) or of a graph (the others).
+# What is offered: of frames, inside of a model (`joint`), of a graph (the others).
 ARTEFACTS: dict[str, str] = {
+    "frame": "pipeline.records.GraphRecord: a frame was captured, and its graph compiled",
+    "recompile": "pipeline.records.RecompileRecord: a call fitted no entry",
+    "hint": "(node, why): what keeps an operator from being compiled",
+    "unfused": "(nodes, nodes, why): two groups of loops that are no kernel together",
     "joint": "fx.Graph: forward and backward in one",
     "fx_graph": "fx.GraphModule: the functional ATen graph that is compiled",
     "program": "ir.loops.Program, before fusion",
     "schedule": "ir.kernel.Schedule, after fusion",
     "plan": "(ir.plan.Plan, its inputs as buffers)",
 }
+COSTLY = frozenset({"recompile", "unfused"})  # made only where somebody wants them
 numbers = itertools.count()  # of models
 observers: list[Observer] = []
 _times: dict[str, list[float]] = {name: [] for name in PHASES}
@@ -75,14 +85,14 @@ class phase:
         self.name = name
 
     def __enter__(self) -> None:
-        for observer in observers:
+        for observer in list(observers):
             observer.begin(self.name)
         self.start = time.perf_counter()
 
     def __exit__(self, *exc: object) -> None:
         seconds = time.perf_counter() - self.start
         _times[self.name].append(seconds)
-        for observer in observers:
+        for observer in list(observers):
             observer.end(self.name, seconds)
 
 
@@ -102,6 +112,11 @@ def model(number: int) -> contextlib.AbstractContextManager[None]:
 def graph(kind: str) -> contextlib.AbstractContextManager[None]:
     """Around the compile of one ATen graph."""
     return _around(lambda observer: observer.graph(kind))
+
+
+def wants(name: str) -> bool:
+    """Whether somebody wants an artefact that is costly to make."""
+    return any(name in observer.wanted for observer in observers)
 
 
 def artefact(name: str, value: Any) -> None:

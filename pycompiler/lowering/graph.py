@@ -20,7 +20,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir import interrupts
+from pycompiler.ir import interrupts, watch
 from pycompiler.ir.effects import divides, raises
 from pycompiler.ir.expr import ZERO, Expr, SymbolicError
 from pycompiler.ir.guards import own_place
@@ -545,6 +545,7 @@ def _fresh_results(op: Any) -> Any:
 
 def _hint(node: Any, why: str) -> None:
     if node.target._schema.name.partition("::")[2] not in KEPT_NAMES:
+        watch.artefact("hint", (node, why))
         perf_hints("%s has %s: it runs as ATen's kernel (node %s)", node.target, why, node.name)
 
 

@@ -22,6 +22,7 @@ class GraphRecord:
     op_count: int
     broke: BreakRecord | None
     seconds: float
+    inlined: tuple[types.CodeType, ...] = ()
 
 
 @dataclass(frozen=True)

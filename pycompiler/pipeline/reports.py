@@ -18,7 +18,7 @@ from pycompiler.errors import (
     Unsupported,
     stack_text,
 )
-from pycompiler.ir import peer
+from pycompiler.ir import peer, watch
 from pycompiler.ir.guards import Guard, explain, first_failure
 from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage
@@ -53,11 +53,12 @@ def record(family: Family, code: types.CodeType, captured: Captured, seconds: fl
         log_bytecode("original code of %s:\n%s", code.co_qualname, dis.Bytecode(code).dis())
         if captured.code is not None:
             log_bytecode("generated code of %s:\n%s", code.co_qualname, dis.Bytecode(captured.code).dis())
-    if family.listener is not None or family.observer is not None:
-        made = GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds)
-        for told in (family.listener, family.observer and family.observer.compiled):
-            if told:
-                told(made)
+    inlined = tuple(captured.inlined)
+    made = GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds, inlined)
+    watch.artefact("frame", made)
+    for told in (family.listener, family.observer and family.observer.compiled):
+        if told:
+            told(made)
 
 
 def report_recompile(
@@ -71,11 +72,14 @@ def report_recompile(
     if log_all_failures.enabled:
         failures = "\n".join(all_failures(fn, values, namespace))
         log_all_failures("recompiling %s; all guards that fail:\n%s", fn.name, failures)
-    if not (log_recompiles.enabled or config.error_on_recompile or over or observer):
+    watched = watch.wants("recompile")
+    if not (log_recompiles.enabled or config.error_on_recompile or over or observer or watched):
         return
     texts = explain_reasons(fn, values, namespace, reasons)
+    told = RecompileRecord(fn.fn.__code__, tuple(texts))
     if observer is not None:
-        observer.recompiled(RecompileRecord(fn.fn.__code__, tuple(texts)))
+        observer.recompiled(told)
+    watch.artefact("recompile", told)
     if log_recompiles.enabled:
         log_recompiles("recompiling %s; failed guards, latest entry first:\n%s", fn.name, "\n".join(texts))
     if over:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from pycompiler.ir import watch
 from pycompiler.ir.effects import ordered
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.hints import likely
@@ -304,10 +305,13 @@ class _Fusion:
     def merge(self, a: Group, b: Group) -> Group | None:
         """Both in one nest, or None where that cannot be or is not worth it."""
         merged, why = self.attempt(a, b)
-        if log_fusion.enabled:
+        told = merged is None and watch.wants("unfused")
+        if log_fusion.enabled or told:
             names = [" ".join(dict.fromkeys(o for s in g.node.stages for o in s.loop.origin))
                      for g in (a, b) if isinstance(g.node, Nest)]  # fmt: skip
             log_fusion("%s: [%s] and [%s]", "fused" if merged else f"not fused, {why}", *names)
+            if told:
+                watch.artefact("unfused", (*names, why))
         return merged
 
     def attempt(self, a: Group, b: Group) -> tuple[Group | None, str]:

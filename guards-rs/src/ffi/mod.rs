@@ -26,6 +26,7 @@ pub mod frame;
 pub mod mro;
 pub mod object;
 pub mod plan_call;
+pub mod profiling;
 mod python;
 pub mod stack;
 pub mod state;

@@ -99,6 +99,11 @@ impl Owned {
         unsafe { Owned::steal(PyLong_FromLongLong(value)) }
     }
 
+    pub fn float(value: f64) -> Res<Owned> {
+        // SAFETY: *gil*.
+        unsafe { Owned::steal(PyFloat_FromDouble(value)) }
+    }
+
     pub fn str(value: &str) -> Res<Owned> {
         // SAFETY: *gil*; the pointer and length describe valid UTF-8.
         unsafe { Owned::steal(PyUnicode_FromStringAndSize(value.as_ptr().cast(), value.len() as Py_ssize_t)) }

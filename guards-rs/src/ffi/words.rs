@@ -48,7 +48,12 @@ fn word(at: usize) -> Word {
 
 /// The version of a dict: unique to this dict in this state, for every mutation takes a new one (where `dict_probe` says so).
 pub fn dict_version(dict: Obj) -> Word {
-    word(dict.id() + offset_of!(PyDictObject, ma_used) + size_of::<usize>())
+    word(version_word(dict))
+}
+
+/// Where a dict has its version.
+pub(super) fn version_word(dict: Obj) -> usize {
+    dict.id() + offset_of!(PyDictObject, ma_used) + size_of::<usize>()
 }
 
 pub fn class(o: Obj) -> Word {

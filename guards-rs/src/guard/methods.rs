@@ -32,6 +32,11 @@ impl Methods {
         now != 0 && now == self.seen.get()
     }
 
+    /// The guards that it stands for.
+    pub fn guards(&self) -> impl Iterator<Item = u32> + '_ {
+        self.all.iter().flat_map(|method| method.checks.iter().map(|(_, index)| *index))
+    }
+
     /// Ok, or the guard that fails.
     pub fn hold(&self) -> Quiet<Result<(), u32>> {
         for method in &self.all {

@@ -18,6 +18,7 @@ mod length;
 mod methods;
 mod no_alias;
 pub mod plain_state;
+pub mod profile;
 mod same_object;
 mod set_equals;
 mod sizes;

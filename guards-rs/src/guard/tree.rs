@@ -58,9 +58,9 @@ pub struct Program {
 }
 
 pub struct Tree {
-    program: Program,
+    pub(super) program: Program,
     fast: GilCell<State>,
-    relations: Vec<Relate>,
+    pub(super) relations: Vec<Relate>,
     max_depth: usize,
     n_records: usize,
     /// Record of each input source.
@@ -281,7 +281,7 @@ impl Tree {
     /// Ok, or the index of a guard that does not hold.  Recorded values stay in `walk`.
     #[inline]
     pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
-        walk.stack.resize(self.max_depth + 1, None);
+        self.make_room(walk);
         let (current, record) = self.fast.read(|f| (f.current.clone(), f.wants_recording()));
         if !FAST_GUARDS.load(Ordering::Relaxed) {
             return self.check_all(locals, globals, walk);
@@ -308,8 +308,21 @@ impl Tree {
         self.check_all(locals, globals, walk)
     }
 
+    #[inline]
+    fn make_room(&self, walk: &mut Walk) {
+        walk.stack.resize(self.max_depth + 1, None);
+    }
+
+    /// A walk for steps one by one.
+    pub(super) fn walk(&self) -> Walk {
+        let mut walk = Walk::default();
+        self.make_room(&mut walk);
+        walk.records.resize(self.n_records, None);
+        walk
+    }
+
     /// Evaluates every guard.
-    fn check_all(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
+    pub(super) fn check_all(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
         walk.records.resize(self.n_records, None);
         self.program.run(0, self.program.ops.len(), locals, globals, walk)?;
         walk.settle();

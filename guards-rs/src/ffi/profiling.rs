@@ -1,0 +1,52 @@
+//! Whether somebody looks at calls: one comparison of two words.
+//!
+//! torch's profiler says that it is on in a variable of a Python module.  The version of that module's dict is the word that is
+//! compared: while it is the one that was seen last, nobody looks.  Where dicts have no version, a word that never changes stands
+//! there, and only a watcher of ours is seen.
+
+use super::words::version_word;
+use super::{Obj, Owned, Res};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+
+static STILL: u64 = 0;
+static AT: AtomicPtr<u64> = AtomicPtr::new((&raw const STILL).cast_mut());
+static SEEN: AtomicU64 = AtomicU64::new(0);
+
+#[inline]
+fn now() -> u64 {
+    // SAFETY: a static, or a word of a dict that lives for ever (`look_at`); it is written with the GIL held, which callers hold.
+    unsafe { *AT.load(Relaxed) }
+}
+
+/// Whether something may have changed since `rest`, or `stir` was called.
+#[inline]
+pub fn on() -> bool {
+    now() != SEEN.load(Relaxed)
+}
+
+/// Nobody looks, until the next change.
+pub fn rest() {
+    SEEN.store(now(), Relaxed);
+}
+
+/// Somebody looks, until `rest`.
+pub fn stir() {
+    SEEN.store(!now(), Relaxed);
+}
+
+/// From now on the version of `variables` is the word; false where dicts have none that moves.
+pub fn look_at(variables: Owned) -> Res<bool> {
+    let probe = Owned::dict()?;
+    let (key, word) = (Owned::interned("probe")?, version_word(*probe));
+    // SAFETY: a word of the dict above, which lives.
+    let read = || unsafe { std::ptr::read_volatile(word as *const u64) };
+    probe.dict_set(*key, *Owned::bool(false))?;
+    let before = read();
+    probe.dict_set(*key, *Owned::bool(true))?;
+    if read() == before {
+        return Ok(false);
+    }
+    AT.store(version_word(Obj::forever(variables)) as *mut u64, Relaxed);
+    rest();
+    Ok(true)
+}

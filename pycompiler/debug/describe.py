@@ -1,0 +1,208 @@
+"""What a compile makes, as plain data (JSON): frames, ATen graphs with their kernels, memory.
+
+In: records and artefacts of `ir.watch`.  Out: dicts of texts and numbers, which `debug/document.py` collects.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import os
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from pycompiler.debug.render import code_of
+from pycompiler.ir.guards import Guard, UserFrame, own_place
+from pycompiler.ir.hints import likely_product
+from pycompiler.ir.kernel import KernelGroup, Schedule
+from pycompiler.ir.loops import Buffer, Extern
+from pycompiler.ir.plan import Aten, Kernel, Launch, Plan
+from pycompiler.pipeline.records import GraphRecord, RecompileRecord
+
+Data = dict[str, Any]
+LONGEST = 200_000  # characters of a generated text that is kept whole
+
+
+def shortened(text: str) -> str:
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}\n... {len(text) - LONGEST} more characters: PYCOMPILER_LOGS=output_code prints all\n"
+
+
+def place(frame: UserFrame) -> Data:
+    return {"file": frame.filename, "line": frame.lineno, "function": frame.function, "text": frame.line}
+
+
+def stack(frames: Sequence[UserFrame]) -> list[Data]:
+    return [place(frame) for frame in frames]
+
+
+def line_of(frames: Sequence[UserFrame], file: str) -> int | None:
+    """The innermost line of `file` in a stack."""
+    return next((f.lineno for f in reversed(frames) if f.filename == file), None)
+
+
+def guard(made: Guard) -> Data:
+    return {"kind": made.kind, "text": str(made), "stack": stack(made.user)}
+
+
+def lines_of(code: types.CodeType) -> list[tuple[int, str]]:
+    """The lines of a function, numbered; none where the source is not to be had."""
+    first = code.co_firstlineno
+    last = max((line for *_, line in _all_lines(code) if line is not None), default=first)
+    return [(n, linecache.getline(code.co_filename, n).rstrip("\n")) for n in range(first, last + 1)]
+
+
+def _all_lines(code: types.CodeType) -> Iterable[tuple[int, int, int | None]]:
+    yield from code.co_lines()
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _all_lines(const)
+
+
+def function(code: types.CodeType) -> Data:
+    return {
+        "function": code.co_qualname,
+        "file": code.co_filename,
+        "line": code.co_firstlineno,
+        "source": lines_of(code),
+    }
+
+
+def is_library(file: str) -> bool:
+    return "site-packages" in file or file.startswith("<")
+
+
+def frame(record: GraphRecord) -> Data:
+    """`inlined`: the program's functions that became part of the frame."""
+    code, broke = record.code, record.broke
+    return {
+        **function(code),
+        "inlined": [function(c) for c in record.inlined if c is not code and not is_library(c.co_filename)],
+        "seconds": record.seconds,
+        "operators": record.op_count,
+        "graph": None if record.graph is None else shortened(code_of(record.graph)[0]),
+        "guards": [guard(g) for g in record.guards],
+        "break": broke
+        and {"kind": broke.kind, "reason": broke.reason, "hint": broke.hint, "stack": stack(broke.stack)},
+    }
+
+
+def recompile(record: RecompileRecord) -> Data:
+    code = record.code
+    return {"function": code.co_qualname, "file": code.co_filename, "line": code.co_firstlineno,
+            "reasons": [text.strip() for text in record.reasons]}  # fmt: skip
+
+
+def hint(node: fx.Node, why: str) -> Data:
+    user = node.meta.get("user") or ()
+    return {"node": node.name, "operator": str(node.target), "why": why, "place": own_place(user) if user else ""}
+
+
+# ATen graphs --------------------------------------------------------------------------------------------------
+def graph(made: Mapping[str, Any], unfused: Sequence[tuple[str, ...]]) -> Data:
+    """Of the artefacts of one graph: nodes, steps as they run, memory, what was not fused and why."""
+    found: Data = {"nodes": nodes(made["fx_graph"])}
+    if "plan" not in made:
+        return {**found, "steps": [], "memory": {}, "unfused": [], "code": ""}
+    schedule: Schedule = made["schedule"]
+    plan: Plan = made["plan"][0]
+    return {
+        **found,
+        "steps": [_step(step, schedule) for step in schedule.steps],
+        "memory": memory(schedule, plan),
+        "unfused": not_fused(schedule, unfused),
+        "code": shortened(plan.source or plan.module),
+    }
+
+
+def nodes(gm: fx.GraphModule) -> list[Data]:
+    found = []
+    for node in gm.graph.nodes:
+        if node.op == "call_function":
+            user = node.meta.get("user") or ()
+            found.append({"name": node.name, "operator": str(node.target), "of": node.meta.get("source", ""),
+                          "place": own_place(user) if user else ""})  # fmt: skip
+    return found
+
+
+def _bytes(buffer: Buffer) -> int | None:
+    """Of a buffer; of symbolic sizes as they were in the call that was captured."""
+    points = likely_product(buffer.shape)
+    return None if points is None else points * buffer.dtype.itemsize
+
+
+def _step(step: KernelGroup | Extern, schedule: Schedule) -> Data:
+    if isinstance(step, Extern):
+        return {"name": f"ATen {step.op}", "kind": "aten", "operators": list(step.origin), "reads": None,
+                "writes": _sum(b for b in step.out if b), "work": None}  # fmt: skip
+    return {
+        "name": f"kernel {step.name}",
+        "kind": "kernel",
+        "operators": list(dict.fromkeys(o for nest in step.nests for o in nest.origin)),
+        "reads": _sum(schedule.buffers[name] for name in step.reads if name in schedule.buffers),
+        "writes": _sum(schedule.buffers[name] for name in step.writes if name in schedule.buffers),
+        "work": step.work,
+    }
+
+
+def _sum(buffers: Iterable[Buffer]) -> int | None:
+    sizes = [_bytes(b) for b in buffers]
+    return None if None in sizes else sum(n or 0 for n in sizes)
+
+
+def memory(schedule: Schedule, plan: Plan) -> Data:
+    """Bytes that the graph itself holds behind each step: neither inputs nor constants."""
+    fixed = {b.name for b in schedule.program.inputs if b} | set(schedule.program.constants)
+    alive: dict[str, int] = {}
+    after = []
+    for step, frees in zip(schedule.steps, schedule.frees or [[]] * len(schedule.steps), strict=True):
+        written = step.writes if isinstance(step, KernelGroup) else [b.name for b in step.out if b]
+        for name in written:
+            home = schedule.storage.get(name, name)
+            if home not in fixed and name not in schedule.stores:
+                alive[home] = _bytes(schedule.buffers[home]) or 0
+        after.append(sum(alive.values()))
+        for name in frees:
+            alive.pop(schedule.storage.get(name, name), None)
+    return {
+        "after": after,
+        "peak": max(after, default=0),
+        "inputs": _sum(b for b in schedule.program.inputs if b),
+        "constants": sum(t.numel() * t.itemsize for t in plan.constants.values()),
+        "library": os.path.getsize(plan.library) if plan.library and os.path.exists(plan.library) else 0,
+    }
+
+
+def not_fused(schedule: Schedule, unfused: Sequence[tuple[str, ...]]) -> list[Data]:
+    """For each two kernels the reason why they are not one: the last that was found between operators of both."""
+    where: dict[str, str] = {}
+    for step in schedule.kernels:
+        where.update((o, step.name) for nest in step.nests for o in nest.origin)
+    found: dict[tuple[str, str], str] = {}
+    for left, right, why in unfused:
+        kernels = {where[o] for o in left.split() if o in where}, {where[o] for o in right.split() if o in where}
+        for a in kernels[0]:
+            for b in kernels[1] - {a}:
+                found[min(a, b), max(a, b)] = why
+    rank = {step.name: k for k, step in enumerate(schedule.kernels)}
+    pairs = sorted(found.items(), key=lambda item: [rank[name] for name in item[0]])
+    return [{"kernels": list(pair), "why": why} for pair, why in pairs]
+
+
+def parts(schedule: Schedule) -> list[int]:
+    """How many steps of the plan each step of the schedule is, but for allocations, views and frees."""
+    return [1 if isinstance(s, Extern) or s.kernels is None else len(s.kernels) for s in schedule.steps]
+
+
+def step_times(plan: Plan, each: Sequence[float], parts: Sequence[int]) -> tuple[list[float], float]:
+    """Nanoseconds of the steps of a schedule, and of the rest.  Where steps are not one to one, all is rest."""
+    work = [spent for step, spent in zip(plan.steps, each, strict=True) if isinstance(step, (Kernel, Aten, Launch))]
+    if len(work) != sum(parts):
+        return [], sum(each)
+    ends = list(itertools.accumulate(parts))
+    times = [sum(work[end - n : end]) for end, n in zip(ends, parts, strict=True)]
+    return times, sum(each) - sum(work)

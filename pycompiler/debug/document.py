@@ -1,0 +1,187 @@
+"""Everything that is known about compiles and calls, as one document; text and page are rendered from it.
+
+In: events (`debug/events.py`), of one process or of several, in any order of processes.  Out: `Document`, whose `data` is
+JSON: `frames`, `graphs`, `recompiles`, `hints`, `phases`, `start`, `advice`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from pycompiler.debug.describe import Data, is_library
+from pycompiler.debug.figures import counted, name, nanoseconds
+
+SLOW_GUARDS = 0.2  # share of a call's time from which its guards are worth a word
+SMALL = 5_000  # nanoseconds: kernels below are mostly their start
+MANY = 40  # kernels of a graph that are worth a word when most of them are small
+
+
+class Document:
+    """Made by `Document.of(events)`."""
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+        self.frames: list[Data] = data["frames"]
+        self.graphs: list[Data] = data["graphs"]
+        self.recompiles: list[Data] = data["recompiles"]
+
+    @staticmethod
+    def of(events: Iterable[Data]) -> Document:
+        data: Data = {"starts": [], "frames": [], "graphs": [], "recompiles": [], "hints": [], "phases": {}}
+        frames: dict[Any, Data] = {}  # by process and number
+        graphs: dict[Any, Data] = {}
+        run = 0
+        for event in events:
+            kind = event["event"]
+            if kind == "start":
+                run += 1
+                data["starts"].append(event)
+            elif kind == "phase":
+                data["phases"].setdefault(event["name"], []).append(event["seconds"])
+            elif kind == "frame":
+                frames[run, event["number"]] = made = {**event, "run": run, "entry": None}
+                data["frames"].append(made)
+            elif kind == "graph":
+                graphs[run, event["number"]] = made = {**event, "run": run, "calls": None}
+                data["graphs"].append(made)
+            elif kind == "recompile":
+                data["recompiles"].append({**event, "run": run})
+            elif kind == "hint":
+                data["hints"].append({**event, "run": run})
+            elif kind == "entry" and (found := frames.get((run, event["frame"]))):
+                known = found["entry"]
+                each = {int(i): ns for i, ns in event["each"].items()}
+                if known is None or event["call"] < known["call"]:
+                    found["entry"] = {**event, "each": each}
+            elif kind == "calls" and (found := graphs.get((run, event["graph"]))):
+                found["calls"] = event
+        made_document = Document(data)
+        data["advice"] = list(made_document.advice())
+        return made_document
+
+    @cached_property
+    def functions(self) -> dict[tuple[str, int], Data]:
+        """The functions that were captured, those inlined, too, by file and first line."""
+        found: dict[tuple[str, int], Data] = {}
+        for frame in self.frames:
+            for function in (frame, *frame["inlined"]):
+                if any(text.strip() for _, text in function["source"]):
+                    title = re.sub(r"resume_in_(.*)_at_\d+$", r"\1", function["function"])
+                    found.setdefault((function["file"], function["line"]), {**function, "function": title})
+        return found
+
+    @cached_property
+    def shown(self) -> set[tuple[str, str]]:
+        """The lines of those functions: file and number."""
+        return {(file, str(n)) for (file, _), function in self.functions.items() for n, _ in function["source"]}
+
+    # questions ----------------------------------------------------------------------------------------------------
+    @property
+    def breaks(self) -> list[Data]:
+        return [f for f in self.frames if f["break"]]
+
+    def graphs_of(self, frame: Data) -> list[Data]:
+        return [g for g in self.graphs if g["run"] == frame["run"] and g["model"] in frame["models"]]
+
+    def ranked_guards(self) -> list[tuple[float, Data, Data]]:
+        """(nanoseconds, frame, guard) of every guard that was measured, the costliest first."""
+        found = [
+            (ns, frame, frame["guards"][i])
+            for frame in self.frames
+            if frame["entry"]
+            for i, ns in frame["entry"]["each"].items()
+        ]
+        return sorted(found, key=lambda row: -row[0])
+
+    def seconds(self, phase: str) -> float:
+        return float(sum(self.data["phases"].get(phase, ())))
+
+    # advice -------------------------------------------------------------------------------------------------------
+    def advice(self) -> Iterable[Data]:
+        """What to do next, the most important first: what, where, do."""
+        broken: Counter[tuple[str, str, str]] = Counter()
+        for frame in self.breaks:
+            broke = frame["break"]
+            where = broke["stack"][-1] if broke["stack"] else {"file": frame["file"], "line": frame["line"]}
+            broken[
+                f"graph break [{broke['kind']}]: {broke['reason']}", f"{where['file']}:{where['line']}", broke["hint"]
+            ] += 1
+        for (what, where, do), times in broken.items():
+            yield {"what": what + (f" ({times} times)" if times > 1 else ""), "where": where, "do": do}
+        for group in _alike(self.recompiles):
+            functions = list(dict.fromkeys(row["function"] for row in group))
+            reason, _, way_out = (group[0]["reasons"] or ["unknown"])[0].partition("way out:")
+            others = f" (and {counted(len(functions) - 1, 'function')} for the like)" if functions[1:] else ""
+            yield {"what": f"{functions[0]}{others} was compiled again: {reason.strip()}",
+                   "where": f"{group[0]['file']}:{group[0]['line']}", "do": way_out.strip()}  # fmt: skip
+        seen: set[tuple[str, str]] = set()
+        for hint in self.data["hints"]:
+            if (hint["operator"], hint["why"]) not in seen:
+                seen.add((hint["operator"], hint["why"]))
+                yield {"what": f"{hint['operator']} has {hint['why']}: it runs as ATen's kernel, and nothing fuses with it",
+                       "where": hint["place"],
+                       "do": "nothing, if it computes much; else express it by other operators"}  # fmt: skip
+        yield from self._costs()
+
+    def _costs(self) -> Iterable[Data]:
+        for frame in self.frames:
+            ran = [g["calls"] for g in self.graphs_of(frame) if g["calls"] and g["kind"] != "backward"]
+            work = sum(sum(calls["least"]) + calls["rest"] / calls["calls"] for calls in ran)
+            if (
+                frame["entry"]
+                and work
+                and frame["entry"]["call"] > SLOW_GUARDS * work
+                and frame["entry"]["call"] > SMALL
+            ):
+                yield {"what": f"the guards of {frame['function']} take {nanoseconds(frame['entry']['call'])} of a call, its "
+                       f"graphs {nanoseconds(work)}", "where": f"{frame['file']}:{frame['line']}",
+                       "do": "see its guards, costliest first; compile a function that reads fewer objects"}  # fmt: skip
+        for graph in self.graphs:
+            calls = graph["calls"]
+            small = [ns for ns in calls["least"] if ns < SMALL] if calls else []
+            if len(small) > MANY and len(small) > len(calls["least"]) / 2:
+                small_steps = f"{counted(len(small), 'step')} of {name(graph)}"
+                yield {"what": f"{small_steps} take less than {nanoseconds(SMALL)} each", "where": "",
+                       "do": "larger inputs (a batch) use the machine better; see what was not fused, and why"}  # fmt: skip
+        build, whole = self.seconds("build"), self.seconds("compile")
+        if build > 2 and build > whole / 2:
+            yield {"what": f"{build:.1f} s of the {whole:.1f} s of compiles are the C++ compiler's", "where": "",
+                   "do": "keep the kernel cache between processes, or ship what was compiled (pycompiler.save)"}  # fmt: skip
+
+    # rendered -----------------------------------------------------------------------------------------------------
+    def html(self) -> str:
+        from pycompiler.debug.page import page  # only who wants a page
+
+        return page(self)
+
+    def __str__(self) -> str:
+        operators = sum(f["operators"] for f in self.frames)
+        lines = [
+            f"{counted(len(self.frames), 'frame')}, {counted(len(self.breaks), 'graph break')}, "
+            f"{counted(len(self.graphs), 'compiled graph')}, {counted(operators, 'operator')}, "
+            f"{counted(len(self.recompiles), 'recompile')}, {self.seconds('compile'):.2f} s of compiles",
+        ]
+        lines += ["", "What to do next:"] if self.data["advice"] else []
+        for k, row in enumerate(self.data["advice"], 1):
+            lines += [
+                f"  {k}. {row['what']}",
+                *([f"     at {row['where']}"] if row["where"] else []),
+                f"     -> {row['do']}",
+            ]
+        lines = [line for line in lines if line or line is lines[1]]
+        ranked = self.ranked_guards()[:5]
+        lines += ["", "Costliest guards:"] if ranked else []
+        lines += [f"  {nanoseconds(ns):>8}  {frame['function']}: {guard['text']}" for ns, frame, guard in ranked]
+        return "\n".join(lines)
+
+
+def _alike(recompiles: list[Data]) -> list[list[Data]]:
+    """Recompiles with the same way out, as groups; those of the program's own functions first in each."""
+    found: dict[str, list[Data]] = {}
+    for row in recompiles:
+        found.setdefault((row["reasons"] or [""])[0].partition("way out:")[2], []).append(row)
+    return [sorted(group, key=lambda row: is_library(row["file"])) for group in found.values()]

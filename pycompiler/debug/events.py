@@ -1,0 +1,247 @@
+"""What happens in compiles and calls, as a stream of plain data.
+
+In: `with Recorder(take): ...`.  Out: `take(event)` for each event, a dict of `EVENTS`, in the thread in which it happened.
+Traces write them to a file as they come; reports collect them (`debug/document.py`).
+
+With `costs`, calls are looked at too: guards of an entry are measured at its first calls, and the steps of every plan timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pycompiler import _native, config
+from pycompiler.debug import describe
+from pycompiler.debug.describe import Data
+from pycompiler.ir import watch
+from pycompiler.ir.guards import Guard
+from pycompiler.ir.plan import Plan
+
+# Every event has `event`, `at` (seconds since the epoch) and `thread`.
+EVENTS: dict[str, str] = {
+    "start": "once: versions, the program, its process",
+    "phase": "a phase of a compile is over: name, start, seconds, model, graph",
+    "frame": "`describe.frame`, with its number, and the numbers of the models that its graph became",
+    "graph": "`describe.graph`, with its number, model, kind and phases",
+    "hint": "`describe.hint`: an operator that is left to ATen, with the number of its graph",
+    "recompile": "`describe.recompile`",
+    "entry": "guards of a frame: nanoseconds of a check, of all guards, of each; what the entry holds",
+    "calls": "of a graph: calls, and the nanoseconds of each step, least and in sum",
+}
+MEASURED = 3  # calls of an entry at which its guards are measured
+
+
+def start() -> Data:
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs"
+    return {"pycompiler": _native.__version__, "torch": torch.__version__, "python": sys.version.split()[0],
+            "machine": machine, "program": " ".join(sys.argv), "pid": os.getpid()}  # fmt: skip
+
+
+@dataclass
+class Graph:
+    """An ATen graph that is being compiled."""
+
+    number: int
+    kind: str
+    made: dict[str, Any] = field(default_factory=dict)
+    unfused: list[tuple[str, ...]] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Times:
+    """Of the plan of a graph.  The plan is kept, so that its address stays its own."""
+
+    plan: Plan
+    graph: int
+    parts: list[int]
+    calls: int = 0
+    least: list[float] = field(default_factory=list)
+    total: list[float] = field(default_factory=list)
+    rest: float = 0.0
+
+    def add(self, each: Sequence[float]) -> None:
+        steps, rest = describe.step_times(self.plan, each, self.parts)
+        self.calls += 1
+        self.rest += rest
+        self.least = [min(p) for p in zip(self.least, steps, strict=False)] or steps
+        self.total = [sum(p) for p in zip(self.total, steps, strict=False)] or steps
+
+
+class _State(threading.local):
+    """What a thread compiles, the innermost last."""
+
+    def __init__(self) -> None:
+        self.recent: list[int] = []  # models since the last frame was told: those of the next one
+        self.models: list[int] = []
+        self.graphs: list[Graph] = []
+
+
+class Recorder(watch.Observer):
+    """See the module."""
+
+    wanted = watch.COSTLY
+
+    def __init__(self, take: Callable[[Data], None], *, costs: bool = False) -> None:
+        self.take = take
+        self.costs = costs
+        self.state = _State()
+        self.frame_numbers, self.graph_numbers = itertools.count(), itertools.count()
+        self.guards: dict[int, tuple[int, int, Guard]] = {}  # id → frame, position, itself
+        self.measured: dict[int, tuple[int, Any]] = {}  # id of an entry's guards → times, themselves
+        self.known: set[int] = set()  # models
+        self.times: dict[int, Times] = {}  # by id of a plan
+
+    def __enter__(self) -> Recorder:
+        self.event("start", **start())
+        watch.observers.append(self)
+        if self.costs:
+            _native.set_watcher(self.call)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.costs:
+            _native.set_watcher(None)
+        watch.observers.remove(self)
+        for found in self.times.values():
+            if found.calls:
+                self.event(
+                    "calls", graph=found.graph, calls=found.calls, least=found.least, total=found.total, rest=found.rest
+                )
+
+    def event(self, event: str, /, **data: Any) -> None:
+        self.take({"event": event, "at": time.time(), "thread": threading.get_native_id(), **data})
+
+    @contextlib.contextmanager
+    def safely(self, what: str) -> Iterator[None]:
+        """A report that fails to see something does not hurt the program."""
+        try:
+            yield
+        except Exception as error:
+            config.say_once(f"report: {what} is not seen: {type(error).__name__}: {error}")
+
+    # compiles -----------------------------------------------------------------------------------------------------
+    def begin(self, phase: str) -> None:
+        if phase == "compile":
+            self.state.recent.clear()
+
+    def end(self, phase: str, seconds: float) -> None:
+        state = self.state
+        if state.graphs:
+            phases = state.graphs[-1].phases
+            phases[phase] = phases.get(phase, 0.0) + seconds
+        self.event("phase", name=phase, start=time.time() - seconds, seconds=seconds,
+                   model=state.models[-1] if state.models else None,
+                   graph=state.graphs[-1].number if state.graphs else None)  # fmt: skip
+
+    @contextlib.contextmanager
+    def model(self, number: int) -> Iterator[None]:
+        if number not in self.known:  # else its backward is compiled
+            self.known.add(number)
+            self.state.recent.append(number)
+        self.state.models.append(number)
+        try:
+            yield
+        finally:
+            self.state.models.pop()
+
+    @contextlib.contextmanager
+    def graph(self, kind: str) -> Iterator[None]:
+        made = Graph(next(self.graph_numbers), kind)
+        self.state.graphs.append(made)
+        try:
+            yield
+        finally:
+            self.state.graphs.pop()
+            if "fx_graph" in made.made:
+                self.graph_made(made)
+
+    def graph_made(self, made: Graph) -> None:
+        with self.safely("a graph"):
+            self.event("graph", number=made.number, model=self.state.models[-1] if self.state.models else None,
+                       kind=made.kind, phases=made.phases, **describe.graph(made.made, made.unfused))  # fmt: skip
+
+    def artefact(self, name: str, value: Any) -> None:
+        with self.safely(name):
+            self.made(name, value)
+
+    def made(self, name: str, value: Any) -> None:
+        graph = self.state.graphs[-1] if self.state.graphs else None
+        if name == "frame":
+            self.frame(value)
+        elif name == "recompile":
+            self.event("recompile", **describe.recompile(value))
+        elif name == "hint":
+            self.event("hint", graph=graph.number if graph else None, **describe.hint(*value))
+        elif graph is not None and name == "unfused":
+            graph.unfused.append(value)
+        elif graph is not None:
+            graph.made[name] = value
+            if name == "program":
+                graph.unfused.clear()  # it is scheduled anew
+            if name == "plan" and self.costs:
+                plan = value[0]
+                self.times[id(plan)] = Times(plan, graph.number, describe.parts(graph.made["schedule"]))
+
+    def frame(self, record: Any) -> None:
+        number = next(self.frame_numbers)
+        models, self.state.recent = self.state.recent, []
+        if self.costs:
+            self.guards.update((id(g), (number, i, g)) for i, g in enumerate(record.guards))
+        self.event("frame", number=number, models=models, **describe.frame(record))
+
+    # calls --------------------------------------------------------------------------------------------------------
+    def call(self, kind: str, *told: Any) -> Any:
+        """The engine's watcher (`_native.set_watcher`)."""
+        if kind == "plan":
+            plan, each = told
+            if (found := self.times.get(id(plan))) is not None:
+                found.add(each)
+        elif kind == "call":
+            count, _ = self.measured.get(id(told[1]), (0, None))
+            self.measured[id(told[1])] = count + 1, told[1]
+            return count < MEASURED
+        else:
+            with self.safely("the cost of guards"):
+                self.entry(*told)
+        return None
+
+    def entry(
+        self, function: Any, position: int, guards: tuple[Guard, ...], call: float, all: float, each: list[float]
+    ) -> None:
+        known = [(self.guards.get(id(guard)), spent) for guard, spent in zip(guards, each, strict=True)]
+        frame = next((found[0] for found, _ in known if found), None)
+        self.event("entry", frame=frame, function=function.name, tried=position, call=call, all=all,
+                   each={found[1]: spent for found, spent in known if found}, holds=held(function, guards))  # fmt: skip
+
+
+def held(function: Any, guards: tuple[Guard, ...]) -> Data:
+    """What the entry with these guards holds, in bytes: scratch of a call, constants, the code of its kernels."""
+    found: Data = {"scratch": 0, "constants": 0, "library": 0}
+    for entry in function.entries:
+        if entry.guards is guards:
+            for plan in plans_of(entry):
+                found["scratch"] += plan.arena_bytes
+                found["constants"] += sum(t.numel() * t.itemsize for t in plan.plan.constants.values())
+                library = plan.plan.library
+                found["library"] += os.path.getsize(library) if library and os.path.exists(library) else 0
+    return found
+
+
+def plans_of(entry: Any) -> list[Any]:
+    """The native plans that an entry runs itself: forward or inference, not a backward."""
+    target = entry.target
+    held = [target, *(target.__code__.co_consts if entry.kind == "function" else ())]
+    held += [made.target for made in held if isinstance(made, _native.BackendCall)]
+    return [made for made in held if isinstance(made, _native.Plan)]

@@ -1,0 +1,33 @@
+"""Numbers and names as people read them."""
+
+from __future__ import annotations
+
+from pycompiler.debug.describe import Data
+
+
+def nanoseconds(ns: float | None) -> str:
+    if ns is None:
+        return "–"
+    for unit, size in (("ns", 1.0), ("µs", 1e3), ("ms", 1e6)):
+        if ns < 1000 * size:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns / 1e9:.3g} s"
+
+
+def size(n: int | float | None) -> str:
+    if n is None:
+        return "–"
+    for unit, unit_size in (("B", 1), ("KiB", 2**10), ("MiB", 2**20)):
+        if n < 1024 * unit_size:
+            return f"{n / unit_size:.3g} {unit}"
+    return f"{n / 2**30:.3g} GiB"
+
+
+def counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def name(graph: Data) -> str:
+    return f"{graph['kind']} graph {graph['number']}" + (
+        f" of model {graph['model']}" if graph["model"] is not None else ""
+    )

@@ -1,0 +1,115 @@
+"""Pieces of a page: tags, tables that fold, the style.
+
+In: texts and rows.  Out: HTML.  Rows beyond `OPEN` lie in parts that open when asked for, and are laid out only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+OPEN, PART = 40, 500  # rows that are shown at once; rows of a part of the rest
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --dim: #57606a; --paper: #fff; --panel: #f6f8fa; --line: #d0d7de;
+  --accent: #0550ae; --bad: #a40e26; --badpaper: #ffebe9; --bar: #54aeff; --warmpaper: #fff8c5; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6edf3; --dim: #9ea7b3; --paper: #0d1117; --panel: #161b22; --line: #30363d;
+    --accent: #79c0ff; --bad: #ffa198; --badpaper: #3d1418; --bar: #1f6feb; --warmpaper: #2e2a1f; } }
+* { box-sizing: border-box } html { scroll-padding-top: 1rem }
+body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper) }
+header, main { max-width: 76rem; margin: 0 auto; padding: 1rem 1.25rem }
+h1 { font-size: 1.5rem; margin: .25rem 0 }
+h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--line) }
+h3 { font-size: 1rem; margin: 1.25rem 0 .25rem } p { margin: .25rem 0 } a { color: var(--accent) }
+:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; border-radius: 2px }
+.skip { position: absolute; left: -100rem }
+.skip:focus { left: 1rem; top: .5rem; background: var(--paper); padding: .25rem .5rem }
+nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: .5rem 0; list-style: none }
+.facts { display: flex; flex-wrap: wrap; gap: .5rem; margin: .75rem 0; padding: 0; list-style: none }
+.facts li { background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: .35rem .75rem }
+.facts b { display: block; font-size: 1.25rem } .facts .bad { background: var(--badpaper); color: var(--bad) }
+code, pre, .code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .85em }
+pre { background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: .6rem;
+  overflow: auto; max-height: 34rem }
+.wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; margin: .25rem 0 }
+caption { text-align: left; color: var(--dim); padding: .25rem 0 }
+th, td { text-align: left; vertical-align: top; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--line) }
+td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
+td.wrap { overflow-wrap: anywhere }
+details { margin: .25rem 0 } summary { cursor: pointer; color: var(--accent) }
+details.part { content-visibility: auto }
+ol.todo li { margin: .5rem 0; padding: .4rem .7rem; background: var(--panel); border-left: 4px solid var(--bar);
+  border-radius: 4px; overflow-wrap: anywhere }
+ol.todo .do::before { content: "→ " } .dim { color: var(--dim) } .bad { color: var(--bad) }
+.bar { display: inline-block; height: .6rem; background: var(--bar); border-radius: 2px; min-width: 1px }
+table.source td { border: 0; padding: 0 .6rem 0 0 } table.source td.code { white-space: pre; width: 55% }
+table.source tr.broken td { background: var(--badpaper) } table.source tr.hot td { background: var(--warmpaper) }
+table.source details { margin: 0 } .notes { max-width: 40rem }
+@media print { nav, .skip { display: none } }
+"""
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>{style}</style></head>
+<body><a class="skip" href="#main">Skip to the report</a>
+<header><h1>{title}</h1><p class="dim">{made}</p>{facts}
+<nav aria-label="Sections"><ul>{nav}</ul></nav></header>
+<main id="main">{sections}</main>
+<script type="application/json" id="document">{data}</script>
+</body></html>
+"""
+
+
+def tag(kind: str, content: str, **attributes: str) -> str:
+    """Names of attributes end with "_" where Python has them already, and have "_" for "-"."""
+    given = "".join(f' {k.rstrip("_").replace("_", "-")}="{escape(v)}"' for k, v in attributes.items() if v)
+    return f"<{kind}{given}>{content}</{kind}>"
+
+
+def code(text: str) -> str:
+    return tag("code", escape(text))
+
+
+def folded(summary: str, content: str, *, kind: str = "") -> str:
+    return tag("details", f"<summary>{summary}</summary>{content}", class_=kind)
+
+
+def some(made: Sequence[str], what: str) -> str:
+    """The first ones as they are, the others folded."""
+    rest = "".join(made[OPEN:])
+    return "".join(made[:OPEN]) + (folded(f"{len(made) - OPEN:,} more {what}", rest) if rest else "")
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """`heads` that begin with "#" are of numbers.  Rows are HTML; the first one of each is its head."""
+    number = [h.startswith("#") for h in heads]
+    head = "".join(
+        tag("th", escape(h.lstrip("#")), scope="col", class_="n" if n else "")
+        for h, n in zip(heads, number, strict=True)
+    )
+
+    def row(cells: Sequence[str]) -> str:
+        made = [tag("td", c, class_="n" if n else "wrap") for c, n in zip(cells, number, strict=True)]
+        return tag("tr", "".join(made))
+
+    made = [row(cells) for cells in rows]
+
+    def part(rows: Sequence[str], text: str) -> str:
+        return tag(
+            "div",
+            tag("table", f"<caption>{text}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"),
+            class_="wide",
+        )
+
+    parts = [part(made[:OPEN], escape(caption))]
+    for k in range(OPEN, len(made), PART):
+        some = made[k : k + PART]
+        parts.append(
+            folded(f"{k + 1:,} to {k + len(some):,} of {len(made):,}", part(some, escape(caption)), kind="part")
+        )
+    return "".join(parts)
+
+
+def bar(share: float) -> str:
+    """Beside the number that it shows, so hidden from those who hear the page."""
+    return f'<span class="bar" style="width:{max(0.0, min(share, 1.0)) * 8:.2f}rem" aria-hidden="true"></span>'

@@ -1,0 +1,114 @@
+"""Traces: what every process of a program compiled, in a folder.
+
+In: `config.trace_dir` (PYCOMPILER_TRACE, TORCH_TRACE).  Out, for each process: `pycompiler_<pid>_<stamp>.jsonl`, one event a
+line (`debug/events.py: EVENTS`), and `….trace.json`, its phases in Chrome's format, which Perfetto and chrome://tracing open.
+Both are whole after each line, whatever ends the process.  Calls are not looked at: torch.profiler shows those.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from pycompiler import config
+from pycompiler.debug.describe import Data
+from pycompiler.debug.events import Recorder
+
+
+class Trace:
+    """Two files of this process, made at the first event."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pid = -1
+        self.files: tuple[TextIO, TextIO] | None = None
+
+    def take(self, event: Data) -> None:
+        try:
+            with self.lock:
+                self.write(event)
+        except (OSError, ValueError) as error:  # a full disk, a folder that is gone
+            config.say_once(f"no trace in {config.trace_dir}: {type(error).__name__}: {error}")
+
+    def write(self, event: Data) -> None:
+        events, chrome = self.open()
+        events.write(json.dumps(event, default=str) + "\n")
+        events.flush()
+        if (row := chrome_row(event, self.pid)) is not None:
+            chrome.write(json.dumps(row) + ",\n")
+            chrome.flush()
+
+    def open(self) -> tuple[TextIO, TextIO]:
+        if self.files is None or self.pid != os.getpid():  # a fork has files of its own
+            self.pid = os.getpid()
+            folder = Path(config.trace_dir or ".")
+            folder.mkdir(parents=True, exist_ok=True)
+            name = f"pycompiler_{self.pid}_{datetime.datetime.now():%Y%m%d_%H%M%S_%f}"
+            paths = [folder / f"{name}.jsonl", folder / f"{name}.trace.json"]
+            events, chrome = (path.open("w", encoding="utf-8") for path in paths)
+            self.files = events, chrome
+            chrome.write("[\n")
+        return self.files
+
+    def close(self) -> None:
+        with self.lock:
+            for file in self.files or ():
+                file.close()
+            self.files = None
+
+
+def chrome_row(event: Data, pid: int) -> Data | None:
+    """An event of Chrome's format: phases have a length, breaks and recompiles are instants."""
+    common: dict[str, Any] = {"pid": pid, "tid": event["thread"], "cat": event["event"]}
+    if event["event"] == "phase":
+        told = {k: event[k] for k in ("model", "graph") if event[k] is not None}
+        return {
+            **common,
+            "name": event["name"],
+            "ph": "X",
+            "ts": event["start"] * 1e6,
+            "dur": event["seconds"] * 1e6,
+            "args": told,
+        }
+    instant = {**common, "ph": "i", "s": "t", "ts": event["at"] * 1e6}
+    if event["event"] == "frame":
+        told = {"file": event["file"], "line": event["line"], "break": event["break"] and event["break"]["reason"]}
+        return {**instant, "name": f"frame {event['function']}", "args": told}
+    if event["event"] == "recompile":
+        return {**instant, "name": f"recompile of {event['function']}", "args": {"reasons": event["reasons"]}}
+    return None
+
+
+def read(folder: Path) -> Iterator[Data]:
+    """The events of all processes, one process after the other; a line that was cut off is left out."""
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(event, dict) and "event" in event:
+                    yield event
+
+
+_current: tuple[Trace, Recorder] | None = None
+
+
+def changed() -> None:
+    """`config.trace_dir` is another one."""
+    global _current
+    if _current is not None:
+        trace, recorder = _current
+        recorder.__exit__()
+        trace.close()
+        _current = None
+    if config.trace_dir is not None:
+        trace = Trace()
+        _current = trace, Recorder(trace.take)
+        _current[1].__enter__()

@@ -1,0 +1,151 @@
+"""What calls cost: guard_profile, ranges in torch's profile, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import pycompiler
+from pycompiler import _native
+
+
+def two_frames(x: Any, n: int) -> Any:
+    y = (x * n).relu()
+    pycompiler.graph_break()
+    return y.softmax(-1)
+
+
+@pytest.fixture
+def compiled() -> Any:
+    made = pycompiler.compile(two_frames)
+    for _ in range(3):
+        made(torch.ones(4, 4), 2)
+    return made
+
+
+def ranges(work: Any) -> list[str]:
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        work()
+    return [e.name for e in found.events() if e.name.startswith("pycompiler")]
+
+
+def test_every_guard_has_a_cost(compiled: Any) -> None:
+    found = pycompiler.guard_profile(compiled, torch.ones(4, 4), 2)
+    assert torch.equal(found.result, two_frames(torch.ones(4, 4), 2))
+    first, second = found.entries
+    assert (first.function, second.function) == ("two_frames", "resume_in_two_frames_at_18")
+    for entry in found.entries:
+        assert entry.call > 0 and entry.all > 0
+        assert [ns for ns, _ in entry.guards] == sorted((ns for ns, _ in entry.guards), reverse=True)
+        assert 0 < sum(ns for ns, _ in entry.guards) < 20 * entry.all
+        assert entry.holds["library"] > 0
+    assert {str(g) for _, _, g in found.guards} >= {"global torch state is unchanged"}
+    assert found.guards[0][0] == max(ns for ns, _, _ in found.guards)
+    assert "one by one" in str(found) and "holds: scratch" in str(found)
+
+
+def test_entries_that_were_tried_before(compiled: Any) -> None:
+    compiled(torch.ones(4, 4, dtype=torch.float64), 2)
+    found = pycompiler.guard_profile(compiled, torch.ones(4, 4), 2)
+    assert found.entries[0].tried == 1
+    assert "1 entries before it" in str(found.entries[0])
+
+
+def test_a_costly_guard_stands_out() -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.names = {f"name {i}": i for i in range(300)}
+
+    thing = Slow()
+    made = pycompiler.compile(lambda x: x + len([k for k in thing.names if k]))
+    made(torch.ones(2))
+    found = pycompiler.guard_profile(made, torch.ones(2))
+    ns, _, guard = found.guards[0]
+    assert "names" in str(guard)
+    assert ns > 5 * sorted(n for n, _, _ in found.guards)[len(found.guards) // 2]
+
+
+def test_eager_functions_have_no_entries() -> None:
+    assert str(pycompiler.guard_profile(lambda x: x, 3)) == "the call went through no compiled entry"
+
+
+def test_an_exception_ends_the_watch(compiled: Any) -> None:
+    with pytest.raises(TypeError):
+        pycompiler.guard_profile(compiled, 1, 2, 3)
+    seen: list[Any] = []
+    pycompiler.guard_profile(lambda: None)
+    compiled(torch.ones(4, 4), 2)
+    assert seen == []
+
+
+def test_ranges_of_calls(compiled: Any) -> None:
+    x = torch.ones(4, 4)
+    names = ranges(lambda: compiled(x, 2))
+    for name in (
+        "cache lookup of two_frames",
+        "guards of two_frames, entry 0",
+        "run of two_frames",
+        "graph graph",
+        "cache lookup of resume_in_two_frames_at_18",
+    ):
+        assert f"pycompiler: {name}" in names
+    assert sum("kernel" in name for name in names) == 2
+    assert ranges(lambda: x + 1) == []
+
+
+def test_ranges_nest_and_time_is_inside(compiled: Any) -> None:
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        compiled(torch.ones(4, 4), 2)
+    by_name = {e.name: e for e in reversed(found.events())}  # the first of each
+    outer, inner = by_name["pycompiler: run of two_frames"], by_name["pycompiler: graph graph"]
+    assert outer.time_range.start <= inner.time_range.start <= inner.time_range.end <= outer.time_range.end
+
+
+def test_ranges_of_compiles() -> None:
+    made = pycompiler.compile(lambda x: x.cos() + 1)
+    names = ranges(lambda: made(torch.ones(3)))
+    assert {"pycompiler: compile", "pycompiler: capture", "pycompiler: lowering", "pycompiler: build"} <= set(names)
+
+
+def test_errors_pass_through_ranges() -> None:
+    @pycompiler.compile
+    def fails(x: Any, i: Any) -> Any:
+        return x[i] + 1
+
+    x, good, bad = torch.arange(3.0), torch.tensor([0]), torch.tensor([9])
+    fails(x, good)
+    with profile(activities=[ProfilerActivity.CPU]), pytest.raises(IndexError):
+        fails(x, bad)
+    assert fails(x, good).tolist() == [1]
+
+
+def test_profilers_of_other_threads(compiled: Any) -> None:
+    x, found = torch.ones(4, 4), []
+    with profile(activities=[ProfilerActivity.CPU]):
+        thread = threading.Thread(target=lambda: found.append(compiled(x, 2)))
+        thread.start()
+        thread.join()
+    assert torch.equal(found[0], two_frames(x, 2))
+
+
+def test_a_watcher_that_raises_is_heard(compiled: Any) -> None:
+    def watch(*told: Any) -> bool:
+        raise ValueError("watcher")
+
+    _native.set_watcher(watch)
+    try:
+        with pytest.raises(ValueError, match="watcher"):
+            compiled(torch.ones(4, 4), 2)
+    finally:
+        _native.set_watcher(None)
+    assert compiled(torch.ones(4, 4), 2).shape == (4, 4)
+
+
+def test_emit_nvtx_and_autograd_profiler(compiled: Any) -> None:
+    with torch.autograd.profiler.profile() as found:
+        compiled(torch.ones(4, 4), 2)
+    assert any(e.name == "pycompiler: run of two_frames" for e in found.function_events)

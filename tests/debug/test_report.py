@@ -1,0 +1,285 @@
+"""The report: events, the document, the page and the text made of it, the commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler import config
+from pycompiler.debug.document import Document
+from pycompiler.debug.html_parts import OPEN, PART
+from pycompiler.ir import watch
+
+VOID = {"meta", "br"}
+SCRIPT = """
+import sys
+import torch
+import pycompiler
+
+@pycompiler.compile
+def f(x, n):
+    y = (x @ x).softmax(-1)
+    print("woo", *sys.argv[1:])
+    if y.sum() < n:
+        y = -y
+    return torch.fft.fft(y).real + y.mean(0)
+
+for n in (3, 4):
+    f(torch.ones(4, 4, requires_grad=True), n).sum().backward()
+sys.exit(7)
+"""
+
+
+def run(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
+    command = [sys.executable, "-m", "pycompiler", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, timeout=300)
+
+
+class Structure(HTMLParser):
+    """Checks that tags are closed in order, ids are unique and links lead somewhere in the page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.texts: list[str] = []
+        self.tags: list[str] = []
+        self.outside: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        if "id" in given:
+            self.ids.append(given["id"])
+        for name in ("href", "src", "data", "action"):
+            value = given.get(name)
+            if value is not None:
+                (self.links if value.startswith("#") else self.outside).append(value)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def checked(page: str) -> Structure:
+    """What holds of every page."""
+    found = Structure(page)
+    assert len(set(found.ids)) == len(found.ids)
+    assert {link[1:] for link in found.links} <= set(found.ids)
+    assert found.outside == []  # nothing is fetched
+    assert found.tags.count("script") == 1  # the document, as data
+    assert "@import" not in page and "url(" not in page
+    return found
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "script.py").write_text(SCRIPT)
+    done = run("report", "-o", "page.html", "--json", "data.json", "script.py", "an argument", cwd=folder)
+    assert (folder / "page.html").exists(), done.stderr
+    return (folder / "page.html").read_text(), json.loads((folder / "data.json").read_text()), done
+
+
+def test_the_program_runs_as_by_itself(report: Any) -> None:
+    _, _, done = report
+    assert done.returncode == 7
+    assert done.stdout == "woo an argument\n" * 2
+
+
+def test_the_document_has_everything(report: Any) -> None:
+    _, data, _ = report
+    frame = data["frames"][0]
+    assert frame["function"] == "f"
+    assert frame["break"]["kind"] == "builtin-call"
+    assert [text.strip() for _, text in frame["source"]][3] == 'print("woo", *sys.argv[1:])'
+    assert any(g["text"].startswith("L['x'] is Tensor[4, 4]") for g in frame["guards"])
+    assert frame["entry"]["call"] > 0
+    assert sum(frame["entry"]["each"].values()) > 0
+    kinds = {g["kind"] for g in data["graphs"]}
+    assert kinds >= {"forward", "backward"}
+    graph = next(g for g in data["graphs"] if g["kind"] == "forward")
+    assert graph["model"] in frame["models"]
+    assert {s["kind"] for g in data["graphs"] for s in g["steps"]} == {"kernel", "aten"}  # the transform is ATen's
+    assert graph["calls"]["calls"] == 2
+    assert len(graph["calls"]["least"]) == len(graph["steps"]) == len(graph["memory"]["after"])
+    assert all(ns > 0 for ns in graph["calls"]["least"])
+    assert graph["memory"]["peak"] >= 4 * 4 * 4
+    assert "pyc_prelude.h" in graph["code"]
+    assert {"lowering", "scheduling", "codegen", "build"} <= set(graph["phases"])
+    assert any(n["place"].endswith(":8 in f") for n in graph["nodes"]), graph["nodes"]
+
+
+def test_advice_names_breaks_recompiles_and_what_is_left_to_aten(report: Any) -> None:
+    _, data, done = report
+    what = [row["what"] for row in data["advice"]]
+    assert "graph break [builtin-call]" in what[0]
+    assert any("graph break [data-dependent-jump]" in w for w in what)
+    again = next(row for row in data["advice"] if "compiled again" in row["what"])
+    assert "seen 4" in again["what"]
+    assert again["do"]
+    assert any("view_as_real.default has no lowering" in w for w in what)
+    assert "What to do next:" in done.stderr
+    assert what[0] in done.stderr
+
+
+def test_the_page_stands_alone(report: Any) -> None:
+    page, data, _ = report
+    found = checked(page)
+    inside = re.search(r'<script type="application/json" id="document">(.*?)</script>', page, re.S)
+    assert inside is not None
+    assert json.loads(inside[1].replace("<\\/", "</")) == data
+    assert {"next", "program", "recompiles", "frames", "kernels", "time", "memory", "main"} <= set(found.ids)
+    assert "prefers-color-scheme: dark" in page
+    assert found.tags[found.tags.index("body") + 1] == "a"  # the way past the head, first for the keyboard
+    assert found.tags.count("th") > 0 and 'scope="col"' in page and "<caption>" in page
+    assert "graph break" in " ".join(found.texts)
+
+
+def test_without_costs(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import torch, pycompiler\npycompiler.compile(lambda x: x + 1)(torch.ones(2))\n1 / 0\n"
+    )
+    done = run("report", "--no-costs", "--json", "data.json", "script.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    data = json.loads((tmp_path / "data.json").read_text())
+    assert len(data["frames"]) == 1 and data["frames"][0]["entry"] is None
+    checked((tmp_path / "pycompiler_report.html").read_text())
+
+
+# explain -------------------------------------------------------------------------------------------------------
+def toy(a: Any, b: Any) -> Any:
+    x = a / (torch.abs(a) + 1)
+    print("woo")
+    if b.sum() < 0:
+        b = b * -1
+    return x * b
+
+
+def test_explain_has_a_page(tmp_path: Path) -> None:
+    before = list(watch.observers)
+    explained = pycompiler.explain(toy, backend="native")(torch.ones(10), torch.ones(10))
+    assert watch.observers == before
+    page = explained.html(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text() == page
+    checked(page)
+    assert explained.document.data["frames"][0]["break"]["kind"] == "builtin-call"
+    assert [len(f["guards"]) for f in explained.document.frames] == list(map(len, explained.out_guards))
+    assert all(frame["entry"] for frame in explained.document.frames)
+
+
+def test_explain_taken_apart_as_torch_once_returned_it() -> None:
+    explanation, out_guards, graphs, ops = pycompiler.explain(toy, torch.ones(10), torch.ones(10))
+    assert explanation.startswith(
+        "pycompiler produced 3 graphs, with 2 graph breaks and 5 ops.\n Break reasons:\n\n1. "
+    )
+    assert (len(graphs), len(ops), len(out_guards)) == (3, 3, 3)
+    *_, reasons, verbose = pycompiler.explain(toy, torch.ones(10), torch.ones(10))
+    assert [r.kind for r in reasons] == ["builtin-call", "data-dependent-jump"]
+    assert f'File "{__file__}", line {toy.__code__.co_firstlineno + 2}, in toy\n    print("woo")' in verbose
+    assert len(list(pycompiler.explain(toy, torch.ones(10), torch.ones(10)))) == 6
+
+
+def test_functions_that_were_inlined_are_shown() -> None:
+    def inner(x: Any) -> Any:
+        return x.relu()
+
+    document = pycompiler.explain(lambda x: inner(x) + 1)(torch.ones(2)).document
+    assert any(function["function"].endswith("inner") for function in document.functions.values())
+
+
+# size ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("operators", [400, 20_000])
+def test_long_lists_are_folded(operators: int) -> None:
+    nodes = [
+        {"name": f"n{i}", "operator": "aten.add", "of": "add", "place": f"x.py:{i} in f"} for i in range(operators)
+    ]
+    steps = [
+        {"name": f"kernel {i}", "kind": "kernel", "operators": [f"n{i}"], "reads": 8, "writes": 8, "work": 1}
+        for i in range(operators)
+    ]
+    graph = {
+        "event": "graph",
+        "number": 0,
+        "model": 0,
+        "kind": "forward",
+        "phases": {"codegen": 1.0},
+        "nodes": nodes,
+        "steps": steps,
+        "memory": {"after": [8] * operators, "peak": 8, "inputs": 8, "constants": 0, "library": 1},
+        "unfused": [],
+        "code": "x",
+    }
+    document = Document.of([{"event": "start", "program": "x.py"}, graph])
+    page = document.html()
+    if operators < 1_000:
+        checked(page)
+    parts = -(-(operators - OPEN) // PART)
+    assert page.count('<details class="part">') == 3 * parts  # steps, operators, memory
+    assert len(page) < 2_000 * operators + 100_000
+
+
+# traces --------------------------------------------------------------------------------------------------------
+def test_a_folder_of_traces(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "TORCH_TRACE": "traces", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 7, done.stderr
+    [events] = (tmp_path / "traces").glob("*.jsonl")
+    rows = [json.loads(line) for line in events.read_text().splitlines()]
+    assert rows[0]["event"] == "start"
+    assert {"phase", "frame", "graph", "recompile", "hint"} <= {row["event"] for row in rows}
+    [chrome] = (tmp_path / "traces").glob("*.trace.json")
+    spans = json.loads(chrome.read_text().rstrip().rstrip(",") + "]")
+    assert {"capture", "lowering", "build"} <= {s["name"] for s in spans if s["ph"] == "X"}
+    assert all(s["dur"] >= 0 and s["ts"] > 1e15 for s in spans if s["ph"] == "X")
+    assert any(s["name"].startswith("recompile of resume_in_f") for s in spans if s["ph"] == "i")
+    made = run("trace", "traces", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    checked((tmp_path / "traces" / "pycompiler_report.html").read_text())
+    assert run("trace", ".", cwd=tmp_path).returncode == 1
+
+
+def test_traces_are_switched_by_a_knob(tmp_path: Path) -> None:
+    before = list(watch.observers)
+    with config.patch(trace_dir=str(tmp_path / "t")):
+        pycompiler.compile(lambda x: x + 2, backend="eager")(torch.ones(2))
+    assert watch.observers == before
+    text = next((tmp_path / "t").glob("*.jsonl")).read_text()
+    with config.patch(trace_dir=str(tmp_path / "t")):
+        assert pycompiler.compile(lambda x: x + 3, backend="eager")(torch.ones(2)).tolist() == [4, 4]
+    assert len(list((tmp_path / "t").glob("*.jsonl"))) == 2
+    assert next(row for row in map(json.loads, text.splitlines()) if row["event"] == "frame")["operators"] == 1
+
+
+def test_a_report_that_fails_does_not_hurt_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pycompiler.debug import describe
+
+    monkeypatch.setattr(describe, "frame", lambda record: 1 / 0)
+    assert pycompiler.explain(lambda x: x + 5)(torch.ones(2)).result.tolist() == [6, 6]
