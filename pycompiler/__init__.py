@@ -21,6 +21,7 @@ from pycompiler.backends import get_default_backend, list_backends, register_bac
 from pycompiler.debug import switch as _switch  # noqa: F401  (hears of knobs)
 from pycompiler.debug.costs import guard_profile
 from pycompiler.debug.explain import explain
+from pycompiler.ir.arrays import wrap_numpy
 from pycompiler.ir.control import (
     allow_in_graph,
     assume_constant_result,
@@ -40,5 +41,5 @@ __all__ = [
     "disable", "disallow_in_graph", "error_on_graph_break", "exc", "explain", "explain_miss", "get_default_backend",
     "graph_break", "guard_profile", "is_compiling", "list_backends", "load", "mark_dynamic", "mark_static", "mark_unbacked",
     "maybe_mark_dynamic", "nested_compile_region", "nonstrict_trace", "register_backend", "reset", "run", "save",
-    "set_default_backend", "set_policy", "set_stance", "substitute_in_graph", "wait_for_compiles",
+    "set_default_backend", "set_policy", "set_stance", "substitute_in_graph", "wait_for_compiles", "wrap_numpy",
 ]  # fmt: skip

@@ -175,7 +175,7 @@ KNOBS: tuple[Knob, ...] = (
         env=("TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",),
     ),
     Knob("capture_func_transforms", (_B,), True, "capture torch.func transforms"),
-    Knob("trace_numpy", (_B,), True, "capture NumPy calls as tensor operations", kept=(False,)),
+    Knob("trace_numpy", (_B,), True, "capture NumPy calls as tensor operations"),
     Knob(
         "rewrite_assert_with_torch_assert",
         (_B,),

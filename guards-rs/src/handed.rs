@@ -46,6 +46,7 @@ handed! {
     "tensor_holds" TENSOR_HOLDS;
     "global_state" GLOBAL_STATE;
     "foreign_state" FOREIGN_STATE;
+    "tensor_of" TENSOR_OF;
     "explain" EXPLAIN;
     "Scope" SCOPE;
     // of `ir.plan`, `ir.expr` and `ir.symbolic_node`: classes of what stands in a plan, and what is said of one that fails

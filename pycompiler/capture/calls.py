@@ -18,11 +18,12 @@ from typing import Any, NoReturn
 
 import torch
 
+from pycompiler import config
 from pycompiler.capture import operators, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
-from pycompiler.capture.values import exceptions, symbolic
+from pycompiler.capture.values import array, exceptions, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
@@ -32,7 +33,7 @@ from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object, plain_module_forward, tuple_of
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
-from pycompiler.ir import control, peer
+from pycompiler.ir import arrays, control, peer
 from pycompiler.ir.source import const as const_source
 from pycompiler.logs import artifact
 
@@ -102,6 +103,8 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             return call_tensor_method(cx, fn.real.__name__, args, kwargs)
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)
+        if config.trace_numpy and (name := arrays.name_of(fn.real)) is not None:
+            return array.call_function(cx, fn.real, name, args, kwargs)
         if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):
             cx.effects.defer(fn, args)
             return Const(None)
@@ -292,6 +295,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return Const(None)
     if isinstance(fn, functools._lru_cache_wrapper):
         return call_cached(cx, fn, args, kwargs)
+    if config.trace_numpy and (numpys := arrays.name_of(fn)) is not None:
+        return array.call_function(cx, fn, numpys, args, kwargs)
     owner = getattr(fn, "__objclass__", None)
     if owner is not None and issubclass(torch.Tensor, owner) and owner is not object:
         if args and isinstance(args[0], Tensor):
@@ -441,6 +446,8 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
             return handler(cx, args, kwargs)
         except IndexError:
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...) of too few arguments") from None
+    if config.trace_numpy and arrays.dtype_name(cls) is not None:
+        return array.make_scalar(cx, cls, args, kwargs)
     meta_call = lookup(cx, type(cls), "__call__")
     if isinstance(cls, enum.EnumMeta):
         return cx.evaluate(cls, *(a.const() for a in args))

@@ -22,6 +22,7 @@ from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
 from pycompiler.capture.effects import Write, state_of
+from pycompiler.capture.values.array import Array, ArrayMethod
 from pycompiler.capture.values.attributes import mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
@@ -33,6 +34,7 @@ from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opa
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
 from pycompiler.ir import transforms
+from pycompiler.ir.arrays import array_of
 from pycompiler.ir.source import ACCESSORS, Source, local
 from pycompiler.ir.symbols import is_symbolic
 from pycompiler.logs import artifact
@@ -450,6 +452,14 @@ def _tensor(head: Head, value: Tensor, name: str) -> None:
         head.prepare += [*head.call(rebuild.set_attributes, build.load_fast(name), names, *values), *build.pop_top()]
 
 
+def _array(head: Head, value: Array, name: str) -> None:
+    head.store(head.call(array_of, head.load(value.tensor)), name)
+
+
+def _array_method(head: Head, value: ArrayMethod, name: str) -> None:
+    head.store([*head.load(value.array), *build.load_attr(value.name)], name)
+
+
 def _tensor_method(head: Head, value: TensorMethod, name: str) -> None:
     head.store([*head.load(value.tensor), *build.load_attr(value.name)], name)
 
@@ -468,7 +478,7 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method,
     IteratorMethod: _iterator_method, Super: _super,
-    Tensor: _tensor,
+    Tensor: _tensor, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import late
+from pycompiler.ir import arrays, late
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of
 from pycompiler.ir.late import BINDS
@@ -547,10 +547,10 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _plain_constant(value: Any) -> Any:
-    """An enum member that is also a number or text goes into the graph as that."""
+    """An enum member that is also a number or text goes into the graph as that, and a number of NumPy's as Python's."""
     if isinstance(value, enum.Enum):
         return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)  # type: ignore[arg-type, call-overload]
-    return value
+    return value.item() if arrays.is_number(value) else value
 
 
 def _operands(nodes: Any, knodes: Any) -> list[fx.Node]:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values import exceptions
+from pycompiler.capture.values import array, exceptions
+from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
@@ -94,6 +95,8 @@ UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
 def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     inplace = op in INPLACE
     fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
+    if isinstance(left, Array) or isinstance(right, Array):
+        return array.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         found = _overridden(cx, INPLACE[op][1] if inplace else special, reflected, left, right)
         if found is not None:
@@ -411,6 +414,8 @@ def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Va
 
 def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     fn = COMPARE[op][0]
+    if isinstance(left, Array) or isinstance(right, Array):
+        return array.binary(cx, op, COMPARE[op][1], left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         found = _overridden(cx, COMPARE[op][1], COMPARE[op][2], left, right)
         if found is not None:
@@ -536,6 +541,8 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
     fn, special = UNARY[op]
     if isinstance(value, Const):
         return _of_symbols(cx, fn, value) or cx.evaluate(fn, value.value)
+    if isinstance(value, Array):
+        return array.unary(cx, op, value)
     if isinstance(value, Tensor):
         value.assume(cx, special)
         own = value.special(cx, special) if value.is_special else None

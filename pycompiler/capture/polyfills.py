@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim.optimizer import _get_value
+from torch.utils import _pytree as pytree
 
 State = torch._C._TorchFunctionState  # type: ignore[attr-defined]
 read_state, write_state = torch._C._get_torch_function_state, torch._C._set_torch_function_state  # type: ignore[attr-defined]
@@ -109,6 +111,20 @@ def addcmul_(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
     return self.add_(value * tensor1 * tensor2)
 
 
+def tree_map_only(kind: Any, func: Any, tree: Any, is_leaf: Any = None) -> Any:
+    cls = type(tree)
+    if is_leaf is None or not is_leaf(tree):
+        if cls is tuple or cls is list:
+            return cls([tree_map_only(kind, func, item, is_leaf) for item in tree])
+        if cls is dict:
+            return {key: tree_map_only(kind, func, item, is_leaf) for key, item in tree.items()}
+        if cls in pytree.SUPPORTED_NODES or hasattr(cls, "_fields"):
+            graph_break(f"tree_map_only of a {cls.__name__}")
+            return pytree.tree_map_only(kind, func, tree, is_leaf)
+    chosen = isinstance(tree, kind) if isinstance(kind, (type, tuple, types.UnionType)) else kind(tree)
+    return func(tree) if chosen else tree
+
+
 OF_TENSORS: dict[tuple[str, str], Callable[..., Any]] = {
     ("addcdiv_", "value"): addcdiv_,
     ("addcmul_", "value"): addcmul_,
@@ -117,6 +133,7 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
     functools.cmp_to_key: cmp_to_key,
     operator.methodcaller: methodcaller,
     _get_value: step_count,
+    pytree.tree_map_only: tree_map_only,
     torch._C.DisableTorchFunctionSubclass: DisableTorchFunctionSubclass,
     torch._C.DisableTorchFunction: DisableTorchFunction,
 }

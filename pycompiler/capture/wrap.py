@@ -19,17 +19,19 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from pycompiler import _native
+from pycompiler import _native, config
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.attributes import instance_dict, is_mutable, lookup, mro_lookup
+from pycompiler.capture.values import array
+from pycompiler.capture.values.attributes import instance_dict, is_mutable, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
-from pycompiler.capture.values.constant import LITERALS, Const, reference
+from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Deque, Dict, Key, List, Proxy, Set, Tuple, known_hash
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
+from pycompiler.ir import arrays
 from pycompiler.ir.fake import as_plain, is_transparent
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.numbers import symbol_of
@@ -265,9 +267,26 @@ def _has_history(real: torch.Tensor) -> bool:
         return False
 
 
+def wrap_numpys(cx: Capture, real: Any, source: Source) -> Value | None:
+    """Arrays, dtypes and functions of NumPy's; None for what capture sees as any other object."""
+    if arrays.is_array(real):
+        return array.wrap_array(cx, real, source)
+    if arrays.is_dtype(real):
+        cx.guard("equals", source, real)
+        return Const(real)
+    if arrays.name_of(real) is not None:
+        cx.guard("id_is", source, real)
+        return Builtin(real)
+    return None
+
+
 def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     """Instances of classes that have no wrapper of their own."""
     cls = type(real)
+    if config.trace_numpy and (cls.__module__ in ("numpy", "numpy.dtypes")):
+        found = wrap_numpys(cx, real, source)
+        if found is not None:
+            return found
     if issubclass(cls, type):
         cx.guard("id_is", source, real)
         return Class(real)
@@ -366,7 +385,7 @@ def make(cx: Capture, real: Any) -> Value:
         return Set({Key(cx, make(cx, v)): make(cx, v) for v in real}, type(real), shadow=_shadow(real))
     if type(real) in NUMBERS:
         return _number(cx, real)
-    if isinstance(real, (range, slice, torch.finfo, torch.iinfo)):
+    if isinstance(real, (range, slice, torch.finfo, torch.iinfo)) or arrays.is_constant(real):
         return Const(real)
     if isinstance(real, tuple) and is_plain_tuple(type(real)):
         return Tuple([make(cx, v) for v in real], type(real))

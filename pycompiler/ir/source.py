@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pycompiler.ir.arrays import tensor_of
+
 
 @dataclass(frozen=True)
 class Accessor:
@@ -173,6 +175,9 @@ ACCESSORS: dict[str, Accessor] = {
     "grad": Accessor(lambda v, _: v.grad, lambda b, a: f"{b}.grad"),
     "size": Accessor(lambda v, d: v.size(d), lambda b, a: f"{b}.size({a})"),
     "stride": Accessor(lambda v, d: v.stride(d), lambda b, a: f"{b}.stride({a})"),
+    "as_tensor": Accessor(
+        lambda v, _: tensor_of(v), lambda b, a: f"as_tensor({b})"
+    ),  # in the memory of an array of NumPy's
 }
 
 

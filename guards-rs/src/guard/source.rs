@@ -9,6 +9,7 @@ use crate::ffi::mro::ClassAttribute;
 use crate::ffi::object::{import, value_error};
 use crate::ffi::torch::{Layout, RawTensor};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::handed;
 use crate::tensor_view::{torch, Level};
 
 /// How to get from a value to another.
@@ -26,6 +27,8 @@ pub enum Read {
     MethodSelf(Obj),
     MethodFunc(Obj),
     Dim(Box<Dim>),
+    /// A tensor in the memory of an array of NumPy's.
+    AsTensor,
 }
 
 #[derive(Clone, Copy)]
@@ -132,6 +135,7 @@ const READS: &[(&str, Builder)] = &[
     ("grad", |_, cx| Ok(Read::Attr(name("grad", cx)?))),
     ("size", |dim, cx| Ok(Read::Dim(Box::new(Dim::build("size", dim, cx)?)))),
     ("stride", |dim, cx| Ok(Read::Dim(Box::new(Dim::build("stride", dim, cx)?)))),
+    ("as_tensor", |_, _| Ok(Read::AsTensor)),
 ];
 
 /// The names of all accessors, to compare with `ir.source.ACCESSORS`.
@@ -167,7 +171,7 @@ impl Read {
             Read::Type => Ok(Some(value.class())),
             Read::MroLookup(name) => name.find(value),
             Read::Item(i) => item(value, *i),
-            Read::Attr(_) | Read::Dim(_) => Err(MayRunPython),
+            Read::Attr(_) | Read::Dim(_) | Read::AsTensor => Err(MayRunPython),
             Read::DictKeyAt(i) => key_at(value, *i),
             Read::Cell => Ok(value.is_cell().then(|| value.cell_get()).flatten()),
             Read::Function(part) => Ok(function_part(value, *part)),
@@ -193,6 +197,7 @@ impl Read {
                 let keys = or_none(value.to_tuple())?;
                 (*i < keys.tuple_len()).then(|| keys.tuple_item(*i).own())
             }
+            Read::AsTensor => or_none(handed::TENSOR_OF.get().and_then(|make| make.call(&[value.get()], None))),
             Read::Type | Read::Cell | Read::Function(_) => None,
         }
     }

@@ -11,16 +11,18 @@ from typing import Any
 
 import torch
 
+from pycompiler import config
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
-from pycompiler.capture.values import symbolic
+from pycompiler.capture.values import array, symbolic
+from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import List, Tuple
+from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import control
+from pycompiler.ir import arrays, control
 from pycompiler.ir.source import const as const_source
 
 # name -> (read the state, write it): all state that captured code may change.
@@ -169,6 +171,42 @@ def is_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(isinstance(args[0], Tensor))
 
 
+@builtin(torch.from_numpy)
+def from_numpy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or kwargs or not isinstance(args[0], Array) or args[0].moved:
+        raise Break("unsupported-operation", "torch.from_numpy")
+    return array.to_tensor(cx, args[0])
+
+
+@builtin(arrays.of_tensor)
+def numpy_of_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if arrays.numpy() is None or not config.trace_numpy or not isinstance(args[0], Tensor):
+        raise Break("data-dependent-value", "Tensor.numpy()")
+    return array.of_tensor(cx, args[0], args[1:], kwargs)
+
+
+def _mapped(cx: Capture, value: Value, kind: type[Value], change: Callable[[Any], Value]) -> Value:
+    """A nest of tuples, lists and dicts with `change` of each value of that kind."""
+    value = cx.realize(value)
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, (Tuple, List)):
+        return cx.sequence([_mapped(cx, v, kind, change) for v in value.items], value.cls)
+    if isinstance(value, Dict) and value.cls is dict:
+        return Dict({cx.key(k): _mapped(cx, v, kind, change) for k, v in value.pairs(cx)})
+    return value
+
+
+@builtin(arrays.mark)
+def arrays_of_tensors(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return _mapped(cx, args[0], Tensor, Array)
+
+
+@builtin(arrays.unmark)
+def tensors_of_arrays(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return _mapped(cx, args[0], Array, lambda v: v.tensor)
+
+
 def _holds_tensor(value: Value) -> bool:
     if isinstance(value, Tensor):
         return True
@@ -180,6 +218,11 @@ for _fn in (torch.tensor, torch.as_tensor, torch.asarray):
 
 
 def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
+    if args and isinstance(args[0], Array):
+        made: Value = array.to_tensor(cx, args[0])
+        if fn is torch.tensor:
+            made = cx.graph.call_method("clone", [made], {})
+        return cx.graph.call_function(torch.as_tensor, [made, *args[1:]], kwargs) if args[1:] or kwargs else made
     if args and isinstance(args[0], Tensor):
         if fn is torch.tensor:
             return _copied(cx, args, kwargs)

@@ -19,6 +19,7 @@ from pycompiler.capture.polyfills import OF_TENSORS
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
+from pycompiler.ir import arrays
 
 # Attributes that read data or autograd state that the graph does not have.
 DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__",
@@ -301,6 +302,8 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         return as_subclass(cx, args, kwargs)
     if name in ("item", "tolist") and cx.graph.takes_items() and len(args) == 1 and not kwargs:
         return item(cx, args[0], name)
+    if name == "numpy" and isinstance(args[0], Tensor):
+        return cx.call_builtin(arrays.of_tensor, args, kwargs)
     if name in DATA_ATTRIBUTES:
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name in AUTOGRAD_ATTRIBUTES:

@@ -1,0 +1,298 @@
+"""NumPy's arrays: tensors of the graph that the program sees as `numpy.ndarray`.
+
+Calls of NumPy's functions, methods and operators are nodes (`ir/arrays.py`).  Arrays without dimensions stand for NumPy's
+scalars.  What is computed of numbers alone is computed by NumPy, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.classes import Class
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
+from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.tensor import Tensor, item
+from pycompiler.ir import arrays
+
+METADATA: dict[str, Callable[[torch.Tensor], Any]] = {
+    "shape": lambda t: tuple(t.shape),
+    "ndim": lambda t: t.dim(),
+    "size": lambda t: t.numel(),
+    "itemsize": lambda t: t.itemsize,
+    "nbytes": lambda t: t.numel() * t.itemsize,
+    "strides": lambda t: tuple(s * t.itemsize for s in t.stride()),
+    "dtype": lambda t: arrays.dtype_of(t.dtype),
+}
+PARTS = frozenset({"T", "real", "imag"})
+WRITES = frozenset({"fill", "sort", "__setitem__", "resize", "put", "partition", "itemset", "setflags", "byteswap"})
+LEFT_OUT = frozenset({"tolist", "item", "tobytes", "tofile", "dump", "dumps", "view", "setflags", "resize", "to_device",
+                      "newbyteorder", "byteswap", "getfield", "setfield", "is_integer", "partition"})  # fmt: skip
+# What numbers of numpy give is a number; of these it is an array.
+WRAPPER = "wrap_numpy.<locals>.wrap"
+
+
+class Array(Value):
+    """An array: `tensor` has its data.  `moved`: it is a copy on the device that the program has chosen."""
+
+    def __init__(self, tensor: Tensor, *, moved: bool = False) -> None:
+        self.tensor = tensor
+        self.moved = moved
+
+    @property
+    def exists(self) -> bool:
+        return self.source is not None
+
+    def describe(self) -> str:
+        return f"ndarray({list(self.tensor.fake.shape)}, {self.tensor.fake.dtype})"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        module = arrays.numpy()
+        assert module is not None
+        return module.ndarray  # type: ignore[no-any-return]
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in METADATA:
+            return cx.make(METADATA[name](self.tensor.fake))
+        if name in PARTS:
+            return _record(cx, arrays.attribute, [Const(name), self], {})
+        if name in LEFT_OUT and name != "item" or not (arrays.has_method(name) or name == "item"):
+            raise Break("unsupported-attribute", f"numpy.ndarray.{name}")
+        return ArrayMethod(self, name)
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        return call_method(cx, "__getitem__", [self, key], {})
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        call_method(cx, "__setitem__", [self, key, value], {})
+
+    def length(self, cx: Capture) -> int:
+        if self.tensor.fake.dim() == 0:
+            cx.throw(TypeError, "len() of unsized object")
+        return int(self.tensor.fake.shape[0])
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        if self.tensor.fake.dim() == 0:
+            cx.throw(TypeError, "iteration over a 0-d array")
+        return (self.getitem(cx, Const(i)) for i in range(self.length(cx)))
+
+    def truth(self, cx: Capture) -> bool:
+        raise Break("data-dependent-jump", self.describe())
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        raise Break("data-dependent-value", "in an array")
+
+
+class ArrayMethod(Value):
+    """A bound method of an array."""
+
+    def __init__(self, array: Array, name: str) -> None:
+        self.array = array
+        self.name = name
+
+    def python_type(self) -> type:
+        return type(len)
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return call_method(cx, self.name, [self.array, *args], kwargs)
+
+
+# calls --------------------------------------------------------------------------------------------------------
+def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`args[0].<name>(*args[1:])` of an array."""
+    array = args[0]
+    assert isinstance(array, Array)
+    if name == "item" and len(args) == 1 and not kwargs and cx.graph.takes_items():
+        return item(cx, array.tensor)
+    if name in LEFT_OUT:
+        raise Break("data-dependent-value", f"numpy.ndarray.{name}()")
+    writes = name in WRITES
+    if writes and array.moved:
+        raise Break("unsupported-operation", f"a write into an array that has been moved to {array.tensor.fake.device}")
+    return _record(cx, arrays.method, [Const(name), *args], kwargs, writes)
+
+
+def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A function of NumPy's."""
+    if not any(_concerns(cx, v) for v in (*args, *kwargs.values())) and name.split(".")[-1] not in arrays.MAKES:
+        return _of_numbers(cx, fn, args, kwargs)
+    if "out" in kwargs and isinstance(kwargs["out"], Array) and kwargs["out"].moved:
+        raise Break("unsupported-operation", f"numpy.{name}(out=...) of an array that has been moved")
+    return _record(cx, arrays.function, [Const(name), *args], kwargs, "out" in kwargs)
+
+
+def make_scalar(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`numpy.float32(x)` and its like."""
+    if len(args) != 1 or kwargs or not _concerns(cx, args[0]):
+        return _of_numbers(cx, cls, args, kwargs)
+    name = arrays.dtype_name(cls)
+    return _record(cx, arrays.scalar, [Const(name), *args], kwargs)
+
+
+def _of_numbers(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What NumPy computes of constants: a number, or a constant of another kind."""
+    made = cx.evaluate_raw(fn, *(cx.snapshot(v) for v in args), **{k: cx.snapshot(v) for k, v in kwargs.items()})
+    if _has_array(made):
+        raise Break("builtin-call", f"{getattr(fn, '__name__', fn)} of what is no array gives one")
+    return cx.make(made)
+
+
+def _has_array(value: Any) -> bool:
+    return arrays.is_array(value) or (isinstance(value, (tuple, list, dict)) and any(map(_has_array, value)))
+
+
+def _concerns(cx: Capture, value: Value) -> bool:
+    """Whether an array is among the values."""
+    value = cx.realize(value)
+    if isinstance(value, (Tuple, List)):
+        return any(_concerns(cx, v) for v in value.items)
+    return isinstance(value, (Array, Tensor, Symbolic))
+
+
+OPERATORS = {
+    "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "//": "floor_divide", "%": "remainder", "**": "power",
+    "@": "matmul", "&": "bitwise_and", "|": "bitwise_or", "^": "bitwise_xor", "<<": "left_shift", ">>": "right_shift",
+    "<": "less", "<=": "less_equal", "==": "equal", "!=": "not_equal", ">": "greater", ">=": "greater_equal",
+}  # fmt: skip
+UNARY = {"-": "negative", "+": "positive", "~": "invert"}
+
+
+def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Value:
+    """`left <op> right`, a comparison, or in place `left <op>= right` by the method `special`."""
+    for value in (left, right):
+        if not isinstance(value, (Array, Const)) or isinstance(value, Const) and not _is_number(value.value):
+            raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+    if op in OPERATORS or not isinstance(left, Array):
+        return _record(cx, arrays.function, [Const(OPERATORS[op if op in OPERATORS else op[:-1]]), left, right], {})
+    if left.moved:
+        raise Break("unsupported-operation", f"a write into an array that has been moved to {left.tensor.fake.device}")
+    return _record(cx, arrays.method, [Const(special), left, right], {}, True)
+
+
+def unary(cx: Capture, op: str, value: Array) -> Value:
+    return _record(cx, arrays.function, [Const(UNARY[op]), value], {})
+
+
+def _is_number(value: Any) -> bool:
+    module = arrays.numpy()
+    return isinstance(value, (int, float, complex, bool)) or (module is not None and isinstance(value, module.generic))
+
+
+def _record(
+    cx: Capture, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value], writes: bool = False
+) -> Value:
+    """A node of the graph; its tensors are arrays again."""
+    given = [*args, *kwargs.values()]
+    plain = [_argument(cx, v) for v in args]
+    named = {k: _argument(cx, v) for k, v in kwargs.items()}
+    return _result(cx, cx.graph.call_function(target, plain, named, always=writes), given)
+
+
+def _argument(cx: Capture, value: Value) -> Value:
+    """What goes into the graph: tensors for arrays, names for dtypes."""
+    value = cx.realize(value)
+    if isinstance(value, Array):
+        return value.tensor
+    if isinstance(value, Tensor):
+        raise Break("unsupported-operation", "a tensor among the arguments of a function of NumPy's")
+    if isinstance(value, (Const, Class)):
+        real = value.const() if isinstance(value, Const) else value.cls
+        name = arrays.dtype_name(real)
+        if name is not None:
+            if name in arrays.UNKNOWN_DTYPES:
+                raise Break("unsupported-type", f"numpy.{name}")
+            return Const(name)
+        module = arrays.numpy()
+        if module is not None and isinstance(real, module.generic):
+            return cx.graph.call_function(arrays.scalar, [Const(real.dtype.name), Const(real.item())], {})
+        return value
+    if type(value) is Tuple:
+        return Tuple([_argument(cx, v) for v in value.items])
+    if type(value) is List:
+        return List([_argument(cx, v) for v in value.items])
+    if isinstance(value, Slice):
+        return Slice([_argument(cx, p) for p in value.parts])
+    if isinstance(value, (Dict, Symbolic)):
+        return value
+    raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of NumPy's")
+
+
+def _result(cx: Capture, value: Value, given: list[Value]) -> Value:
+    """Arrays for tensors; what is one of the arguments stays that."""
+    if isinstance(value, Tensor):
+        return next((v for v in given if isinstance(v, Array) and v.tensor is value), None) or Array(value)
+    if isinstance(value, (Tuple, List)):
+        return cx.sequence([_result(cx, v, given) for v in value.items], value.cls)
+    return value
+
+
+# tensors and arrays -------------------------------------------------------------------------------------------
+def of_tensor(cx: Capture, tensor: Tensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`tensor.numpy()`."""
+    forced = kwargs.get("force", Const(False))
+    if args or kwargs.keys() - {"force"} or not forced.is_const() or tensor.is_special or cx.graph.levels:
+        raise Break("unsupported-operation", "Tensor.numpy()")
+    fake = tensor.fake
+    if fake.dtype in (torch.bfloat16,) or arrays_lack(fake.dtype):
+        cx.throw(TypeError, f"Got unsupported ScalarType {_scalar_type(fake.dtype)}")
+    if forced.const():
+        made = tensor
+        for name in ("detach", "cpu", "resolve_conj", "resolve_neg"):
+            found = cx.graph.call_method(name, [made], {})
+            assert isinstance(found, Tensor)
+            made = found
+        return Array(made)
+    if not any(f.code.co_qualname.startswith(WRAPPER) for f in cx.frames):
+        if fake.requires_grad:
+            cx.throw(
+                RuntimeError, "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+            )
+        if fake.device.type != "cpu":
+            cx.throw(TypeError, f"can't convert {fake.device} device type tensor to numpy. Use Tensor.cpu() to copy the "
+                                "tensor to host memory first.")  # fmt: skip
+        if fake.is_conj() or fake.is_neg():
+            raise Break("unsupported-operation", "Tensor.numpy() of a conjugate or negative view")
+    return Array(tensor)
+
+
+def arrays_lack(dtype: torch.dtype) -> bool:
+    try:
+        arrays.dtype_of(dtype)
+    except TypeError:
+        return True
+    return False
+
+
+def _scalar_type(dtype: torch.dtype) -> str:
+    return {"torch.bfloat16": "BFloat16"}.get(str(dtype), str(dtype).removeprefix("torch.").capitalize())
+
+
+def to_tensor(cx: Capture, array: Array) -> Tensor:
+    """A tensor in the array's memory: `torch.from_numpy(array)`."""
+    made = cx.graph.call_function(torch.ops.aten.alias.default, [array.tensor], {})
+    assert isinstance(made, Tensor)
+    return made
+
+
+def wrap_array(cx: Capture, real: Any, source: Any) -> Value | None:
+    """An existing array; None for one that no tensor can be made of."""
+    try:
+        tensor = arrays.tensor_of(real)
+    except TypeError:
+        return None
+    cx.guard("type_is", source, type(real))
+    inner = cx.wrap(tensor, source.then("as_tensor"))
+    assert isinstance(inner, Tensor)
+    device = torch.get_default_device()
+    if device.type == "cpu":
+        return Array(inner)
+    moved = cx.graph.call_method("to", [inner, Const(device)], {})
+    assert isinstance(moved, Tensor)
+    return Array(moved, moved=True)

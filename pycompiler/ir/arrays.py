@@ -1,0 +1,300 @@
+"""NumPy's arrays as tensors: what a graph calls for a call of NumPy's, and how arrays become tensors and back.
+
+In a graph an array is a tensor.  A call of NumPy's is one node, `function("linalg.norm", x, axis=0)` or
+`method("sum", x, 0)`, of `torch._numpy`, which does with tensors what NumPy does with arrays.  NumPy itself is imported by
+programs that use it; `torch._numpy` when the first of its functions is met.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+# In `torch._numpy` they are something else, or not what NumPy gives.
+LEFT_OUT = frozenset(
+    {"dtype", "finfo", "iinfo", "generic", "ndarray", "random", "e", "pi", "inf", "nan", "newaxis", "s_", "index_exp",
+     "can_cast", "result_type", "min_scalar_type", "common_type", "issubdtype", "isscalar", "typecodes", "sctypes",
+     "set_default_dtype", "from_dlpack", "broadcast_shapes", "AxisError", "UFuncTypeError", "DType", "True_", "False_",
+     "resize", "diag_indices", "diag_indices_from", "tril_indices", "triu_indices", "tril_indices_from",
+     "triu_indices_from", "empty", "empty_like",
+     "cbrt", "fix", "modf", "reciprocal", "median", "percentile", "quantile", "choose", "ascontiguousarray", "tri",
+     "identity", "bincount", "histogram", "histogram2d", "histogramdd", "linalg.lstsq", "i0", "vander", "gradient",
+     "fill_diagonal", "unique", "searchsorted", "nonzero", "argwhere", "flatnonzero", "eye", "copyto", "put", "put_along_axis"}
+)  # fmt: skip
+_NARROW_INTEGERS = frozenset({"uint8", "int8", "int16", "int32"})
+_NARROW = _NARROW_INTEGERS | {"bool", "float16", "float32", "complex64"}
+# Of these dtypes `torch._numpy` gives another dtype than NumPy.
+OTHERWISE: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("sum", "prod", "trace"), frozenset({"uint8"})),
+    **dict.fromkeys(("cumsum", "cumprod"), _NARROW_INTEGERS),
+    **dict.fromkeys(("around", "round"), frozenset({"bool"})),
+    **dict.fromkeys(("all", "any"), frozenset({"uint8"})),
+    **dict.fromkeys(("corrcoef", "cov"), _NARROW | {"int64"}),
+    **dict.fromkeys(("linalg.solve", "take"), _NARROW),
+    **dict.fromkeys(("sinc", "angle"), _NARROW_INTEGERS | {"bool", "int64"}),
+}
+# Of integers NumPy looks at each element of the second operand: it raises, or gives 0 with a warning.
+BY_ELEMENT = frozenset(
+    {"power", "float_power", "floor_divide", "remainder", "mod", "fmod", "divmod", "left_shift", "right_shift"}
+)
+SAME = frozenset({"kron", "outer"})  # ... of arguments of several dtypes
+# Their result is a new array, whatever their arguments are.
+MAKES = frozenset(
+    {"array", "asarray", "zeros", "ones", "full", "arange", "linspace", "logspace", "geomspace", "indices", "hamming",
+     "hanning", "bartlett", "blackman", "kaiser", "copy"}
+)  # fmt: skip
+OWN_METHODS = frozenset(
+    {"astype", "copy", "sort", "reshape", "transpose"}
+)  # which are called otherwise than the functions
+SPACES = ("", "linalg", "fft")
+UNKNOWN_DTYPES = frozenset({"uint16", "uint32", "uint64", "float128", "longdouble", "complex256"})
+
+
+def numpy() -> types.ModuleType | None:
+    """NumPy, if the program has imported it."""
+    return sys.modules.get("numpy")
+
+
+@functools.cache
+def _tensors() -> types.ModuleType:
+    import torch._numpy
+
+    return torch._numpy
+
+
+@functools.cache
+def _names() -> dict[int, tuple[Any, str]]:
+    """Of the functions of NumPy's that graphs may call: the function, and its name."""
+    found: dict[int, tuple[Any, str]] = {}
+    module = numpy()
+    assert module is not None
+    for space in SPACES:
+        theirs, ours = (getattr(m, space) if space else m for m in (module, _tensors()))
+        for name in sorted(dir(ours)):
+            fn = getattr(theirs, name, None)
+            if name.startswith("_") or name in LEFT_OUT or not callable(fn) or isinstance(fn, (type, types.ModuleType)):
+                continue
+            if callable(getattr(ours, name)):
+                whole = f"{space}.{name}".lstrip(".")
+                if whole not in LEFT_OUT:
+                    found.setdefault(id(fn), (fn, whole))
+    return found
+
+
+def name_of(fn: Any) -> str | None:
+    """By what name a graph calls a function of NumPy's; None for what it does not call."""
+    of = fn if isinstance(fn, (types.FunctionType, types.BuiltinFunctionType)) else type(fn)
+    if numpy() is None or not str(getattr(of, "__module__", "")).startswith("numpy"):
+        return None
+    known = _names().get(id(fn))
+    return known[1] if known is not None else None
+
+
+def _lookup(name: str) -> Callable[..., Any]:
+    found: Any = _tensors()
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert callable(found)
+    return found  # type: ignore[no-any-return]
+
+
+def has_method(name: str) -> bool:
+    return callable(getattr(_tensors().ndarray, name, None))
+
+
+def _arrays(value: Any) -> Any:
+    """`value` with an array of `torch._numpy` in place of each tensor."""
+    if isinstance(value, torch.Tensor):
+        return _tensors().ndarray(value)
+    if type(value) in (tuple, list):
+        return type(value)(map(_arrays, value))
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """... and back."""
+    if isinstance(value, _tensors().ndarray):
+        return value.tensor
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_plain, value)) if isinstance(value, tuple) else list(map(_plain, value))
+    return value
+
+
+def function(name: str, *args: Any, **kwargs: Any) -> Any:
+    """`numpy.<name>(*args, **kwargs)` of tensors; one that works elementwise has the dtypes that NumPy says it has."""
+    made, dtype = args, None
+    _check(name, args)
+    ufunc = getattr(numpy(), name, None)
+    if isinstance(ufunc, numpy().ufunc):  # type: ignore[union-attr]
+        if len(args) != ufunc.nin or kwargs:
+            raise TypeError(f"numpy.{name} with more than its {ufunc.nin} operands")
+        made, dtype = _promoted(ufunc, args)
+    result = _plain(_lookup(name)(*map(_arrays, made), **{k: _arrays(v) for k, v in kwargs.items()}))
+    return result.to(dtype) if dtype is not None and isinstance(result, torch.Tensor) else result
+
+
+def _check(name: str, args: tuple[Any, ...]) -> None:
+    """TypeError where `torch._numpy` is known to give something else than NumPy."""
+    names = {str(a.dtype).removeprefix("torch.") for a in args if isinstance(a, torch.Tensor)}
+    other = names & OTHERWISE.get(name, frozenset())
+    if name.startswith("fft."):
+        other = names - {"float64", "complex128"}
+    if name in BY_ELEMENT and not any(n.startswith(("float", "complex")) for n in names):
+        by = args[1] if len(args) > 1 else None
+        if isinstance(by, torch.Tensor) or (isinstance(by, int) and not _harmless(name, by)):
+            other = names
+    if other or (name in SAME and len(names) > 1):
+        raise TypeError(f"numpy.{name} of {', '.join(sorted(names))}")
+
+
+def _harmless(name: str, by: int) -> bool:
+    """Whether NumPy and torch do the same with each integer and this one."""
+    if name == "power":
+        return by >= 0
+    return 0 <= by < 8 if name.endswith("shift") else by not in (0, -1)
+
+
+def _promoted(ufunc: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], torch.dtype | None]:
+    """The arguments as the loop of a function of NumPy's takes them, and the dtype of its result (None: as it comes)."""
+    if not all(isinstance(a, (torch.Tensor, int, float, complex)) for a in args):
+        return args, None
+    kinds = [dtype_of(a.dtype) if isinstance(a, torch.Tensor) else type(a) for a in args]
+    kinds = [numpy().dtype(bool) if k is bool else k for k in kinds]  # type: ignore[union-attr]
+    loop = [getattr(torch, d.name, None) for d in ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout))]
+    cast = (a.to(d) if isinstance(a, torch.Tensor) and d is not None else a for a, d in zip(args, loop, strict=False))
+    return tuple(cast), loop[ufunc.nin] if ufunc.nout == 1 else None
+
+
+def method(name: str, array: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`array.<name>(*args, **kwargs)`."""
+    if hasattr(numpy(), name) and name not in OWN_METHODS:  # the function by this name
+        return function(name, array, *args, **kwargs)
+    found = getattr(_tensors().ndarray(array), name)
+    return _plain(found(*map(_arrays, args), **{k: _arrays(v) for k, v in kwargs.items()}))
+
+
+def attribute(name: str, array: torch.Tensor) -> Any:
+    """`array.<name>`."""
+    return _plain(getattr(_tensors().ndarray(array), name))
+
+
+def scalar(dtype: str, value: Any) -> torch.Tensor:
+    """`numpy.<dtype>(value)`, an array without dimensions."""
+    made = _tensors().asarray(_arrays(value)).astype(dtype)
+    assert isinstance(made.tensor, torch.Tensor)
+    return made.tensor
+
+
+def is_array(value: object) -> bool:
+    module = numpy()
+    return module is not None and type(value) is module.ndarray
+
+
+def is_dtype(value: object) -> bool:
+    module = numpy()
+    return module is not None and isinstance(value, module.dtype)
+
+
+def is_number(value: object) -> bool:
+    module = numpy()
+    return module is not None and isinstance(value, module.generic)
+
+
+def is_constant(value: object) -> bool:
+    """Whether it is an immutable object of NumPy's: a dtype, or one number."""
+    module = numpy()
+    return module is not None and isinstance(value, (module.dtype, module.generic))
+
+
+@functools.cache
+def _known() -> tuple[Any, frozenset[Any]]:
+    """The class of arrays, and of which dtypes tensors can be made that `torch._numpy` knows."""
+    module = numpy()
+    assert module is not None
+    names = [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ]
+    return module.ndarray, frozenset(map(module.dtype, names))
+
+
+def tensor_of(array: Any) -> torch.Tensor:
+    """A tensor in the memory of an array; TypeError for an array that no tensor can be made of, or that may not be written."""
+    cls, dtypes = _known()
+    if type(array) is not cls:
+        raise TypeError(f"expected a numpy.ndarray, not {type(array).__name__}")
+    if not array.flags.writeable:
+        raise TypeError("a NumPy array that may not be written")
+    if array.dtype not in dtypes or (array.strides and min(array.strides) < 0):
+        raise TypeError(f"a NumPy array of {array.dtype} with strides {array.strides}")
+    return torch.from_numpy(array)
+
+
+def array_of(tensor: torch.Tensor) -> Any:
+    """The array that a tensor of a graph stands for: in its memory where that is the host's."""
+    return tensor.numpy(force=True)
+
+
+def of_tensor(tensor: torch.Tensor, *, force: bool = False) -> Any:
+    """`tensor.numpy(force=force)`: capture has a row for it."""
+    return tensor.numpy(force=force)
+
+
+def dtype_name(value: Any) -> str | None:
+    """The name by which `torch._numpy` knows a dtype of NumPy's, or a class of its numbers; None for all others."""
+    module = numpy()
+    if module is None:
+        return None
+    if not isinstance(value, module.dtype) and not (isinstance(value, type) and issubclass(value, module.generic)):
+        return None
+    return str(module.dtype(value).name)
+
+
+def dtype_of(dtype: torch.dtype) -> Any:
+    """The dtype of NumPy's of the same numbers."""
+    module = numpy()
+    assert module is not None
+    return module.dtype(str(dtype).removeprefix("torch."))
+
+
+def mark(value: Any) -> Any:
+    """What `wrap_numpy` passes on: arrays in place of tensors."""
+    return pytree.tree_map_only(torch.Tensor, array_of, value)
+
+
+def unmark(value: Any) -> Any:
+    """... and gives back: tensors in place of arrays."""
+    module = numpy()
+    assert module is not None
+    return pytree.tree_map_only(module.ndarray, torch.as_tensor, value)
+
+
+def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays as one of tensors: `fn` is called with arrays in place of tensors, and tensors in place of
+    arrays are returned.  Compiled, nothing is copied, tensors stay on their device, and gradients flow.
+
+    >>> compile(wrap_numpy(lambda x, y: numpy.sum(x * y)), fullgraph=True)(torch.ones(3), torch.ones(3))
+    """
+    import numpy  # noqa: F401
+
+    @functools.wraps(fn)
+    def wrap(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = mark((args, kwargs))
+        return unmark(fn(*args, **kwargs))
+
+    return wrap

@@ -1,0 +1,207 @@
+"""NumPy in captured programs: values, dtypes, memory and breaks, beside NumPy itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pycompiler
+from pycompiler import config
+from pycompiler.ir import arrays
+
+RNG = np.random.RandomState(0)
+X, Y = RNG.randn(6, 4), RNG.randn(6, 4)
+INTS = RNG.randint(1, 9, (5,))
+SINGLE = RNG.randn(4).astype(np.float32)
+
+
+def kmeans(points: Any, centers: Any) -> Any:
+    nearest = np.argmin(np.linalg.norm(points - centers[:, None], axis=2), axis=0)
+    return np.stack([points[:, 0] * (nearest == k) for k in range(3)]), nearest
+
+
+def in_place(x: Any) -> Any:
+    x += 1
+    x[2:4] = 7
+    np.add(x, 1)
+    x.sort(axis=0)
+    return x
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "document": (lambda x, y: np.sum(x[:, :, None] * y[:, None, :], axis=(-2, -1)), (X, Y)),
+    "kmeans": (kmeans, (X, X[:3].copy())),
+    "numbers": (lambda x: x * 2.5 + np.float32(3) - np.sqrt(16), (X,)),
+    "integers": (lambda x: (x // 2, x % 3, -x, x**2, 2 - x, 1 / x, x == 3, 3 > x, ~x, x << 1, np.sqrt(x), x.mean()), (INTS,)),
+    "single": (lambda x: (x * 2.0, x + 1, np.exp(x), x * np.float64(2), x.sum(), x.astype(np.float64)), (SINGLE,)),
+    "mixed": (lambda x, i: (x[:4] * i[:4, None], np.maximum(i, 2.5)), (X, INTS)),
+    "in place": (in_place, (X,)),
+    "views": (lambda x: (x.T, x[1:3], x.reshape(-1), x.reshape(2, 12), x[::2].copy(), x.transpose(1, 0), x.real), (X,)),
+    "metadata": (lambda x: (x.shape, x.ndim, x.size, x.dtype, x.dtype == np.float64, x.strides, x.nbytes, len(x)), (X,)),
+    "made": (lambda x: (np.zeros(4) + x, np.arange(4) * x, np.ones((2, 2), dtype=np.float32), np.array([1, 2]) + 1), (X[0],)),
+    "linear algebra": (lambda x: (np.linalg.norm(x), x @ x.T, np.dot(x, x.T), np.linalg.inv(x.T @ x), np.trace(x)), (X,)),
+    "choices": (lambda x, y: (np.where(x > y, x, y), np.clip(x, 0, 1), np.concatenate([x, y]), np.stack((x, y)).sum(0)), (X, Y)),
+    "iteration": (lambda x: [row.sum() for row in x], (X,)),
+    "tensors": (lambda t: torch.from_numpy(np.sin(t.numpy()) * 2), (torch.arange(4.0),)),
+    "tensors of arrays": (lambda x: (torch.as_tensor(x) + 1, torch.tensor(x) + 1), (X,)),
+    "constants beside tensors": (lambda t: (t / np.sqrt(16), t * np.prod(t.shape), np.float32(2) * t), (torch.ones(4, 2),)),
+}  # fmt: skip
+
+
+def same(want: Any, got: Any) -> None:
+    if isinstance(want, (tuple, list)):
+        assert type(want) is type(got) and len(want) == len(got)
+        for a, b in zip(want, got, strict=True):
+            same(a, b)
+    elif isinstance(want, (np.ndarray, np.generic)):
+        assert isinstance(got, (np.ndarray, np.generic)) and want.dtype == got.dtype and want.shape == got.shape
+        np.testing.assert_allclose(got, want, rtol=1e-5 if want.dtype == np.float32 else 1e-12)
+    elif isinstance(want, torch.Tensor):
+        torch.testing.assert_close(got, want)
+    else:
+        assert type(want) is type(got) and want == got
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_numpy_in_one_graph(name: str, backend: str) -> None:
+    fn, args = PROGRAMS[name]
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for _ in range(2):
+        theirs, ours = copy.deepcopy(args), copy.deepcopy(args)
+        same(fn(*theirs), compiled(*ours))
+        same(list(theirs), list(ours))
+    assert pycompiler.counters(compiled)["compiles"] == 1
+
+
+def test_memory_is_shared_and_objects_stay() -> None:
+    def fn(x: Any) -> Any:
+        same_object = np.asarray(x)
+        part = x[1:]
+        part += 1
+        return same_object, part
+
+    x = np.zeros(3)
+    whole, part = pycompiler.compile(fn, fullgraph=True)(x)
+    assert whole is x and part.base is not None and np.shares_memory(part, x) and x.tolist() == [0, 1, 1]
+
+
+def test_what_changes_is_compiled_anew_and_what_no_tensor_can_be_runs_as_it_is() -> None:
+    def fn(x: Any) -> Any:
+        return x * 2
+
+    compiled = pycompiler.compile(fn)
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    for x in (
+        np.ones(3),
+        SINGLE,
+        X,
+        np.ones(6)[::2],
+        np.ones(6)[::-1],
+        frozen,
+        np.float64(3),
+        np.ma.ones(3),
+        np.ones(3, "u4"),
+    ):
+        want, got = fn(x), compiled(x)
+        assert type(want) is type(got) and want.dtype == got.dtype and np.array_equal(want, got)
+
+
+@pytest.mark.parametrize("wrap", [pycompiler.wrap_numpy, torch.compiler.wrap_numpy], ids=["ours", "torch"])
+def test_wrap_numpy_has_gradients(wrap: Any) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return np.mean(np.sum(x[:, :, None] * y[:, None, :], axis=(-2, -1)))
+
+    x, y = torch.randn(6, 4, requires_grad=True), torch.randn(6, 4)
+    made = pycompiler.compile(wrap(fn), fullgraph=True)(x, y)
+    made.backward()
+    want = (x.sum(1) * y.sum(1)).mean()
+    torch.testing.assert_close(made, want)
+    torch.testing.assert_close(x.grad, torch.autograd.grad(want, x)[0])
+
+
+def test_wrap_numpy_without_a_compiler() -> None:
+    made = pycompiler.wrap_numpy(lambda x: np.sum(x) * np.ones(2))(torch.ones(3))
+    assert isinstance(made, torch.Tensor) and made.tolist() == [3, 3]
+
+
+def test_numpy_of_a_tensor_that_requires_grad_raises_as_eager() -> None:
+    compiled = pycompiler.compile(lambda t: t.numpy() * 2)
+    with pytest.raises(RuntimeError, match="requires grad"):
+        compiled(torch.ones(3, requires_grad=True))
+
+
+def test_a_break_has_real_arrays() -> None:
+    seen: list[Any] = []
+
+    def fn(x: Any) -> Any:
+        y = x * 2
+        pycompiler.graph_break()
+        seen.append(y)
+        return y + 1
+
+    same(fn(X), pycompiler.compile(fn)(X))
+    assert [type(v) for v in seen] == [np.ndarray, np.ndarray]
+
+
+def test_random_numbers_are_numpys_own() -> None:
+    def fn(x: Any) -> Any:
+        return x + np.random.rand(4)
+
+    np.random.seed(3)
+    want = fn(X)
+    np.random.seed(3)
+    same(want, pycompiler.compile(fn)(X))
+
+
+def test_trace_numpy_off() -> None:
+    with config.patch(trace_numpy=False):
+        compiled = pycompiler.compile(lambda x: np.sin(x), fullgraph=True)
+        with pytest.raises(pycompiler.exc.Unsupported):
+            compiled(X)
+
+
+# Of each function: NumPy's dtype, shape and values, or no result at all.
+DTYPES = "float64 float32 float16 int64 int32 int8 uint8 bool complex128 complex64".split()
+UNSTEADY = {"linalg.eig", "linalg.eigh", "linalg.eigvals", "linalg.svd", "linalg.qr"}
+
+
+def _data(dtype: str, shape: tuple[int, ...]) -> Any:
+    random = np.random.RandomState(1)
+    if dtype == "bool":
+        return random.rand(*shape) > 0.5
+    return (random.randn(*shape) * 3 + (1j * random.randn(*shape) if dtype.startswith("c") else 0)).astype(dtype)
+
+
+def _outcome(fn: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return fn(*args)
+    except Exception:
+        return None
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("count", [1, 2])
+def test_each_function_gives_what_numpy_gives(count: int) -> None:
+    tried = 0
+    for fn, name in arrays._names().values():
+        if name in UNSTEADY or (count == 2 and not isinstance(fn, np.ufunc)):
+            continue
+        for dtypes in [(d,) for d in DTYPES] if count == 1 else [(a, b) for a in DTYPES for b in DTYPES]:
+            given = [_data(d, (4, 4)) for d in dtypes]
+            ours = _outcome(arrays.function, name, *map(torch.from_numpy, given))
+            if not isinstance(ours, torch.Tensor):
+                continue
+            want = np.asarray(fn(*given))
+            got = ours.numpy(force=True)
+            assert (want.dtype, want.shape) == (got.dtype, got.shape), (name, dtypes)
+            close = 1e-10 if want.dtype in (np.float64, np.complex128) else 1e-2 if want.dtype == np.float16 else 1e-4
+            assert np.allclose(want, got, close, close, equal_nan=True), (name, dtypes)
+            tried += 1
+    assert tried > 500
