@@ -538,7 +538,8 @@ def _replay_contents(head: Head, write: Write) -> Code:
     container = write.target
     target, after = head.load_source(_source(container)), state_of(container) if write.after is None else write.after
     if isinstance(container, Deque):
-        return head.call(rebuild.fill_deque, target, *[head.load_item(v) for v in after])
+        fill = rebuild.fill_deque if container.moves else rebuild.store_deque
+        return head.call(fill, target, *[head.load_item(v) for v in after])
     if isinstance(container, List):
         return _changed_list(head, target, write.before, after)
     if isinstance(container, Dict):

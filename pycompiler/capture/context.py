@@ -31,7 +31,7 @@ from pycompiler.capture.values.constant import LITERALS, Const, Identity
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others, iterator_class
-from pycompiler.capture.values.objects import HOOK_DICTS, InstanceDict, Object, Opaque, Token
+from pycompiler.capture.values.objects import HOOK_DICTS, FunctionDict, InstanceDict, Object, Opaque, Token
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.control import breaks_are_errors
@@ -585,6 +585,10 @@ class Capture:
 
     def throw_into_generator(self, frame: Frame, exception: Value) -> tuple[str, Value]:
         return calls.run_frame(self, frame, None, exception)
+
+    def function_dict(self, function: Function) -> Value:
+        """vars(function), of one that is made here."""
+        return FunctionDict(self, function)
 
     def builtin_namespace(self) -> dict[str, Any]:
         return builtins.__dict__

@@ -263,8 +263,10 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
                     raise Break("unsupported-operation", f"a {a.cls.__name__} of {len(a.items) * b.value} elements")
                 return cx.sequence(a.items * b.value, list if isinstance(a, List) else _plain(a, b, operator.mul))
     if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
-        plain = issubclass(left.cls, dict) and left.cls.__or__ is dict.__or__  # of a subclass, too, it gives a dict
-        merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, dict if plain else left.cls)
+        ours = right if issubclass(right.cls, left.cls) and right.cls.__ror__ is not left.cls.__ror__ else left
+        plain = issubclass(ours.cls, dict) and ours.cls.__or__ is dict.__or__  # of a subclass, too, it gives a dict
+        merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, dict if plain else ours.cls,
+                      default_factory=None if plain else ours.default_factory)  # fmt: skip
         dict_update(cx, merged, right)
         return merged
     if op in SETS and any(isinstance(v, (Set, DictView)) for v in (left, right)):

@@ -102,6 +102,14 @@ def change_dict(target: Any, n_out: int, *items: Any) -> Any:
     return target
 
 
+def store_deque(target: Any, *items: Any) -> Any:
+    """Store into places of a deque, whose iterators go on."""
+    for place, item in enumerate(items):
+        if target[place] is not item:
+            target[place] = item
+    return target
+
+
 def replace_part(target: Any, begin: int, end: int, *items: Any) -> Any:
     """Replace the elements of a list (or subclass) from `begin` to `end`."""
     list.__setitem__(target, slice(begin, end), items)
@@ -146,8 +154,8 @@ def make_function(
     made = types.FunctionType(code, namespace, names[0], defaults, closure or None)
     made.__qualname__ = names[1]
     made.__kwdefaults__ = kwdefaults
-    if attributes:
-        made.__dict__.update(attributes)
+    for name, value in (attributes or {}).items():
+        setattr(made, name, value)
     return made
 
 
@@ -196,10 +204,18 @@ def set_state(iterator: Any, state: int) -> None:
     iterator.__setstate__(state)
 
 
+class _Indexed:
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+INDEXING = type(iter(_Indexed()))  # iterates what has a `__getitem__` only
+
+
 def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
     """iter(iterable), `taken` elements further."""
     it: Iterator[Any] = iter(iterable)
-    if isinstance(iterable, (list, tuple, str, bytes)):
+    if isinstance(iterable, (list, tuple, str, bytes)) or type(it) is INDEXING:
         set_state(it, taken)
     else:
         next(itertools.islice(it, taken, taken), None)
@@ -247,6 +263,13 @@ def accumulated(fn: Any, rest: Iterator[Any], total: Any) -> Iterator[Any]:
     """An itertools.accumulate that has given `total` last."""
     made = accumulate(fn, rest, total)
     next(made)
+    return made
+
+
+def rows_of(make: Any, pools: Any, rest: Any, named: Any, taken: int) -> Iterator[Any]:
+    """itertools.product or one of its like, `taken` rows further."""
+    made: Iterator[Any] = make(*pools, *rest, **named)
+    next(itertools.islice(made, taken, taken), None)
     return made
 
 

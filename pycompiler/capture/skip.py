@@ -95,6 +95,11 @@ def is_operator_of_tensors(fn: types.FunctionType) -> bool:
 
 
 PURE_MODULES = frozenset({"math", "_operator", "cmath"})
+# Functions of the operator module that write; what is pure of it is so by name: a program may load the module anew.
+WRITES = frozenset(
+    {"setitem", "delitem", "iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imod", "imul", "imatmul", "ior", "ipow",
+     "irshift", "isub", "itruediv", "ixor"}
+)  # fmt: skip
 PURE_BUILTINS = frozenset(
     {abs, ascii, bin, bytes, chr, complex, divmod, float, format, hash, hex, int, oct, ord, pow, repr,
      round, str, slice, range, frozenset, torch.device, torch.finfo, torch.iinfo, torch.Size, bool, math.prod,
@@ -114,7 +119,7 @@ def is_pure(fn: Any) -> bool:
     if isinstance(fn, types.BuiltinFunctionType):
         owner = getattr(fn, "__self__", None)
         if isinstance(owner, types.ModuleType) or owner is None:
-            return fn.__module__ in PURE_MODULES
+            return fn.__module__ in PURE_MODULES and fn.__name__ not in WRITES
         if isinstance(owner, type):
             return owner in PURE_TYPES  # int.from_bytes
         return issubclass(type(owner), PURE_TYPES)  # "".join

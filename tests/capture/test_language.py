@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import functools
 import itertools
 import operator
 import types
@@ -529,3 +530,79 @@ def test_attributes_that_getattribute_refuses() -> None:
         return asked, choosy.q, choosy.known, choosy.other, Chosen.known, x + 1
 
     assert repr(pycompiler.compile(told, backend="eager")(Choosy(), X)) == repr(told(Choosy(), X))
+
+
+def tagged(a: int) -> int:
+    """Its text."""
+    return a
+
+
+tagged.tag = 7
+
+
+def test_attributes_of_functions_made_inside() -> None:
+    def wrapped(x):
+        @functools.wraps(tagged)
+        def first(a):
+            return tagged(a) + 1
+
+        first.other = 3
+
+        @functools.wraps(first)
+        def second(a):
+            return first(a)
+
+        return second, second.tag, second.other, sorted(vars(second)), vars(first)["other"], second(x)
+
+    got, expected = pycompiler.compile(wrapped, backend="eager", fullgraph=True)(X), wrapped(X)
+    assert repr(got[1:]) == repr(expected[1:])
+    for name in ("__name__", "__doc__", "__module__", "__annotations__"):
+        assert getattr(got[0], name) == getattr(expected[0], name)
+    assert got[0].__dict__.keys() == expected[0].__dict__.keys()
+    assert got[0].__wrapped__.__wrapped__ is tagged
+
+
+def test_unions_of_dicts_of_different_classes() -> None:
+    def united(x):
+        counted, plain, ordered = collections.defaultdict(int, a=1), {"b": 2}, collections.OrderedDict(c=3)
+        made = [counted | plain, plain | counted, ordered | plain, plain | ordered]
+        return made, [*map(type, made)], made[0].default_factory, made[1].default_factory, x + 1
+
+    assert repr(pycompiler.compile(united, backend="eager", fullgraph=True)(X)) == repr(united(X))
+
+
+def test_combinatoric_iterators_leave_the_graph() -> None:
+    def made(x):
+        found = [
+            itertools.product("ab", repeat=2),
+            itertools.combinations("abcd", 2),
+            itertools.permutations("abc"),
+            itertools.combinations_with_replacement("ab", 2),
+        ]
+        for iterator in found[:3]:
+            next(iterator)
+        return *found, iter(Indexed()), x + 1
+
+    *got, _ = pycompiler.compile(made, backend="eager", fullgraph=True)(X)
+    *expected, _ = made(X)
+    assert [*map(type, got)] == [*map(type, expected)]
+    assert [*map(list, got)] == [*map(list, expected)]
+
+
+class Indexed:
+    def __getitem__(self, index):
+        if index > 4:
+            raise IndexError
+        return index * 2
+
+
+def test_stores_into_a_deque_end_no_iterator() -> None:
+    def stored(queue, x):
+        for place in range(len(queue)):
+            queue[place] = place * 10
+        return x + 1
+
+    queue = collections.deque([1, 2, 3])
+    iterator = iter(queue)
+    pycompiler.compile(stored, backend="eager", fullgraph=True)(queue, X)
+    assert list(iterator) == [0, 10, 20]

@@ -243,22 +243,17 @@ def islice(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _combinatoric(fn: Any) -> Callable[[Capture, Args, Kwargs], Value]:
-    """Iterators that read their inputs at once: what is left of them is a tuple of rows."""
+    """Iterators that read their inputs at once."""
 
     def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        pools, rest = (args, []) if fn is itertools.product else (args[:1], args[1:])
-        rows = cx.evaluate_raw(fn, *[list(cx.elements(p)) for p in pools], *(r.const() for r in rest),
-                               **{k: v.const() for k, v in kwargs.items()})  # fmt: skip
-        return _of_rows((Tuple(list(r)) for r in rows), fn)
+        given, rest = (args, []) if fn is itertools.product else (args[:1], args[1:])
+        pools = [Tuple(list(cx.elements(p))) for p in given]
+        known = {k: v.const() for k, v in kwargs.items()}
+        rows = cx.evaluate_raw(fn, *(p.items for p in pools), *(r.const() for r in rest), **known)
+        left = [cx.make(fn), Tuple(list(pools)), Tuple(rest), cx.make(known)]
+        return Iter((Tuple(list(r)) for r in rows), fn, lambda taken: (rebuild.rows_of, [*left, Const(taken)]))
 
     return make
-
-
-def _of_rows(rows: Iterator[Value], cls: Any) -> Iter:
-    """An iterator over values that are known: it can be made again from those that are left."""
-    left = list(rows)
-    made = Iter(iter(left), cls, lambda taken: (rebuild.iterator_at, [Tuple(left), Const(taken)]))
-    return made
 
 
 for _fn in (itertools.product, itertools.combinations, itertools.permutations, itertools.combinations_with_replacement):

@@ -228,7 +228,9 @@ def _set_function_attribute(frame: Frame, function: Function, bit: int, value: V
     if bit == 8:
         function.made_closure = [c for c in value.items if isinstance(c, Cell)] if isinstance(value, Tuple) else []
     elif bit == 4:
-        function.annotations = value
+        names_and_values = list(value.iterate(frame.cx))
+        pairs = zip(names_and_values[::2], names_and_values[1::2], strict=True)
+        function.overlay["__annotations__"] = Dict({frame.cx.key(k): v for k, v in pairs})
     elif bit == 2 and isinstance(value, Dict):
         function.made_kwdefaults = {k.const(): v for k, v in value.pairs(frame.cx)}
     elif bit == 1 and isinstance(value, Tuple):

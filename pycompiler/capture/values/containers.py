@@ -239,7 +239,7 @@ def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[V
         if len(iterated.entries) != size:
             kind = "dictionary" if isinstance(iterated, Dict) else "Set"
             cx.throw(RuntimeError, f"{kind} changed size during iteration")
-        if last_key(iterated) is not last:
+        if last_key(iterated) is not last and last_key(iterated) != last:
             raise Break("unsupported-operation", f"a {iterated.cls.__name__} whose members change while it is iterated")
 
     def each() -> Iterator[Value]:
@@ -275,6 +275,11 @@ class Dict(Value):
     def settled(self, cx: Capture, key: Value) -> Value:
         """A key: an id is a number where keys are numbers."""
         return settled(cx, key, (k.value for k in self.entries))
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name == "default_factory" and self.cls is collections.defaultdict:
+            return Const(None) if self.default_factory is None else self.default_factory
+        return super().getattr(cx, name)
 
     def guard_keys(self, cx: Capture) -> None:
         if self.keys_guarded or self.source is None:

@@ -27,7 +27,6 @@ class Function(Value):
         defaults: list[Value] | None = None,
         kwdefaults: dict[str, Value] | None = None,
         closure: list[Cell] | None = None,
-        annotations: Value | None = None,
     ) -> None:
         self.code = code
         self.globals = func_globals
@@ -37,7 +36,6 @@ class Function(Value):
         self.made_defaults = defaults
         self.made_kwdefaults = kwdefaults
         self.made_closure = closure
-        self.annotations = annotations
         self.overlay: dict[str, Value] = {}
 
     def describe(self) -> str:
@@ -103,6 +101,8 @@ class Function(Value):
                 return cx.wrap(getattr(self.real, name), self.source.attr(name))
             if name == "__code__":
                 return cx.wrap(self.code, self.source.then("code"))
+            if name == "__annotations__" and isinstance(self.real.__annotations__, dict):
+                return cx.wrap(self.real.__annotations__, self.source.attr(name))
             if name == "__dict__":
                 return cx.wrap(self.real.__dict__, self.source.then("instance_dict"))
         elif name == "__code__":
@@ -112,7 +112,9 @@ class Function(Value):
         elif name == "__type_params__" and hasattr(types.FunctionType, name):
             return Tuple([])  # of a generic function they are set by an intrinsic that breaks the graph
         elif name == "__dict__":
-            return Dict({})
+            return cx.function_dict(self)
+        elif name == "__annotations__":
+            return self.overlay.setdefault(name, Dict({}))
         if name == "__get__":
             return Descriptor(self)
         if not hasattr(types.FunctionType, name):

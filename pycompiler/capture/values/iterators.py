@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -36,6 +37,8 @@ def iterator_class(value: Value, *, backwards: bool = False) -> type:
     name = "__reversed__" if backwards else "__iter__"
     owner = next((c for c in value.python_type().__mro__ if name in c.__dict__), None)
     example = next((e for e in ITERATED if type(e) is owner), None)
+    if owner is None and not backwards:
+        return rebuild.INDEXING
     return type(make(() if example is None else example))
 
 

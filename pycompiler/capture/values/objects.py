@@ -480,7 +480,7 @@ def tuple_of(cls: type, items: list[Value]) -> Value:
 class InstanceDict(Dict):
     """vars(object): the attributes of its instance dict, live in both directions."""
 
-    def __init__(self, cx: Capture, owner: Object, base: Dict | None) -> None:
+    def __init__(self, cx: Capture, owner: Any, base: Dict | None = None) -> None:
         self.owner = owner
         self.base = base
         self.cx = cx
@@ -519,7 +519,8 @@ class InstanceDict(Dict):
         name = key.const() if key.is_const() else None
         if not isinstance(name, str) or self._own_slots(name):
             return None
-        return self.owner.overlay.get(name)
+        found: Value | None = self.owner.overlay.get(name)
+        return found
 
     def lookup(self, cx: Capture, key: Value) -> Value | None:
         found = self._overlaid(key)
@@ -550,6 +551,22 @@ class InstanceDict(Dict):
 
     def mutate(self, cx: Capture, drops: Iterable[Value] | None = None) -> None:
         raise Break("mutation-unsupported", f"a change of vars({self.owner.describe()}) as a whole")
+
+
+class FunctionDict(InstanceDict):
+    """vars(function), of a function that the program makes: its attributes, but for those that every function has."""
+
+    def _own_slots(self, name: str) -> bool:
+        return name in types.FunctionType.__dict__
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        name = key.const() if key.is_const() else None
+        if not isinstance(name, str) or self._own_slots(name):
+            raise Break("mutation-unsupported", f"vars(function)[{key.describe()}] = ...")
+        self.owner.setattr(cx, name, value)
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        raise Break("mutation-unsupported", f"del vars(function)[{key.describe()}]")
 
 
 class Traceback(Value):
