@@ -468,6 +468,8 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
     if issubclass(cls, (type, *OPAQUE_BASES)):
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
     if issubclass(cls, BaseException):
+        if kwargs and not isinstance(lookup(cx, cls, "__init__"), types.FunctionType):  # AttributeError(text, name=...)
+            raise Break("builtin-call", f"{cls.__qualname__}(...) with keywords")
         lookup(cx, cls, "__init__")
     if (
         issubclass(cls, BaseException)

@@ -606,3 +606,15 @@ def test_stores_into_a_deque_end_no_iterator() -> None:
     iterator = iter(queue)
     pycompiler.compile(stored, backend="eager", fullgraph=True)(queue, X)
     assert list(iterator) == [0, 10, 20]
+
+
+def test_exceptions_with_names() -> None:
+    def named():
+        found = [AttributeError("text", name="carry").name]
+        try:
+            collections.OrderedDict([("a", 1)], None)
+        except TypeError as e:
+            found.append(str(e))
+        return found
+
+    assert pycompiler.compile(named, backend="eager")() == named()

@@ -77,6 +77,8 @@ constructor(frozenset)(_set_of(frozenset))
 def _dict_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
     def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         made = Dict({}, cls)
+        if len(args) > 1:
+            cx.evaluate_raw(cls, *[()] * len(args))
         if args:
             operators.dict_update(cx, made, args[0])
         for name, value in kwargs.items():
