@@ -618,3 +618,13 @@ def test_exceptions_with_names() -> None:
         return found
 
     assert pycompiler.compile(named, backend="eager")() == named()
+
+
+def test_a_list_that_is_extended_by_an_operator() -> None:
+    def extended(numbers):
+        made = [1]
+        return operator.iconcat(made, [2]) is made, operator.iconcat(numbers, [3]), made
+
+    ours, eager = [0], [0]
+    assert pycompiler.compile(extended, backend="eager", fullgraph=True)(ours) == extended(eager)
+    assert ours == eager == [0, 3]

@@ -95,6 +95,11 @@ def operator_concat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return operators.binary(cx, "+", args[0], args[1])
 
 
+@builtin(operator.iconcat)
+def operator_iconcat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return operators.binary(cx, "+=", args[0], args[1])
+
+
 @builtin(operator.countOf)
 def operator_count_of(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(sum(cx.same(v, args[1]) or cx.equal(v, args[1]) for v in cx.elements(args[0])))
