@@ -107,7 +107,14 @@ def check(
         for g, w in zip(gradients(got, ours), gradients(want, theirs), strict=True):
             assert (g is None) == (w is None), sizes
             if w is not None:
-                torch.testing.assert_close(g, w, rtol=5e-3, atol=5e-4, msg=lambda m: f"gradient, {sizes}: {m}")  # noqa: B023
+                torch.testing.assert_close(
+                    g,
+                    w,
+                    rtol=5e-3,
+                    atol=5e-4,
+                    equal_nan=True,
+                    msg=lambda m: f"gradient, {sizes}: {m}",  # noqa: B023
+                )
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a.detach(), b.detach(), rtol=tolerance, atol=tolerance)
     return met

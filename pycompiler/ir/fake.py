@@ -26,7 +26,7 @@ from torch.utils._mode_utils import no_dispatch
 from pycompiler.ir.effects import divides, drops_nothing, noted
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
-from pycompiler.ir.propagate import counted, laid_out, short_path
+from pycompiler.ir.propagate import by_rule, counted, is_ordinary, laid_out, short_path, wrapped
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.today import Today
 
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         asks: bool
         symbolic: bool
         binder: Any
+        today: FakeMode | None  # of symbolic sizes: the mode that is asked about today's
 
 
 _COUNTERS = {
@@ -91,6 +92,7 @@ _COUNTERS = {
     "asks": False,
     "symbolic": False,
     "binder": None,
+    "today": None,
 }
 
 
@@ -105,6 +107,9 @@ def _mode_class() -> type[FakeMode]:
     namespace = {
         **vars(fake_tensor),
         "torch": _VIEW,
+        "traceback": types.SimpleNamespace(
+            extract_stack=list
+        ),  # where it was made: dear in deep calls, and nobody asks
         "__builtins__": {**vars(builtins), "__import__": _import},
     }
     methods: dict[str, Any] = {"dispatch": _dispatch, **_COUNTERS}
@@ -126,6 +131,9 @@ def _counting_class() -> type[FakeMode]:
 def _dispatch(
     mode: FakeMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
 ) -> Any:
+    if func is _DEVICE and type(args[0]) is fake_tensor.FakeTensor:
+        mode.others += 1
+        return args[0].device
     if mode.binder is not None and func in BINDS:
         found = mode.binder(func, args, kwargs)
         if found is not NotImplemented:
@@ -135,15 +143,15 @@ def _dispatch(
             setattr(mode, name, getattr(mode, name) + 1)
     mode.once -= drops_nothing(func, args, kwargs)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
-        if mode.symbolic:
-            today = Today()
-            check_types(func, today.of(args), today.of(kwargs))
-        else:
-            check_types(func, args, kwargs)
+        check_types(func, args, kwargs, symbolic=mode.symbolic)
     if func is torch.ops.aten.as_strided.default and mode.asks and mode.nested == 0:
         _check_reach(*args)
     args = counted(func, args)
-    out = short_path(mode, func, args, kwargs)
+    out = by_rule(mode, func, args, kwargs, _ask_today) if mode.symbolic else None
+    if out is not None:
+        mode.others += not is_ordinary(func)
+    else:
+        out = short_path(mode, func, args, kwargs)
     if out is None:
         mode.others += 1
         mode.nested += 1
@@ -153,6 +161,18 @@ def _dispatch(
             mode.nested -= 1
     mode.effects += divides(func, args, [out])
     return out
+
+
+_DEVICE = torch.ops.prim.device.default
+
+
+def _ask_today(mode: FakeMode, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """torch's answer for today's sizes, of a mode without symbols."""
+    if mode.today is None:
+        mode.today = new_fake_mode()
+    today = Today(mode.today)
+    with torch._C._DisablePythonDispatcher():
+        return _dispatch(mode.today, func, (fake_tensor.FakeTensor,), today.of(args), today.of(kwargs))
 
 
 def _check_reach(t: torch.Tensor, shape: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> None:
@@ -256,7 +276,7 @@ def fake_like(
 ) -> torch.Tensor:
     """A fake tensor that lies so, a leaf."""
     with no_dispatch(), torch.no_grad(), torch.inference_mode(False):  # inference tensors have no version counter
-        return fake_tensor.FakeTensor(mode, _meta(shape, stride, offset, dtype), device)
+        return wrapped(mode, _meta(shape, stride, offset, dtype), device)  # type: ignore[no-any-return]
 
 
 Layout = tuple[Sequence[Any], Sequence[Any]]

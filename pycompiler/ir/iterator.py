@@ -121,6 +121,11 @@ def fresh_strides(layouts: Sequence[Layout]) -> Ints:
     fast = _same_layout(layouts) if all(s == shape for s, _ in layouts) else None
     if fast is not None:
         return fast
+    return strides_in_order(shape, layouts)
+
+
+def strides_in_order(shape: Ints, layouts: Sequence[Layout]) -> Ints:
+    """The result's strides where the operands do not lie alike; of symbolic sizes, whose order is asked for, too."""
     return _in_order(shape, _order(shape, [_broadcast(shape, *layout) for layout in layouts]))
 
 

@@ -21,6 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.ir.effects import acts, draws
+from pycompiler.ir.symbols import hint_of
+from pycompiler.ir.today import Today
 
 # Of one of these types throughout, a kernel takes all arguments or none, whatever their shapes and the numbers beside.
 _COMMON = frozenset((torch.float32, torch.float64, torch.bfloat16))
@@ -36,11 +38,19 @@ _LARGE = 1 << 22  # elements that arguments of one memory span
 _answers: dict[Any, Exception | None] = {}
 
 
-def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises what the kernel of `op` raises for arguments of these types; for what it would raise otherwise see above."""
+def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], *, symbolic: bool = False) -> None:
+    """Raises what the kernel of `op` raises for arguments of these types; for what it would raise otherwise see above.
+
+    `symbolic`: there may be symbolic numbers among the arguments and in sizes; the kernel is asked about today's.
+    """
     if not is_asked(op):
         return
     tensors = list(tensors_of((args, kwargs)))
+    if symbolic:
+        if op._schema.is_mutable or all(0 in map(hint_of, t.shape) for t in tensors) or not _is_known(op, tensors):
+            today = Today()
+            check_types(op, today.of(args), today.of(kwargs))
+        return
     if tensors and not any(t.numel() for t in tensors):
         check_nothing(op, args, kwargs)
     if op._schema.is_mutable and len(tensors) > 1:
@@ -66,6 +76,12 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         answer = _answers[key] = _ask(op, args, kwargs, sum(t.numel() for t in tensors) <= _FEW)
     if isinstance(answer, Exception) and all(map(on_host, tensors)):
         raise type(answer)(*answer.args)
+
+
+def _is_known(op: OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the kernel takes arguments of these types, all of them common ones."""
+    types = dict.fromkeys(t.dtype for t in tensors)
+    return len(types) == 1 and next(iter(types)) in _COMMON and _answers.get((op, *types), op) is None
 
 
 def check_nothing(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

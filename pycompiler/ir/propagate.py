@@ -22,6 +22,9 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler.ir.iterator import as_the_kernel, dense_strides
+from pycompiler.ir.shapes import Layout, agree, has_rule, layouts_of, same
+from pycompiler.ir.symbols import Symbols, symbols_of
+from pycompiler.ir.today import symbols_in
 
 aten = torch.ops.aten
 
@@ -83,7 +86,7 @@ def propagate(
     mode: FakeTensorMode, op: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What `op` returns for these arguments (all tensors are FakeTensors of `mode`)."""
-    out = short_path(mode, op, args, kwargs)
+    out = None if getattr(mode, "symbolic", False) else short_path(mode, op, args, kwargs)
     return mode.dispatch(op, types, args, kwargs) if out is None else out
 
 
@@ -141,6 +144,98 @@ def counted(op: OpOverload, args: Sequence[Any]) -> Sequence[Any]:
     return (*args[:2], [d + rank if -rank <= d < 0 else d for d in args[2]], *args[3:])
 
 
+Results = list[tuple[Layout, torch.dtype]]
+Ask = Callable[[Any, OpOverload, Sequence[Any], Mapping[str, Any]], Any]
+
+
+def by_rule(mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ask: Ask) -> Any:
+    """What `op` returns for symbolic sizes, where one of our rules says it (`shapes.py`); None elsewhere.
+
+    `ask(mode, op, args, kwargs)` is torch's own answer for today's numbers: it knows the results' types, and the rule
+    must agree with it.
+    """
+    if not isinstance(op, OpOverload) or not has_rule(op) or (symbols := _symbols_in(args)) is None:
+        return None
+    device = _one_device(args)
+    if device is None or any(isinstance(v, torch.Tensor) for v in kwargs.values()):
+        return None
+
+    def results() -> Results | None:
+        found = layouts_of(op, args, kwargs)
+        return None if found is None else _with_types(found, _tensors(ask, mode, op, args, kwargs))
+
+    known: Results | None = _once(symbols, (op, args, kwargs), results)
+    if known is None:
+        return None
+    made = [wrapped(mode, _fresh(layout, dtype), device) for layout, dtype in known]
+    return made[0] if len(op._schema.returns) == 1 else tuple(made)
+
+
+def _symbols_in(value: Any) -> Symbols | None:
+    """Those of the first symbolic number, or size, among arguments."""
+    if isinstance(value, torch.Tensor):
+        return symbols_in(value)
+    if type(value) in (list, tuple):
+        return next(filter(None, map(_symbols_in, value)), None)
+    return symbols_of(value)
+
+
+def _once(symbols: Symbols, question: Any, answer: Callable[[], Any]) -> Any:
+    """The answer to a question about layouts, kept until something is assumed."""
+    try:
+        key = _described(question)
+        if key in symbols.answers:
+            return symbols.answers[key]
+        symbols.answers[key] = found = answer()
+    except TypeError:  # an argument without a hash
+        found = answer()
+    return found
+
+
+def _described(value: Any) -> Any:
+    """Equal for values of which all is equal that shapes depend on; of symbolic numbers it is the node."""
+    kind = type(value)
+    if kind is FakeTensor:
+        return (value.dtype, value.device, _described(value.shape), _described(value.stride()))
+    if kind in (tuple, list, torch.Size):
+        return (*map(_described, value),)
+    if kind is dict:
+        return (*((k, _described(v)) for k, v in value.items()),)
+    return value.node if kind in (torch.SymInt, torch.SymFloat) else value if kind is int else (kind, value)
+
+
+def _tensors(ask: Ask, mode: Any, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    try:
+        out = ask(mode, op, args, kwargs)
+    except Exception:  # the long way raises it again
+        return []
+    return [out] if isinstance(out, torch.Tensor) else list(out) if isinstance(out, (list, tuple)) else []
+
+
+def _with_types(found: Sequence[Layout], today: Sequence[Any]) -> Results | None:
+    """The layouts that a rule gives, with dtypes; None where they are not what is there today."""
+    plain = all(type(t) is FakeTensor and t.layout is torch.strided and not t.storage_offset() for t in today)
+    if not plain or not agree(found, [(tuple(t.shape), t.stride()) for t in today]):
+        return None
+    return [(layout, t.dtype) for layout, t in zip(found, today, strict=True)]
+
+
+def _fresh(layout: Layout, dtype: torch.dtype) -> torch.Tensor:
+    """A meta tensor that lies so, without gaps.  A view of memory is made without a question about its sizes."""
+    sizes, strides = layout
+    if all(type(n) is int for n in (*sizes, *strides)):
+        return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
+    room = functools.reduce(operator.mul, sizes, 1)
+    return torch.empty((room,), dtype=dtype, device="meta").as_strided(sizes, strides)
+
+
+def wrapped(mode: FakeTensorMode, plain: torch.Tensor, device: torch.device) -> Any:
+    """The FakeTensor of a meta tensor; it remembers it, for views of its memory."""
+    made: Any = FakeTensor(mode, plain, device)
+    made.plain = plain
+    return made
+
+
 def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What `op` returns, or None where only the mode knows."""
     if not is_ordinary(op) or mode.shape_env is not None or (device := _one_device(args)) is None:
@@ -150,37 +245,38 @@ def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
     direct = _CONTIGUOUS.get(op)
     shape = direct(*args) if direct is not None and not kwargs else None
     if shape is not None:
-        return FakeTensor(mode, torch.empty(shape, dtype=args[-1].dtype, device="meta"), device)
-    if op in _RESHAPES and _has_symbols(args):
-        return FakeTensor(mode, _reshaped(_view_twin(args[0]), args[1]), device)
+        return wrapped(mode, torch.empty(shape, dtype=args[-1].dtype, device="meta"), device)
+    if op in _RESHAPES and (symbols := _symbols_in(args)) is not None:
+        x, shape = args
+        return wrapped(mode, _view_twin(x, *_once(symbols, (op, args), lambda: _reshaped(x, shape))), device)
     twin = _view_twin if op in _VIEWS else _twin
     out = op(*[_replaced(a, twin) for a in args], **kwargs)
     if isinstance(out, torch.Tensor):
         out = as_the_kernel(op, args, out, copies=device.type == "cpu")
-        return FakeTensor(mode, out if op in _VIEWS else _apart(out), device)
-    return type(out)([FakeTensor(mode, o, device) for o in out])
+        return wrapped(mode, out if op in _VIEWS else _apart(out), device)
+    return type(out)([wrapped(mode, o, device) for o in out])
 
 
 _RESHAPES = frozenset((aten.view.default, aten._unsafe_view.default))
 
 
-def _has_symbols(args: Sequence[Any]) -> bool:
-    return args[0]._has_symbolic_sizes_strides or any(isinstance(n, torch.SymInt) for n in args[1])
-
-
-def _reshaped(x: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
-    """The view of `x` with another shape, as ATen finds it; torch's shape function asks sizes what nobody needs to know."""
+def _reshaped(x: torch.Tensor, shape: Sequence[Any]) -> Layout:
+    """The layout of the view of `x` with another shape, as ATen finds it: torch's shape function asks more than it needs."""
     known = [n for n in shape if not (type(n) is int and n == -1)]
-    wanted = functools.reduce(operator.mul, known, 1)
+    wanted, numel = functools.reduce(operator.mul, known, 1), functools.reduce(operator.mul, x.shape, 1)
     if len(known) < len(shape):
-        shape = [x.numel() // wanted if type(n) is int and n == -1 else n for n in shape]
+        shape = [numel // wanted if type(n) is int and n == -1 else n for n in shape]
         wanted = functools.reduce(operator.mul, shape, 1)
-    if x.numel() != wanted:
-        raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {x.numel()}")
+    if not _equal(numel, wanted):
+        raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
     strides = view_strides(x.shape, x.stride(), shape)
     if strides is None:
         raise RuntimeError("view size is not compatible with input tensor's size and stride")
-    return x.as_strided(shape, strides)
+    return tuple(shape), tuple(strides)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return same(a, b) or bool(a == b)
 
 
 def view_strides(sizes: Sequence[Any], strides: Sequence[Any], shape: Sequence[Any]) -> list[Any] | None:
@@ -191,21 +287,17 @@ def view_strides(sizes: Sequence[Any], strides: Sequence[Any], shape: Sequence[A
     if any(n == 0 for n in sizes):
         for d in reversed(range(len(shape) - 1)):
             made[d] = torch.sym_max(shape[d + 1], 1) * made[d + 1]
-        return (
-            list(strides)
-            if len(sizes) == len(shape) and all(a == b for a, b in zip(sizes, shape, strict=True))
-            else made
-        )
+        return list(strides) if len(sizes) == len(shape) and all(map(_equal, sizes, shape)) else made
     at, base, numel, taken = len(shape) - 1, strides[-1], 1, 1
     for d in reversed(range(len(sizes))):
         numel *= sizes[d]
-        if d and (sizes[d - 1] == 1 or strides[d - 1] == numel * base):
+        if d and (sizes[d - 1] == 1 or _equal(strides[d - 1], numel * base)):
             continue
-        while at >= 0 and (taken < numel or shape[at] == 1):
+        while at >= 0 and (shape[at] == 1 or not same(taken, numel) and taken < numel):
             made[at] = taken * base
             taken *= shape[at]
             at -= 1
-        if taken != numel:
+        if not _equal(taken, numel):
             return None
         base, numel, taken = strides[d - 1], 1, 1
     return made if at == -1 else None
@@ -221,13 +313,19 @@ def _apart(out: torch.Tensor) -> torch.Tensor:
 
 def _twin(fake: torch.Tensor) -> torch.Tensor:
     """A meta tensor with the sizes, strides and type of `fake`."""
+    if fake._has_symbolic_sizes_strides:
+        return _view_twin(fake)
     return torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device="meta")
 
 
-def _view_twin(fake: torch.Tensor) -> torch.Tensor:
-    """A meta tensor that also has the storage of `fake`."""
+def _view_twin(fake: torch.Tensor, sizes: Any = None, strides: Any = None) -> torch.Tensor:
+    """A meta tensor that also has the storage of `fake`; with other sizes and strides, if they are given."""
+    sizes, strides = (fake.size(), fake.stride()) if sizes is None else (sizes, strides)
+    plain = fake.__dict__.get("plain")
+    if plain is not None and plain.untyped_storage()._cdata == fake.untyped_storage()._cdata:
+        return plain.as_strided(sizes, strides, fake.storage_offset())  # type: ignore[no-any-return]
     empty = torch.empty(0, dtype=fake.dtype, device="meta")
-    return empty.set_(fake.untyped_storage(), fake.storage_offset(), fake.size(), fake.stride())
+    return empty.set_(fake.untyped_storage(), fake.storage_offset(), sizes, strides)
 
 
 def _replaced(value: Any, twin: Callable[[torch.Tensor], torch.Tensor]) -> Any:

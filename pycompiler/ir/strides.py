@@ -27,7 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from pycompiler.ir.effects import acts, draws
 from pycompiler.ir.kernels import memory_of, tensors_of
-from pycompiler.ir.symbols import Symbols, expr_of
+from pycompiler.ir.shapes import is_packed
+from pycompiler.ir.symbols import Symbols, expr_of, hint_of
 from pycompiler.ir.today import Today, symbols_in
 
 # Elements that an argument spans, or a result: kernels answer in little time.
@@ -69,9 +70,7 @@ class Asker:
         given, results = list(tensors_of((args, kwargs))), list(tensors_of(out))
         symbols = next(filter(None, map(symbols_in, (*given, *results))), None)
         if symbols is not None:
-            self._lay_symbolic(
-                symbols, target, run, args, kwargs, results, _fresh(given, results), ordinary=ordinary, once=once
-            )
+            self._lay_symbolic(symbols, target, run, args, kwargs, given, results, ordinary=ordinary, once=once)
             return
         if not results or not given or not _in_doubt(given, results, ordinary) or not _may_run(target, given, results):
             return
@@ -92,10 +91,12 @@ class Asker:
 
     def _lay_symbolic(
         self, symbols: Symbols, target: Any, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
-        results: Sequence[torch.Tensor], fresh: Sequence[bool], *, ordinary: bool, once: bool,
+        given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], *, ordinary: bool, once: bool,
     ) -> None:  # fmt: skip
         """The same for today's sizes; where shape functions are wrong about them, the sizes are numbers from now on."""
-        today = Today()
+        if not results or not given or not (_is_odd(given, ordinary) or any(map(_has_single, results))):
+            return
+        fresh, today = _fresh(given, results), Today()
         twins = [today.twin(t) for t in results]
         before = [t.stride() for t in twins]
         self.lay(target, run, today.of(args), today.of(kwargs), twins, ordinary=ordinary, once=once)
@@ -112,9 +113,19 @@ def layouts(out: Any) -> list[Strides]:
 
 
 def _in_doubt(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], ordinary: bool) -> bool:
-    if any(not (ordinary or t.device.type == "cpu") or not t.is_contiguous() for t in given):
+    return _is_odd(given, ordinary) or any(map(_has_single, results))
+
+
+def _is_odd(given: Sequence[torch.Tensor], ordinary: bool) -> bool:
+    if not ordinary and any(t.device.type != "cpu" for t in given):
         return True
-    return any(t.dim() > 0 and (t.numel() == 0 or 1 in t.shape) for t in results)
+    return not all(is_packed(t) if t._has_symbolic_sizes_strides else t.is_contiguous() for t in given)
+
+
+def _has_single(t: torch.Tensor) -> bool:
+    """Whether it has no elements, or a dimension of one."""
+    today = [hint_of(n) for n in t.shape]
+    return 0 in today or 1 in today
 
 
 def _may_run(target: Any, given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> bool:

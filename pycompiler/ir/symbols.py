@@ -91,7 +91,7 @@ class Symbols:
         self.place: Callable[[], Any] = lambda: None
         self._known: dict[tuple[str, Expr], bool] = {}
         self.is_settled = False
-        self.answers: dict[tuple[str, SymbolicNode, SymbolicNode], SymbolicNode] = {}  # by what is assumed now
+        self.answers: dict[Any, Any] = {}  # to questions about numbers, by what is assumed now
         self.numbers: dict[builtins.int, SymbolicNode] = {}  # nodes of constants
         self._nodes: dict[Expr, SymbolicNode] = {}  # and of all else
 

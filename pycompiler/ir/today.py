@@ -22,15 +22,17 @@ def symbols_in(t: torch.Tensor) -> Symbols | None:
 
 
 class Today:
-    """One call's arguments and results; the same fake gives the same twin."""
+    """One call's arguments and results; the same fake gives the same twin.  `mode`: twins, also of fakes without symbols,
+    are tensors of that mode."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: Any = None) -> None:
+        self._mode = mode
         self._twins: dict[int, torch.Tensor] = {}
         self._storages: dict[int, Any] = {}
 
     def twin(self, t: torch.Tensor) -> torch.Tensor:
         """A fake of the same kind with today's sizes; itself where it has no symbols."""
-        if not isinstance(t, FakeTensor) or not t._has_symbolic_sizes_strides:
+        if not isinstance(t, FakeTensor) or not (self._mode or t._has_symbolic_sizes_strides):
             return t
         known = self._twins.get(id(t))
         if known is None:
@@ -38,7 +40,7 @@ class Today:
                 meta = torch.empty(0, dtype=t.dtype, device="meta")
                 layout = [hint_of(n) for n in t.shape], [hint_of(n) for n in t.stride()]
                 meta.set_(self._storage(t), hint_of(t.storage_offset()), *layout)
-                known = FakeTensor(t.fake_mode, meta, t.device)
+                known = FakeTensor(self._mode or t.fake_mode, meta, t.device)
             self._twins[id(t)] = known = known.requires_grad_() if t.requires_grad else known
         return known
 

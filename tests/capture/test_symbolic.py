@@ -315,7 +315,9 @@ def test_strides_that_change_become_symbols() -> None:
         return [(x(4, w)[:, :5],) for w in widths]
 
     assert compiles(lambda t: t.relu() * 2, calls(9, 12, 20, 33, 8), dynamic=None) == 2
-    assert compiles(lambda t: t.relu() * 2, calls(9, 12, 20, 5), dynamic=True) == 2  # 5: contiguous
+    assert (
+        compiles(lambda t: t.relu() * 2, calls(9, 12, 20, 5), dynamic=True) == 1
+    )  # 5: contiguous, and the result lies alike
     assert compiles(lambda t: t.reshape(-1) + 1, [(x(n, n + 3)[::2, 1:],) for n in (6, 9, 12)], dynamic=None) == 2
 
 

@@ -1,0 +1,388 @@
+"""Sizes and strides of results by rules of our own: for symbolic sizes, of which torch's shape functions ask very much.
+
+In: an operator's arguments, with symbolic FakeTensors.  Out: (sizes, strides) of each fresh result; None when in doubt.
+
+    RULES[aten.mm.default](a, b)        # [((s0, 8), (8, 1))]
+
+A rule says what is true at every size, and asks (of SymInts, so that it is assumed) what the operator demands of its
+arguments: equal sizes, results that are not empty.  `today.py` knows what torch says of today's sizes: `agree` compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from pycompiler.ir import iterator
+from pycompiler.ir.symbols import expr_of, hint_of
+
+aten = torch.ops.aten
+
+Sizes = tuple[Any, ...]
+Layout = tuple[Sizes, Sizes]
+Rule = Callable[..., "list[Layout]"]  # raises InDoubt
+RULES: dict[OpOverload, Rule] = {}
+
+
+class InDoubt(Exception):
+    """No rule says what the result is."""
+
+
+def rule(*ops: OpOverload) -> Callable[[Rule], Rule]:
+    def add(fn: Rule) -> Rule:
+        RULES.update(dict.fromkeys(ops, fn))
+        return fn
+
+    return add
+
+
+def has_rule(op: OpOverload) -> bool:
+    return op in RULES or op in iterator.iterated()
+
+
+def layouts_of(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout] | None:
+    """What the rule for `op` says; None where there is none, or it is in doubt."""
+    try:
+        if op in RULES:
+            return RULES[op](*args, **kwargs)
+        return pointwise(op, args) if op in iterator.iterated() and kwargs.keys() <= _HARMLESS else None
+    except InDoubt:
+        return None
+
+
+_HARMLESS = {"approximate", "rounding_mode", "alpha"}  # of pointwise operators: what shapes do not depend on
+
+
+def agree(found: Sequence[Layout], today: Sequence[Layout]) -> bool:
+    """Whether rules and torch say the same of today's sizes."""
+    return [(tuple(map(hint_of, n)), tuple(map(hint_of, s))) for n, s in found] == list(today)
+
+
+# numbers ----------------------------------------------------------------------------------------------------------
+def same(a: Any, b: Any) -> bool:
+    """Whether two sizes are known to be equal, without an assumption."""
+    if type(a) is int and type(b) is int:
+        return a == b
+    return a is b or expr_of(a) == expr_of(b)
+
+
+def is_one(n: Any) -> bool:
+    return type(n) is int and n == 1
+
+
+def demand(holds: Any) -> None:
+    """What the operator demands: it is assumed.  Where it does not hold torch raises, so there is no rule."""
+    if not holds:
+        raise InDoubt
+
+
+def equal(a: Any, b: Any) -> None:
+    if not same(a, b):
+        demand(a == b)
+
+
+def contiguous(sizes: Sequence[Any]) -> Sizes:
+    strides: list[Any] = []
+    step: Any = 1
+    for n in reversed(sizes):
+        strides.append(step)
+        step = step * (max(n, 1) if type(n) is int else torch.sym_max(n, 1))
+    return tuple(reversed(strides))
+
+
+def packed(sizes: Sequence[Any]) -> Layout:
+    return tuple(sizes), contiguous(sizes)
+
+
+def is_packed(t: torch.Tensor) -> bool:
+    """Whether it is known to be contiguous."""
+    return lies(t.shape, t.stride(), range(t.dim() - 1, -1, -1))
+
+
+def lies(sizes: Sequence[Any], strides: Sequence[Any], order: Sequence[int]) -> bool:
+    """Whether dimensions are known to lie without gaps, the first of `order` innermost."""
+    step: Any = 1
+    for d in order:
+        if is_one(sizes[d]):
+            continue
+        if not same(strides[d], step):
+            return False
+        step = step * sizes[d]
+    return True
+
+
+def like(t: torch.Tensor) -> Layout:
+    """That of a copy which keeps the format."""
+    shape, strides = tuple(t.shape), t.stride()
+    if is_packed(t):
+        return shape, strides
+    demand_known(1 not in map(hint_of, shape))
+    return shape, iterator.strides_in_order(shape, [(shape, strides)])
+
+
+def demand_known(known: bool) -> None:
+    if not known:
+        raise InDoubt
+
+
+def dims_of(rank: int, dims: Any) -> list[int]:
+    """Dimensions counted from the front; none means all."""
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        return list(range(rank))
+    found = [int(d) for d in (dims if isinstance(dims, (list, tuple)) else [dims])]
+    demand_known(all(-rank <= d < rank for d in found))
+    return [d % rank for d in found]
+
+
+# pointwise --------------------------------------------------------------------------------------------------------
+def broadcast(shapes: Sequence[Sequence[Any]]) -> Sizes:
+    """The shape of all together; unequal sizes are asked about."""
+    rank = max(map(len, shapes))
+    found: list[Any] = [1] * rank
+    for shape in shapes:
+        for d, n in enumerate(shape, rank - len(shape)):
+            if is_one(found[d]):
+                found[d] = n
+            elif not (is_one(n) or same(n, found[d]) or bool(n == 1)):
+                if bool(found[d] == 1):
+                    found[d] = n
+                else:
+                    equal(n, found[d])
+    return tuple(found)
+
+
+def pointwise(op: OpOverload, args: Sequence[Any]) -> list[Layout]:
+    operands = iterator.operands(op, args)
+    tensors = [t for t in args if isinstance(t, torch.Tensor)]
+    shape = broadcast([s for s, _ in operands])
+    if all(is_packed(t) for t in tensors):
+        return [packed(shape)]
+    whole = all(len(s) == len(shape) and all(map(same, s, shape)) for s, _ in operands)
+    first = tensors[0]
+    if whole and all(all(map(same, t.stride(), first.stride())) for t in tensors):
+        return [like(first)]
+    demand_known(1 not in map(hint_of, shape) and len({t.dtype for t in tensors}) == 1)
+    return [(shape, iterator.strides_in_order(shape, operands))]
+
+
+# products ---------------------------------------------------------------------------------------------------------
+@rule(aten.mm.default)
+def mm(a: torch.Tensor, b: torch.Tensor) -> list[Layout]:
+    demand_known(a.dim() == b.dim() == 2)
+    equal(a.shape[1], b.shape[0])
+    return [packed((a.shape[0], b.shape[1]))]
+
+
+@rule(aten.bmm.default)
+def bmm(a: torch.Tensor, b: torch.Tensor) -> list[Layout]:
+    demand_known(a.dim() == b.dim() == 3)
+    equal(a.shape[0], b.shape[0])
+    equal(a.shape[2], b.shape[1])
+    return [packed((a.shape[0], a.shape[1], b.shape[2]))]
+
+
+def _added(bias: torch.Tensor, made: Layout) -> list[Layout]:
+    demand_known(bias.dim() <= len(made[0]))
+    for n, m in zip(reversed(bias.shape), reversed(made[0]), strict=False):
+        if not is_one(n):
+            equal(n, m)
+    return [made]
+
+
+@rule(aten.addmm.default)
+def addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> list[Layout]:
+    return _added(bias, mm(a, b)[0])
+
+
+@rule(aten.baddbmm.default)
+def baddbmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> list[Layout]:
+    return _added(bias, bmm(a, b)[0])
+
+
+@rule(aten.embedding.default)
+def embedding(weight: torch.Tensor, indices: torch.Tensor, *rest: Any, **flags: Any) -> list[Layout]:
+    demand_known(weight.dim() == 2)
+    return [packed((*indices.shape, weight.shape[1]))]
+
+
+@rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **flags: Any) -> list[Layout]:
+    demand_known(q.dim() == k.dim() == v.dim() == 4 and not rest[2:])
+    demand_known(flags.get("attn_mask") is None)
+    for a, b in ((q, k), (k, v)):
+        equal(a.shape[0], b.shape[0])
+        equal(a.shape[1], b.shape[1])
+        equal(a.shape[3], b.shape[3])
+    equal(k.shape[2], v.shape[2])
+    batch, heads, length = q.shape[:3]
+    return [like(q), ((batch, heads, length), (length * heads, 1, heads))]
+
+
+# folds ------------------------------------------------------------------------------------------------------------
+def folded(x: torch.Tensor, dims: Any, keep: bool) -> Layout:
+    """A reduction's result: without the dimensions, or with 1 there; it is contiguous."""
+    gone = set(dims_of(x.dim(), dims))
+    return packed([1 if d in gone else n for d, n in enumerate(x.shape) if keep or d not in gone])
+
+
+@rule(aten.sum.dim_IntList, aten.mean.dim)
+def fold(x: torch.Tensor, dims: Any = None, keep: bool = False, **dtype: Any) -> list[Layout]:
+    return [folded(x, dims, keep)]
+
+
+@rule(aten.sum.default, aten.mean.default)
+def fold_all(x: torch.Tensor, **dtype: Any) -> list[Layout]:
+    return [((), ())]
+
+
+@rule(aten.amax.default, aten.amin.default)
+def extreme(x: torch.Tensor, dims: Any = (), keep: bool = False) -> list[Layout]:
+    for d in dims_of(x.dim(), dims):
+        demand(x.shape[d] != 0)
+    return [folded(x, dims, keep)]
+
+
+@rule(aten.var_mean.correction)
+def var_mean(x: torch.Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> list[Layout]:
+    return [folded(x, dims, keepdim)] * 2
+
+
+@rule(aten.var.correction)
+def var(x: torch.Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> list[Layout]:
+    return [folded(x, dims, keepdim)]
+
+
+@rule(aten._softmax.default, aten._log_softmax.default)
+def softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> list[Layout]:
+    dims_of(x.dim(), dim)
+    return [packed(x.shape)]
+
+
+@rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
+def softmax_backward(grad: torch.Tensor, out: torch.Tensor, dim: int, dtype: Any) -> list[Layout]:
+    demand_known(grad.dim() == out.dim())
+    for a, b in zip(grad.shape, out.shape, strict=True):
+        equal(a, b)
+    return [packed(grad.shape)]
+
+
+# norms ------------------------------------------------------------------------------------------------------------
+@rule(aten.native_layer_norm.default)
+def layer_norm(x: torch.Tensor, shape: Sequence[Any], weight: Any, bias: Any, eps: float) -> list[Layout]:
+    first = x.dim() - len(shape)
+    demand_known(first >= 0 and len(shape) > 0)
+    for t in (x.shape[first:], *(t.shape for t in (weight, bias) if t is not None)):
+        demand_known(len(t) == len(shape))
+        for a, b in zip(t, shape, strict=True):
+            equal(a, b)
+    statistic = packed((*x.shape[:first], *(1 for _ in shape)))
+    return [packed(x.shape), statistic, statistic]
+
+
+def _batch_norm(x: torch.Tensor, training: bool, parts: Sequence[Any]) -> list[Layout]:
+    demand_known(x.dim() >= 2 and is_packed(x))
+    for t in parts:
+        if t is not None:
+            demand_known(t.dim() == 1)
+            equal(t.shape[0], x.shape[1])
+    statistic = packed((x.shape[1],) if training else (0,))
+    return [packed(x.shape), statistic, statistic]
+
+
+@rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def batch_norm(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> list[Layout]:
+    return _batch_norm(x, training, (weight, bias, mean, var))
+
+
+@rule(aten._native_batch_norm_legit_functional.default)
+def batch_norm_functional(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> list[Layout]:
+    return [*_batch_norm(x, training, (weight, bias, mean, var)), packed(mean.shape), packed(var.shape)]
+
+
+@rule(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_inference(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> list[Layout]:
+    return _batch_norm(x, False, (weight, bias, mean, var))
+
+
+# windows ----------------------------------------------------------------------------------------------------------
+def _each(value: Any, rank: int) -> Sequence[Any]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return values * rank if len(values) == 1 else values
+
+
+def _windows(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, dilation: Any) -> Sizes:
+    """How many windows fit into each dimension: one at least."""
+    rank = len(sizes)
+    found = []
+    given = zip(sizes, *(_each(v, rank) for v in (kernel, stride, padding, dilation)), strict=True)
+    for n, k, s, p, d in given:
+        room = n + 2 * p - d * (k - 1) - 1
+        demand(room >= 0)
+        found.append(room // s + 1)
+    return tuple(found)
+
+
+@rule(aten.convolution.default)
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int,
+) -> list[Layout]:  # fmt: skip
+    demand_known(not transposed and x.dim() == weight.dim() > 2 and is_packed(x) and is_packed(weight))
+    demand(x.shape[0] != 0)
+    equal(x.shape[1], weight.shape[1] * groups)
+    if bias is not None:
+        demand_known(bias.dim() == 1)
+        equal(bias.shape[0], weight.shape[0])
+    return [packed((x.shape[0], weight.shape[0], *_windows(x.shape[2:], weight.shape[2:], stride, padding, dilation)))]
+
+
+@rule(aten.max_pool2d_with_indices.default)
+def max_pool(
+    x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> list[Layout]:
+    demand_known(x.dim() in (3, 4) and not ceil and is_packed(x))
+    for n in x.shape[1:]:
+        demand(n != 0)
+    made = packed((*x.shape[:-2], *_windows(x.shape[-2:], kernel, stride or kernel, padding, dilation)))
+    return [made, made]
+
+
+@rule(aten.avg_pool2d.default)
+def avg_pool(
+    x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, *rest: Any
+) -> list[Layout]:
+    demand_known(x.dim() in (3, 4) and not ceil and is_packed(x))
+    for n in x.shape[1:]:
+        demand(n != 0)
+    return [packed((*x.shape[:-2], *_windows(x.shape[-2:], kernel, stride or kernel, padding, 1)))]
+
+
+# copies -----------------------------------------------------------------------------------------------------------
+@rule(aten.cat.default)
+def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> list[Layout]:
+    first = tensors[0]
+    demand_known(all(t.dim() == first.dim() > 0 and is_packed(t) for t in tensors))
+    (along,) = dims_of(first.dim(), dim)
+    for t in tensors[1:]:
+        for d in range(first.dim()):
+            if d != along:
+                equal(t.shape[d], first.shape[d])
+    total = sum(t.shape[along] for t in tensors)
+    return [packed([total if d == along else n for d, n in enumerate(first.shape)])]
+
+
+@rule(aten.clone.default)
+def clone(x: torch.Tensor, *, memory_format: Any = torch.preserve_format) -> list[Layout]:
+    if memory_format is torch.contiguous_format:
+        return [packed(x.shape)]
+    demand_known(memory_format in (None, torch.preserve_format))
+    return [like(x)]
