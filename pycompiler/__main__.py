@@ -1,5 +1,6 @@
 """`python -m pycompiler`: `report` runs a program and shows what was compiled, and why; `trace` does so for a folder of traces;
-`doctor` says what this machine gives the compiler, `cache` shows and cleans its kernels."""
+`bisect` finds the part of a compile that makes a program wrong; `doctor` says what this machine gives the compiler, `cache`
+shows and cleans its kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from pycompiler.debug import cache_commands, doctor, report
+from pycompiler.debug import bisect, cache_commands, doctor, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,6 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="checks compiler, OpenMP, GPU, cache, engine; says what to do")
     cache_commands.add_arguments(commands.add_parser("cache", help="the kernel cache: ls, rm, verify"))
+    bisect.add_arguments(commands.add_parser("bisect", help="which part of a compile makes a program wrong"))
     report.add_arguments(commands.add_parser("report", help="runs a script and writes what was compiled as a page"))
     report.add_trace_arguments(commands.add_parser("trace", help="the page of a folder of traces (PYCOMPILER_TRACE)"))
     options = parser.parse_args(arguments)
@@ -24,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 MAINS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": lambda _: doctor.main(),
     "cache": cache_commands.main,
+    "bisect": bisect.main,
     "report": report.main,
     "trace": report.trace_main,
 }

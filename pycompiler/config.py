@@ -321,6 +321,13 @@ KNOBS: tuple[Knob, ...] = (
         env=("PYCOMPILER_DEBUG_DIR", "TORCH_COMPILE_DEBUG_DIR"),
         aliases=("base_dir",),
     ),
+    Knob(
+        "bisect",
+        (_S, _N),
+        None,
+        "what is compiled while the wrong part is looked for: `frame<3,operator<40` (python -m pycompiler bisect)",
+    ),
+    Knob("bisect_log", (_S, _N), None, "a file that gets a line for each part that can be left out"),
     # the debug directory
     Knob(
         "trace.enabled",
@@ -405,6 +412,8 @@ verify_ir: bool
 verify_correctness: bool
 log_level: int | None
 debug: bool
+bisect: str | None
+bisect_log: str | None
 debug_dir_root: str
 base_dir: str
 trace_dir: str | None

@@ -25,9 +25,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from pycompiler.autograd.kernels import recorded
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op, view_parent
-from pycompiler.ir import late
+from pycompiler.ir import choices, late
 from pycompiler.ir.effects import acts, ordered
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.guards import own_place
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.numbers import SYMBOLIC, Numbers, symbol_of, value_of
 from pycompiler.ir.places import apart
@@ -312,6 +313,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if len(args) == 1:
                 return args[0]
         decompose = self.decompositions.get(func) if func not in self._open else None
+        if decompose is not None and choices.active and not choices.taken("decomposition", lambda: self._named(func)):
+            decompose = None
         if decompose is None and _is_composite(func):
             decompose = func.decompose
         out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
@@ -320,6 +323,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if pure and func not in BINDS and self._binds == binds:
             self._seen[key] = out
         return out
+
+    def _named(self, func: OpOverload) -> str:
+        """An operator with the program's line that is being traced."""
+        user = self.source.meta.get("user") if self.source is not None else None
+        return f"{func} ({own_place(user)})" if user else str(func)
 
     def _key(self, value: Any) -> Any:
         kind = type(value)

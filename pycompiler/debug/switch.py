@@ -8,7 +8,8 @@ from typing import Any
 
 from pycompiler import config, logs
 from pycompiler.debug import ranges
-from pycompiler.ir import watch
+from pycompiler.errors import ConfigError
+from pycompiler.ir import choices, watch
 
 _directory: Any = None
 
@@ -59,8 +60,21 @@ def _repro_changed() -> None:
     after.listen()
 
 
+def _bisect_changed() -> None:
+    try:
+        choices.set_limits(config.bisect, config.bisect_log)
+    except (ValueError, OSError) as error:
+        raise ConfigError(
+            f"config.bisect = {config.bisect!r}, config.bisect_log = {config.bisect_log!r}: {error}"
+        ) from None
+
+
 ranges.install()
 config.on_change("trace.enabled", _trace_changed)
+config.on_change("bisect", _bisect_changed)
+config.on_change("bisect_log", _bisect_changed)
+if config.bisect or config.bisect_log:
+    _bisect_changed()
 config.on_change("repro_after", _repro_changed)
 _trace_changed()
 config.on_change("trace_dir", _trace_dir_changed)

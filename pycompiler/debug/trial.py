@@ -7,6 +7,7 @@ The child may crash and hang: that is the symptom then.  A process that forks ha
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import select
@@ -178,6 +179,7 @@ def in_child(job: Callable[[], Any], limit: float, threads: int, *, quiet: bool 
 def _run_child(job: Callable[[], Any], writer: int, threads: int, quiet: bool) -> None:
     code = 70
     try:
+        faulthandler.disable()  # a crash is an answer, not news
         os.setpgid(0, 0)  # compilers that it starts end with it
         if quiet:
             nothing = os.open(os.devnull, os.O_RDWR)

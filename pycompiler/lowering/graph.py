@@ -20,10 +20,10 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir import interrupts, watch
+from pycompiler.ir import choices, interrupts, watch
 from pycompiler.ir.effects import divides, raises
 from pycompiler.ir.expr import ZERO, Expr, SymbolicError
-from pycompiler.ir.guards import own_place
+from pycompiler.ir.guards import own_frame, own_place
 from pycompiler.ir.hints import hinted, likely
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, checks
 from pycompiler.ir.numbers import value_of
@@ -488,7 +488,7 @@ def _call(low: Lowering, node: fx.Node) -> Any:
         raises(node.target) or divides(node.target, node.args, [node.meta.get("val")])
     ):  # wanted for the error only, which ATen's kernel raises
         return low.extern()
-    if node.name in low.external:
+    if node.name in low.external or (choices.active and handler is not None and not _chosen(node)):
         _hint(node, "no kernel")
     elif handler is not None and (node.target in ANY_DTYPE or not _foreign_dtypes(node)):
         result = _lowered(low, handler, args, kwargs)
@@ -498,6 +498,13 @@ def _call(low: Lowering, node: fx.Node) -> Any:
     else:
         _hint(node, "no lowering")
     return low.extern()
+
+
+def _chosen(node: fx.Node) -> bool:
+    """Whether a bisector lets the node be lowered."""
+    user = node.meta.get("user")
+    where = f" ({own_frame(user).place}: {own_frame(user).line})" if user else ""
+    return choices.taken("operator", lambda: f"{node.name}: {node.target}{where}", key=node)
 
 
 def _lowered(low: Lowering, handler: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -13,8 +13,10 @@ from pycompiler import _native, config
 from pycompiler.capture.frame import Captured
 from pycompiler.errors import BackendError, BadBackendResult, PyCompilerError
 from pycompiler.graphs import STATISTICS
+from pycompiler.ir import choices
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.graph_text import sizes, tabular
+from pycompiler.ir.guards import own_place
 from pycompiler.ir.late import Check
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.texts import drop_text, drop_text_with, forward_of
@@ -47,8 +49,11 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
     step(2, "calling compiler function %s", family.backend_name)
     try:
         with phase("backend"), own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
-            backend = wrapped("dynamo", family.backend, family.backend_name)
-            made = backend(gm, examples, **family.backend_options)
+            if choices.taken("captured graph", lambda: described(gm)):
+                backend = wrapped("dynamo", family.backend, family.backend_name)
+                made = backend(gm, examples, **family.backend_options)
+            else:
+                made = forward_of(gm)
     except Specialise as needed:
         if not any(c.symbols.is_late(needed.names) for n in gm.graph.nodes if isinstance(c := n.target, Check)):
             raise
@@ -80,6 +85,12 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
     if not family.ours:
         return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
     return made if isinstance(made, _native.Plan) else _native.BackendCall(made)
+
+
+def described(gm: fx.GraphModule) -> str:
+    """A graph by what made it, and by the lines of its first and last operator."""
+    places = [own_place(n.meta["user"]) for n in gm.graph.nodes if n.meta.get("user")]
+    return f"captured graph of {current_name() or 'a frame'}: {' to '.join(dict.fromkeys(places[:1] + places[-1:]))}"
 
 
 def verified(family: Family, gm: fx.GraphModule, made: Callable[..., Any]) -> Callable[..., Any]:

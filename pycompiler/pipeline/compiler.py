@@ -23,7 +23,7 @@ from pycompiler.capture.breaks import SkipFrame
 from pycompiler.capture.frame import Captured, capture_frame
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
-from pycompiler.ir import peer
+from pycompiler.ir import choices, peer
 from pycompiler.ir.guards import Guard, function_modes, global_state, modes_off
 from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
@@ -32,7 +32,7 @@ from pycompiler.ir.watch import phase
 from pycompiler.logs import stage, step
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
-from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, size_guards, specialise
+from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, once, size_guards, specialise
 from pycompiler.pipeline.records import Remarks, remarks_of
 from pycompiler.pipeline.reports import (
     located,
@@ -80,6 +80,8 @@ class FrameCompiler:
             self.family.waited.add(code)
             return _native.Entry([NEVER_HOLDS], function, "eager")  # this call runs eagerly
         if config.debug_function and code.co_name != config.debug_function:
+            return self.family.original_entry(function)
+        if not choices.taken("frame", lambda: place_of(code)):
             return self.family.original_entry(function)
         with untraced(), deferred(), modes_off():
             entry = self.compile_or_explain(function, values)
@@ -200,6 +202,8 @@ class FrameCompiler:
         """The entry of a captured frame whose graph was compiled; None where the original code does as well."""
         with phase("guards"):
             guards = [*guards, *size_guards(captured)]
+        if not choices.taken("guards", lambda: f"guards of {place_of(function.__code__)}"):
+            guards = [*guards, once()]
         with phase("assemble"):
             entry = self.entry_of(function, captured, guards, graph)
         if entry is not None:

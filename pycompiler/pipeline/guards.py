@@ -24,6 +24,21 @@ log = stage("dynamo")
 NEVER_HOLDS = Guard("equals", const_source(0), 1)
 
 
+class _Once:
+    """True when it is asked first: when the entry that was just made is checked."""
+
+    asked = False
+
+    def __bool__(self) -> bool:
+        first, self.asked = not self.asked, True
+        return first
+
+
+def once() -> Guard:
+    """A guard of an entry that serves one call."""
+    return Guard("truth", const_source(_Once()), True)
+
+
 class UsersError(BaseException):
     """Carries an exception of the user's own code (a backend, a guard filter) out of a compile unchanged."""
 

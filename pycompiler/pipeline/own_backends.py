@@ -10,7 +10,7 @@ from torch import fx
 
 from pycompiler import _native, autograd, backends, background, config, regions
 from pycompiler.graphs import STATISTICS, compile_aten
-from pycompiler.ir import watch
+from pycompiler.ir import choices, watch
 from pycompiler.ir.texts import drop_text_with, forward_of
 from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact, stage, step
@@ -73,7 +73,10 @@ def joint(
             watch.artefact("fx_graph", module)
             if number_of_step:
                 step(number_of_step, "torchinductor compiling %sS graph %d", kind.upper(), number)
-            made = watch.wrapped("aot", compiler, kind)(module, inputs)
+            if choices.taken("graph", lambda: f"{kind} graph of {current_name() or 'a frame'}"):
+                made = watch.wrapped("aot", compiler, kind)(module, inputs)
+            else:
+                made = forward_of(module)
             if number_of_step:
                 step(number_of_step, "torchinductor done compiling %sS graph %d", kind.upper(), number)
             return made

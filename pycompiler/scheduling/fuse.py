@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from pycompiler.ir import watch
+from pycompiler.ir import choices, watch
 from pycompiler.ir.effects import ordered
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.hints import likely
@@ -307,8 +307,7 @@ class _Fusion:
         merged, why = self.attempt(a, b)
         told = merged is None and watch.wants("unfused")
         if log_fusion.enabled or told:
-            names = [" ".join(dict.fromkeys(o for s in g.node.stages for o in s.loop.origin))
-                     for g in (a, b) if isinstance(g.node, Nest)]  # fmt: skip
+            names = [_origins(g.node.stages) for g in (a, b) if isinstance(g.node, Nest)]
             log_fusion("%s: [%s] and [%s]", "fused" if merged else f"not fused, {why}", *names)
             if told:
                 watch.artefact("unfused", (*names, why))
@@ -341,6 +340,8 @@ class _Fusion:
                 why = "a value is read where it is not made yet"
             elif not worth(new_left, new_right):
                 why = "it is not worth it"
+            elif choices.active and not choices.taken("fusion", lambda: f"[{_origins(left)}] and [{_origins(right)}]"):
+                why = "a bisector keeps them apart"
             else:
                 return self.replace(a, b, Nest(match.dims, match.split, sort_stages(new_left + new_right))), ""
         return None, why
@@ -390,6 +391,11 @@ class _Fusion:
             out.append(waiting.pop(k))
             done |= 1 << g.number
         return out
+
+
+def _origins(stages: list[Stage]) -> str:
+    """The graph's nodes that stages come from."""
+    return " ".join(dict.fromkeys(o for s in stages for o in s.loop.origin))
 
 
 def aligned(stages: list[Stage], ranges: dict[str, Expr]) -> bool:

@@ -1,0 +1,221 @@
+"""`python -m pycompiler bisect script.py`: which part of a compile makes a program fail, crash, hang or compute wrong values.
+
+In: a program that fails by itself (an exception, an assertion, a crash, a hang), or whose values `verify_correctness` finds
+wrong.  Out: a text: the layer, the frame, the graph, the decomposition, operator or fusion, by halving, with the program's
+lines.  Each run is a child of this process; what may be left out, and is counted, stands in `ir/choices.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import runpy
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pycompiler import backends, config
+from pycompiler.debug.trial import Outcome, Symptom, in_child, symptom_of
+from pycompiler.errors import VerificationError
+
+LIMIT = 120.0
+# The first backend, in this order, that fails → where the fault is, and the levels that are halved, each on its own.
+LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "eager": ("capture: the captured graph itself, its guards, or the code around it", ("frame", "captured graph")),
+    "aot_eager": (
+        "autograd: the joint graph, its decompositions, or its partition",
+        ("captured graph", "decomposition"),
+    ),
+    "native": ("the compiler of ATen graphs: lowering, fusion or generated code", ("graph", "operator", "fusion")),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A choice without which the program is right."""
+
+    level: str
+    number: int
+    count: int
+    what: str
+
+
+@dataclass
+class Report:
+    symptom: Symptom | None = None
+    layer: str = ""
+    found: list[Found] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    runs: int = 0
+
+    def __str__(self) -> str:
+        lines = [f"symptom: {self.symptom}"]
+        if self.layer:
+            lines.append(f"layer: {self.layer}: {LAYERS[self.layer][0]}")
+        lines += [f"{f.level}: {f.number} of {f.count}: {f.what}" for f in self.found]
+        return "\n".join([*lines, *self.remarks, f"({self.runs} runs)"])
+
+
+class NothingFound(Exception):
+    """The program does not fail because of the compiler; the text says what was seen."""
+
+
+class Bisector:
+    """`script` with its arguments, run again and again with parts of the compiler left out."""
+
+    def __init__(self, script: str, arguments: list[str], limit: float = LIMIT, *, quiet: bool = True) -> None:
+        self.script, self.arguments, self.limit, self.quiet = script, arguments, limit, quiet
+        self.report = Report()
+        self.verify = False
+        self.backend = ""
+        self.wanted: Symptom | None = None
+        self.choices: dict[str, list[str]] = {}
+
+    # runs ---------------------------------------------------------------------------------------------------------
+    def run(self, bisect: str = "", **knobs: Any) -> Outcome:
+        self.report.runs += 1
+        with tempfile.NamedTemporaryFile(suffix=".log") as log:
+            outcome = in_child(
+                lambda: self.program({"bisect": bisect or None, "bisect_log": log.name, **knobs}),
+                self.limit, torch.get_num_threads(), quiet=self.quiet,
+            )  # fmt: skip
+            self.choices = {}
+            for line in Path(log.name).read_text().splitlines():
+                level, _, what = line.split("\t", 2)
+                self.choices.setdefault(level, []).append(what)
+        return outcome
+
+    def program(self, knobs: dict[str, Any]) -> list[str] | None:
+        """In the child: what goes wrong with the program, None where nothing does."""
+        verify = {"verify_correctness": True} if self.verify else {}
+        sys.argv = [self.script, *self.arguments]
+        sys.path.insert(0, str(Path(self.script).resolve().parent))
+        for name, value in {**verify, "raise_internal_errors": True, **knobs}.items():
+            config.set_knob(name, value)
+        if self.backend:
+            _answer_for_ours(self.backend)
+        try:
+            runpy.run_path(self.script, run_name="__main__")
+        except SystemExit as end:
+            if end.code in (None, 0):
+                return None
+            return ["error", "SystemExit", str(end.code)]
+        except BaseException as error:
+            found = symptom_of(error)
+            kind = "values" if isinstance(error, VerificationError) else found.kind
+            text = str(error).strip() if kind == "values" else found.text
+            return [kind, found.what, text]
+        return None
+
+    def fails(self, bisect: str = "", **knobs: Any) -> bool:
+        outcome = self.run(bisect, **knobs)
+        fails = self.wanted is not None and self.wanted.is_like(outcome.symptom)
+        self.say(
+            f"{self.backend or 'native'} {bisect} {' '.join(knobs)}: {'fails' if fails else outcome.symptom or 'right'}"
+        )
+        return fails
+
+    def say(self, text: str) -> None:
+        print(f"bisect: run {self.report.runs}: {' '.join(text.split())[:160]}", file=sys.stderr, flush=True)
+
+    # the search -----------------------------------------------------------------------------------------------------
+    def search(self) -> Report:
+        report = self.report
+        self.begin()
+        report.symptom = self.wanted
+        for layer, (_, levels) in LAYERS.items():
+            self.backend = "" if layer == "native" else layer
+            if layer == "native" or self.fails():
+                report.layer = layer
+                break
+        if report.layer == "eager" and not self.fails(
+            "guards<0", recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20
+        ):
+            report.remarks.append(
+                "guards: right when every call is compiled anew: a guard is missing, or holds too often"
+            )
+            levels = ("frame", "guards")
+        if report.layer == "aot_eager" and not self.fails(partition="save_all"):
+            report.remarks.append("partition: right with config.partition = 'save_all': the min-cut partition is wrong")
+        for level in levels:
+            self.halve(level)
+        return report
+
+    def begin(self) -> None:
+        """What is wrong with the program, and only when it is compiled."""
+        eager = self.run(disable=True).symptom
+        if eager is not None:
+            raise NothingFound(f"without the compiler too: {eager}")
+        self.wanted = self.run().symptom
+        if self.wanted is None:
+            self.verify = True
+            self.wanted = self.run().symptom
+        if self.wanted is None:
+            raise NothingFound("the program ends well, and each graph gives what eager gives (verify_correctness)")
+        self.say(f"the program fails: {self.wanted}")
+
+    def halve(self, level: str) -> None:
+        """The first choice of a level that makes the program fail, where it fails because of one."""
+        more = {"recompile_limit": 1 << 20, "accumulated_recompile_limit": 1 << 20} if level == "guards" else {}
+        if not self.fails():
+            return
+        high = count = len(self.choices.get(level, ()))
+        if not count:
+            return
+        if self.fails(f"{level}<0", **more):
+            self.report.remarks.append(f"{level}: none of {count} alone: it fails without them too")
+            return
+        low, what = 0, ""
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.fails(f"{level}<{middle}", **more):
+                high = middle
+            else:
+                low = middle
+        self.fails(f"{level}<{high}", **more)
+        lines = self.choices.get(level, [])
+        what = lines[high - 1] if high <= len(lines) else "?"
+        self.report.found.append(Found(level, high, count, self.with_places(level, what)))
+
+    def with_places(self, level: str, what: str) -> str:
+        """What was fused, with the lines of the operators."""
+        if level != "fusion":
+            return what
+        names = what.replace("[", " ").replace("]", " ").split()
+        known = dict(line.partition(": ")[::2] for line in self.choices.get("operator", ()))
+        return what + "".join(f"\n    {n}: {known[n]}" for n in dict.fromkeys(names) if n in known)
+
+
+def _answer_for_ours(name: str) -> None:
+    """Compiles of our own backends go to the one of this name."""
+    backends.REGISTRY["native"] = backends.REGISTRY[name]
+    backends.set_default_backend(name)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds that a run may take (default: %(default)g)")
+    parser.add_argument("--show", action="store_true", help="show what the program prints")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+
+
+def main(options: argparse.Namespace) -> int:
+    """0 where a culprit was found, 1 where nothing is wrong, 2 where the program fails without the compiler."""
+    if not os.path.isfile(options.script):
+        print(f"bisect: no file {options.script}", file=sys.stderr)
+        return 2
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run = Bisector(options.script, options.arguments, options.limit, quiet=not options.show)
+    try:
+        print(run.search())
+    except NothingFound as reason:
+        print(f"nothing to bisect: {reason}")
+        return 1
+    return 0
