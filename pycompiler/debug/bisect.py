@@ -75,7 +75,8 @@ class Bisector:
         self.verify = False
         self.backend = ""
         self.wanted: Symptom | None = None
-        self.choices: dict[str, list[str]] = {}
+        self.choices: dict[str, list[str]] = {}  # of the last run, by level
+        self.whole: dict[str, list[str]] = {}  # of a run that left out nothing
 
     # runs ---------------------------------------------------------------------------------------------------------
     def run(self, bisect: str = "", **knobs: Any) -> Outcome:
@@ -129,11 +130,13 @@ class Bisector:
         report = self.report
         self.begin()
         report.symptom = self.wanted
+        whole = self.choices
         for layer, (_, levels) in LAYERS.items():
             self.backend = "" if layer == "native" else layer
             if layer == "native" or self.fails():
                 report.layer = layer
                 break
+        self.whole = whole if report.layer == "native" else self.choices
         if report.layer == "eager" and not self.fails(
             "guards<0", recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20
         ):
@@ -163,32 +166,29 @@ class Bisector:
     def halve(self, level: str) -> None:
         """The first choice of a level that makes the program fail, where it fails because of one."""
         more = {"recompile_limit": 1 << 20, "accumulated_recompile_limit": 1 << 20} if level == "guards" else {}
-        if not self.fails():
-            return
-        high = count = len(self.choices.get(level, ()))
+        lines = self.whole.get(level, [])
+        high = count = len(lines)
         if not count:
             return
         if self.fails(f"{level}<0", **more):
             self.report.remarks.append(f"{level}: none of {count} alone: it fails without them too")
             return
-        low, what = 0, ""
+        low = 0
         while high - low > 1:
             middle = (low + high) // 2
             if self.fails(f"{level}<{middle}", **more):
                 high = middle
             else:
                 low = middle
-        self.fails(f"{level}<{high}", **more)
-        lines = self.choices.get(level, [])
-        what = lines[high - 1] if high <= len(lines) else "?"
-        self.report.found.append(Found(level, high, count, self.with_places(level, what)))
+        # up to this choice all were made, as in the whole run: its log names it
+        self.report.found.append(Found(level, high, count, self.with_places(level, lines[high - 1])))
 
     def with_places(self, level: str, what: str) -> str:
         """What was fused, with the lines of the operators."""
         if level != "fusion":
             return what
         names = what.replace("[", " ").replace("]", " ").split()
-        known = dict(line.partition(": ")[::2] for line in self.choices.get("operator", ()))
+        known = dict(line.partition(": ")[::2] for line in self.whole.get("operator", ()))
         return what + "".join(f"\n    {n}: {known[n]}" for n in dict.fromkeys(names) if n in known)
 
 

@@ -14,6 +14,7 @@ import select
 import signal
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ from torch import fx
 from pycompiler import config
 from pycompiler.api import compile as compile_function
 from pycompiler.debug import repro
+from pycompiler.errors import InternalError
 from pycompiler.ir.texts import forward_of
 from pycompiler.pipeline.differences import Difference
 from pycompiler.pipeline.verified import Copies, compare, eager_results, results
@@ -103,8 +105,8 @@ def observe(gm: fx.GraphModule, inputs: Sequence[Any], setting: Setting, *, rais
 
 
 def symptom_of(error: BaseException) -> Symptom:
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (inner := error.__cause__ or (isinstance(error, InternalError) and error.__context__)) and inner is not error:
+        error = inner
     where = traceback.extract_tb(error.__traceback__)[-1:]
     place = f" ({where[0].filename}:{where[0].lineno} in {where[0].name})" if where else ""
     return Symptom(
@@ -151,7 +153,9 @@ def in_child(job: Callable[[], Any], limit: float, threads: int, *, quiet: bool 
     """What `job` gives, as JSON knows it, of a fork of this process that is killed after `limit` seconds."""
     reader, writer = os.pipe()
     start = time.monotonic()
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, which a child does not have
+        child = os.fork()
     if child == 0:
         _run_child(job, writer, threads, quiet)
     with contextlib.suppress(OSError):  # the child does so too: whoever is first

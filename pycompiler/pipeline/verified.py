@@ -18,6 +18,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from pycompiler.capture.builtins import torch_api
 from pycompiler.errors import VerificationError
+from pycompiler.ir import choices
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.texts import forward_of
 from pycompiler.logs import stage
@@ -196,7 +197,8 @@ class Verified:
         self.compared += 1
         if found is None:
             return None
-        text = f"the compiled graph of {self.name} differs from eager in {found}\n{self.place(inputs)}"
+        text = f"the compiled graph of {self.name} differs from eager in {found}"
+        text += "" if choices.active else f"\n{self.place(inputs)}"  # a bisector finds the place itself
         self.difference = text
         if self.raises:
             raise VerificationError(text)
