@@ -51,6 +51,10 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
     ),
     "explicit-break": ("pycompiler.graph_break() was called", "remove the call"),
     "mutation-unsupported": ("mutation that cannot be replayed", "mutate the object outside of the compiled region"),
+    "finalizer": (
+        "the end of an object that runs code (a finalizer, a callback of a weak reference, a generator)",
+        "let go of it outside of the compiled region, or accept the break",
+    ),
     "global-state": ("change of global torch state that is not captured", "change the state outside of the region"),
     "inner-graph": (
         "part of a transformed, checkpointed or conditional function that its graph cannot have",
@@ -64,10 +68,11 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
 class Break(Exception):
     """The current instruction cannot be captured.  `kind` is a row of BREAK_KINDS.
 
-    `step`: that of the root frame before which to stop, when it is not the current one.
+    `step`: that of the root frame before which to stop, when it is not the current one.  `gives_end`: what the instruction
+    gives has an end that the program sees.
     """
 
-    def __init__(self, kind: str, seen: str = "", step: int | None = None) -> None:
+    def __init__(self, kind: str, seen: str = "", step: int | None = None, *, gives_end: bool = False) -> None:
         if kind not in BREAK_KINDS:
             raise KeyError(f"unknown break kind {kind!r}")
         self.kind = kind
@@ -75,6 +80,7 @@ class Break(Exception):
         self.stack: tuple[UserFrame, ...] = ()
         self.frames: tuple[Any, ...] = ()  # the interpreter's frames at the break, outermost first
         self.step = step
+        self.gives_end = gives_end
         super().__init__(self.reason)
 
     @property

@@ -487,7 +487,11 @@ def _new_of(cls: type) -> Any:
 
 def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if lookup(cx, cls, "__del__") is not MISSING:  # an object that is made in the capture only is never deleted
-        raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...), whose instances have a finalizer")
+        raise Break(
+            "builtin-call",
+            f"{cls.__module__}.{cls.__qualname__}(...), whose instances have a finalizer",
+            gives_end=True,
+        )
     new = lookup(cx, cls, "__new__")
     plain_new = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(plain_new, types.FunctionType):

@@ -493,6 +493,16 @@ def replay_effects(head: Head) -> Code:
     return _flat([[*code, *build.pop_top()] for code in codes if code])
 
 
+def ask_drops(head: Head) -> Code:
+    """First of all: whether the objects that the frame's writes drop end quietly, as those that were seen."""
+    drops = head.cx.effects.drops
+    if not drops:
+        return []
+    owners = [build.load_const(t) if kind == "global" else head.follow(_source(t)) for kind, _, t in drops]
+    places = tuple((kind, name) for kind, name, _ in drops)
+    return [*head.call(rebuild.only_quiet, build.load_const(places), *owners), *build.pop_top()]
+
+
 def _watch(head: Head) -> Code:
     """Hang on to the results of such calls what their backward looks at again; other results are known by now."""
     reached = head.cx.graph.reached_from(transforms.LOOKS_AGAIN)

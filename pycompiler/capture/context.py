@@ -474,12 +474,17 @@ class Capture:
         self.holding.append(weakref.ref(exception))
 
     def drop(self, frame: Frame, value: Value) -> None:
-        """The root frame drops a reference: an iterator that existed before may end with it, and do anything."""
-        if isinstance(getattr(value, "real", None), Iterator):
-            others = sum(v is value for v in (*frame.stack, *frame.locals.values()))
-            value = self.realize(value)
-            if others == 1 and ends_others(value):
-                raise Break("generator-state", f"a {value.python_type().__name__} is dropped")
+        """The root frame drops a reference: what existed before may end with it, and do anything."""
+        real = getattr(value, "real", None)
+        if real is None or not (isinstance(real, Iterator) or ends_others(value)):
+            return
+        if sum(v is value for v in (*frame.stack, *frame.locals.values())) != 1:
+            return
+        if not isinstance(real, Iterator):
+            raise Break("finalizer", f"a {type(real).__name__} is dropped")
+        value = self.realize(value)
+        if ends_others(value):
+            raise Break("generator-state", f"a {value.python_type().__name__} is dropped")
 
     def nothing_suspended(self) -> None:
         """Where the graph ends no generator of ours may wait for an end that would run later, or never; context variables are

@@ -24,7 +24,8 @@ from pycompiler.capture.namespaces import Namespaces, is_globals
 from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.capture.values.base import Cell, Place, Value, next_age
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Set
+from pycompiler.capture.values.containers import Dict, List, Sequence, Set
+from pycompiler.capture.values.finalizers import runs_code
 from pycompiler.capture.values.objects import DELETED
 from pycompiler.capture.values.tensor import Tensor
 
@@ -60,8 +61,14 @@ def is_harmless(dropped: Value | None) -> bool:
     return isinstance(dropped, (Const, Tensor)) or dropped is DELETED
 
 
+def may_end(value: Value, depth: int = 3) -> bool:
+    """Whether code of the program may run when it lets go of this existing object, or of those in this container."""
+    held = _values(value) if depth else ()
+    return runs_code(getattr(value, "real", None)) or any(may_end(v, depth - 1) for v in held)
+
+
 def _values(container: Value) -> Iterable[Value]:
-    if isinstance(container, List):
+    if isinstance(container, Sequence):
         return container.items
     return container.entries.values() if isinstance(container, (Dict, Set)) else ()
 
@@ -79,6 +86,10 @@ class Effects:
         self._noise = -1  # the last entry that may run code
         self.looks = Looks()
         self.namespaces = Namespaces()
+        self.drops: list[
+            tuple[str, str | None, Any]
+        ] = []  # places that were there and are written, which may end something
+        self.restoring: Callable[[], bool] = lambda: False  # whether a resume function is in its head
         self.since: int | None = None  # what was made before may not change now: the age of the innermost pure tracer
 
     def __bool__(self) -> bool:
@@ -91,6 +102,8 @@ class Effects:
     def _write(self, place: Spot, kind: str, target: Any, *, quiet: bool, name: str | None = None) -> Write:
         """The entry for a write of `place` that happens now.  `quiet`: it runs no code."""
         self.changes += 1
+        if not quiet and place not in self._last and kind in ("attribute", "contents", "global", "cell"):
+            self.drops.append((kind, name, target))
         at, end = self._last.get(place), len(self.journal)
         if at is not None:
             found = self.journal[at]
@@ -174,9 +187,17 @@ class Effects:
                 raise Break("mutation-unsupported", "the globals of a module, as a dict")
             self.namespaces.write(container.real)
             container.changed = True
+        gone = [*_values(container)] if drops is None else [*drops]
+        self.drop(gone)
         if container.source is not None:
-            quiet = all(map(is_harmless, _values(container) if drops is None else drops))
+            quiet = all(map(is_harmless, gone))
             self._write(("contents", id(container)), "contents", container, quiet=quiet)
+
+    def drop(self, values: list[Value] | dict[str, Any], name: str = "") -> None:
+        """The program lets go of values, or of the existing object that `values` has by a name."""
+        found = any(map(may_end, values)) if isinstance(values, list) else runs_code(values.get(name))
+        if found and not self.restoring():
+            raise Break("finalizer", "a write drops it", gives_end=True)
 
     def set_attr(self, obj: Any, name: str, value: Value) -> None:
         self.allow(obj, f"{obj.describe()}.{name}")
@@ -190,6 +211,7 @@ class Effects:
         obj.overlay[name] = value
         if obj.exists:
             quiet = is_harmless(old) if old is not None else self.looks.saw_constant(place)
+            self.drop([old] if old is not None else instance_dict(obj.real) or {}, name)
             self._write(place, "attribute", obj, quiet=quiet, name=name).value = value
 
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
@@ -201,6 +223,7 @@ class Effects:
         old = self.globals.get((id(namespace), name))
         self.globals[id(namespace), name] = value
         quiet = is_harmless(old) if old is not None else self.looks.saw_constant(place)
+        self.drop([old] if old is not None else namespace, name)
         self._write(place, "global", namespace, quiet=quiet, name=name).value = value
 
     def get_global(self, namespace: dict[str, Any], name: str) -> Value | None:
@@ -210,6 +233,7 @@ class Effects:
         self.allow(cell, cell.describe())
         self.looks.change(("cell", id(cell)))
         quiet = cell.contents is None or is_harmless(cell.contents)
+        self.drop([] if cell.contents is None else [cell.contents])
         cell.contents = value
         cell.changed = True
         if cell.source is not None:

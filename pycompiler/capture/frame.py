@@ -37,7 +37,7 @@ from pycompiler.capture.bytecode.frames import (
 )
 from pycompiler.capture.bytecode.instruction import UnitOf
 from pycompiler.capture.bytecode.resume import cell_parameters
-from pycompiler.capture.codegen import Head, replay_effects, return_template
+from pycompiler.capture.codegen import Head, ask_drops, replay_effects, return_template
 from pycompiler.capture.context import Capture
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
@@ -161,6 +161,7 @@ class _Session:
         self.value_cells = frozenset(n for n in self.layout.cells if n not in raw and n in self.layout.params)
         self.raw_cells = raw
         self.state = torch_api.read_state()
+        self.gives_end = False  # of the instruction that breaks
 
     def run(self, fullgraph: bool, on_break: Callable[[BreakRecord], None] | None) -> Captured:
         record: BreakRecord | None = None
@@ -190,6 +191,7 @@ class _Session:
                 continue
             except Break as b:
                 record = BreakRecord(b.kind, b.reason, b.hint, b.stack or (frame.user_frame(),), cx.errors)
+                self.gives_end = b.gives_end
                 stop = breaking_frame(b.frames or (frame,)).begin if b.step is None else b.step
                 if last is not None and stop >= last:  # not the instructions, but what they leave behind
                     raise SkipFrame(b.reason) from None
@@ -220,7 +222,9 @@ class _Session:
             cell = values.pop(name)
             assert isinstance(cell, Cell)
             free.append(cell)
-        return cx, Frame(cx, self.code, self.namespace, values, free, root=True)
+        frame = Frame(cx, self.code, self.namespace, values, free, root=True)
+        cx.effects.restoring = lambda: in_head(frame)
+        return cx, frame
 
     # results --------------------------------------------------------------------------------------------------
     def finish_return(self, cx: Capture, frame: Frame, result: Value) -> Captured:
@@ -276,6 +280,9 @@ class _Session:
         else:
             instruction = root.instructions[root.ip]
             assert instruction.offset is not None
+            for value in root.stack:  # who calls it natively may refer to it weakly
+                if isinstance(value, Object) and not value.exists:
+                    value.ends = True
             names = self.live(root, instruction)
             cells = self.frame_cells(head, root)
             stores = self.store_locals(head, root, names)
@@ -460,7 +467,9 @@ class _Session:
         left = [i for name in made_here for i in build.delete_fast(name)]  # it may have to die before we return
         if let_go:
             tail = [i for j in tail for i in (left if j is let_go[0] else (j,))]
-        code = distinct([*head.entry, *start, *head.prepare, *tail, *(left if at is not None else [])])
+        code = distinct(
+            [*ask_drops(head), *head.entry, *start, *head.prepare, *tail, *(left if at is not None else [])]
+        )
         if at is None:
             result.code = whole(self.code, code)
         else:
@@ -498,7 +507,7 @@ class _Session:
             depth = len(kinds) + exit_.effect
             layout = (kinds + ["value"] * max(0, exit_.effect))[:depth]
             if layout and pushes_result(instruction.opname, key) and instruction.opname != "GET_ITER":
-                layout[-1] = "value"
+                layout[-1] = "boxed" if self.gives_end else "value"
             if loads_method(instruction):
                 layout[-2:] = ["value", "null"] if NULL_AFTER_CALLABLE else ["null", "value"]
             given = tuple(n for n in names if n in boxed)

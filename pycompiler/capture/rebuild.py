@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from pycompiler import _native
+from pycompiler.capture.values.finalizers import QUIET, runs_code
+from pycompiler.errors import Unfit
 from pycompiler.ir.guards import modes_off
 
 
@@ -291,3 +293,23 @@ def set_global(namespace: dict[str, Any], name: str, value: Any) -> None:
 
 def raise_unbound(name: str) -> None:
     raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
+
+
+def stored_at(kind: str, owner: Any, name: str | None) -> list[Any]:
+    """What is at a place that is about to be written (the kinds are those of `effects.Write`)."""
+    if kind == "global":
+        return [owner.get(name)]
+    if kind == "cell":
+        return [owner.cell_contents] if owner != types.CellType() else []
+    if kind == "attribute":
+        memory = getattr(owner, "__dict__", None)
+        return [memory[name]] if type(memory) is dict and name in memory else []
+    return [*dict.values(owner)] if isinstance(owner, dict) else [*owner]
+
+
+def only_quiet(places: tuple[tuple[str, str | None], ...], *owners: Any) -> None:
+    """Generated code calls this first: raises `Unfit` when a write of the frame would drop what does not end quietly."""
+    for (kind, name), owner in zip(places, owners, strict=True):
+        for value in stored_at(kind, owner, name):
+            if type(value) not in QUIET and runs_code(value):
+                raise Unfit(f"the end of a {type(value).__qualname__} runs code")

@@ -159,6 +159,21 @@ def mutation(x: Any) -> Any:
     return x * Holder.level
 
 
+class Told:
+    def __init__(self) -> None:
+        self.ends: list[int] = []
+
+    def __del__(self) -> None:
+        self.ends.append(1)
+
+
+@provokes("finalizer", X, [Told()])
+def finalizer(x: Any, told: Any) -> Any:
+    ends = told[0].ends
+    told.clear()
+    return x * len(ends)
+
+
 @provokes("global-state", X)
 def global_state(x: Any) -> Any:
     torch.set_default_dtype(torch.float64)

@@ -28,6 +28,7 @@ class Value:
     within: Value | None = None  # of what is in an instance of a subclass of a container: that instance
     passed: Sequence[Place] = ()  # where an exception passed, the innermost place first
     age: int  # grows from value to value
+    ends: bool | None = None  # whether its end may run code (`iterators.ends_others`), where it was asked
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)

@@ -15,6 +15,7 @@ from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key
+from pycompiler.capture.values.finalizers import is_referred_to, runs_code
 
 if TYPE_CHECKING:
     from pycompiler.capture.values.interface import Frame
@@ -130,9 +131,15 @@ ENDING = (types.GeneratorType, enumerate, zip, map, filter)
 
 
 def ends_others(value: Value) -> bool:
-    """Whether something of the program may run when the last reference to an iterator goes: a generator in it ends."""
-    cls = value.cls if isinstance(value, Iter) else type(getattr(value, "real", None))
-    return any(cls is kind for kind in ENDING)  # a metaclass may have an equality of its own
+    """Whether something of the program may run when the last reference goes: to an iterator, since a generator in it ends, or to
+    an existing object."""
+    real = getattr(value, "real", None)
+    cls = value.cls if isinstance(value, Iter) else type(real)
+    if any(cls is kind for kind in ENDING):  # a metaclass may have an equality of its own
+        return True
+    if value.ends is None and real is not None:
+        value.ends = runs_code(real) or is_referred_to(real)
+    return bool(value.ends)
 
 
 class Generator(Iter):

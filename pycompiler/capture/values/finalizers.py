@@ -1,0 +1,66 @@
+"""What runs when the last reference to an object goes: finalizers, callbacks of weak references, generators that end.
+
+In: an existing object.  Out: `runs_code`, whether letting go of it may run code of the program.  Capture breaks the graph where
+such an object is dropped, so that what follows sees what its end did; generated code that drops something asks first
+(`rebuild.only_quiet`), since the next call may drop another object: then the frame runs eagerly.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+import weakref
+from typing import Any
+
+import torch
+
+QUIET: frozenset[type] = frozenset({
+    type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Size,
+    type, types.ModuleType, types.CodeType, types.BuiltinFunctionType,
+})  # fmt: skip
+"""Classes of objects that end quietly, or that more than their owner holds."""
+MOST = 300  # objects that are looked at
+HELD_ONCE = 4  # references to an object that one other holds, and `_held_by`
+HEAP_TYPE = 1 << 9
+
+
+def runs_code(real: Any) -> bool:
+    """Whether code may run when nothing holds `real` any more: of its own, or of what it alone holds; but for modules."""
+    if type(real) in QUIET:
+        return False
+    todo, seen = [real], 0
+    while todo and seen < MOST:
+        value = todo.pop()
+        seen += 1
+        if _has_end(value):
+            return True
+        if not isinstance(value, torch.nn.Module):
+            todo += _held_by(value)
+    return False
+
+
+def _held_by(value: Any) -> list[Any]:
+    """The objects that `value` alone holds: the others do not end with it."""
+    children = gc.get_referents(value)
+    return [c for c in children if type(c) not in QUIET and sys.getrefcount(c) <= HELD_ONCE]
+
+
+def _has_end(value: Any) -> bool:
+    cls = type(value)
+    if cls is types.GeneratorType:
+        return bool(value.gi_suspended)
+    if cls is types.CoroutineType:
+        return bool(value.cr_suspended)
+    if hasattr(cls, "__del__"):
+        return True
+    return bool(cls.__flags__ & HEAP_TYPE) and any(r.__callback__ is not None for r in weakref.getweakrefs(value))
+
+
+def is_referred_to(real: Any) -> bool:
+    """Whether the end of an instance is seen by weak references."""
+    return (
+        bool(type(real).__flags__ & HEAP_TYPE)
+        and not isinstance(real, (type, torch.nn.Module, torch.Tensor))
+        and weakref.getweakrefcount(real) > 0
+    )

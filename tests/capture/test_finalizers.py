@@ -1,0 +1,145 @@
+"""What the end of an object does is seen by what follows in the frame: the graph breaks where one is dropped."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler.capture.values.finalizers import runs_code
+
+
+class World:
+    """What programs write, and objects read."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.log: list[Any] = []
+        self.held: Any = Told(self, 7)
+        self.items: list[Any] = [Told(self, 3)]
+        self.table = {"k": Told(self, 5)}
+        self.plain: Any = None
+
+
+class Told:
+    def __init__(self, world: World, value: int) -> None:
+        self.world, self.value = world, value
+
+    def __del__(self) -> None:
+        self.world.seen += self.value
+        self.world.log.append((self.value, self.world.seen))
+
+
+class Quiet:
+    pass
+
+
+def attribute(x: Any, w: World) -> Any:
+    w.held = None
+    return x + w.seen
+
+
+def item(x: Any, w: World) -> Any:
+    w.items.pop()
+    return x + w.seen
+
+
+def key(x: Any, w: World) -> Any:
+    del w.table["k"]
+    return x + w.seen
+
+
+def inside_of_another(x: Any, w: World) -> Any:
+    w.plain = [{"deep": w.held}]
+    w.held = None
+    y = x + w.seen
+    w.plain = None
+    return y + w.seen * 10
+
+
+def variable(x: Any, w: World) -> Any:
+    told = w.items.pop()
+    y = x + w.seen
+    del told
+    return y + w.seen * 10
+
+
+def made(x: Any, w: World) -> Any:
+    told = Told(w, 11)
+    y = x + w.seen
+    told = [Told(w, 13)]
+    y = y + w.seen * 10
+    told.clear()
+    return y + w.seen * 100
+
+
+def temporary(x: Any, w: World) -> Any:
+    Told(w, 11)
+    return x + w.seen
+
+
+def many(x: Any, w: World) -> Any:
+    for i in range(20):
+        w.held = Told(w, i)
+        w.table["k"] = i
+    return x + w.seen
+
+
+def weak(x: Any, w: World) -> Any:
+    o = Quiet()
+    r = weakref.ref(o)
+    before = r() is None
+    del o
+    return x + 2 * (r() is None) + before
+
+
+def called_back(x: Any, w: World) -> Any:
+    o = Quiet()
+    r = weakref.ref(o, lambda r: w.log.append("gone"))
+    del o
+    return x + len(w.log) + (r() is None)
+
+
+PROGRAMS = (attribute, item, key, inside_of_another, variable, made, temporary, many, weak, called_back)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_ends_are_seen_in_order(program: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(program, backend="eager")
+    told, worlds = [], []
+    for fn in (program, compiled, compiled):
+        world = World()
+        worlds.append(world)  # what is left of them ends later
+        told.append((fn(torch.zeros(1), world).tolist(), world.seen, list(world.log)))
+    assert told[1] == told[0]
+    assert told[2] == told[0]
+
+
+def test_the_next_call_may_drop_something_else() -> None:
+    compiled = pycompiler.compile(attribute, backend="eager", fullgraph=True)
+    for held in (None, 5, torch.ones(3), [torch.ones(1)], Quiet()):
+        world = World()
+        world.held = held
+        world.seen = 0
+        assert compiled(torch.zeros(1), world).item() == 0
+    world = World()
+    assert compiled(torch.zeros(1), world).item() == 7
+    assert len(compiled.entries) == 1
+
+
+def test_what_runs_code() -> None:
+    world = World()
+    shared = Quiet()
+    shared.told = world.held  # type: ignore[attr-defined]
+    watched = Quiet()
+    kept = weakref.ref(watched, world.log.append)
+    started = (i for i in range(3))
+    assert not runs_code(started)
+    next(started)
+    assert all(map(runs_code, (world.held, [Told(world, 1)], {"a": (Told(world, 1),)}, watched, started)))
+    assert not any(map(runs_code, (None, 1, torch.ones(1), [torch.ones(1)], Quiet(), shared, torch.nn.Linear(1, 1))))
+    assert kept() is watched
