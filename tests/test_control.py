@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -220,3 +221,13 @@ def test_it_holds_around_calls_too() -> None:
 def test_wrong_arguments(take: Any) -> None:
     with pytest.raises(ArgumentError, match="takes a function"):
         take(3)
+
+
+def test_errors_of_breaks_are_a_threads() -> None:
+    seen: list[bool] = []
+    with pycompiler.error_on_graph_break(True):
+        thread = threading.Thread(target=lambda: seen.append(control.breaks_are_errors()))
+        thread.start()
+        thread.join()
+        assert control.breaks_are_errors()
+    assert seen == [False]

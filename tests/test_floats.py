@@ -139,3 +139,46 @@ def test_a_float_is_no_int_and_no_subclass() -> None:
         got, back = compiled(torch.ones(2), value)
         same(got, torch.ones(2, dtype=torch.int64) * value)
         assert back is value or type(back) is type(value) is float
+
+
+CONVERTED: dict[str, Callable[[torch.Tensor, float], Any]] = {
+    "full": lambda x, f: torch.full((2,), f, dtype=x.dtype),
+    "fill": lambda x, f: x.fill_(f),
+    "item": lambda x, f: x.clone().__setitem__(0, f),
+    "masked_fill": lambda x, f: x.masked_fill(x > 0, f),
+    "where": lambda x, f: torch.where(x > 0, x, f),
+    "clamp": lambda x, f: x.clamp(max=f),
+    "alpha": lambda x, f: torch.add(x, x, alpha=-f),
+    "lerp": lambda x, f: torch.lerp(x, x, f),
+    "addcmul": lambda x, f: torch.addcmul(x, x, x, value=f),
+    "slope": torch.nn.functional.leaky_relu,
+    "computed": lambda x, f: x.masked_fill(x > 0, 1.0 - 2.0 * f),
+}
+
+
+@backends
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", CONVERTED)
+def test_floats_that_a_dtype_does_not_hold_raise(name: str, dtype: torch.dtype, backend: str) -> None:
+    """One graph takes all that it holds; another number is refused as eager refuses it, first, second or later."""
+    fn, x = CONVERTED[name], torch.tensor([0.5, -1.5, 0.0], dtype=dtype)
+
+    def answer(f: Callable[..., Any], value: float) -> Any:
+        try:
+            return f(x.clone(), value)
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+
+    for values in ((0.5, 3.0, 100.0, 1e39, math.inf, -7e4, math.nan), (1e39, 0.5, 3.0, -1e39)):
+        compiled = pycompiler.compile(fn, backend=backend)
+        for value in values:
+            want, got = answer(fn, value), answer(compiled, value)
+            assert type(got) is type(want), (value, want, got)
+            same(got, want)
+
+
+def test_a_number_that_one_call_is_refused_is_no_rule_for_others() -> None:
+    fn = pycompiler.compile(lambda x: (x.clamp(max=1e300), x))
+    with pytest.raises(RuntimeError, match="without overflow"):
+        fn(torch.ones(2))
+    assert pycompiler.compile(lambda x: x.clamp(max=0.5), fullgraph=True)(torch.ones(2)).tolist() == [0.5, 0.5]

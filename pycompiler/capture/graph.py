@@ -163,6 +163,8 @@ class GraphBuilder:
                 return self._sizes[same][0]
             known = len(symbols.bound)
             made = symbols.bind(kind, None if most is None else expr_of(most))
+            if kind == "float":
+                symbols.greatest[tuple(symbols.bound)[known]] = torch.finfo(args[0].dtype).max
             self._binding.append((made, tuple(symbols.bound)[known:]))
             if kind == "size":
                 self._sizes[same] = made, args[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -149,17 +150,21 @@ def _compare(original: Any, fn: Any) -> None:
 
 
 # breaks that are errors ---------------------------------------------------------------------------------------------------
-_errors = [False]
+class _Errors(threading.local):
+    raised = False
+
+
+_errors = _Errors()
 
 
 def switch_errors(error: bool) -> bool:
-    """Whether graph breaks are errors, from now on; what was before."""
-    before, _errors[0] = _errors[0], error
+    """Whether graph breaks are errors, in this thread from now on; what was before."""
+    before, _errors.raised = _errors.raised, error
     return before
 
 
 def breaks_are_errors() -> bool:
-    return _errors[0]
+    return _errors.raised
 
 
 class error_on_graph_break:

@@ -26,6 +26,7 @@ from torch.utils._mode_utils import no_dispatch
 from pycompiler.ir.effects import divides, drops_nothing, noted
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
+from pycompiler.ir.limits import limit_floats
 from pycompiler.ir.propagate import by_rule, counted, is_ordinary, laid_out, short_path, wrapped
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.today import Today
@@ -160,6 +161,8 @@ def _dispatch(
         finally:
             mode.nested -= 1
     mode.effects += divides(func, args, [out])
+    if mode.asks and mode.nested == 0:
+        limit_floats(func, args, kwargs, out)
     return out
 
 

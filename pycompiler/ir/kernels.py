@@ -32,6 +32,7 @@ _ABOUT_TYPES = re.compile(
 _FEW = 4096
 _MOST_ANSWERS = 20_000
 
+_ABOUT_NUMBERS = re.compile("without overflow")
 _ABOUT_MEMORY = re.compile(r"single memory location")
 _LARGE = 1 << 22  # elements that arguments of one memory span
 
@@ -73,7 +74,9 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
             return
         if len(_answers) > _MOST_ANSWERS:
             _answers.clear()
-        answer = _answers[key] = _ask(op, args, kwargs, sum(t.numel() for t in tensors) <= _FEW)
+        answer = _ask(op, args, kwargs, sum(t.numel() for t in tensors) <= _FEW)
+        if answer is None or not _ABOUT_NUMBERS.search(str(answer)):
+            _answers[key] = answer
     if isinstance(answer, Exception) and all(map(on_host, tensors)):
         raise type(answer)(*answer.args)
 
@@ -82,6 +85,21 @@ def _is_known(op: OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether the kernel takes arguments of these types, all of them common ones."""
     types = dict.fromkeys(t.dtype for t in tensors)
     return len(types) == 1 and next(iter(types)) in _COMMON and _answers.get((op, *types), op) is None
+
+
+def check_number(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises where the kernel says that a dtype does not hold a number among these arguments."""
+    if not is_asked(op):
+        return
+    error = _outcome(op, args, kwargs, lambda t: torch.ones([min(n, 2) for n in t.shape], dtype=t.dtype))
+    if error is not None and _ABOUT_NUMBERS.search(str(error)):
+        raise error
+
+
+def check_fill(shape: Sequence[int], dtype: torch.dtype, value: float) -> None:
+    """Raises where no such tensor can be filled with the number."""
+    with _disable_current_modes(), torch.no_grad():
+        torch.full(shape, value, dtype=dtype, device="cpu")
 
 
 def check_nothing(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

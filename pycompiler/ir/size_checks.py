@@ -9,8 +9,10 @@ In: relations (`symbols.py`) over names, and where each name is read.  Out: `Siz
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pycompiler.ir.guards import Guard, UserFrame
@@ -41,11 +43,15 @@ class Origin:
 
 @dataclass(frozen=True)
 class SizeChecks:
-    """`names[i]` is read by `reads[i]`: (which source, class of the value there, row of READS, dimension)."""
+    """`names[i]` is read by `reads[i]`: (which source, class of the value there, row of READS, dimension).
+
+    limits: (which source, greatest magnitude) of floats; what is not finite is within all.
+    """
 
     names: tuple[str, ...]
     reads: tuple[tuple[int, type, str, int], ...]
     relations: tuple[Relation, ...]
+    limits: tuple[tuple[int, float], ...] = ()
 
     def environment(self, values: Sequence[Any]) -> dict[str, int]:
         """The numbers by name; a ValueError where one cannot be read."""
@@ -62,7 +68,7 @@ class SizeChecks:
 
     def holds(self, values: Sequence[Any]) -> bool:
         env = self.environment(values)
-        return all(r.holds(env) for r in self.relations)
+        return all(r.holds(env) for r in self.relations) and all(_within(values[at], most) for at, most in self.limits)
 
     def seen(self, values: Sequence[Any]) -> str:
         """What the first relation that does not hold finds, and where it was assumed."""
@@ -72,6 +78,9 @@ class SizeChecks:
                 numbers = ", ".join(f"{name} = {env[name]}" for name in sorted(relation.expr.symbols))
                 where = f", assumed at {relation.place[-1].place}" if relation.place else ""
                 return f"{numbers}: not {relation}{where}"
+        for at, most in self.limits:
+            if not _within(values[at], most):
+                return f"{values[at]!r}: not a float of at most {most!r}"
         return "all hold"
 
     def show(self, sources: Sequence[Source]) -> str:
@@ -79,17 +88,26 @@ class SizeChecks:
             f"{name} = {sources[at].name}" + ("" if what == "int" else f".{what}({dim})")
             for name, (at, _, what, dim) in zip(self.names, self.reads, strict=True)
         )
-        return f"{' and '.join(map(str, self.relations))} where {names}"
+        limits = [f"|{sources[at].name}| <= {most!r}" for at, most in self.limits]
+        return " and ".join([*map(str, self.relations), *limits]) + (f" where {names}" if names else "")
+
+
+def _within(value: Any, most: float) -> bool:
+    return type(value) is float and (abs(value) <= most or not math.isfinite(value))
 
 
 def size_guard(
-    relations: Sequence[Relation], origins: Mapping[str, Origin], user: tuple[UserFrame, ...]
+    relations: Sequence[Relation],
+    origins: Mapping[str, Origin],
+    user: tuple[UserFrame, ...],
+    limits: Mapping[str, float] = MappingProxyType({}),
 ) -> Guard | None:
-    """The guard that checks `relations`; None when there are none."""
+    """The guard that checks `relations` and that floats are within `limits`; None when there are none."""
     used = sorted(frozenset().union(*(r.expr.symbols for r in relations)), key=list(origins).index)
-    if not used:
+    if not used and not limits:
         return None
-    sources = list(dict.fromkeys(origins[name].source for name in used))
+    sources = list(dict.fromkeys(origins[name].source for name in (*used, *limits)))
     reads = tuple((sources.index(o.source), o.cls, o.what, o.dim) for o in (origins[name] for name in used))
-    checks = SizeChecks(tuple(used), reads, tuple(dict.fromkeys(relations)))
+    within = tuple((sources.index(origins[name].source), most) for name, most in limits.items())
+    checks = SizeChecks(tuple(used), reads, tuple(dict.fromkeys(relations)), within)
     return Guard("sizes", sources[0], checks, tuple(sources[1:]), user)

@@ -99,6 +99,26 @@ REAL: dict[str, Callable[..., Any]] = {
        ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log2")},
 }  # fmt: skip
 
+_GREATEST_OF: dict[str, Callable[..., float]] = {
+    "float": float, "neg": float, "abs": float, "add": operator.add, "sub": operator.add, "mul": operator.mul,
+    "min": max, "max": max, **dict.fromkeys(("sin", "cos", "tanh"), lambda a: 1.0),
+}  # fmt: skip
+
+
+def magnitude(value: Real | Expr | float, limits: Mapping[str, float]) -> float:
+    """What a number over symbols is not beyond, where its floats are within `limits` and it is finite."""
+    if not isinstance(value, Real):
+        return (
+            2.0**63
+            if isinstance(value, Expr) and value.const is None
+            else abs(float(value if not isinstance(value, Expr) else value.const or 0))
+        )
+    if value.name is not None:
+        return limits[value.name]
+    bound = _GREATEST_OF.get(value.op)
+    return math.inf if bound is None else bound(*(magnitude(a, limits) for a in value.args))
+
+
 _TOTAL = ("float", "add", "sub", "mul", "neg", "abs")  # of REAL those that never raise
 Number = Expr | Real | Truth | bool | float
 

@@ -19,6 +19,7 @@ form moves constants out of dividends (`(10 - s0) // 3` is `(1 - s0) // 3 + 3`).
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from typing import Any
 import torch
 
 from pycompiler.ir.expr import ZERO, Bound, Expr
-from pycompiler.ir.symbolic_node import HOLDS, Env, Real, SymbolicNode, Truth, product
+from pycompiler.ir.symbolic_node import HOLDS, Env, Real, SymbolicNode, Truth, magnitude, product
 
 _NOT = {"==": "!=", "!=": "=="}
 
@@ -75,12 +76,14 @@ class Symbols:
     """One compile's symbols (see the module docstring).
 
     `hints`: the value of each today; `facts`: (least, greatest or None) of each; `relations`: what is assumed, in order.
-    `floats`: what symbols that are floats are today; of them nothing is ever assumed.
+    `floats`: what symbols that are floats are today; of them nothing is assumed but a greatest magnitude (`limits`).
     """
 
     def __init__(self) -> None:
         self.hints: dict[str, int] = {}
         self.floats: dict[str, float] = {}
+        self.limits: dict[str, float] = {}
+        self.greatest: dict[str, float] = {}  # of floats that a call binds: what their tensor's dtype holds
         self.facts: dict[str, tuple[int, int | None]] = {}
         self.ranges: dict[str, tuple[int, int | None]] = {}  # as declared
         self.relations: list[Relation] = []
@@ -241,6 +244,21 @@ class Symbols:
 
     def at_least(self, a: Expr, b: Expr | builtins.int) -> bool:
         return self.decide(">=", a - b)
+
+    def within(self, value: Real, most: builtins.float) -> None:
+        """Assumes of the floats in `value` what keeps its magnitude at `most`, where it is finite; Specialise where nothing
+        does, or today's are beyond it."""
+        names = sorted(value.symbols & self.floats.keys())
+        mine = [n for n in names if n not in self.greatest]
+        for limit in (most, most / 4, math.sqrt(most) / 2):
+            limits = {
+                n: self.greatest[n] if n in self.greatest else min(limit, self.limits.get(n, limit)) for n in names
+            }
+            held = all(abs(self.floats[n]) <= limits[n] or not math.isfinite(self.floats[n]) for n in mine)
+            if held and magnitude(value, limits) <= most:
+                self.limits |= {n: limits[n] for n in mine}
+                return
+        raise Specialise(mine or names, "a dtype may not hold it")
 
     def pin(self, expr: Expr) -> builtins.int:
         """The expression's value, from now on a constant."""

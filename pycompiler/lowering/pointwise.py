@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -263,16 +264,32 @@ def _holds(dtype: torch.dtype, *bounds: Any) -> bool:
     return all(torch.iinfo(dtype).min <= b <= high for b in bounds if isinstance(b, int))
 
 
+@cache
+def _nan_bounds() -> bool:
+    """Whether ATen makes everything NaN where the only bound is a number that is (torch 2.11: such a number is no bound)."""
+    return bool(torch.clamp(torch.zeros(1), max=math.nan).isnan())
+
+
+def _bound(smaller: bool, bound: Any) -> Tree:
+    """The tree of one bound: the `smaller` of the two, or the other."""
+    may_be_nan = isinstance(bound, Real) or (isinstance(bound, float) and math.isnan(bound))
+    if not may_be_nan or _nan_bounds():
+        return minimum if smaller else maximum
+    return lambda x, b: ((b < x) if smaller else (x < b)).where(b, x)
+
+
 @lowering(aten.clamp)
 def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Any:
     dtype = promoted((x, min, max))
     if not _holds(dtype, max, *((min,) if isinstance(min, int) and min > 0 else ())):
         return NotImplemented
     min = least(dtype, min)
+    if min is None or max is None:
+        bound = max if min is None else min
+        return elementwise(low, _bound(min is None, bound), (x, bound))
 
-    def tree(x: Val, low_end: Val | None, high: Val | None) -> Val:
-        x = x if low_end is None else maximum(x, low_end)
-        return x if high is None else minimum(x, high)
+    def tree(x: Val, low_end: Val, high: Val) -> Val:
+        return minimum(maximum(x, low_end), high)
 
     return elementwise(low, tree, (x, min, max))
 
@@ -281,14 +298,14 @@ def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Any:
 def clamp_min(low: Lowering, x: Value, bound: Any) -> Any:
     if isinstance(bound, int) and bound > 0 and not _holds(promoted((x, bound)), bound):
         return NotImplemented
-    return elementwise(low, maximum, (x, least(promoted((x, bound)), bound)))
+    return elementwise(low, _bound(False, bound), (x, least(promoted((x, bound)), bound)))
 
 
 @lowering(aten.clamp_max)
 def clamp_max(low: Lowering, x: Value, bound: Any) -> Any:
     if not _holds(promoted((x, bound)), bound):
         return NotImplemented
-    return elementwise(low, minimum, (x, bound))
+    return elementwise(low, _bound(True, bound), (x, bound))
 
 
 @lowering(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)

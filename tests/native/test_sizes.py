@@ -142,3 +142,19 @@ def test_unknown_data_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="unknown|not in Plan"):
             _native.GuardTree([Guard("sizes", X, wrong)], ("x",))
+
+
+def test_limits_of_floats() -> None:
+    guard = size_guard([], {"f": Origin(N, float, "float")}, (), {"f": 65504.0})
+    assert guard is not None
+    assert str(guard) == "|L['n']| <= 65504.0"
+    for value in (0.5, -65504.0, float("inf"), float("-inf"), float("nan"), -0.0):
+        assert agree(guard, {"n": value})
+    for wrong in (65504.1, -1e39, 3, True, None, "3.0"):
+        assert not agree(guard, {"n": wrong})
+    assert "not a float of at most 65504.0" in explain(guard, Scope({"n": 1e39}, {}))
+    both = size_guard([Relation(">=", A - 4)], {**ORIGINS, "f": Origin(N, float, "float")}, (), {"f": 2.0})
+    assert both is not None
+    assert agree(both, {"x": torch.zeros(4), "n": 2.0})
+    assert not agree(both, {"x": torch.zeros(3), "n": 2.0})
+    assert not agree(both, {"x": torch.zeros(4), "n": 2.5})

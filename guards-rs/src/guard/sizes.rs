@@ -1,4 +1,4 @@
-//! Relations between sizes and strides of tensors, and integers: `ir.size_checks.SizeChecks`.
+//! Relations between sizes and strides of tensors, and integers, and limits of floats: `ir.size_checks.SizeChecks`.
 //!
 //! Sizes can change in place, so they are read and compared in every check, by the programs that plans have for sizes.
 
@@ -53,6 +53,8 @@ impl Test {
 pub struct Sizes {
     reads: Box<[Read]>,
     relations: Box<[(Test, Size)]>,
+    /// Which values are floats of at most this magnitude, or not finite.
+    limits: Box<[(usize, f64)]>,
     torch: Box<Torch>,
 }
 
@@ -76,7 +78,13 @@ impl Relation for Sizes {
             })?;
             relations.push((test, size));
         }
-        Ok(Sizes { reads, relations: relations.into(), torch: Box::new(torch()?) })
+        let limits = checks
+            .attr(c"limits")?
+            .to_tuple()?
+            .tuple_items()
+            .map(|limit| build_limit(limit, cx))
+            .collect::<Res<_>>()?;
+        Ok(Sizes { reads, relations: relations.into(), limits, torch: Box::new(torch()?) })
     }
 
     fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
@@ -89,7 +97,21 @@ impl Relation for Sizes {
             }
         }
         self.relations.iter().all(|(test, size)| size.eval(&env).is_ok_and(|value| test.holds(value)))
+            && self.limits.iter().all(|(at, most)| values.get(*at).is_some_and(|value| within(*value, *most)))
     }
+}
+
+fn within(value: Obj, most: f64) -> bool {
+    value.is_float_exact() && (value.as_f64().abs() <= most || !value.as_f64().is_finite())
+}
+
+fn build_limit(limit: Obj, cx: &mut Build) -> Res<(usize, f64)> {
+    let parts = cx.keep(limit).own().to_tuple()?;
+    let most = parts.tuple_item(1);
+    if !most.is_float_exact() {
+        return Err(value_error("the limit of a float is a float"));
+    }
+    Ok((parts.tuple_item(0).own().as_i64()? as usize, most.as_f64()))
 }
 
 fn build_read(read: Obj, cx: &mut Build) -> Res<Read> {

@@ -160,13 +160,13 @@ def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
         return x + a * b
     if isinstance(value, float) and not x.is_floating_point():
         return NotImplemented  # the kernel of integers takes an integer of it
-    return NotImplemented if x.dtype in (torch.float16, torch.bfloat16) else x + a * b * value
+    return NotImplemented if x.dtype in (torch.float16, torch.bfloat16) else x + a * value * b
 
 
 @rule(aten.addcdiv.default, partial=True)
 def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
     alike = x.dtype == a.dtype == b.dtype and x.dtype not in (torch.float16, torch.bfloat16)
-    return x + a / b * value if alike else NotImplemented
+    return x + a * value / b if alike else NotImplemented
 
 
 @rule(aten.masked_fill.Scalar, partial=True)

@@ -1,0 +1,65 @@
+"""Floats that an operator converts to a dtype: eager's kernels refuse what the dtype does not hold, shape functions do not.
+
+In: a call of an operator, its result. Out: nothing, or the kernel's exception; of floats that change it is assumed that the
+dtype holds them.
+Example: of ``torch.full((2,), f)`` that ``|f| <= 3.4e38`` (or no finite number), which the entry's guard checks.
+
+Which arguments are converted follows from the schema: those of type `Scalar`. A number in the place of a tensor is promoted,
+and becomes infinite there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from pycompiler.ir.kernels import check_fill, check_number, on_host, tensors_of
+from pycompiler.ir.numbers import value_of
+from pycompiler.ir.symbolic_node import Real
+from pycompiler.ir.symbols import hint_of
+from pycompiler.ir.today import Today
+
+_FILLS = frozenset((torch.ops.aten.full.default, torch.ops.aten.scalar_tensor.default))
+
+
+def limit_floats(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+    """Raises for constants that the kernel refuses; assumes of other floats that the result's dtype holds them."""
+    found = list(_given(func, args, kwargs)) if isinstance(func, OpOverload) else []
+    if not found:
+        return
+    results = list(tensors_of(out))
+    dtypes = [t.dtype for t in results if t.dtype.is_floating_point or t.dtype.is_complex]
+    most = min((torch.finfo(d).max for d in dtypes), default=math.inf)
+    if most >= torch.finfo(torch.float64).max:
+        return
+    for number in found:
+        value = value_of(number) if isinstance(number, torch.SymFloat) else number
+        if isinstance(value, Real):
+            number.node.env.within(value, most)
+        elif most < abs(value) < math.inf and all(map(on_host, results)):
+            if func in _FILLS:
+                check_fill([min(hint_of(n), 2) for n in results[0].shape], results[0].dtype, value)
+            else:
+                today = Today()
+                check_number(func, today.of(tuple(args)), today.of(dict(kwargs)))
+
+
+def _given(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    for i, name in _scalars(func):
+        value = args[i] if i < len(args) else kwargs.get(name)
+        yield from (v for v in (value if isinstance(value, list | tuple) else (value,)) if type(v) in _FLOATS)
+
+
+_FLOATS = (float, torch.SymFloat)
+
+
+@cache
+def _scalars(func: OpOverload) -> tuple[tuple[int, str], ...]:
+    """Places and names of the arguments that are numbers of any type."""
+    arguments = enumerate(func._schema.arguments)
+    return tuple((i, a.name) for i, a in arguments if "number" in str(a.real_type))
