@@ -30,6 +30,7 @@ from pycompiler.ir.guards import global_state, own_place
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.names import traced_through
 from pycompiler.ir.nested import REGION
+from pycompiler.ir.registered import replaced
 from pycompiler.ir.symbols import Relation, Symbols, symbols_of
 from pycompiler.logs import stage
 
@@ -53,7 +54,7 @@ def key_of(gm: fx.GraphModule, examples: Sequence[Any]) -> Hashable:
     given = tuple((first[id(e)], _value(e, memories)) for e in examples)
     symbols = symbols_among(examples)
     return (
-        _graph(gm, {}), given, global_state(), _flags(), _operators(), repr(config.snapshot()),
+        _graph(gm, {}), given, global_state(), _flags(), _operators(), replaced(), repr(config.snapshot()),
         None if symbols is None else _state(symbols),
     )  # fmt: skip
 

@@ -33,6 +33,7 @@ from pycompiler.ir.late import BINDS
 from pycompiler.ir.numbers import SYMBOLIC, Numbers, symbol_of, value_of
 from pycompiler.ir.places import apart
 from pycompiler.ir.propagate import propagate
+from pycompiler.ir.registered import is_replaced, replaced
 from pycompiler.ir.symbols import expr_of, hint_of, symbols_of
 
 aten = torch.ops.aten
@@ -142,6 +143,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._constant_of: dict[int, FakeTensor] = {}
         self._seen: dict[Any, Any] = {}
         self._depth = 0
+        self._replaced = replaced()
         self._open: list[OpOverload] = []  # operators being decomposed; one that a rule calls itself stays whole
         self._given: set[int] = set()  # ids of tensors that functionalisation holds
         self._last_placeholder: fx.Node | None = None
@@ -270,8 +272,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is prim.device.default:
             return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
-        if self.differentiates and self._depth == 0:
-            _refuse_gradient(func, args, kwargs or {})
+        if self._depth == 0:
+            if self._replaced and is_replaced(func, self._replaced):
+                raise AutogradUnsupported(
+                    "an operator has a kernel of the program's", str(func), "the graph runs eagerly"
+                )
+            if self.differentiates:
+                _refuse_gradient(func, args, kwargs or {})
         out = self._value(func, types, args, kwargs or {})
         return self._separate(func, out) if self._depth == 0 else out
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pycompiler import _native, backends, config
 from pycompiler.capture.sizes import Policy
-from pycompiler.ir import peer
+from pycompiler.ir import peer, registered
 from pycompiler.ir.guards import Guard
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.compiler import FrameCompiler
@@ -221,7 +221,13 @@ def _stance_changed() -> None:
         family.take_stance()
 
 
+def _kernels_changed() -> None:
+    for family in families():
+        family.reset()
+
+
 stance.listeners.append(_stance_changed)
+registered.on_register(_kernels_changed)
 config.on_change("disable", _disable_changed)
 for _name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
     config.on_change(_name, _limits_changed)
