@@ -628,3 +628,10 @@ def test_a_list_that_is_extended_by_an_operator() -> None:
     ours, eager = [0], [0]
     assert pycompiler.compile(extended, backend="eager", fullgraph=True)(ours) == extended(eager)
     assert ours == eager == [0, 3]
+
+
+def test_a_new_tensor_of_a_size() -> None:
+    def made(x, y):
+        return x.new(y.shape).shape, x.new(y.size()).shape, x.new((5, 8)), x.new(2, 3).shape
+
+    assert repr(pycompiler.compile(made, backend="eager")(X, torch.rand(5, 8))) == repr(made(X, torch.rand(5, 8)))

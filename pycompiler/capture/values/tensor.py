@@ -19,6 +19,7 @@ from pycompiler.capture.polyfills import OF_TENSORS
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Tuple
 from pycompiler.ir import arrays
 
 # Attributes that read data or autograd state that the graph does not have.
@@ -327,6 +328,8 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
     for keyword, value in kwargs.items():
         if isinstance(value, Tensor) and (name, keyword) in OF_TENSORS:
             return cx.call(cx.make(OF_TENSORS[name, keyword]), args, kwargs)
+    if name == "new" and len(args) == 2 and isinstance(args[1], Tuple) and args[1].cls is torch.Size:
+        args = [args[0], *args[1].items]  # a size, which in the graph is a tuple, and that would be data
     if name == "__bool__":
         args[0].truth(cx)
     if name == "__len__":
