@@ -244,10 +244,12 @@ class GraphBuilder:
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self._call("call_method", name, _method(name), args, kwargs, False)
 
-    def call_inner(self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any]) -> Value:
+    def call_inner(
+        self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any], *, always: bool = False
+    ) -> Value:
         """`target(*bodies, *args)`, a function of `ir/transforms.py`; values among `args` go into the graph."""
         nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
-        return self._record("call_function", target, target, nodes, {}, False)
+        return self._record("call_function", target, target, nodes, {}, always)
 
     def place_inner(
         self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any], results: list[Tensor]

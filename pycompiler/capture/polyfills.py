@@ -14,6 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._higher_order_ops.associative_scan import associative_scan_op, generic_associative_scan
+from torch._higher_order_ops.hints_wrap import hints_wrapper
+from torch._higher_order_ops.map import map_impl
+from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.utils import _stack_pytree
+from torch._higher_order_ops.wrap import wrap
 from torch.optim.optimizer import _get_value
 from torch.utils import _pytree as pytree
 
@@ -98,6 +104,50 @@ def graph_break(message: str) -> None:
 graph_break._pycompiler_break = True  # type: ignore[attr-defined]
 
 
+MOST_STEPS = 128
+"""A loop over a tensor's rows with more steps than these is left to torch."""
+
+
+def _rows(xs: Any) -> range:
+    if not 0 < xs[0].shape[0] <= MOST_STEPS:
+        graph_break("a loop over no row, or over too many")
+    return range(int(xs[0].shape[0]))
+
+
+def call_first(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """`wrap(fn, *args)`."""
+    return fn(*args, **kwargs)
+
+
+def call_hinted(self: Any, fn: Callable[..., Any], args: Any, kwargs: Any, hints: Any) -> Any:
+    return fn(*args, **kwargs)
+
+
+def map_rows(self: Any, fn: Callable[..., Any], xs: Any, others: Any, **kwargs: Any) -> Any:
+    """The operator of `map`: `fn` of each row."""
+    return _stack_pytree([fn(*[x[i] for x in xs], *others) for i in _rows(xs)])  # type: ignore[no-untyped-call]
+
+
+def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any, **kwargs: Any) -> Any:
+    """The operator of `scan`: `fn` of what it carries and each row."""
+    carry: Any = tuple(init)
+    given = [(t.shape, t.dtype, t.device) for t in carry]
+    outs = []
+    for i in _rows(xs):
+        made = fn(*carry, *[x[i] for x in xs], *others)
+        carry = tuple(made[: len(given)])
+        if [(t.shape, t.dtype, t.device) for t in carry] != given:
+            graph_break("a scan that does not carry on what it began with")
+        outs.append(made[len(given) :])
+    return (*carry, *[torch.stack(column) if torch.is_tensor(column[0]) else None for column in zip(*outs)])
+
+
+def scan_tree(self: Any, fn: Callable[..., Any], xs: Any, others: Any, **kwargs: Any) -> Any:
+    """The operator of `associative_scan`: torch's own order of the calls."""
+    _rows(xs)
+    return generic_associative_scan(fn, xs, additional_inputs=others)  # type: ignore[no-untyped-call]
+
+
 def step_count(x: Any) -> Any:
     """An optimizer's step: eager computes with `x.item()`, a float, so in double; in a graph it stays a tensor."""
     return x.double() if isinstance(x, torch.Tensor) else x
@@ -136,4 +186,9 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
     pytree.tree_map_only: tree_map_only,
     torch._C.DisableTorchFunctionSubclass: DisableTorchFunctionSubclass,
     torch._C.DisableTorchFunction: DisableTorchFunction,
+    type(wrap).__call__: call_first,
+    type(hints_wrapper).__call__: call_hinted,
+    type(map_impl).__call__: map_rows,
+    type(scan_op).__call__: scan_rows,
+    type(associative_scan_op).__call__: scan_tree,
 }

@@ -118,6 +118,12 @@ def checkpoint(body: fx.GraphModule, preserve_rng_state: bool, *tensors: torch.T
     return tuple(made)
 
 
+def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
+    """From now on the gradient of `tensor` is what the body makes of it."""
+    run = forward_of(body)
+    tensor.register_hook(lambda grad: run(grad, *others)[0])  # type: ignore[no-untyped-call]
+
+
 def function_value(forward: fx.GraphModule, count: int, plain: Sequence[int], *tensors: torch.Tensor) -> Tensors:
     """The results of an autograd Function that nobody differentiates; see `function`."""
     return function(forward, None, count, -1, plain, (), (None,) * count, True, *tensors)

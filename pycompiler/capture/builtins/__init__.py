@@ -5,6 +5,7 @@ from pycompiler.capture.builtins import (
     collections,
     containers,
     exceptions,
+    gradients,
     iteration,
     nested,
     numbers,
@@ -16,6 +17,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, collections, containers, exceptions, iteration, nested, numbers, overrides, python, torch_api, transforms,
-    variables,
+    autograd_function, collections, containers, exceptions, gradients, iteration, nested, numbers, overrides, python, torch_api,
+    transforms, variables,
 )  # fmt: skip

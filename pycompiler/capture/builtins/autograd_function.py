@@ -34,7 +34,7 @@ OPTIONS = ("boxed_grads_call", "clear_saved_tensors_on_access", "_compiled_autog
 """Attributes of a class of Functions that change how its backward is called."""
 ONCE = once_differentiable(lambda ctx: None).__code__  # type: ignore[no-untyped-call]
 VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-AUTOCAST = {"autocast_cpu": False, "autocast_cuda": False}
+AUTOCAST: dict[str, Any] = {"autocast_cpu": False, "autocast_cuda": False}
 
 
 class Context(Value):

@@ -219,9 +219,13 @@ def _dim(value: Value) -> int:
 
 def _slice(cx: Capture, tensor: Tensor, dim: int) -> torch.Tensor:
     fake = tensor.fake
-    if not -fake.dim() <= dim < fake.dim() or not fake.shape[dim]:
+    if not -fake.dim() <= dim < fake.dim():
         raise Break("inner-graph", f"dimension {dim} of {tensor.describe()}")
     with cx.fake_mode:
+        if not fake.shape[dim]:  # a body that is called for no slice is traced all the same
+            sizes, strides = list(fake.shape), list(fake.stride())
+            del sizes[dim], strides[dim]
+            return torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)
         return fake.detach().select(dim, 0)
 
 

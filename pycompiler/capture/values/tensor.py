@@ -251,6 +251,10 @@ def takes_part(cls: type) -> bool:
     return cls is not torch.Tensor and hook is not torch._C._disabled_torch_function_impl
 
 
+METHODS: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
+"""Methods that are more than a call in the graph, by name; filled by `builtins/`."""
+
+
 class TensorMethod(Value):
     """A bound method of a tensor."""
 
@@ -305,6 +309,8 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         return item(cx, args[0], name)
     if name == "numpy" and isinstance(args[0], Tensor):
         return cx.call_builtin(arrays.of_tensor, args, kwargs)
+    if name in METHODS:
+        return METHODS[name](cx, args, kwargs)
     if name in DATA_ATTRIBUTES:
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name in AUTOGRAD_ATTRIBUTES:

@@ -1,0 +1,113 @@
+"""Gradients that the program asks for: `torch.autograd.grad` as a node of the graph, and hooks of tensors that it makes.
+
+Autograd's own graph, of the fakes, tells what a gradient passes through: it must not leave the captured graph, since what lies
+behind an input is not known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pycompiler.capture import tracers
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.values import tensor as tensors
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.containers import Sequence
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import transforms
+
+AUTOCAST: dict[str, Any] = {"autocast_cpu": False, "autocast_cuda": False}
+
+
+@builtin(torch.autograd.grad)
+def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    _refuse_inside(cx, "torch.autograd.grad")
+    if "is_grads_batched" in kwargs and cx.truth(kwargs["is_grads_batched"]) or len(args) > 7:
+        raise Break("unsupported-operation", "torch.autograd.grad of a batch")
+    outputs = kwargs["outputs"] if "outputs" in kwargs else args[0]
+    for leaf in _leaves([t.fake for t in _tensors(cx, outputs)]):
+        value = cx.graph.known(leaf)
+        if value is None or value.is_special:
+            raise Break("unsupported-operation", "torch.autograd.grad of what was computed outside of the graph")
+        if value.source is not None and not _is_plain_leaf(cx, value):
+            raise Break("unsupported-operation", f"torch.autograd.grad behind {value.describe()}, which has a history")
+    return cx.graph.call_function(torch.autograd.grad, args, kwargs)
+
+
+def _refuse_inside(cx: Capture, what: str) -> None:
+    if cx.graph.levels or cx.graph.packs or cx.graph.later:
+        raise Break("inner-graph", f"{what} under a transform, in a checkpoint, or in a backward")
+
+
+def _tensors(cx: Capture, value: Value) -> list[Tensor]:
+    value = cx.realize(value)
+    found = [cx.realize(v) for v in value.items] if isinstance(value, Sequence) else [value]
+    if not all(isinstance(v, Tensor) for v in found):
+        raise Break("unsupported-operation", f"torch.autograd.grad of {value.describe()}")
+    return found  # type: ignore[return-value]
+
+
+def _leaves(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Where gradients of these end."""
+    found = [t for t in outputs if t.grad_fn is None and t.requires_grad]
+    todo: list[Any] = [t.grad_fn for t in outputs]
+    seen: set[Any] = set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        todo += [n for n, _ in node.next_functions]
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+    return found
+
+
+def _is_plain_leaf(cx: Capture, value: Tensor) -> bool:
+    """Whether an existing tensor has no history, and no hooks that a gradient would call; guarded."""
+    assert value.source is not None and value.real is not None
+    for name, wanted in (("is_leaf", True), ("_backward_hooks", None)):
+        cx.guard("equals" if name == "is_leaf" else "id_is", value.source.attr(name), getattr(value.real, name))
+        if getattr(value.real, name) is not wanted:
+            return False
+    return True
+
+
+class Handle(Value):
+    """What `register_hook` gives: the program may drop it."""
+
+    def describe(self) -> str:
+        return "the handle of a hook"
+
+
+def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """The hook is traced at once, for any gradient of the tensor's shape; it may change nothing."""
+    tensor, hook = cx.realize(args[0]), args[1] if len(args) == 2 and not kwargs else None
+    _refuse_inside(cx, "a hook")
+    if hook is None or not isinstance(tensor, Tensor) or tensor.exists or tensor.is_special:
+        raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor that exists outside of the graph")
+    if not tensor.fake.requires_grad or tensor.fake.is_leaf:
+        raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor without a history")
+    looks, step, drawn = cx.effects.looks, cx.frames[0].begin, cx.fake_mode.once
+    with (
+        tracers.inner(cx, levels=True, pure=True, later=True, grad=False, **AUTOCAST) as tracer,
+        looks.of_body(step, [hook]),
+    ):
+        with cx.fake_mode:
+            given = torch.empty_like(tensor.fake)
+        result = cx.realize(cx.call(hook, [tracer.argument(given)], {}))
+        if not isinstance(result, Tensor) and not cx.is_none(result) or cx.fake_mode.once > drawn:
+            raise Break("inner-graph", f"a hook that gives {result.describe()}, or draws random numbers")
+        body, lifted = tracer.close([result] if isinstance(result, Tensor) else [])
+    looks.tensors(lifted, step)
+    if isinstance(result, Tensor):
+        cx.graph.call_inner(transforms.hooked, [body], [tensor, *lifted], always=True)
+    elif any(n.meta.get("acts") for n in body.graph.nodes):
+        raise Break("inner-graph", "a hook that acts")
+    return Handle()
+
+
+tensors.METHODS["register_hook"] = register_hook

@@ -1,0 +1,108 @@
+"""`torch.autograd.grad` and hooks of tensors inside of a compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+BACKENDS = ["aot_eager", "native"]
+W = torch.linspace(-1, 1, 9).view(3, 3)
+
+
+def penalty(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = (x @ w).tanh().sum()
+    a, b = torch.autograd.grad(y, [x, w], create_graph=True)
+    return (a * a).sum() + (b * b).sum()
+
+
+def first_order(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    (a,) = torch.autograd.grad((x @ w).tanh(), x, torch.ones(3, 3))
+    return a * w + (x * w).sin()
+
+
+def unused(x: torch.Tensor, w: torch.Tensor) -> Any:
+    a, b = torch.autograd.grad((x * 2).sum(), (x, w), allow_unused=True)
+    return a + w, b is None
+
+
+def hooked(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x @ w
+    y.register_hook(lambda g: g * 3)
+    return y.sin().sum()
+
+
+def hooked_and_written(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y, k = x @ w, x.detach() + 1
+    y.register_hook(lambda g: g * k)
+    y.mul_(2)
+    y.register_hook(lambda g: g + 1)
+    y.register_hook(lambda g: None)
+    return y.sum()
+
+
+def hooked_inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.register_hook(lambda g: g * w.detach())
+    (a,) = torch.autograd.grad(y.sin().sum(), x)
+    return a + w
+
+
+PROGRAMS = [penalty, first_order, unused, hooked, hooked_and_written, hooked_inside]
+
+
+def gradients(fn: Callable[..., Any]) -> Any:
+    x, w = W.cos().requires_grad_(), W.clone().requires_grad_()
+    out = fn(x, w)
+    (out[0] if isinstance(out, tuple) else out).sum().backward()
+    return out, x.grad, w.grad
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_as_eager(program: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    torch.testing.assert_close(gradients(compiled), gradients(program))
+
+
+def test_a_gradient_does_not_leave_the_graph() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad((x * w).sum(), w)[0]
+
+    compiled = pycompiler.compile(program, backend="eager")
+    w = W.clone().requires_grad_()
+    assert torch.equal(compiled(W, w), W)
+    inner = w * 2  # its history leads to w
+    assert torch.equal(compiled(inner, w), program(w * 2, w))
+    with pytest.raises(pycompiler.exc.Unsupported, match="computed outside|has a history"):
+        pycompiler.compile(program, backend="eager", fullgraph=True)(w * 2, w)
+
+
+def test_hooks_of_a_leaf_are_called() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad((x * 3).sum(), x)[0]
+
+    compiled = pycompiler.compile(program, backend="eager")
+    x = W.clone().requires_grad_()
+    assert torch.equal(compiled(x), torch.full((3, 3), 3.0))
+    x.register_hook(lambda g: g * 5)
+    assert torch.equal(compiled(x), torch.full((3, 3), 15.0))
+
+
+def test_hooks_that_do_more_break_the_graph() -> None:
+    seen: list[Any] = []
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(seen.append)
+        handle = y.register_hook(lambda g: g * 7)
+        handle.remove()
+        return y.sum()
+
+    x = W.clone().requires_grad_()
+    pycompiler.compile(program, backend="eager")(x).backward()
+    assert len(seen) == 1 and torch.equal(x.grad, torch.full((3, 3), 2.0))

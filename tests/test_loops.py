@@ -1,0 +1,61 @@
+"""torch's loops over rows of a tensor (`map`, `scan`, `associative_scan`) and `wrap`: unrolled into one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._higher_order_ops.associative_scan import associative_scan
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.wrap import wrap
+from torch.utils import _pytree as pytree
+
+import pycompiler
+
+W = torch.linspace(0.5, 1.5, 3)
+
+
+def mapped(x: torch.Tensor) -> Any:
+    return map_rows(lambda row, w: {"a": row * w, "b": (row.sum(),)}, x, W)
+
+
+def scanned(x: torch.Tensor) -> Any:
+    return scan(lambda carry, row: (carry * 0.5 + row, (carry + row).sin()), torch.zeros(3), x)
+
+
+def backwards(x: torch.Tensor) -> Any:
+    return scan(lambda c, column: (c + column, c * 2), torch.zeros(4), x, dim=1, reverse=True)
+
+
+def associative(x: torch.Tensor) -> Any:
+    return associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic")
+
+
+def wrapped(x: torch.Tensor) -> Any:
+    return wrap(lambda y: y.sin() + W, x)
+
+
+@pytest.mark.parametrize("program", [mapped, scanned, backwards, associative, wrapped], ids=lambda f: f.__name__)
+def test_one_graph(program: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
+    given = [torch.linspace(-1, 2, 12).view(4, 3).requires_grad_() for _ in range(2)]
+    made = [fn(x) for fn, x in zip((program, compiled), given, strict=True)]
+    torch.testing.assert_close(made[1], made[0])
+    for out in made:
+        sum(t.sum() for t in pytree.tree_leaves(out)).backward()
+    torch.testing.assert_close(given[1].grad, given[0].grad)
+
+
+def test_what_is_no_loop_of_few_like_steps_is_left_to_torch() -> None:
+    def grows(x: torch.Tensor) -> Any:
+        return scan(lambda carry, row: (torch.cat([carry, row]), row.clone()), torch.zeros(1), x)
+
+    def long(x: torch.Tensor) -> Any:
+        return scan(lambda carry, row: (carry + row, row.clone()), torch.zeros(1), x)
+
+    for program, rows in ((grows, 3), (long, 200)):
+        with pytest.raises(pycompiler.exc.Unsupported):
+            pycompiler.compile(program, backend="eager", fullgraph=True)(torch.ones(rows, 1))
