@@ -1,5 +1,6 @@
 """pycompiler: a compiler for PyTorch programs.  See README.md; the public names are those of `__all__`."""
 
+from pycompiler import absent as _absent
 from pycompiler import config, engine, exc
 from pycompiler._native import __version__
 from pycompiler.api import (
@@ -9,7 +10,10 @@ from pycompiler.api import (
     explain_miss,
     graph_break,
     is_compiling,
+    is_dynamo_compiling,
+    is_exporting,
     load,
+    optimize,
     reset,
     run,
     save,
@@ -17,7 +21,13 @@ from pycompiler.api import (
     set_stance,
     wait_for_compiles,
 )
-from pycompiler.backends import get_default_backend, list_backends, register_backend, set_default_backend
+from pycompiler.backends import (
+    get_default_backend,
+    list_backends,
+    lookup_backend,
+    register_backend,
+    set_default_backend,
+)
 from pycompiler.debug import switch as _switch  # noqa: F401  (hears of knobs)
 from pycompiler.debug.costs import guard_profile
 from pycompiler.debug.explain import explain
@@ -30,6 +40,14 @@ from pycompiler.ir.control import (
     nonstrict_trace,
     substitute_in_graph,
 )
+from pycompiler.ir.guard_filters import (
+    keep_portable_guards_unsafe,
+    keep_tensor_guards_unsafe,
+    skip_all_guards_unsafe,
+    skip_guard_on_all_nn_modules_unsafe,
+    skip_guard_on_globals_unsafe,
+    skip_guard_on_inbuilt_nn_modules_unsafe,
+)
 from pycompiler.ir.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 from pycompiler.ir.nested import nested_compile_region
 from pycompiler.ir.watch import compile_times
@@ -39,7 +57,16 @@ engine.hand_in()
 __all__ = [
     "__version__", "allow_in_graph", "assume_constant_result", "compile", "compile_times", "config", "counters",
     "disable", "disallow_in_graph", "error_on_graph_break", "exc", "explain", "explain_miss", "get_default_backend",
-    "graph_break", "guard_profile", "is_compiling", "list_backends", "load", "mark_dynamic", "mark_static", "mark_unbacked",
-    "maybe_mark_dynamic", "nested_compile_region", "nonstrict_trace", "register_backend", "reset", "run", "save",
-    "set_default_backend", "set_policy", "set_stance", "substitute_in_graph", "wait_for_compiles", "wrap_numpy",
+    "graph_break", "guard_profile", "is_compiling", "is_dynamo_compiling", "is_exporting",
+    "keep_portable_guards_unsafe", "keep_tensor_guards_unsafe", "list_backends", "load", "lookup_backend", "mark_dynamic",
+    "mark_static", "mark_unbacked", "maybe_mark_dynamic", "nested_compile_region", "nonstrict_trace", "optimize",
+    "register_backend",
+    "reset", "run", "save", "set_default_backend", "set_policy", "set_stance", "skip_all_guards_unsafe",
+    "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe", "skip_guard_on_inbuilt_nn_modules_unsafe",
+    "substitute_in_graph", "wait_for_compiles", "wrap_numpy",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    reason = _absent.ABSENT.get(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{f': {reason}' if reason else ''}")

@@ -10,6 +10,7 @@ In: functions and modules.  Out: the same, compiled.  Example:
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -273,6 +274,34 @@ def is_compiling() -> bool:
 
 
 is_compiling._pycompiler_constant = True  # type: ignore[attr-defined]
+
+
+def is_dynamo_compiling() -> bool:
+    """The old name of `is_compiling`."""
+    return False
+
+
+is_dynamo_compiling._pycompiler_constant = True  # type: ignore[attr-defined]
+
+
+def is_exporting() -> bool:
+    """Whether `torch.export` captures; a compiled function is no export."""
+    return bool(torch.compiler.is_exporting())
+
+
+is_exporting._pycompiler_constant = False  # type: ignore[attr-defined]
+
+
+def optimize(
+    backend: str | Callable[..., Any] = "native",
+    *,
+    nopython: bool = False,
+    dynamic: bool | None = None,
+    disable: bool = False,
+) -> Callable[[Any], Any]:
+    """The old form of `compile`: a decorator."""
+    warnings.warn("optimize() is the old form of compile()", DeprecationWarning, stacklevel=2)
+    return lambda model: compile(model, backend=backend, fullgraph=nopython, dynamic=dynamic, disable=disable)
 
 
 def reset(target: Any = None) -> None:

@@ -39,11 +39,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": BASE | {"artefacts", "wrapping", "pipeline", "background", "backends", "distributed"},
     "engine": BASE | {"pipeline", "runtime"},  # what the engine is handed
     "exc": {"errors"},
+    "absent": set(),
     "debug": BASE
     | {"pipeline", "graphs", "backends", "api", "wrapping", "capture", "runtime"},  # shows what capture records
     "utils": {"ir", "debug"},  # names under which the documents look for them
     "__main__": {"debug"},
-    "__init__": BASE | {"api", "backends", "debug", "distributed", "engine", "exc"},
+    "__init__": BASE | {"absent", "api", "backends", "debug", "distributed", "engine", "exc"},
 }
 
 PEER = (

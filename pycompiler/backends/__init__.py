@@ -19,9 +19,17 @@ from pycompiler.ir.texts import forward_of
 Backend = Callable[..., Callable[..., Sequence[Any]]]
 
 REGISTRY: dict[str, Backend] = {}
-ALIASES = {"inductor": "native", "pycompiler": "native"}
+ALIASES = {
+    "inductor": "native",
+    "pycompiler": "native",
+    "eager_debug": "eager",
+    "eager_noexcept": "eager",
+    "pre_dispatch_eager": "eager",
+    "aot_eager_decomp_partition": "aot_eager",
+    "aot_eager_default_partitioner": "aot_eager",
+}
 OURS = ("eager", "aot_eager", "native")
-DEBUG_BACKENDS = frozenset({"eager", "aot_eager"})
+DEBUG_BACKENDS = frozenset({"eager", "aot_eager"} | {name for name, known in ALIASES.items() if known != "native"})
 _default: str | Backend = "native"
 
 
@@ -56,6 +64,11 @@ def lookup(backend: str | Backend) -> Backend:
     if not callable(backend):
         raise UserError(f"backend must be a name or a callable (gm, example_inputs) -> callable, got {backend!r}")
     return backend
+
+
+def lookup_backend(compiler_fn: str | Backend) -> Backend:
+    """The backend of that name; a callable is one itself."""
+    return lookup(compiler_fn)
 
 
 def name_of(backend: str | Backend) -> str:

@@ -123,12 +123,12 @@ def call_hinted(self: Any, fn: Callable[..., Any], args: Any, kwargs: Any, hints
     return fn(*args, **kwargs)
 
 
-def map_rows(self: Any, fn: Callable[..., Any], xs: Any, others: Any, **kwargs: Any) -> Any:
+def map_rows(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
     """The operator of `map`: `fn` of each row."""
     return _stack_pytree([fn(*[x[i] for x in xs], *others) for i in _rows(xs)])  # type: ignore[no-untyped-call]
 
 
-def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any, **kwargs: Any) -> Any:
+def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any = (), **kwargs: Any) -> Any:
     """The operator of `scan`: `fn` of what it carries and each row."""
     carry: Any = tuple(init)
     given = [(t.shape, t.dtype, t.device) for t in carry]
@@ -142,7 +142,7 @@ def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any
     return (*carry, *[torch.stack(column) if torch.is_tensor(column[0]) else None for column in zip(*outs)])
 
 
-def scan_tree(self: Any, fn: Callable[..., Any], xs: Any, others: Any, **kwargs: Any) -> Any:
+def scan_tree(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
     """The operator of `associative_scan`: torch's own order of the calls."""
     _rows(xs)
     return generic_associative_scan(fn, xs, additional_inputs=others)  # type: ignore[no-untyped-call]

@@ -85,9 +85,9 @@ def allow_in_graph(fn: Any) -> Any:
     return fn
 
 
-def nonstrict_trace(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function like `fn`, of which calls are one node of the graph each (see `allow_in_graph`); `fn` is not changed."""
-    (given,) = _functions(fn, "nonstrict_trace()")
+def nonstrict_trace(traceable_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function like `traceable_fn`, which is not changed; calls of it are one node of the graph each (see `allow_in_graph`)."""
+    (given,) = _functions(traceable_fn, "nonstrict_trace()")
 
     @functools.wraps(given)
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -173,8 +173,8 @@ class error_on_graph_break:
     It is looked at when frames are captured; `compile(fullgraph=True)` is stronger.
     """
 
-    def __init__(self, error: bool) -> None:
-        self.error = error
+    def __init__(self, error_on_graph_break: bool) -> None:
+        self.error = error_on_graph_break
 
     def __enter__(self) -> None:
         self.before = switch_errors(self.error)

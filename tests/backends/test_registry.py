@@ -31,7 +31,9 @@ def registry() -> Iterator[None]:
 # names ---------------------------------------------------------------------------------------------------------
 def test_list_backends() -> None:
     assert pycompiler.list_backends() == ["inductor", "native", "pycompiler"]
-    assert set(pycompiler.list_backends(None)) == {"aot_eager", "eager", "inductor", "native", "pycompiler"}
+    debugging = {"eager", "eager_debug", "eager_noexcept", "pre_dispatch_eager"}
+    traced = {"aot_eager", "aot_eager_decomp_partition", "aot_eager_default_partitioner"}
+    assert set(pycompiler.list_backends(None)) == {*debugging, *traced, "inductor", "native", "pycompiler"}
 
 
 @pytest.mark.parametrize("name", ["eager", "aot_eager", "native", "inductor", "pycompiler"])

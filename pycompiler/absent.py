@@ -1,0 +1,37 @@
+"""Names of `torch.compiler` and `torch._dynamo` that this package does not have, each with the reason.
+
+`pycompiler.<name>` says it; `tests/test_surface.py` holds that every public name is here or there.
+"""
+
+from __future__ import annotations
+
+ABSENT: dict[str, str] = {
+    # torch.compiler
+    "PrecompileError": "there is no precompile: pycompiler.save and load keep what calls have compiled",
+    "cudagraph_mark_step_begin": "CUDA graphs are not recorded yet",
+    "cudagraph_mark_warmup_incomplete": "CUDA graphs are not recorded yet",
+    "load_cache_artifacts": "pycompiler.load loads a compiled callable; the disk cache is files that can be copied",
+    "load_compiled_function": "pycompiler.load",
+    "precompile": "pycompiler.save and load keep what calls have compiled",
+    "save_cache_artifacts": "pycompiler.save saves a compiled callable; the disk cache is files that can be copied",
+    "set_enable_guard_collectives": "ranks compile by themselves: guards are not compared between processes",
+    # torch._dynamo
+    "OptimizedModule": "what compile() gives for a module is a subclass of the module's own class",
+    "allow_c_slot": "slots of C types are a table of the package",
+    "bytecode_debugger": "generated code is shown by PYCOMPILER_LOGS=bytecode",
+    "disable_nested_graph_breaks": "a break resumes in the innermost frame that can be resumed",
+    "dont_skip_tracing": "library code is left alone by module, not by call",
+    "export": "torch.export is the way to a graph without Python; explain() shows the graphs",
+    "forbid_in_graph": "disallow_in_graph breaks the graph; disable() leaves a function to Python",
+    "is_dynamo_disable_recursive": "marks are an attribute of functions",
+    "mark_static_address": "kernels take addresses at each call",
+    "optimize_assert": "compile(fullgraph=True)",
+    "override_cudagraphs": "CUDA graphs are not recorded yet",
+    "override_optimization_hint": "sizes are optimised for the values of the first call",
+    "patch_dynamo_config": "assign to pycompiler.config around the call, or pass options to compile()",
+    "replay": "the debug directory holds programs that run by themselves",
+    "reset_recompile_user_contexts": "recompilations are counted for each compiled callable",
+    "set_recursion_limit": "capture bounds the depth of inlined calls by itself",
+    "skip_frame": "disable(recursive=False) leaves one function to Python",
+    "step_unsupported": "graph_break() breaks the graph",
+}
