@@ -20,10 +20,15 @@ RUST := $(wildcard Cargo.toml guards-rs/Cargo.toml guards-rs/src/*.rs guards-rs/
 export PYO3_PYTHON := $(abspath $(BIN)/python)
 
 TOOLS := asan checked memcheck kernels miri debug
-.PHONY: demo test check format lint types rust pytest fix wheels test-oldest bench clean $(TOOLS)
+.PHONY: demo docs test check format lint types rust pytest fix wheels test-oldest bench clean $(TOOLS)
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/train.py $(DEMO_ARGS)
+
+# The documentation as a site, in build/docs: links are checked, tables are made of the package.
+docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
 
 test: check pytest
 

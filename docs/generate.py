@@ -1,0 +1,92 @@
+"""Parts of pages that are made of the package: tables of graph breaks, knobs, logs, and the public names with their docstrings.
+
+mkdocs calls `on_page_markdown`, which puts them in place of `<!-- generated: NAME -->`.  `render(NAME)` is one of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pycompiler
+from pycompiler import config, logs
+from pycompiler.capture.breaks import BREAK_KINDS
+
+ROOT = Path(__file__).resolve().parents[1]
+MARK = re.compile(r"<!-- generated: (\w+) -->")
+
+
+def _table(*rows: tuple[str, ...]) -> str:
+    first, *others = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+    return "\n".join([first, "|" + " --- |" * len(rows[0]), *others])
+
+
+def breaks() -> str:
+    rows = ((f"[{kind}](#{kind})", what, hint) for kind, (what, hint) in BREAK_KINDS.items())
+    return _table(("id", "what it is", "way out"), *rows)
+
+
+def _shown(value: object) -> str:
+    home = str(Path.home())
+    return "a folder" if isinstance(value, str) and (value.startswith((home, "/"))) else f"`{value!r}`"
+
+
+def knobs() -> str:
+    rows = []
+    for knob in config.KNOBS:
+        names = ", ".join(f"`{name}`" for name in (knob.name, *knob.aliases))
+        unread = "" if knob.kept is None else " (nothing reads this yet: setting it says so)"
+        variables = ", ".join(f"`{v}`" for v in knob.variables)
+        rows.append((names, _shown(knob.default), knob.doc + unread, variables))
+    return _table(("knob", "default", "meaning", "environment"), *rows)
+
+
+def artefacts() -> str:
+    levels = {
+        0: "its name",
+        10: "its name, or `+stage`",
+        20: "its name, or the stage",
+        30: "its name, or the stage at any level",
+    }
+    rows = ((f"`{name}`", row.stage, row.doc, levels[row.level]) for name, row in logs.ARTIFACTS.items())
+    return _table(("artefact", "stage", "shows", "switched on by"), *rows)
+
+
+def stages() -> str:
+    rows = ((f"`{name}`", f"`{logger}`") for name, logger in logs.STAGES.items())
+    return _table(("stage", "logger"), *rows)
+
+
+def _entry(name: str, value: Any) -> str:
+    try:
+        signature = re.sub(r" at 0x[0-9a-f]+", "", str(inspect.signature(value)))
+    except (TypeError, ValueError):
+        signature = ""
+    text = inspect.getdoc(value) or ""
+    return f"## pycompiler.{name}\n\n```python\n{name}{signature}\n```\n\n```text\n{text}\n```"
+
+
+def api() -> str:
+    names = [n for n in sorted(pycompiler.__all__) if callable(getattr(pycompiler, n))]
+    return "\n\n".join(_entry(name, getattr(pycompiler, name)) for name in names)
+
+
+def contributing() -> str:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    return text.replace("[ARCHITECTURE.md](ARCHITECTURE.md)", "ARCHITECTURE.md").partition("\n")[2]
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "breaks": breaks, "knobs": knobs, "artefacts": artefacts, "stages": stages, "api": api, "contributing": contributing,
+}  # fmt: skip
+
+
+def render(name: str) -> str:
+    return PARTS[name]()
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    return MARK.sub(lambda found: render(found[1]), markdown)
