@@ -15,7 +15,7 @@ from typing import Any
 from pycompiler import _native
 from pycompiler.debug.describe import Data
 from pycompiler.debug.events import held
-from pycompiler.debug.figures import nanoseconds, size
+from pycompiler.debug.figures import nanoseconds, short, size
 from pycompiler.ir.guards import Guard
 
 
@@ -35,7 +35,7 @@ class EntryCost:
         checked = f"{len(self.guards)} guards; evaluated one by one {nanoseconds(self.all)}"
         head = f"{self.function}: {nanoseconds(self.call)} a call ({checked})"
         tried = [f"  {self.tried} entries before it did not fit"] if self.tried else []
-        rows = [f"  {nanoseconds(ns):>8}  {guard}" for ns, guard in self.guards]
+        rows = [f"  {nanoseconds(ns):>8}  {short(str(guard))}" for ns, guard in self.guards]
         return "\n".join([head, *tried, *rows, f"  holds: {kept}"])
 
 

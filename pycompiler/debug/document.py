@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from pycompiler.debug.describe import Data, is_library
-from pycompiler.debug.figures import counted, name, nanoseconds
+from pycompiler.debug.figures import counted, name, nanoseconds, short
 
 SLOW_GUARDS = 0.2  # share of a call's time from which its guards are worth a word
 SMALL = 5_000  # nanoseconds: kernels below are mostly their start
@@ -175,7 +175,7 @@ class Document:
         lines = [line for line in lines if line or line is lines[1]]
         ranked = self.ranked_guards()[:5]
         lines += ["", "Costliest guards:"] if ranked else []
-        lines += [f"  {nanoseconds(ns):>8}  {frame['function']}: {guard['text']}" for ns, frame, guard in ranked]
+        lines += [f"  {nanoseconds(ns):>8}  {frame['function']}: {short(guard['text'])}" for ns, frame, guard in ranked]
         return "\n".join(lines)
 
 

@@ -23,6 +23,11 @@ def size(n: int | float | None) -> str:
     return f"{n / 2**30:.3g} GiB"
 
 
+def short(text: str, longest: int = 160) -> str:
+    """A guard over a long list is as long as that."""
+    return text if len(text) <= longest else f"{text[: longest - 4]} ..."
+
+
 def counted(n: int, what: str) -> str:
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 

@@ -13,7 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pycompiler.debug.describe import Data, is_library
-from pycompiler.debug.figures import counted, name, nanoseconds, size
+from pycompiler.debug.figures import counted, name, nanoseconds, short, size
 from pycompiler.debug.html_parts import OPEN, PAGE, STYLE, bar, code, folded, some, table, tag
 
 if TYPE_CHECKING:
@@ -117,7 +117,10 @@ class Notes:
             known = [ns for ns, _ in guards if ns is not None]
             told = counted(len(guards), "guard") + (f", {nanoseconds(sum(known))}" if known else "")
             ranked = sorted(guards, key=lambda g: -(g[0] or 0))
-            rows = [f"<li>{nanoseconds(ns) if ns is not None else ''} {code(text)}</li>" for ns, text in ranked[:OPEN]]
+            rows = [
+                f"<li>{nanoseconds(ns) if ns is not None else ''} {code(short(text))}</li>"
+                for ns, text in ranked[:OPEN]
+            ]
             rows += [f"<li>{len(ranked) - OPEN} more</li>"] if ranked[OPEN:] else []
             made.append(folded(told, tag("ul", "".join(rows))))
         if kernels := self.kernels.get(line):

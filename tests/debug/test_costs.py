@@ -66,6 +66,7 @@ def test_a_costly_guard_stands_out() -> None:
     found = pycompiler.guard_profile(made, torch.ones(2))
     ns, _, guard = found.guards[0]
     assert "names" in str(guard)
+    assert max(map(len, str(found).splitlines())) < 200 < len(str(guard))
     assert ns > 5 * sorted(n for n, _, _ in found.guards)[len(found.guards) // 2]
 
 
