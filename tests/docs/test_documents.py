@@ -38,7 +38,7 @@ X = np.random.randn(1024, 64)
 Y = np.random.randn(1024, 64)
 Z = numpy_fn(X, Y)
 assert isinstance(Z, np.ndarray)
-assert np.array_equal(Z, np.sum(X[:, :, None] * Y[:, None, :], axis=(-2, -1)))
+assert np.allclose(Z, np.sum(X[:, :, None] * Y[:, None, :], axis=(-2, -1)))
 """
 
 
@@ -302,7 +302,7 @@ print(torch.equal(output, x))
 """,
         ("True",),
     ),
-    "numpy": Program(NUMPY, differs="NumPy runs as it is, behind a graph break; nothing of it is fused."),
+    "numpy": Program(NUMPY),
     "numpy on tensors": Program(
         """
 import torch
