@@ -118,7 +118,7 @@ class Branches:
     def prepare(self, gm: fx.GraphModule) -> None:
         """Compile every branch of `gm`, those in its branches and checkpoints first."""
         for node in gm.graph.nodes:
-            if node.op == "call_function" and node.target in (transforms.cond, transforms.checkpoint):
+            if node.op == "call_function" and (node.target is transforms.cond or transforms.is_checkpoint(node.target)):
                 bodies = [getattr(gm, str(a.target)) for a in node.args if _is_body(a)]
                 for body in bodies:
                     self.prepare(body)

@@ -166,14 +166,14 @@ class Region:
 
     def _checkpointed(self) -> set[fx.Node]:
         """What only the inside of a checkpoint reads, which the backward computes again; but for random numbers, and masks,
-        which are small and may have been made of them."""
+        which are small and may have been made of them, and for what its policy saves."""
         found: set[fx.Node] = set()
         for n in self.joint.graph.nodes:
             region, value = n.meta.get("again"), n.meta.get("val")
             gradient = "gradient" in n.meta and any(a in found for a in n.all_input_nodes)  # of no tangent, yet for one
             if (region is None and not gradient) or n in self.backward or n in self.results or _is_drawn(n):
                 continue
-            if not isinstance(value, (torch.Tensor, tuple, list)):  # a size
+            if "saved" in n.meta or not isinstance(value, (torch.Tensor, tuple, list)):  # a size
                 continue
             if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
                 continue

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from pycompiler.autograd.kernels import recorded
+from pycompiler.autograd.policies import Policy
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op, view_parent
 from pycompiler.ir import choices, late
@@ -138,6 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.source: fx.Node | None = None
         self.differentiates = False  # the forward is recorded, the gradients follow
         self.region: int | None = None  # of a checkpoint: what is recorded now is computed again
+        self.policy: Policy | None = None  # of that checkpoint: what is saved all the same
         self._regions = itertools.count()
         self._node_of: dict[int, fx.Node] = {}
         self._constant_of: dict[int, FakeTensor] = {}
@@ -280,6 +282,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self.differentiates:
                 _refuse_gradient(func, args, kwargs or {})
         out = self._value(func, types, args, kwargs or {})
+        if self._depth == 0 and self.policy is not None and self.policy.saves(func, args, kwargs or {}, out):
+            for t in tensors_in(out):
+                self._node_of[id(t)].meta["saved"] = True
         return self._separate(func, out) if self._depth == 0 else out
 
     def _separate(self, func: OpOverload, out: Any) -> Any:

@@ -505,7 +505,7 @@ def ask_drops(head: Head) -> Code:
 
 def _watch(head: Head) -> Code:
     """Hang on to the results of such calls what their backward looks at again; other results are known by now."""
-    reached = head.cx.graph.reached_from(transforms.LOOKS_AGAIN)
+    reached = head.cx.graph.reached_from(transforms.looks_again)
     results = [name for name, t in ((head.output(t), t) for t in head.outputs) if t.node in reached]
     if not results:
         return []

@@ -10,7 +10,7 @@ import contextlib
 import enum
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -514,11 +514,11 @@ class GraphBuilder:
         """Whether an input is of a class that takes part in calls."""
         return any(i.aliased for i in self.placeholders.values())
 
-    def reached_from(self, targets: Collection[object]) -> set[fx.Node]:
-        """The nodes that calls of these lead to, the calls included."""
+    def reached_from(self, starts: Callable[[object], bool]) -> set[fx.Node]:
+        """The nodes that calls of such targets lead to, the calls included."""
         found: set[fx.Node] = set()
         for node in self.graph.nodes:
-            if node.target in targets or (found and any(n in found for n in node.all_input_nodes)):
+            if starts(node.target) or (found and any(n in found for n in node.all_input_nodes)):
                 found.add(node)
         return found
 

@@ -10,7 +10,7 @@ torch.func's own; functorch's levels work on whatever tensors the graph runs wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -118,6 +118,28 @@ def checkpoint(body: fx.GraphModule, preserve_rng_state: bool, *tensors: torch.T
     return tuple(made)
 
 
+class Selective:
+    """`checkpoint` with contexts of the program's: around the forward, and around what the backward computes again."""
+
+    def __init__(self, context_fn: Callable[[], Any]) -> None:
+        self.context_fn = context_fn
+        self.__name__, self.__qualname__, self.__module__ = "checkpoint", "checkpoint", __name__
+
+    def __call__(self, body: fx.GraphModule, preserve_rng_state: bool, *tensors: torch.Tensor) -> Tensors:
+        made = torch_checkpoint.checkpoint(
+            forward_of(body),
+            *tensors,
+            use_reentrant=False,
+            preserve_rng_state=preserve_rng_state,
+            context_fn=self.context_fn,
+        )
+        return tuple(made)
+
+
+def is_checkpoint(target: object) -> bool:
+    return target is checkpoint or isinstance(target, Selective)
+
+
 def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
     """From now on the gradient of `tensor` is what the body makes of it."""
     run = forward_of(body)
@@ -181,5 +203,6 @@ class _Once(_Function):
     backward = staticmethod(once_differentiable(_Function.backward))  # type: ignore[no-untyped-call, assignment]
 
 
-LOOKS_AGAIN = (checkpoint, function)
-"""Those of which a part runs in the backward, as the program was then."""
+def looks_again(target: object) -> bool:
+    """Whether a part of such a call runs in the backward, as the program was then."""
+    return target is function or is_checkpoint(target)

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 
 from pycompiler.autograd import attention
+from pycompiler.autograd.policies import Policy
 from pycompiler.autograd.recorder import Recorder, tensors_in
 from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.trace.paths import Slices
@@ -159,20 +160,30 @@ class Forward:
             and not made.is_view
         )
 
-    def _checkpoint(self, body: fx.GraphModule, preserve_rng_state: bool, *tensors: Any) -> tuple[Any, ...]:
-        """The body, in this graph: what it records is computed again in the backward (`partition.py`)."""
+    def _checkpoint(
+        self, target: object, body: fx.GraphModule, preserve_rng_state: bool, *tensors: Any
+    ) -> tuple[Any, ...]:
+        """The body, in this graph: what it records is computed again in the backward (`partition.py`), but for what the
+        policy of the outermost checkpoint saves."""
         outer, source = (self.gm, self.recorder.region), self.recorder.source
+        policy = Policy(target.context_fn) if isinstance(target, transforms.Selective) and outer[1] is None else None
         self.gm, self.recorder.region = body, self.recorder.next_region()
+        if policy is not None:
+            self.recorder.policy = policy
         try:
-            return self.run(tensors)
+            made = self.run(tensors)
         finally:
             (self.gm, self.recorder.region), self.recorder.source = outer, source
+            if policy is not None:
+                self.recorder.policy = None
+                policy.end()
+        return made
 
     def _called(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if node.op == "call_function":
             assert callable(node.target)
-            if node.target is transforms.checkpoint:
-                return self._checkpoint(*args)
+            if transforms.is_checkpoint(node.target):
+                return self._checkpoint(node.target, *args)
             if node.target is transforms.cond:
                 return self.branches[node](*args[3:])
             if isinstance(node.target, late.Check):

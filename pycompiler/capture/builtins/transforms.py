@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from pycompiler.capture.tracers import Tracer
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Sequence, Tuple
+from pycompiler.capture.values.functions import Builtin, Function, Partial
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of
@@ -355,7 +357,8 @@ def _alike(cx: Capture, a: Value, b: Value) -> bool:
 # branches and checkpoints ---------------------------------------------------------------------------------------------
 @_late("torch.utils.checkpoint", "checkpoint")
 def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    options = {name: kwargs.pop(name) for name in CHECKPOINT if name in kwargs}
+    options = {name: kwargs.pop(name) for name in ("context_fn", *CHECKPOINT) if name in kwargs}
+    target = _checkpoint_of(cx, cx.realize(options.pop("context_fn", Const(None))))
     for name, value in options.items():
         value = cx.realize(value)
         if not CHECKPOINT[name](value.const() if value.is_const() else getattr(value, "real", None)):
@@ -372,14 +375,39 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             raise Break("inner-graph", "random numbers in a checkpoint that draws others in the backward")
         body, lifted = tracer.close(outs)
     looks.tensors((t for t in lifted if t not in given), step)
-    cx.graph.place_inner(transforms.checkpoint, [body], [keeps, *lifted], outs)
+    cx.graph.place_inner(target, [body], [keeps, *lifted], outs)
     return result
+
+
+def _checkpoint_of(cx: Capture, contexts: Value) -> Callable[..., Any]:
+    """What the graph calls, for a checkpoint's `context_fn`: a function that exists, or a partial of such on what exists."""
+    real = None if contexts.is_const() and contexts.const() is None else _existing(cx, contexts)
+    if real is None or real is torch.utils.checkpoint.noop_context_fn:
+        return transforms.checkpoint
+    return transforms.Selective(real)
+
+
+def _existing(cx: Capture, value: Value) -> Any:
+    """The object that a value is, which is guarded to be that; a list or partial of such objects is made anew."""
+    value = cx.realize(value)
+    if isinstance(value, Function) and value.real is not None and value.source is not None:
+        cx.guard("id_is", value.source, value.real)
+        return value.real
+    if isinstance(value, Partial) and value.cls is functools.partial:
+        args, kwargs = [_existing(cx, a) for a in value.args], {k: _existing(cx, v) for k, v in value.kwargs.items()}
+        return functools.partial(_existing(cx, value.function), *args, **kwargs)
+    if isinstance(value, Sequence) and value.cls in (list, tuple):
+        return value.cls(_existing(cx, v) for v in value.items)
+    if value.is_const():
+        return value.const()
+    if isinstance(value, Builtin):
+        return value.fn
+    raise Break("inner-graph", f"checkpoint with contexts of {value.describe()}")
 
 
 CHECKPOINT: dict[str, Callable[[Any], bool]] = {
     "use_reentrant": lambda v: v is False,
     "preserve_rng_state": lambda v: isinstance(v, bool),
-    "context_fn": lambda v: v is torch.utils.checkpoint.noop_context_fn,
     "determinism_check": lambda v: v in torch.utils.checkpoint._allowed_determinism_checks_to_fns,
     "debug": lambda v: v is False,
     "early_stop": lambda v: isinstance(v, bool),

@@ -1,0 +1,117 @@
+"""Selective checkpoints: values and gradients are eager's, and the backward finds what the policy saves."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import pycompiler
+from pycompiler.autograd import compile_joint
+
+mm = torch.ops.aten.mm.default
+SAVE_MM = [mm]
+BACKENDS = ("eager", "aot_eager", "native")
+asked: list[Any] = []
+
+
+def every_other() -> Any:
+    """A policy with a state of its own."""
+    seen: dict[Any, int] = defaultdict(int)
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        seen[op] += 1
+        return CheckpointPolicy.MUST_SAVE if op is mm and seen[op] % 2 else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def that_notes(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+    asked.append(op)
+    return op is mm
+
+
+def of_columns(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+    return op is mm and ctx.op_output.shape[1] == 8
+
+
+CONTEXTS: dict[str, Callable[[], Any]] = {
+    "listed": functools.partial(create_selective_checkpoint_contexts, SAVE_MM),
+    "every other": every_other,
+    "notes": functools.partial(create_selective_checkpoint_contexts, that_notes),
+    "columns": functools.partial(create_selective_checkpoint_contexts, of_columns),
+}
+
+
+def body(x: Any, w: Any) -> Any:
+    return torch.sigmoid(torch.sigmoid(torch.sigmoid(x @ w) @ w).mul(2) @ w) * x
+
+
+def program(x: Any, w: Any, contexts: Any) -> Any:
+    return checkpoint(body, x.sin(), w, use_reentrant=False, context_fn=contexts).sum(1)
+
+
+def outcome(fn: Callable[..., Any], contexts: Any, rows: int = 5) -> list[Any]:
+    torch.manual_seed(0)
+    x, w = torch.randn(rows, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
+    result = fn(x, w, contexts)
+    result.sum().backward()
+    return [result, x.grad, w.grad]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_as_eager(name: str, backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for rows in (5, 7, 9):
+        asked.clear()
+        expected, notes = outcome(program, CONTEXTS[name], rows), list(asked)
+        asked.clear()
+        torch.testing.assert_close(outcome(compiled, CONTEXTS[name], rows), expected)
+        assert [a for a in asked if a is mm] == [a for a in notes if a is mm]
+
+
+def products(contexts: Any) -> tuple[int, int]:
+    """The products that the forward and the backward graph compute."""
+    counts: list[int] = []
+
+    def count(gm: torch.fx.GraphModule, _: Any) -> Any:
+        counts.append(sum(n.target is mm for n in gm.graph.nodes))
+        return gm
+
+    def backend(gm: torch.fx.GraphModule, examples: Any) -> Any:
+        return compile_joint(gm, examples, fw_compiler=count, bw_compiler=count)
+
+    outcome(pycompiler.compile(program, backend=backend, fullgraph=True), contexts)
+    return counts[0], counts[-1]
+
+
+def test_the_policy_says_what_is_computed_again() -> None:
+    plain = products(torch.utils.checkpoint.noop_context_fn)
+    assert plain == (3, 9)
+    assert products(CONTEXTS["listed"]) == products(CONTEXTS["columns"]) == (3, 6)
+    assert products(every_other) == (3, 7)
+
+
+def test_another_list_is_another_graph() -> None:
+    contexts = functools.partial(create_selective_checkpoint_contexts, [mm])
+    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
+    outcome(compiled, contexts)
+    contexts.args[0].clear()
+    outcome(compiled, contexts)
+    outcome(compiled, every_other)
+    assert compiled.counters()["compiles"] == 3
+
+
+def test_contexts_made_in_the_frame() -> None:
+    def made(x: Any, w: Any, _: Any) -> Any:
+        contexts = functools.partial(create_selective_checkpoint_contexts, SAVE_MM)
+        return checkpoint(body, x, w, use_reentrant=False, context_fn=contexts)
+
+    compiled = pycompiler.compile(made, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(outcome(compiled, None), outcome(made, None))
