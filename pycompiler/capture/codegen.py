@@ -34,7 +34,7 @@ from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opa
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, TensorMethod
 from pycompiler.ir import transforms
-from pycompiler.ir.arrays import array_of
+from pycompiler.ir.arrays import array_of, number_of
 from pycompiler.ir.source import ACCESSORS, Source, local
 from pycompiler.ir.symbols import is_symbolic
 from pycompiler.logs import artifact
@@ -453,7 +453,7 @@ def _tensor(head: Head, value: Tensor, name: str) -> None:
 
 
 def _array(head: Head, value: Array, name: str) -> None:
-    head.store(head.call(array_of, head.load(value.tensor)), name)
+    head.store(head.call(number_of if value.scalar else array_of, head.load(value.tensor)), name)
 
 
 def _array_method(head: Head, value: ArrayMethod, name: str) -> None:

@@ -269,7 +269,7 @@ def _has_history(real: torch.Tensor) -> bool:
 
 def wrap_numpys(cx: Capture, real: Any, source: Source) -> Value | None:
     """Arrays, dtypes and functions of NumPy's; None for what capture sees as any other object."""
-    if arrays.is_array(real):
+    if arrays.is_array(real) or arrays.is_number(real):
         return array.wrap_array(cx, real, source)
     if arrays.is_dtype(real):
         cx.guard("equals", source, real)

@@ -52,6 +52,13 @@ MAKES = frozenset(
 OWN_METHODS = frozenset(
     {"astype", "copy", "sort", "reshape", "transpose"}
 )  # which are called otherwise than the functions
+# Without dimensions their results are arrays; those of all other functions are numbers.
+ARRAYS = MAKES | {
+    "broadcast_arrays", "broadcast_to", "cov", "diff", "expand_dims", "full_like", "imag", "linalg.tensorsolve", "moveaxis",
+    "ones_like",
+    "real", "real_if_close", "reshape", "roll", "rollaxis", "rot90", "flip", "squeeze", "swapaxes", "tensordot", "tile",
+    "transpose", "where", "zeros_like", "sort", "atleast_1d", "nan_to_num",
+}  # fmt: skip
 SPACES = ("", "linalg", "fft")
 UNKNOWN_DTYPES = frozenset({"uint16", "uint32", "uint64", "float128", "longdouble", "complex256"})
 
@@ -236,6 +243,8 @@ def _known() -> tuple[Any, frozenset[Any]]:
 def tensor_of(array: Any) -> torch.Tensor:
     """A tensor in the memory of an array; TypeError for an array that no tensor can be made of, or that may not be written."""
     cls, dtypes = _known()
+    if is_number(array) and array.dtype in dtypes:
+        return torch.as_tensor(array)
     if type(array) is not cls:
         raise TypeError(f"expected a numpy.ndarray, not {type(array).__name__}")
     if not array.flags.writeable:
@@ -248,6 +257,11 @@ def tensor_of(array: Any) -> torch.Tensor:
 def array_of(tensor: torch.Tensor) -> Any:
     """The array that a tensor of a graph stands for: in its memory where that is the host's."""
     return tensor.numpy(force=True)
+
+
+def number_of(tensor: torch.Tensor) -> Any:
+    """The number of NumPy's that a tensor without dimensions stands for."""
+    return tensor.numpy(force=True)[()]
 
 
 def of_tensor(tensor: torch.Tensor, *, force: bool = False) -> Any:
@@ -281,7 +295,7 @@ def unmark(value: Any) -> Any:
     """... and gives back: tensors in place of arrays."""
     module = numpy()
     assert module is not None
-    return pytree.tree_map_only(module.ndarray, torch.as_tensor, value)
+    return pytree.tree_map_only((module.ndarray, module.generic), torch.as_tensor, value)
 
 
 def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:

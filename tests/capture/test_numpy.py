@@ -59,7 +59,7 @@ def same(want: Any, got: Any) -> None:
         for a, b in zip(want, got, strict=True):
             same(a, b)
     elif isinstance(want, (np.ndarray, np.generic)):
-        assert isinstance(got, (np.ndarray, np.generic)) and want.dtype == got.dtype and want.shape == got.shape
+        assert type(got) is type(want) and want.dtype == got.dtype and want.shape == got.shape
         np.testing.assert_allclose(got, want, rtol=1e-5 if want.dtype == np.float32 else 1e-12)
     elif isinstance(want, torch.Tensor):
         torch.testing.assert_close(got, want)

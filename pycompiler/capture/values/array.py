@@ -33,16 +33,17 @@ PARTS = frozenset({"T", "real", "imag"})
 WRITES = frozenset({"fill", "sort", "__setitem__", "resize", "put", "partition", "itemset", "setflags", "byteswap"})
 LEFT_OUT = frozenset({"tolist", "item", "tobytes", "tofile", "dump", "dumps", "view", "setflags", "resize", "to_device",
                       "newbyteorder", "byteswap", "getfield", "setfield", "is_integer", "partition"})  # fmt: skip
-# What numbers of numpy give is a number; of these it is an array.
 WRAPPER = "wrap_numpy.<locals>.wrap"
 
 
 class Array(Value):
-    """An array: `tensor` has its data.  `moved`: it is a copy on the device that the program has chosen."""
+    """An array: `tensor` has its data.  `moved`: it is a copy on the device that the program has chosen.  `scalar`: it is a
+    number of NumPy's, which has an array's methods and never changes."""
 
-    def __init__(self, tensor: Tensor, *, moved: bool = False) -> None:
+    def __init__(self, tensor: Tensor, *, moved: bool = False, scalar: bool = False) -> None:
         self.tensor = tensor
         self.moved = moved
+        self.scalar = scalar
 
     @property
     def exists(self) -> bool:
@@ -56,13 +57,13 @@ class Array(Value):
     def python_type(self) -> type:
         module = arrays.numpy()
         assert module is not None
-        return module.ndarray  # type: ignore[no-any-return]
+        return arrays.dtype_of(self.tensor.fake.dtype).type if self.scalar else module.ndarray  # type: ignore[no-any-return]
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in METADATA:
             return cx.make(METADATA[name](self.tensor.fake))
         if name in PARTS:
-            return _record(cx, arrays.attribute, [Const(name), self], {})
+            return _record(cx, arrays.attribute, [Const(name), self], {}, scalar=self.scalar)
         if name in LEFT_OUT and name != "item" or not (arrays.has_method(name) or name == "item"):
             raise Break("unsupported-attribute", f"numpy.ndarray.{name}")
         return ArrayMethod(self, name)
@@ -114,9 +115,22 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     if name in LEFT_OUT:
         raise Break("data-dependent-value", f"numpy.ndarray.{name}()")
     writes = name in WRITES
+    if writes and array.scalar:
+        raise Break("unsupported-operation", f"numpy.{array.python_type().__name__}.{name}()")
     if writes and array.moved:
         raise Break("unsupported-operation", f"a write into an array that has been moved to {array.tensor.fake.device}")
-    return _record(cx, arrays.method, [Const(name), *args], kwargs, writes)
+    scalar = (
+        not _holds_ellipsis(args[1])
+        if name == "__getitem__"
+        else name not in arrays.ARRAYS | {"astype", "flatten", "ravel"}
+    )
+    return _record(cx, arrays.method, [Const(name), *args], kwargs, writes, scalar=scalar or array.scalar)
+
+
+def _holds_ellipsis(key: Value) -> bool:
+    if isinstance(key, Tuple):
+        return any(_holds_ellipsis(k) for k in key.items)
+    return isinstance(key, Const) and key.value is Ellipsis
 
 
 def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -125,7 +139,7 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
         return _of_numbers(cx, fn, args, kwargs)
     if "out" in kwargs and isinstance(kwargs["out"], Array) and kwargs["out"].moved:
         raise Break("unsupported-operation", f"numpy.{name}(out=...) of an array that has been moved")
-    return _record(cx, arrays.function, [Const(name), *args], kwargs, "out" in kwargs)
+    return _record(cx, arrays.function, [Const(name), *args], kwargs, "out" in kwargs, scalar=name not in arrays.ARRAYS)
 
 
 def make_scalar(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -133,7 +147,7 @@ def make_scalar(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Val
     if len(args) != 1 or kwargs or not _concerns(cx, args[0]):
         return _of_numbers(cx, cls, args, kwargs)
     name = arrays.dtype_name(cls)
-    return _record(cx, arrays.scalar, [Const(name), *args], kwargs)
+    return _record(cx, arrays.scalar, [Const(name), *args], kwargs, scalar=True)
 
 
 def _of_numbers(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -169,15 +183,16 @@ def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Val
     for value in (left, right):
         if not isinstance(value, (Array, Const)) or isinstance(value, Const) and not _is_number(value.value):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-    if op in OPERATORS or not isinstance(left, Array):
-        return _record(cx, arrays.function, [Const(OPERATORS[op if op in OPERATORS else op[:-1]]), left, right], {})
+    if op in OPERATORS or not isinstance(left, Array) or left.scalar:
+        name = OPERATORS[op if op in OPERATORS else op[:-1]]
+        return _record(cx, arrays.function, [Const(name), left, right], {}, scalar=True)
     if left.moved:
         raise Break("unsupported-operation", f"a write into an array that has been moved to {left.tensor.fake.device}")
     return _record(cx, arrays.method, [Const(special), left, right], {}, True)
 
 
 def unary(cx: Capture, op: str, value: Array) -> Value:
-    return _record(cx, arrays.function, [Const(UNARY[op]), value], {})
+    return _record(cx, arrays.function, [Const(UNARY[op]), value], {}, scalar=True)
 
 
 def _is_number(value: Any) -> bool:
@@ -186,13 +201,20 @@ def _is_number(value: Any) -> bool:
 
 
 def _record(
-    cx: Capture, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value], writes: bool = False
-) -> Value:
-    """A node of the graph; its tensors are arrays again."""
+    cx: Capture, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value], writes: bool = False, *,
+    scalar: bool = False,
+) -> Value:  # fmt: skip
+    """A node of the graph; its tensors are arrays again, or numbers where they have no dimensions and `scalar` says so."""
+    scalar = scalar and not _wrapped(cx)
     given = [*args, *kwargs.values()]
     plain = [_argument(cx, v) for v in args]
     named = {k: _argument(cx, v) for k, v in kwargs.items()}
-    return _result(cx, cx.graph.call_function(target, plain, named, always=writes), given)
+    return _result(cx, cx.graph.call_function(target, plain, named, always=writes), given, scalar)
+
+
+def _wrapped(cx: Capture) -> bool:
+    """Whether the program is inside of `wrap_numpy`, ours or torch's: all numbers are arrays there, since tensors come back."""
+    return any(f.code.co_qualname.startswith(WRAPPER) for f in cx.frames)
 
 
 def _argument(cx: Capture, value: Value) -> Value:
@@ -224,12 +246,13 @@ def _argument(cx: Capture, value: Value) -> Value:
     raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of NumPy's")
 
 
-def _result(cx: Capture, value: Value, given: list[Value]) -> Value:
+def _result(cx: Capture, value: Value, given: list[Value], scalar: bool) -> Value:
     """Arrays for tensors; what is one of the arguments stays that."""
     if isinstance(value, Tensor):
-        return next((v for v in given if isinstance(v, Array) and v.tensor is value), None) or Array(value)
+        known = next((v for v in given if isinstance(v, Array) and v.tensor is value), None)
+        return known or Array(value, scalar=scalar and value.fake.dim() == 0)
     if isinstance(value, (Tuple, List)):
-        return cx.sequence([_result(cx, v, given) for v in value.items], value.cls)
+        return cx.sequence([_result(cx, v, given, scalar) for v in value.items], value.cls)
     return value
 
 
@@ -249,7 +272,7 @@ def of_tensor(cx: Capture, tensor: Tensor, args: list[Value], kwargs: dict[str, 
             assert isinstance(found, Tensor)
             made = found
         return Array(made)
-    if not any(f.code.co_qualname.startswith(WRAPPER) for f in cx.frames):
+    if not _wrapped(cx):
         if fake.requires_grad:
             cx.throw(
                 RuntimeError, "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
@@ -290,9 +313,9 @@ def wrap_array(cx: Capture, real: Any, source: Any) -> Value | None:
     cx.guard("type_is", source, type(real))
     inner = cx.wrap(tensor, source.then("as_tensor"))
     assert isinstance(inner, Tensor)
-    device = torch.get_default_device()
+    device, scalar = torch.get_default_device(), arrays.is_number(real)
     if device.type == "cpu":
-        return Array(inner)
+        return Array(inner, scalar=scalar)
     moved = cx.graph.call_method("to", [inner, Const(device)], {})
     assert isinstance(moved, Tensor)
-    return Array(moved, moved=True)
+    return Array(moved, moved=True, scalar=scalar)
