@@ -60,3 +60,28 @@ def test_what_is_no_loop_of_few_like_steps_is_left_to_torch() -> None:
     for program, rows in ((grows, 3), (long, 200)):
         with pytest.raises(pycompiler.exc.Unsupported):
             pycompiler.compile(program, backend="eager", fullgraph=True)(torch.ones(rows, 1))
+
+
+THREE = [(3, 2), (2,), (2,)]
+UNREACHED: dict[str, Callable[..., Any]] = {
+    "map, unused": lambda xs, y, u: map_rows(lambda x, y, u: x * y, xs, y, u),
+    "map, detached": lambda xs, y, u: map_rows(lambda x, y, u: (x * y).detach(), xs, y, u) + u,
+    "map of rows alone": lambda xs, y, u: map_rows(lambda x, y, u: x.sin(), xs, y, u),
+    "scan, its stack": lambda xs, y, u: scan(lambda c, x: (c.clone(), x.sin()), u, xs)[1],
+    "scan, its carry": lambda xs, y, u: scan(lambda c, x: (x * 1.0, c.cos()), u, xs)[0],
+}
+
+
+@pytest.mark.skipif(torch.__version__ < "2.15", reason="eager's of older torches are wrong")
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", UNREACHED)
+def test_what_no_row_reads_has_a_gradient_of_zeros(name: str, backend: str) -> None:
+    """As from torch's operator, which is one node of autograd's."""
+    gradients = []
+    for fn in (UNREACHED[name], pycompiler.compile(UNREACHED[name], backend=backend, fullgraph=True)):
+        given = [torch.ones(shape, requires_grad=True) for shape in THREE]
+        (fn(*given) ** 2).sum().backward()
+        gradients.append([t.grad for t in given])
+    for expected, found in zip(*gradients, strict=True):
+        assert (expected is None) == (found is None)
+    torch.testing.assert_close(*([g for g in gs if g is not None] for gs in gradients))

@@ -114,6 +114,12 @@ def _rows(xs: Any) -> range:
     return range(int(xs[0].shape[0]))
 
 
+def joined(results: Any, operands: Any) -> Any:
+    """The results of an operator with one node of autograd's, which gives each operand a gradient: zeros at least.
+    (`builtins/gradients.py` knows it.)"""
+    raise NotImplementedError
+
+
 def call_first(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """`wrap(fn, *args)`."""
     return fn(*args, **kwargs)
@@ -125,7 +131,8 @@ def call_hinted(self: Any, fn: Callable[..., Any], args: Any, kwargs: Any, hints
 
 def map_rows(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
     """The operator of `map`: `fn` of each row."""
-    return _stack_pytree([fn(*[x[i] for x in xs], *others) for i in _rows(xs)])  # type: ignore[no-untyped-call]
+    made = _stack_pytree([fn(*[x[i] for x in xs], *others) for i in _rows(xs)])  # type: ignore[no-untyped-call]
+    return joined(made, (*xs, *others))
 
 
 def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any = (), **kwargs: Any) -> Any:
@@ -139,13 +146,14 @@ def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any
         if [(t.shape, t.dtype, t.device) for t in carry] != given:
             graph_break("a scan that does not carry on what it began with")
         outs.append(made[len(given) :])
-    return (*carry, *[torch.stack(column) if torch.is_tensor(column[0]) else None for column in zip(*outs)])
+    stacks = [torch.stack(column) if torch.is_tensor(column[0]) else None for column in zip(*outs)]
+    return joined((*carry, *stacks), (*init, *xs, *others))
 
 
 def scan_tree(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
     """The operator of `associative_scan`: torch's own order of the calls."""
     _rows(xs)
-    return generic_associative_scan(fn, xs, additional_inputs=others)  # type: ignore[no-untyped-call]
+    return joined(generic_associative_scan(fn, xs, additional_inputs=others), xs)  # type: ignore[no-untyped-call]
 
 
 def step_count(x: Any) -> Any:

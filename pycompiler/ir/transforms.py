@@ -96,6 +96,11 @@ def cond(yes: fx.GraphModule, no: fx.GraphModule, kinds: Sequence[bool], pred: A
     return tuple(next(joined) if k else r for r, k in zip(results, kinds, strict=True))
 
 
+def joined(count: int, *tensors: torch.Tensor) -> Tensors:
+    """Copies of the first `count` tensors; the others get gradients of zeros where one of those gets one."""
+    return tuple(_Joined.apply(count, *tensors))  # type: ignore[no-untyped-call]
+
+
 class _Joined(torch.autograd.Function):
     """Copies of the first tensors, which reach all others."""
 

@@ -1,4 +1,5 @@
-"""Gradients that the program asks for: `torch.autograd.grad` as a node of the graph, and hooks of tensors that it makes.
+"""Gradients that the program asks for: `torch.autograd.grad` as a node of the graph, hooks of tensors that it makes, and
+gradients of zeros.
 
 Autograd's own graph, of the fakes, tells what a gradient passes through: it must not leave the captured graph, since what lies
 behind an input is not known.
@@ -10,12 +11,12 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import tracers
+from pycompiler.capture import polyfills, tracers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.containers import Sequence
+from pycompiler.capture.values.containers import Sequence, Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms
 
@@ -111,3 +112,35 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 tensors.METHODS["register_hook"] = register_hook
+
+
+@builtin(polyfills.joined)
+def joined(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Where a result does not reach an operand that requires grad; under a transform nobody sees the difference."""
+    results, operands = args
+    made = [t for t in tracers.tensors(cx, results, _same) if t.fake.is_floating_point() or t.fake.is_complex()]
+    wanted = [t for t in tracers.tensors(cx, operands, _same) if t.fake.requires_grad]
+    if cx.graph.levels or not torch.is_grad_enabled() or all(_reaches(m.fake, w.fake) for m in made for w in wanted):
+        return results
+    copies = cx.graph.call_inner(transforms.joined, [], [len(made), *made, *wanted])
+    assert isinstance(copies, Tuple)
+    copy_of = {id(m): c for m, c in zip(made, copies.items, strict=True)}
+    return tracers.mapped(cx, results, lambda t: copy_of.get(id(t), t), _same)
+
+
+def _same(value: Value) -> Value:
+    return value
+
+
+def _reaches(result: torch.Tensor, operand: torch.Tensor) -> bool:
+    """Whether a backward from `result` comes to `operand`, in fakes."""
+    todo, seen = [result.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if node is operand.grad_fn or getattr(node, "variable", None) is operand:
+            return True
+        seen.add(node)
+        todo += [n for n, _ in node.next_functions]
+    return result is operand
