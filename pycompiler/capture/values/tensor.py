@@ -16,6 +16,7 @@ from torch import fx
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.polyfills import OF_TENSORS
+from pycompiler.capture.values import indexing
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -206,7 +207,8 @@ class Tensor(Value):
         method = self.special(cx, "__getitem__") if self.is_special else None
         if method is not None:
             return cx.call(method, [key], {})
-        return cx.graph.call_function(operator.getitem, [self, key], {})
+        found = None if self.is_special else indexing.selected(cx, self, key)
+        return cx.graph.call_function(operator.getitem, [self, key], {}) if found is None else found
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         self.assume(cx, "__setitem__")
@@ -214,7 +216,9 @@ class Tensor(Value):
         if method is not None:
             cx.call(method, [key, value], {})
             return
-        cx.graph.call_function(operator.setitem, [self, key, value], {}, always=True)
+        place = None if self.is_special else indexing.selected(cx, self, key, value)
+        target = [self, key] if place is None else [place, Const(...)]
+        cx.graph.call_function(operator.setitem, [*target, value], {}, always=True)
 
     def truth(self, cx: Capture) -> bool:
         found = self.asked(cx, "__bool__")

@@ -1,0 +1,70 @@
+"""Indices that are symbols: `a[:, n - 1]` is `a[:, :].select(1, n - 1)`, since torch's indexing asks for the numbers of indices.
+
+In: a tensor and a key.  Out: the key with full slices in the places of symbols, and (dimension, symbol) of each such slice.
+Keys of numbers, slices, None and `...` only: they give views, whatever the order in which they are taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Slice, Tuple
+from pycompiler.capture.values.symbolic import Symbolic, is_late
+from pycompiler.ir.symbols import hint_of
+
+if TYPE_CHECKING:
+    from pycompiler.capture.values.tensor import Tensor
+
+FULL: list[Value] = [Const(None)] * 3
+
+
+def selected(cx: Capture, tensor: Tensor, key: Value, *stored: Value) -> Value | None:
+    """``tensor[key]`` of a key with symbols, which is read, or where something is `stored`; None for another key, and one that
+    does not fit today's sizes."""
+    found = _parts(cx, tensor, key)
+    if found is None or cx.functions.concerns([tensor, *stored], {}):
+        return None
+    rest, selects = found
+    plain = all(isinstance(item, Slice) and item.parts is FULL for item in rest)
+    view = tensor if plain else tensor.getitem(cx, Tuple(rest))
+    for dim, index in reversed(selects):
+        size = hint_of(view.fake.shape[dim])  # type: ignore[attr-defined]
+        if not -size <= hint_of(index.sym) < size:
+            return None
+        view = cx.graph.call_method("select", [view, Const(dim), index], {})
+    return view
+
+
+def _parts(cx: Capture, tensor: Tensor, key: Value) -> tuple[list[Value], list[tuple[int, Symbolic]]] | None:
+    key = cx.realize(key)
+    items = [cx.realize(v) for v in key.items] if isinstance(key, Tuple) and key.cls is tuple else [key]
+    if not any(isinstance(v, Symbolic) for v in items) or not all(map(_is_basic, items)) or cx.graph.levels:
+        return None
+    taken = sum(isinstance(v, (Symbolic, Slice)) or type(v.const()) is int for v in items)
+    if taken > tensor.fake.dim() or sum(_is(v, ...) for v in items) > 1:
+        return None
+    dim, rest, selects = 0, [], []
+    for v in items:
+        if isinstance(v, Symbolic):
+            selects.append((dim, v))
+        rest.append(Slice(FULL) if isinstance(v, Symbolic) else v)
+        dim += tensor.fake.dim() - taken if _is(v, ...) else 0 if _is_number(rest[-1]) else 1
+    return rest, selects
+
+
+def _is(value: Value, constant: object) -> bool:
+    return not isinstance(value, (Symbolic, Slice)) and value.const() is constant
+
+
+def _is_number(value: Value) -> bool:
+    return not isinstance(value, (Symbolic, Slice)) and type(value.const()) is int
+
+
+def _is_basic(value: Value) -> bool:
+    if isinstance(value, Symbolic):
+        return value.python_type() is int and not is_late(value.sym)
+    return isinstance(value, Slice) or (
+        isinstance(value, Const) and (_is_number(value) or _is(value, None) or _is(value, ...))
+    )
