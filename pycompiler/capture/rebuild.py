@@ -13,6 +13,7 @@ import torch
 
 from pycompiler import _native
 from pycompiler.capture.values.finalizers import QUIET, runs_code
+from pycompiler.capture.values.iterators import INDEXING
 from pycompiler.errors import Unfit
 from pycompiler.ir.guards import modes_off
 
@@ -204,14 +205,6 @@ def make_tuple_subclass(cls: type, *items: Any) -> Any:
 
 def set_state(iterator: Any, state: int) -> None:
     iterator.__setstate__(state)
-
-
-class _Indexed:
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-INDEXING = type(iter(_Indexed()))  # iterates what has a `__getitem__` only
 
 
 def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:

@@ -267,6 +267,56 @@ def test_what_is_passed_dies_with_the_call(program, backend):
         gc.enable()
 
 
+class Row(list):
+    """A list that can be watched."""
+
+
+class Table(dict):
+    """A dict that can be watched."""
+
+
+def read_and_broken(items, table, x):
+    pair = [v * 2 for v in items], table.items()
+    pycompiler.graph_break()
+    return x + len(pair[0]) + len(pair[1])
+
+
+def written(items, table, x):
+    items.append(x)
+    table["b"] = x
+    return x + 1
+
+
+@pytest.mark.parametrize("program", [read_and_broken, written])
+def test_instances_of_subclasses_die_with_the_call(program):
+    compiled = pycompiler.compile(program, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            items, table = Row([3]), Table(a=1)
+            refs = weakref.ref(items), weakref.ref(table)
+            compiled(items, table, torch.ones(3))
+            del items, table
+            assert [r() for r in refs] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_views_of_what_only_they_hold():
+    def program(x):
+        view, iterator = Table(a=x).items(), iter(Row([x, 2]))
+        pycompiler.graph_break()
+        (tensor,) = [v for _, v in view]
+        return type(view.mapping), type(iterator.__reduce__()[1][0]), tensor + next(iterator)
+
+    x = torch.ones(3)
+    wanted, found = program(x), pycompiler.compile(program, backend="eager")(x)
+    assert found[0] is wanted[0]
+    assert found[1] is wanted[1]
+    assert torch.equal(found[2], wanted[2])
+
+
 def test_a_module_dies_with_its_compiled_call():
     module = torch.nn.Linear(2, 2)
     call = pycompiler.compile(lambda m, x: m(x).relu(), backend="native")

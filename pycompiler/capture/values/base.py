@@ -7,6 +7,7 @@ a subclass in this folder; a user's class, dataclass or module needs no kind of 
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -25,7 +26,7 @@ class Value:
     """A value of the captured program.  `source` says where it can be loaded from, if it existed before the frame."""
 
     source: Source | None = None
-    within: Value | None = None  # of what is in an instance of a subclass of a container: that instance
+    _within: weakref.ref[Value] | None = None
     passed: Sequence[Place] = ()  # where an exception passed, the innermost place first
     age: int  # grows from value to value
     ends: bool | None = None  # whether its end may run code (`iterators.ends_others`), where it was asked
@@ -34,6 +35,16 @@ class Value:
         made = super().__new__(cls)
         made.age = next_age()
         return made
+
+    @property
+    def within(self) -> Value | None:
+        """Of what is in an instance of a subclass of a container: that instance.  It holds its contents; who holds only these
+        holds it too (a circle here would keep alive what the instance shows, and open the generators in it)."""
+        return None if self._within is None else self._within()
+
+    @within.setter
+    def within(self, instance: Value) -> None:
+        self._within = weakref.ref(instance)
 
     def python_type(self) -> type:
         """The class that type() gives; breaks when it is not known."""

@@ -418,6 +418,7 @@ class DictView(Value):
 
     def __init__(self, mapping: Dict, what: str) -> None:
         self.mapping = mapping
+        self.owner = mapping.within  # which says what the dict is
         self.what = what
 
     def python_type(self) -> type:

@@ -10,7 +10,6 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -30,6 +29,14 @@ ITERATED: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+class _Indexed:
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+INDEXING = type(iter(_Indexed()))  # iterates what has a `__getitem__` only
+
+
 def iterator_class(value: Value, *, backwards: bool = False) -> type:
     """The class of iter(container), or of reversed(container)."""
     make: Callable[[Any], object] = reversed if backwards else iter
@@ -39,7 +46,7 @@ def iterator_class(value: Value, *, backwards: bool = False) -> type:
     owner = next((c for c in value.python_type().__mro__ if name in c.__dict__), None)
     example = next((e for e in ITERATED if type(e) is owner), None)
     if owner is None and not backwards:
-        return rebuild.INDEXING
+        return INDEXING
     return type(make(() if example is None else example))
 
 
@@ -48,6 +55,7 @@ class Over:
 
     def __init__(self, container: Sequence | Dict | Set, *, backwards: bool = False) -> None:
         self.container, self.backwards = container, backwards
+        self.owner = container.within  # which says what the container is
         self.length = len(container.items if isinstance(container, Sequence) else container.entries)
         self.last = None if isinstance(container, Sequence) else last_key(container)
         self.moves = container.moves if isinstance(container, Deque) else 0
