@@ -1,6 +1,6 @@
 """`python -m pycompiler`: `report` runs a program and shows what was compiled, and why; `trace` does so for a folder of traces;
-`bisect` finds the part of a compile that makes a program wrong; `doctor` says what this machine gives the compiler, `cache`
-shows and cleans its kernels."""
+`bisect` finds the part of a compile that makes a program wrong; `replay` runs a recorded frame alone; `doctor` says what this
+machine gives the compiler, `cache` shows and cleans its kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from pycompiler.debug import bisect, cache_commands, doctor, report
+from pycompiler.debug import bisect, cache_commands, doctor, replaying, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,6 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cache_commands.add_arguments(commands.add_parser("cache", help="the kernel cache: ls, rm, verify"))
     bisect.add_arguments(commands.add_parser("bisect", help="which part of a compile makes a program wrong"))
     report.add_arguments(commands.add_parser("report", help="runs a script and writes what was compiled as a page"))
+    replaying.add_arguments(
+        commands.add_parser("replay", help="runs a frame that was recorded when its compile failed")
+    )
     report.add_trace_arguments(commands.add_parser("trace", help="the page of a folder of traces (PYCOMPILER_TRACE)"))
     options = parser.parse_args(arguments)
     return MAINS[options.command](options)
@@ -27,6 +30,7 @@ MAINS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": lambda _: doctor.main(),
     "cache": cache_commands.main,
     "bisect": bisect.main,
+    "replay": replaying.main,
     "report": report.main,
     "trace": report.trace_main,
 }

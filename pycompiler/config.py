@@ -271,7 +271,13 @@ KNOBS: tuple[Knob, ...] = (
         False,
         "write a replayable record of the frame when a compile fails",
         env=("TORCH_COMPILE_REPLAY_RECORD",),
-        kept=(False,),
+    ),
+    Knob(
+        "replay_record_limit",
+        (_I,),
+        1 << 28,
+        "bytes of tensors in a record, at most: of others the sizes are written",
+        low=0,
     ),
     Knob(
         "repro_after",
@@ -404,6 +410,7 @@ verbose: bool
 suppress_errors: bool
 raise_internal_errors: bool
 replay_record_enabled: bool
+replay_record_limit: int
 repro_after: str | None
 repro_level: int
 repro_tolerance: float

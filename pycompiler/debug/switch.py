@@ -69,6 +69,13 @@ def _bisect_changed() -> None:
         ) from None
 
 
+def _record_changed() -> None:
+    if config.replay_record_enabled or "pycompiler.debug.recording" in sys.modules:
+        from pycompiler.debug import recording  # only who records needs it
+
+        recording.listen()
+
+
 ranges.install()
 config.on_change("trace.enabled", _trace_changed)
 config.on_change("bisect", _bisect_changed)
@@ -76,6 +83,8 @@ config.on_change("bisect_log", _bisect_changed)
 if config.bisect or config.bisect_log:
     _bisect_changed()
 config.on_change("repro_after", _repro_changed)
+config.on_change("replay_record_enabled", _record_changed)
+_record_changed()
 _trace_changed()
 config.on_change("trace_dir", _trace_dir_changed)
 _trace_dir_changed()

@@ -23,7 +23,7 @@ from pycompiler.capture.breaks import SkipFrame
 from pycompiler.capture.frame import Captured, capture_frame
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
-from pycompiler.ir import choices, peer
+from pycompiler.ir import choices, peer, watch
 from pycompiler.ir.guards import Guard, function_modes, global_state, modes_off
 from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
@@ -33,7 +33,7 @@ from pycompiler.logs import stage, step
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
 from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, once, size_guards, specialise
-from pycompiler.pipeline.records import Remarks, remarks_of
+from pycompiler.pipeline.records import FailureRecord, Remarks, remarks_of
 from pycompiler.pipeline.reports import (
     located,
     log_breaks,
@@ -95,7 +95,7 @@ class FrameCompiler:
         """The entry; None with a log line, or an exception, where there is none."""
         code = function.__code__
         try:
-            return self.compile_frame(function, values)
+            return self.compile_and_tell(function, values)
         except SkipFrame as e:
             if self.family.fullgraph:
                 raise Unsupported("skipped-frame", str(e), "remove fullgraph=True, or what the reason names") from None
@@ -114,8 +114,20 @@ class FrameCompiler:
                 return None
             error = located(e, code)
             if (config.raise_internal_errors or self.family.fullgraph) and not config.suppress_errors:
-                raise error from (None if error is e else e)
+                if error is e:
+                    raise  # its cause stays
+                raise error from e
         return self.failed(code, error, cause)
+
+    def compile_and_tell(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
+        """`compile_frame`; whoever looks is told of what fails."""
+        try:
+            return self.compile_frame(function, values)
+        except (Exception, UsersError) as e:
+            if not isinstance(e, SkipFrame) or self.family.fullgraph:
+                cause = e.error if isinstance(e, UsersError) else e
+                watch.artefact("failure", FailureRecord(self.family, function, values, cause))
+            raise
 
     def compile_frame(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
         code = function.__code__

@@ -1,0 +1,174 @@
+"""`python -m pycompiler replay FILE`: runs a recorded frame alone, compiled as it was.
+
+In: a file of `recording.py`.  Out: what the frame returns, or its error.  The file is a program: reading its header
+(`--show`) runs nothing of it, replaying runs the code that it holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import linecache
+import marshal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pycompiler import config
+from pycompiler.api import compile as compile_function
+from pycompiler.debug.recording import LENGTH, MAGIC, facts
+from pycompiler.debug.thaw import Thaw
+from pycompiler.errors import ArtefactError
+
+_HEAD = len(MAGIC) + 32 + LENGTH.size
+
+
+def parse(file: str | Path) -> tuple[dict[str, Any], bytes]:
+    """(header, body) of a file that is whole; ArtefactError for others."""
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise ArtefactError(f"{file} cannot be read: {error.strerror or error}") from None
+    if not data.startswith(MAGIC):
+        raise ArtefactError(f"{file} is no replay record of this version of pycompiler")
+    rest = data[len(MAGIC) + 32 :]
+    if len(data) < _HEAD or hashlib.sha256(rest).digest() != data[len(MAGIC) : len(MAGIC) + 32]:
+        raise ArtefactError(f"{file} is damaged: its contents do not have the recorded sha256")
+    (length,) = LENGTH.unpack_from(rest)
+    header: dict[str, Any] = json.loads(rest[LENGTH.size : LENGTH.size + length])
+    return header, rest[LENGTH.size + length :]
+
+
+def described(header: dict[str, Any]) -> str:
+    """What a record holds, as text."""
+    lines = [f"frame {header['function']} ({header['place']})", f"recorded error: {header['error'] or 'none'}"]
+    lines.append(f"python {header['python']}, torch {header['torch']}, pycompiler {header['pycompiler']}")
+    lines += [f"not recorded: {m}" for m in header["missing"]]
+    return "\n".join([*lines, *header["remarks"]])
+
+
+@dataclass
+class Frame:
+    """A recorded call.  `settings`: arguments of `compile`, and knobs."""
+
+    header: dict[str, Any]
+    call: Callable[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    settings: dict[str, Any]
+    state: dict[str, Any]
+    knobs: dict[str, Any]
+    modules: dict[str, Any]
+    remarks: list[str]
+
+    @contextlib.contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Torch's state, knobs and the program's modules as they were; the errors of the compiler are raised."""
+        replaced = {n: sys.modules.get(n) for n in self.modules if n != "__main__"}
+        dtype = torch.get_default_dtype()
+        own = {**self.settings["knobs"], **self.knobs, "raise_internal_errors": True, "suppress_errors": False}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(config.patch({n: v for n, v in own.items() if n in {r.name for r in config.KNOBS}}))
+            stack.enter_context(torch.inference_mode(self.state["inference"]))
+            stack.enter_context(torch.set_grad_enabled(self.state["grad"]))
+            for device, kind in self.state["autocast"]:
+                stack.enter_context(torch.autocast(device, kind))
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            torch.set_rng_state(self.state["random"])
+            stack.callback(torch.set_default_dtype, dtype)
+            torch.set_default_dtype(self.state["dtype"])
+            sys.modules.update({n: self.modules[n] for n in replaced})
+            try:
+                yield
+            finally:
+                for name, before in replaced.items():
+                    if before is None:
+                        sys.modules.pop(name, None)
+                    else:
+                        sys.modules[name] = before
+
+    def run(self, *, eager: bool = False, backend: Any = None, around: Callable[..., Any] | None = None) -> Any:
+        """Calls it once.  `around`: called with function and arguments in the place of the call (a debugger)."""
+        call = self.call
+        with self.surroundings():
+            if not eager:
+                chosen = {k: v for k, v in self.settings.items() if k != "knobs"}
+                if backend is not None:
+                    chosen["backend"] = backend
+                call = compile_function(call, **chosen)
+            if around is not None:
+                return around(call, *self.args, **self.kwargs)
+            return call(*self.args, **self.kwargs)
+
+
+def read(file: str | Path) -> Frame:
+    """The call that a file holds; ArtefactError where this Python cannot run it."""
+    header, body = parse(file)
+    here = facts()
+    if header["bytecode"] != here["bytecode"]:
+        raise ArtefactError(f"{file} holds bytecode of {header['python']}; this is {here['python']}: replay it there")
+    try:
+        records, fills, (call, args, kwargs, *rest), sources = marshal.loads(body)
+    except (ValueError, EOFError, TypeError) as error:
+        raise ArtefactError(f"{file} is damaged: {error}") from None
+    try:
+        thawed = Thaw(records, fills)
+    except Exception as error:
+        raise ArtefactError(f"the frame of {file} cannot be made here: {type(error).__name__}: {error}") from error
+    settings, state, knobs = thawed.values(rest)
+    remarks = [
+        f"recorded with {n} {header[n]}, this is {here[n]}" for n in ("torch", "pycompiler") if header[n] != here[n]
+    ]
+    for filename, text in sources.items():
+        if text and "".join(linecache.getlines(filename)) != text:
+            linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    return Frame(
+        header, thawed.value(call), thawed.values(args), {k: thawed.value(v) for k, v in kwargs}, settings, state, knobs,
+        thawed.modules, [*remarks, *thawed.remarks],
+    )  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="what replay_record_enabled wrote")
+    parser.add_argument("--show", action="store_true", help="say what it holds, run nothing")
+    parser.add_argument("--eager", action="store_true", help="run the function as it is, not compiled")
+    parser.add_argument("--backend", help="compile with this backend")
+    parser.add_argument(
+        "--pdb", action="store_true", help="debug: from its first line with --eager, else where it fails"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """0 where the frame ran, 1 where it failed, 2 where the file cannot be replayed."""
+    try:
+        if options.show:
+            print(described(parse(options.file)[0]))
+            return 0
+        frame = read(options.file)
+    except ArtefactError as error:
+        print(f"replay: {error}", file=sys.stderr)
+        return 2
+    print("\n".join([described(frame.header), *frame.remarks]), file=sys.stderr)
+    around = None
+    if options.pdb and options.eager:
+        import pdb
+
+        around = pdb.Pdb().runcall
+    try:
+        result = frame.run(eager=options.eager, backend=options.backend, around=around)
+    except Exception as error:
+        traceback.print_exception(error)
+        if options.pdb:
+            import pdb
+
+            pdb.post_mortem(error.__traceback__)
+        return 1
+    print(f"it ran; the result: {result!r}")
+    return 0
