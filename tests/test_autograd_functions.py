@@ -146,6 +146,7 @@ def gradients(fn: Callable[..., Any], x: torch.Tensor, y: torch.Tensor) -> Any:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_forward_and_backward(program: Callable[..., Any], backend: str) -> None:
     compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    torch.manual_seed(0)
     x, y = torch.randn(3, 3), torch.rand(3, 3) + 0.5
     torch.testing.assert_close(gradients(compiled, x, y), gradients(program, x, y))
     torch.testing.assert_close(compiled(x, y), program(x, y))
@@ -255,3 +256,25 @@ def test_a_saved_tensor_that_is_written_is_an_error() -> None:
         x = torch.ones(3, requires_grad=True)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             fn(x).backward()
+
+
+class Unfitting(Fn):
+    """Gives a gradient of another shape than its argument has."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g.sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_that_does_not_fit_is_eagers_error(backend: str) -> None:
+    messages = []
+    for fn in (Unfitting.apply, pycompiler.compile(lambda x: Unfitting.apply(x), backend=backend)):
+        with pytest.raises(RuntimeError) as found:
+            fn(torch.ones(3, requires_grad=True)).sum().backward()
+        messages.append(str(found.value))
+    assert messages[0] == messages[1]

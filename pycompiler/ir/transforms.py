@@ -10,6 +10,7 @@ torch.func's own; functorch's levels work on whatever tensors the graph runs wit
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -141,6 +142,11 @@ class Selective:
         return tuple(made)
 
 
+@functools.cache
+def _named(cls: type, name: str) -> Any:
+    return type(name, (cls,), {})
+
+
 def is_checkpoint(target: object) -> bool:
     return target is checkpoint or isinstance(target, Selective)
 
@@ -153,7 +159,7 @@ def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) ->
 
 def function_value(forward: fx.GraphModule, count: int, plain: Sequence[int], *tensors: torch.Tensor) -> Tensors:
     """The results of an autograd Function that nobody differentiates; see `function`."""
-    return function(forward, None, count, -1, plain, (), (None,) * count, True, *tensors)
+    return function(forward, None, count, -1, plain, (), (None,) * count, True, "function", *tensors)
 
 
 def function(
@@ -165,6 +171,7 @@ def function(
     kept: Sequence[int],
     places: Sequence[int | None],
     once: bool,
+    name: str,
     *tensors: torch.Tensor,
 ) -> Tensors:
     """An autograd Function of the first `count` tensors.
@@ -172,11 +179,12 @@ def function(
     `outputs`: how many results of `forward` are the Function's; the others it saves.  `plain`: those that have no gradients.
     `kept`: what it saves, in the order in which `backward` takes them after a gradient for each output: numbers of `tensors`,
     then of the forward's other results.  `places`: for each of the first tensors, which result of `backward` is its gradient.
+    `name`: of the Function's class, which errors and autograd's nodes show.
     """
     run = forward_of(forward)
     back = None if backward is None else forward_of(backward)
     call = (run, back, outputs, plain, kept, places)
-    made = (_Once if once else _Function).apply(call, tensors[count:], *tensors[:count])  # type: ignore[no-untyped-call]
+    made = _named(_Once if once else _Function, name).apply(call, tensors[count:], *tensors[:count])
     return tuple(made)
 
 

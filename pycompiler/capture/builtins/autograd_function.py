@@ -190,7 +190,7 @@ def _differentiable(
         forward.node_of(t)
     body, outside = _closed(forward, direct, [*results, *extras])
     kept = tuple(_place(t, outside, extras) for t in saved)
-    fixed = [len(direct), len(results), plain, kept, tuple(places), once]
+    fixed = [len(direct), len(results), plain, kept, tuple(places), once, cls.cls.__name__]
     return cx.graph.call_inner(transforms.function, [body, back], [*fixed, *outside])
 
 
