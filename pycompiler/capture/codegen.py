@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -27,7 +27,20 @@ from pycompiler.capture.values.attributes import mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import UNORDERED, Deque, Dict, DictView, Key, List, Proxy, Set, Slice, Tuple
+from pycompiler.capture.values.containers import (
+    RESTLESS,
+    UNORDERED,
+    Deque,
+    Dict,
+    DictView,
+    Key,
+    List,
+    Proxy,
+    Set,
+    Slice,
+    Tuple,
+    restless,
+)
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque
@@ -260,7 +273,15 @@ def _list(head: Head, value: List, name: str) -> None:
     head.store(made if value.cls is list else head.call(value.cls, made, *extra), name)
 
 
+def _store_keys(keys: Iterable[Key]) -> None:
+    """Generated code is about to store these: break where one was made that it cannot store."""
+    found = restless(keys)
+    if found is not None:
+        raise Break("mutation-unsupported", RESTLESS, found.at)
+
+
 def _dict(head: Head, value: Dict, name: str) -> None:
+    _store_keys(value.entries)
     pairs = [code for k, v in value.entries.items() for code in (head.load(k.value), head.load_item(v))]
     if value.cls is dict:
         head.store([*_flat(pairs), *build.build_map(len(pairs) // 2)], name)
@@ -275,6 +296,9 @@ def _instance_dict(head: Head, value: InstanceDict, name: str) -> None:
 
 
 def _set(head: Head, value: Set, name: str) -> None:
+    _store_keys(value.entries)
+    if value.recipe is not None and any(restless(v.entries) is not None for v in value.recipe[1]):
+        raise Break("mutation-unsupported", RESTLESS, value.made_at)
     if value.additions() is None and value.recipe is not None and not any(v.changed for v in value.recipe[1]):
         head.store(head.call(value.recipe[0], *[head.load(v) for v in value.recipe[1]]), name)
         return
@@ -308,6 +332,8 @@ def _object(head: Head, value: Object, name: str) -> None:
         head.store(head.call(rebuild.make_object, head.load_class(value.cls), args), name)
     head.temps[id(value)] = name  # attributes may lead back to the object
     me = build.load_fast(name)
+    if isinstance(storage, (Dict, Set)):
+        _store_keys(storage.entries)
     if isinstance(storage, Dict):
         pairs = [code for k, v in storage.entries.items() for code in (head.load(k.value), head.load_item(v))]
         head.prepare += [*head.call(rebuild.fill_dict, me, *pairs), *build.pop_top()]

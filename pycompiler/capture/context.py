@@ -208,7 +208,7 @@ class Capture:
         except (Break, Raised, Specialise):
             raise
         except Exception as e:
-            self.throw(type(e), *e.args)
+            self.throw(type(e), *e.args, **{k: self.make(v) for k, v in vars(e).items()})
 
     def evaluate(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
         return self.make(self.evaluate_raw(fn, *args, **kwargs))
@@ -273,7 +273,8 @@ class Capture:
             raise Break("unsupported-operation", f"hash of {value.describe()}")
         method = value.special(self, "__hash__")
         assert method is not None
-        return UserKey(self, value, as_hash(self.call(method, [], {}).const()))
+        hashed = as_hash(self.call(method, [], {}).const())
+        return UserKey(self, value, hashed, calm=_is_calm(hasher) and _is_calm(lookup(self, value.cls, "__eq__")))
 
     def is_none(self, value: Value) -> bool:
         return isinstance(value, Const) and not isinstance(value, Symbolic) and value.value is None
@@ -392,9 +393,11 @@ class Capture:
         return value.truth(self)
 
     # exceptions -----------------------------------------------------------------------------------------------
-    def throw(self, cls: type[BaseException], *args: Any) -> NoReturn:
-        """Raise cls(*args) in the captured program."""
-        raise self.raised(Object(cls, args=[Const(a) if type(a) in LITERALS else Const(str(a)) for a in args]))
+    def throw(self, cls: type[BaseException], *args: Any, **told: Value) -> NoReturn:
+        """Raise cls(*args) in the captured program; `told` are attributes that it has besides."""
+        made = Object(cls, args=[Const(a) if type(a) in LITERALS else Const(str(a)) for a in args])
+        made.overlay |= told
+        raise self.raised(made)
 
     def throw_value(self, cls: type[BaseException], args: list[Value]) -> NoReturn:
         raise self.raised(Object(cls, args=args))
@@ -406,6 +409,13 @@ class Capture:
             raise Break("unsupported-operation", "raise of an existing exception while another one is handled")
         if isinstance(exception, Object):
             if handled is not None and handled is not exception:
+                link: Value | None = handled
+                passed: set[int] = set()
+                while isinstance(link, Object) and link.overlay.get("__context__") is not exception:
+                    link = None if id(link) in passed else link.overlay.get("__context__")
+                    passed.add(id(link))
+                if isinstance(link, Object):  # no exception comes to be its own context
+                    self.effects.set_attr(link, "__context__", Const(None))
                 self.effects.set_attr(exception, "__context__", handled)
             if exception.raised_at is None and self.frames:
                 exception.raised_at = self.frames[0].begin
@@ -502,6 +512,10 @@ class Capture:
             value.made_at = self.frames[0].begin
         return value
 
+    def step(self) -> int | None:
+        """The step of the root frame, for a `Break`."""
+        return self.frames[0].begin if self.frames else None
+
     def call(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         fn = self.realize(fn)
         return self.placed(
@@ -597,6 +611,11 @@ class Capture:
 
     def builtin_namespace(self) -> dict[str, Any]:
         return builtins.__dict__
+
+
+def _is_calm(method: Any) -> bool:
+    """Whether a `__hash__` or `__eq__` is one that `dataclasses` wrote, of fields."""
+    return isinstance(method, types.FunctionType) and method.__code__.co_filename == "<string>"
 
 
 # Functions of sets that see no order.

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pycompiler.capture.breaks import Break
+from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
@@ -30,6 +30,7 @@ from pycompiler.capture.values.containers import (
     Sequence,
     Set,
     Tuple,
+    keys_of,
     known_hash,
 )
 from pycompiler.capture.values.exceptions import builtin_base
@@ -265,6 +266,7 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
     if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
         ours = right if issubclass(right.cls, left.cls) and right.cls.__ror__ is not left.cls.__ror__ else left
         plain = issubclass(ours.cls, dict) and ours.cls.__or__ is dict.__or__  # of a subclass, too, it gives a dict
+        keys_of(left)
         merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, dict if plain else ours.cls,
                       default_factory=None if plain else ours.default_factory)  # fmt: skip
         dict_update(cx, merged, right)
@@ -300,6 +302,10 @@ def members(cx: Capture, iterable: Value) -> tuple[list[Value], Any]:
     None stands for an iterable of which that is not known: a set without shadow, or elements of unknown hash.
     """
     iterable = _unwrap(cx.realize(iterable))
+    if isinstance(iterable, (Set, Dict)):
+        keys_of(iterable)
+    if isinstance(iterable, DictView) and iterable.what == "keys":
+        keys_of(iterable.mapping)
     if isinstance(iterable, Set):
         return list(iterable.entries.values()), iterable.shadow
     values = list(cx.elements(iterable))
@@ -447,9 +453,9 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if op in ("==", "!="):
         return Const(_equal(cx, left, right) is (op == "=="))
     if isinstance(left, Sequence) and isinstance(right, Sequence) and _family(left) is _family(right):
-        for a, b in zip(left.iterate(cx), right.iterate(cx), strict=False):
-            if not (cx.same(a, b) or cx.equal(a, b)):
-                return compare(cx, op, a, b)
+        apart = first_apart(cx, left, right)
+        if apart is not None:
+            return compare(cx, op, *apart)
         return Const(fn(len(left.items), len(right.items)))
     if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
         return Const(fn(_keys(cx, left), _keys(cx, right)))
@@ -503,14 +509,19 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
     if isinstance(left, Sequence) and isinstance(right, Sequence):
         if _family(left) is not _family(right) or len(left.items) != len(right.items):
             return False
-        return all(cx.same(a, b) or cx.equal(a, b) for a, b in zip(left.iterate(cx), right.iterate(cx), strict=True))
+        return first_apart(cx, left, right) is None and len(left.items) == len(right.items)
     if isinstance(left, Dict) and isinstance(right, Dict):
-        a = {cx.key(k): v for k, v in left.pairs(cx)}
-        b = {cx.key(k): v for k, v in right.pairs(cx)}
+        for d in (left, right):
+            keys_of(d)
+        a, b = ({cx.key(k): v for k, v in d.pairs(cx)} for d in (left, right))
         ordered = all(issubclass(d.cls, collections.OrderedDict) for d in (left, right))
         if ordered and list(a) != list(b):
             return False
-        return a.keys() == b.keys() and all(cx.same(a[k], b[k]) or cx.equal(a[k], b[k]) for k in a)
+        sizes = len(a), len(b)
+        same = a.keys() == b.keys() and all(cx.same(a[k], b[k]) or cx.equal(a[k], b[k]) for k in a)
+        if sizes != (len(left.entries), len(right.entries)):
+            raise Break("unsupported-operation", "dicts that change while they are compared")
+        return same
     if isinstance(left, Method) and isinstance(right, Method):
         return cx.same(left.receiver, right.receiver) and cx.equal(left.function, right.function)
     if any(isinstance(v, DictView) and v.what == "values" for v in (left, right)):
@@ -523,6 +534,17 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
         if isinstance(v, Opaque) or isinstance(v, Object) and _compares_natively(cx, v.cls):
             raise Break("unsupported-operation", f"comparison of {left.describe()} and {right.describe()}")
     return bool(cx.identical(left, right))  # no: they are not the same object, and must not become it
+
+
+def first_apart(cx: Capture, left: Sequence, right: Sequence) -> tuple[Value, Value] | None:
+    """The first elements of two lists or tuples that differ; lists may change while their elements are compared."""
+    place = 0
+    while place < min(len(left.items), len(right.items)):
+        a, b = left.at(cx, place), right.at(cx, place)
+        if not (cx.same(a, b) or cx.equal(a, b)):
+            return (a, b) if place < min(len(left.items), len(right.items)) else None
+        place += 1
+    return None
 
 
 def _keys(cx: Capture, value: Value) -> set[Key]:
@@ -557,6 +579,33 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
     return cx.call(method, [], {})
 
 
+def attribute(cx: Capture, owner: Value, name: str) -> Value:
+    """owner.name; an AttributeError that does not say what of whom was asked for is told here, as in CPython."""
+    try:
+        return owner.getattr(cx, name)
+    except Raised as e:
+        tell(e.value, AttributeError, name=Const(name), obj=owner)
+        raise
+
+
+def tell(exception: Value, kind: type[BaseException], **known: Value) -> None:
+    """Attributes that the interpreter gives an exception of this kind which has none of them."""
+    if not isinstance(exception, Object) or not issubclass(exception.cls, kind):
+        return
+    if any(mro_lookup(exception.cls, n) is not vars(kind)[n] for n in known):
+        raise Break("unsupported-operation", f"{exception.describe()}, which says itself what it is about")
+    if exception.exists:  # it has them from where it was raised first, or is written
+        if all(getattr(exception.real, n) is None for n in known) and not known.keys() & exception.overlay.keys():
+            raise Break("mutation-unsupported", f"an existing {exception.cls.__name__} that is raised again")
+        return
+    if not any(n in exception.overlay and not _is_none(exception.overlay[n]) for n in known):
+        exception.overlay |= known
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Const) and value.value is None
+
+
 def getitem(cx: Capture, owner: Value, key: Value) -> Value:
     found = owner.getitem(cx, key)
     return cx.realize(found)
@@ -573,6 +622,7 @@ def mapping_pairs(cx: Capture, mapping: Value) -> list[tuple[Value, Value]]:
     """The pairs of a mapping given as ** argument or to update()."""
     mapping = _as_dict(cx, mapping)
     if isinstance(mapping, Dict):
+        keys_of(mapping)
         return mapping.pairs(cx)
     keys = cx.call(mapping.getattr(cx, "keys"), [], {})
     return [(k, mapping.getitem(cx, k)) for k in cx.elements(keys)]

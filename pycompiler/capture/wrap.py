@@ -20,13 +20,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native, config
-from pycompiler.capture.breaks import Break
+from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values import array
 from pycompiler.capture.values.attributes import instance_dict, is_mutable, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.containers import Deque, Dict, Key, List, Proxy, Set, Tuple, known_hash
+from pycompiler.capture.values.containers import RESTLESS, Deque, Dict, Key, List, Proxy, Set, Tuple, known_hash
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
@@ -100,13 +100,15 @@ def _tuple(cx: Capture, real: Any, source: Source) -> Value:
 def _dict(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
     entries: dict[Key, Value] = {}
-    pairs = (collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict).items(real)
+    try:
+        pairs = list((collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict).items(real))
+    except KeyError:
+        raise Break("unsupported-operation", "an OrderedDict out of which something went behind its back") from None
     for i, (k, v) in enumerate(pairs):
-        if isinstance(k, (str, int, bool, float, bytes, type(None))):
+        if isinstance(k, (str, int, bool, float, bytes, type(None))) and not _says_itself(type(k)):
             entries[Key(cx, Const(k))] = cx.lazy(v, source.dict_item(k))
         else:
-            key = cx.wrap_key(k, source.then("dict_key_at", i))
-            entries[Key(cx, key)] = cx.lazy(v, source.dict_item(k))
+            _own_key(cx, entries, cx.wrap_key(k, source.then("dict_key_at", i)), cx.lazy(v, source.dict_item(k)))
     if len(entries) != len(pairs):
         raise Break("unsupported-operation", "a dict of which two keys are equal by now")
     factory = None
@@ -115,6 +117,22 @@ def _dict(cx: Capture, real: Any, source: Source) -> Value:
     made = Dict(entries, type(real), real=real, default_factory=factory)
     cx.effects.namespaces.reached(real, made)
     return made
+
+
+def _says_itself(cls: type) -> bool:
+    """Whether equality and hashes of its instances are the program's."""
+    return isinstance(cls.__hash__, types.FunctionType) or isinstance(cls.__eq__, types.FunctionType)
+
+
+def _own_key(cx: Capture, entries: dict[Key, Value], key: Value, value: Value) -> None:
+    """A key that the dict has the hash of, and the program is not asked for; here it is asked, which it must not see."""
+    mark = cx.effects.mark()
+    try:
+        entries[Key(cx, key)] = value
+    except Raised:
+        raise Break("unsupported-operation", RESTLESS) from None
+    if cx.effects.mark() != mark:
+        raise Break("unsupported-operation", RESTLESS)
 
 
 @wraps(types.MappingProxyType)

@@ -24,6 +24,7 @@ from pycompiler.capture.values.containers import (
     Set,
     Tuple,
     distinct_members,
+    keys_of,
 )
 from pycompiler.capture.values.objects import Object
 
@@ -260,8 +261,17 @@ def dict_method(*names: str) -> Callable[[Callable[..., Value | None]], Any]:
         def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             return handler(cx, storage(args[0], Dict, f"dict.{names[0]}"), *args[1:], **kwargs) or NONE
 
-        fns = [c.__dict__[n] for n in names for c in (dict, collections.OrderedDict) if n in c.__dict__]
-        builtin(*fns)(call)
+        def past(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+            if issubclass(storage(args[0], Dict, f"dict.{names[0]}").python_type(), collections.OrderedDict):
+                raise Break("unsupported-operation", f"dict.{names[0]} of an OrderedDict, whose order it does not know")
+            return call(cx, args, kwargs)
+
+        for name in names:
+            own = collections.OrderedDict.__dict__.get(name)
+            if name in dict.__dict__:
+                builtin(dict.__dict__[name])(call if own is None else past)
+            if own is not None:
+                builtin(own)(call)
         return handler
 
     return register
@@ -349,6 +359,7 @@ def dict_clear(cx: Capture, target: Dict) -> None:
 
 @dict_method("copy")
 def dict_copy(cx: Capture, target: Dict) -> Value:
+    keys_of(target)
     return Dict({cx.key(k): v for k, v in target.pairs(cx)}, target.cls, default_factory=target.default_factory)
 
 

@@ -144,7 +144,7 @@ class Getter(Value):
 
     def _attr(self, cx: Capture, value: Value, path: str) -> Value:
         for name in path.split("."):
-            value = cx.realize(value.getattr(cx, name))
+            value = cx.realize(operators.attribute(cx, value, name))
         return value
 
 

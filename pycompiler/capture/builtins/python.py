@@ -168,7 +168,7 @@ def getattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 3:
         found = cx.catching(AttributeError, lambda: args[0].getattr(cx, name))
         return args[2] if found is None else found
-    return args[0].getattr(cx, name)
+    return operators.attribute(cx, args[0], name)
 
 
 @builtin(hasattr)
@@ -199,10 +199,11 @@ def object_setattr(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(object.__getattribute__)
 def object_getattribute(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(args[0], Object):
-        return args[0].getattr(cx, args[1].const())
+        return operators.attribute(cx, args[0], args[1].const())
     found = args[0].plain_getattr(cx, args[1].const())
     if found is None:
-        cx.throw(AttributeError, f"{args[0].cls.__name__!r} object has no attribute {args[1].const()!r}")
+        text = f"{args[0].cls.__name__!r} object has no attribute {args[1].const()!r}"
+        cx.throw(AttributeError, text, name=args[1], obj=args[0])
     assert found is not None
     return found
 

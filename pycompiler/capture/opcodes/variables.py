@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import skip
+from pycompiler.capture import operators, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX
 from pycompiler.capture.opcodes.registry import opcode
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.classes import Class, Super
+from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Function, Method
 from pycompiler.ir.source import const as const_source
 
@@ -96,7 +97,8 @@ def filled(frame: Frame, name: str) -> Any:
         plain = name.removesuffix(LOCAL_SUFFIX)
         where = "where it is not associated with a value"
         if name in frame.free:
-            frame.cx.throw(NameError, f"cannot access free variable {plain!r} {where} in enclosing scope")
+            text = f"cannot access free variable {plain!r} {where} in enclosing scope"
+            frame.cx.throw(NameError, text, name=Const(plain))
         frame.cx.throw(UnboundLocalError, f"cannot access local variable {plain!r} {where}")
     cell.contents = frame.cx.realize(cell.contents)  # the guard that there are contents
     frame.cx.effects.looks.at(("cell", id(cell)), cell.contents, cell.source)
@@ -140,7 +142,7 @@ def _global(frame: Frame, name: str) -> Value:
         cx.guard(kind, made, namespace.get("__builtins__", "__builtins__"))
     scope = skip.builtins_of(namespace)
     if name not in scope:
-        cx.throw(NameError, f"name {name!r} is not defined")
+        cx.throw(NameError, f"name {name!r} is not defined", name=Const(name))
     builtin: Value = cx.wrap(scope[name], const_source(scope).dict_item(name))
     return builtin
 
@@ -188,7 +190,7 @@ def push_method(frame: Frame, value: Value) -> None:
 
 @opcode("LOAD_ATTR")
 def load_attr(frame: Frame, ins: Instruction) -> None:
-    value = frame.pop().getattr(frame.cx, ins.argval)
+    value = operators.attribute(frame.cx, frame.pop(), ins.argval)
     if ins.flag:
         push_method(frame, value)
     else:
@@ -197,7 +199,7 @@ def load_attr(frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_METHOD")
 def load_method(frame: Frame, ins: Instruction) -> None:
-    push_method(frame, frame.pop().getattr(frame.cx, ins.argval))
+    push_method(frame, operators.attribute(frame.cx, frame.pop(), ins.argval))
 
 
 @opcode("LOAD_SUPER_ATTR")
@@ -205,7 +207,7 @@ def load_super_attr(frame: Frame, ins: Instruction) -> None:
     receiver, cls, _ = frame.pop(), frame.pop(), frame.pop()
     if not isinstance(cls, Class):
         raise Break("unsupported-operation", f"super({cls.describe()}, ...)")
-    value = Super(cls.cls, receiver).getattr(frame.cx, ins.argval)
+    value = operators.attribute(frame.cx, Super(cls.cls, receiver), ins.argval)
     if ins.flag & 1:
         push_method(frame, value)
     else:

@@ -199,14 +199,19 @@ class Key:
 
 
 class UserKey:
-    """The key of an object whose class defines `__hash__` and `__eq__` in Python."""
+    """The key of an object whose class defines `__hash__` and `__eq__` in Python.
 
-    __slots__ = ("cx", "hash", "value")
+    Generated code that stored it would run these once more, and at another time: only what a frozen dataclass was given may be.
+    """
 
-    def __init__(self, cx: Capture, value: Value, hashed: int) -> None:
+    __slots__ = ("at", "calm", "cx", "hash", "value")
+
+    def __init__(self, cx: Capture, value: Value, hashed: int, *, calm: bool) -> None:
         self.cx = cx
         self.value: Any = value
         self.hash = hashed
+        self.calm = calm
+        self.at = cx.step()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, UserKey):
@@ -216,6 +221,37 @@ class UserKey:
 
     def __hash__(self) -> int:
         return self.hash
+
+
+def restless(keys: Iterable[Key]) -> UserKey | None:
+    """The key among these, or within one of them, whose methods generated code cannot run once more."""
+    return next((found for k in keys if (found := _restless(k.key)) is not None), None)
+
+
+def _restless(key: Any) -> UserKey | None:
+    if isinstance(key, UserKey):
+        return None if key.calm else key
+    if not isinstance(key, tuple) or key[0] == "c":
+        return None
+    if key[0] == "f":
+        return restless(key[1])
+    return next((found for part in key[1:] if (found := _restless(part)) is not None), None)
+
+
+def replayed(container: Dict | Set, keys: Iterable[Key]) -> None:
+    """These keys go into, or out of, a container; into an existing one they go once more, in generated code."""
+    if container.source is not None and (container.restless or restless(keys) is not None):
+        raise Break("mutation-unsupported", RESTLESS)
+
+
+def keys_of(container: Dict | Set) -> list[Key]:
+    """The keys as they are passed on to another dict or set: with their hashes, which the program is not asked for."""
+    if restless(container.entries) is not None:
+        raise Break("unsupported-operation", RESTLESS)
+    return list(container.entries)
+
+
+RESTLESS = "a dict or set with keys that have methods __hash__ and __eq__ of their own"
 
 
 def distinct_members(cx: Capture, values: Iterable[Value]) -> dict[Key, Value]:
@@ -263,6 +299,7 @@ class Dict(Value):
         self.default_factory = default_factory
         self.keys_guarded = real is None
         self.changed = False
+        self.restless = real is not None and restless(items) is not None
 
     def describe(self) -> str:
         return f"{self.cls.__name__} of {len(self.entries)}"
@@ -330,13 +367,14 @@ class Dict(Value):
         cx.throw_value(KeyError, [key])
         raise AssertionError
 
-    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None) -> None:
+    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: Iterable[Key] = ()) -> None:
+        replayed(self, keys)
         self.guard_keys(cx)
         cx.effects.mutate(self, drops)
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         k = Key(cx, self.settled(cx, key))
-        self.mutate(cx, [self.entries[k]] if k in self.entries else ())
+        self.mutate(cx, [self.entries[k]] if k in self.entries else (), [k])
         self.entries[k] = value
 
     def delitem(self, cx: Capture, key: Value) -> None:
@@ -479,6 +517,7 @@ class Set(Value):
         self.log: list[tuple[Any, Value | None]] = []  # what happened to an existing set
         self.changed = False
         self.made_at: int | None = None
+        self.restless = real is not None and restless(items) is not None
         self.recipe: tuple[Any, list[Set]] | None = None  # the operation that gave it, for generated code to repeat
 
     @staticmethod
@@ -523,8 +562,9 @@ class Set(Value):
             return Key(cx, Set(dict(item.entries), frozenset))
         return Key(cx, settled(cx, item, self.entries.values()))
 
-    def happened(self, cx: Capture, method: Any, value: Value | None = None) -> None:
+    def happened(self, cx: Capture, method: Any, value: Value | None = None, key: Key | None = None) -> None:
         """Call before a change: the same is done to the shadow, and will be to the existing set."""
+        replayed(self, [] if key is None else [key])
         cx.effects.mutate(self, () if method is set.add else None)
         self.changed, self.recipe = True, None
         if self.source is not None:
@@ -540,7 +580,7 @@ class Set(Value):
 
     def add(self, cx: Capture, value: Value) -> None:
         key = Key(cx, settled(cx, value, self.entries.values()))
-        self.happened(cx, set.add, value)
+        self.happened(cx, set.add, value, key)
         self.entries.setdefault(key, value)
 
     def discard(self, cx: Capture, value: Value) -> bool:
@@ -548,7 +588,7 @@ class Set(Value):
         if not value.is_const() and self.log and self.log[-1][0] is set.add and self.log[-1][1] is value:
             self.log.pop()  # as if it had never been there: a value of the capture (an id) that no code can load
         else:
-            self.happened(cx, set.discard, value)
+            self.happened(cx, set.discard, value, key)
         found = self.entries.pop(key, None) is not None
         self.plain = self.plain and not found
         return found
@@ -562,6 +602,7 @@ class Set(Value):
     def replace(self, cx: Capture, other: Set, method: Any, operand: Value, elements: list[Value]) -> None:
         """`method(self, operand)` changes the set in place, and gives it what `other` has."""
         if self.source is not None:
+            replayed(self, [Key(cx, v) for v in elements])
             if isinstance(operand, Dict):
                 raise Break("mutation-unsupported", f"a dict into an existing {self.cls.__name__}")
             given = operand.additions() if isinstance(operand, Set) else elements

@@ -274,6 +274,8 @@ class Object(Value):
             if name == "args":
                 self.args = list(cx.elements(value))
             if name == "__traceback__":
+                if not isinstance(value, Traceback) and not (isinstance(value, Const) and value.value is None):
+                    raise Break("mutation-unsupported", f"{self.describe()}.{name} = {value.describe()}")
                 return
         if not self.cls.__dictoffset__ and not isinstance(raw, types.MemberDescriptorType):
             what = f"object has no attribute {name!r}" if raw is MISSING else f"object attribute {name!r} is read-only"
@@ -549,7 +551,7 @@ class InstanceDict(Dict):
             cx.throw_value(KeyError, [key])
         cx.effects.set_attr(self.owner, key.const(), DELETED)
 
-    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None) -> None:
+    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: Iterable[Key] = ()) -> None:
         raise Break("mutation-unsupported", f"a change of vars({self.owner.describe()}) as a whole")
 
 

@@ -1,0 +1,173 @@
+"""CPython's own tests with each test function compiled: `python -m tests.fuzz.cpython test_dict test_set` (from the root).
+
+A test that ends otherwise than uncompiled is printed with the end of its traceback. Modules run in children of their own, each
+test first as it is; one that ends its child, or takes too long, is named and left out of the child that goes on behind it.
+`--only TEXT` takes the tests whose names contain it, `--all` all of `MODULES`. Exit status 1 if there were differences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import importlib
+import io
+import json
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MODULES = (
+    "test_list", "test_dict", "test_set", "test_tuple", "test_str", "test_unicode", "test_int", "test_long", "test_float",
+    "test_bool", "test_complex", "test_generators", "test_generator_stop", "test_iter", "test_itertools", "test_functools",
+    "test_contextlib", "test_enum", "test_dataclasses", "test_exceptions", "test_exception_group", "test_exception_variations",
+    "test_raise", "test_with", "test_collections", "test_userdict", "test_userlist", "test_defaultdict", "test_deque",
+    "test_ordered_dict", "test_descr", "test_class", "test_range", "test_slice", "test_operator", "test_property", "test_super",
+    "test_enumerate", "test_scope", "test_closure", "test_patma", "test_unpack", "test_unpack_ex", "test_extcall", "test_grammar",
+    "test_listcomps", "test_setcomps", "test_dictcomps", "test_genexps", "test_named_expressions", "test_positional_only_arg",
+    "test_keywordonlyarg", "test_call", "test_compare", "test_richcmp", "test_binop", "test_augassign", "test_isinstance",
+    "test_abc", "test_subclassinit", "test_metaclass", "test_typechecks", "test_weakref", "test_weakset", "test_copy",
+    "test_math", "test_random", "test_heapq", "test_bisect", "test_string", "test_format", "test_fstring", "test_builtin",
+    "test_funcattrs", "test_decorators", "test_global", "test_userstring", "test_dictviews", "test_dynamicclassattribute",
+    "test_types", "test_contains", "test_index", "test_opcodes", "test_print", "test_hash", "test_pow", "test_reprlib",
+    "test_stringprep", "test_sys_settrace", "test_yield_from", "test_coroutines", "test_asyncgen", "test_typing",
+)  # fmt: skip
+"""What `--all` runs; a version of Python that lacks one passes it over."""
+PATIENCE = 30
+"""Seconds of one test."""
+MEMORY = 12 << 30
+WORDY = 900
+"""Characters printed of a traceback."""
+
+
+class Late(BaseException):
+    """A test takes too long."""
+
+
+def cases(module: str) -> Iterator[unittest.TestCase]:
+    """The tests of a module that are methods written in Python."""
+    todo: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(f"test.{module}"))]
+    while todo:
+        test = todo.pop(0)
+        if isinstance(test, unittest.TestSuite):
+            todo[:0] = list(test)
+        elif hasattr(getattr(test, getattr(test, "_testMethodName", ""), None), "__func__"):
+            yield test
+
+
+def late(signum: int, frame: FrameType | None) -> None:
+    raise Late
+
+
+def outcome(test: unittest.TestCase, *, compiled: bool) -> tuple[str, str]:
+    """How a test ends ("ok", "skipped", "failed"), and the end of its traceback."""
+    import pycompiler
+
+    name = test._testMethodName
+    if compiled:
+        method = getattr(test, name)
+        setattr(test, name, pycompiler.compile(method.__func__, backend="eager").__get__(test))
+    result = unittest.TestResult()
+    limit, stdout = sys.getrecursionlimit(), sys.stdout
+    signal.alarm(PATIENCE)
+    try:
+        sys.stdout = io.StringIO()
+        test.run(result)
+    except Late:
+        return "late", ""
+    finally:
+        signal.alarm(0)
+        sys.stdout = stdout
+        sys.setrecursionlimit(limit)
+        vars(test).pop(name, None)
+    bad = [text for _, text in (*result.errors, *result.failures)]
+    return ("failed", bad[0]) if bad else ("skipped", "") if result.skipped else ("ok", "")
+
+
+def child(module: str, only: str, without: list[str], out: io.TextIOBase) -> None:
+    """Both outcomes of each test as a line of JSON, after its name."""
+    faulthandler.enable()
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most), most))
+    signal.signal(signal.SIGALRM, late)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    sys.setrecursionlimit(1000)
+    import pycompiler
+
+    found = [t for t in cases(module) if only in t.id() and t.id() not in without]
+    again = list(cases(module))
+    fresh = {t.id(): t for t in again}
+    for test in found:
+        print(json.dumps([test.id()]), file=out, flush=True)
+        plain = outcome(test, compiled=False)
+        ours = outcome(fresh[test.id()], compiled=True)
+        pycompiler.reset()
+        print(json.dumps([test.id(), plain, ours]), file=out, flush=True)
+
+
+def run(module: str, only: str = "") -> tuple[int, list[tuple[str, str]]]:
+    """How many tests ran, and the differences of a module: names and texts."""
+    ended: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {}
+    broken: list[tuple[str, str]] = []
+    while True:
+        without = [*ended, *(name for name, _ in broken)]
+        begun: str | None = None
+        with tempfile.TemporaryFile("w+", errors="replace") as errors:
+            read, write = os.pipe()
+            command = [sys.executable, "-c", START, module, only, str(write), json.dumps(without)]
+            process = subprocess.Popen(command, cwd=ROOT, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=errors)
+            os.close(write)
+            with open(read) as lines:
+                for line in lines:
+                    name, *both = json.loads(line)
+                    begun = None if both else name
+                    if both:
+                        ended[name] = both[0], both[1]
+            code = process.wait()
+            errors.seek(0)
+            said = errors.read()[-WORDY:]
+        if code == 0:
+            break
+        if begun is None:
+            broken.append((module, said))
+            break
+        broken.append((begun, f"ends its process: {code}\n{said}"))
+    different = [(n, f"{a[0]} -> {b[0]}\n{(b[1] or a[1])[-WORDY:]}") for n, (a, b) in ended.items() if a[0] != b[0]]
+    return len(ended), broken + different
+
+
+START = (
+    "import sys, json; sys.path.insert(0, 'tests'); from fuzz.cpython import child; "
+    "child(sys.argv[1], sys.argv[2], json.loads(sys.argv[4]), open(int(sys.argv[3]), 'w'))"
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.cpython", description=__doc__)
+    parser.add_argument("modules", nargs="*", help="of CPython's test package")
+    parser.add_argument("--only", default="", help="tests whose names contain this")
+    parser.add_argument("--all", action="store_true", help="all modules of the list")
+    chosen = parser.parse_args()
+    total = 0
+    for module in MODULES if chosen.all else chosen.modules:
+        count, found = run(module, chosen.only)
+        total += len(found)
+        print(f"== {module}: {count} tests, {len(found)} different", flush=True)
+        for name, text in found:
+            print(f"-- {name}\n   {text.strip()}".replace("\n", "\n   "), flush=True)
+    return int(total > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
