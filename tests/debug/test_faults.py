@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from pycompiler import config, pipeline
 from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.codegen import cpp
 from pycompiler.debug import bisect
-from pycompiler.ir import choices
+from pycompiler.ir import choices, fake, propagate
 from pycompiler.lowering import LOWERINGS
 from pycompiler.pipeline import compiler
 from pycompiler.scheduling import fuse
@@ -86,6 +88,20 @@ def crash_in_a_kernel(patch: Patch) -> None:
     generated(patch, lambda text: text.replace("return error;", "__builtin_trap(); return error;"))
 
 
+def hang_in_a_kernel(patch: Patch) -> None:
+    generated(patch, lambda text: 'extern "C" int pause();\n' + text.replace("return error;", "for (;;) pause();"))
+
+
+def wrong_dtype_of_a_fake(patch: Patch) -> None:
+    short = fake.short_path
+
+    def path(mode: Any, op: Any, args: Any, kwargs: Any) -> Any:
+        made = short(mode, op, args, kwargs)
+        return propagate.wrapped(mode, made.plain.double(), made.fake_device) if op is aten.sin.default else made
+
+    patch.setattr(fake, "short_path", path)
+
+
 # programs -----------------------------------------------------------------------------------------------------------
 OPERATORS = """
     import torch, pycompiler
@@ -120,6 +136,28 @@ WRITES = """
         return x * 3
 
     program(torch.ones(3), torch.zeros(()))
+    """
+
+ONE = """
+    import torch, pycompiler
+
+    @pycompiler.compile
+    def program(x):
+        return x.sin()
+
+    program(torch.ones(3))
+    """
+
+DTYPES = """
+    import torch, pycompiler
+
+    @pycompiler.compile
+    def program(x):
+        y = x.sin()
+        return y + (1 if y.dtype is torch.float32 else 2)
+
+    x = torch.ones(3)
+    assert torch.equal(program(x), x.sin() + 1)
     """
 
 SETTING = """
@@ -163,6 +201,7 @@ FAULTS = (
     Row(wrong_guard, SETTING, "AssertionError", "eager", ("guards: right when every call is compiled anew", "guards of program (program.py:12)")),
     Row(wrong_fusion, ROWS, "wrong values", "native", ("fusion: 1 of ", "\n    add: aten.add", ": y = x + 1")),
     Row(cpp_error, OPERATORS, "BuildFailed", "native", ("operator: 4 of ", ": z = z + x.sin()")),
+    Row(wrong_dtype_of_a_fake, DTYPES, "AssertionError", "eager", ("frame: 1 of 1: program (program.py:3)",)),
     Row(crash_in_a_kernel, OPERATORS, "it crashes with SIGILL", "native", ("operator: 4 of ", ": z = z + x.sin()")),
 )  # fmt: skip
 
@@ -188,6 +227,53 @@ def test_programs_that_are_right_or_wrong_by_themselves(tmp_path: Path) -> None:
     path.write_text("import sys\nsys.exit(len(sys.argv))")
     with pytest.raises(bisect.NothingFound, match="without the compiler too: SystemExit: 3"):
         bisect.Bisector(str(path), ["a", "b"]).search()
+
+
+@pytest.mark.slow
+def test_a_hang_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
+    """As above; it waits for each run that hangs."""
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(ONE).lstrip())
+    hang_in_a_kernel(monkeypatch)
+    report = bisect.Bisector(str(path), [], limit=10).search()
+    assert (str(report.symptom), report.layer) == ("it hangs", "native"), report
+    assert "operator: 1 of 1: sin: aten.sin.default (" in str(report) and ": return x.sin())" in str(report)
+
+
+BAD_PARTITION = """
+    import torch, pycompiler
+    from pycompiler.autograd import compile as autograd
+
+    cut = autograd.cut_joint
+
+    def badly(joint, how="min_cut", *rest):
+        part = cut(joint, how, *rest)
+        if how == "min_cut":
+            for node in part.backward.graph.find_nodes(op="call_function", target=torch.ops.aten.cos.default):
+                node.target = torch.ops.aten.sin.default
+            part.backward.recompile()
+        return part
+
+    autograd.cut_joint = badly
+
+    @pycompiler.compile
+    def program(x):
+        return x.exp().sin()
+
+    program(torch.ones(3, requires_grad=True)).sum().backward()
+    """
+
+
+@pytest.mark.slow
+def test_a_bad_partition_is_named(tmp_path: Path) -> None:
+    """In a process of its own, which computes no gradient: its children could compute none."""
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(BAD_PARTITION).lstrip())
+    command = [sys.executable, "-m", "pycompiler", "bisect", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "layer: aot_eager: " in done.stdout
+    assert "partition: right with config.partition = 'save_all'" in done.stdout
 
 
 # what may be left out -------------------------------------------------------------------------------------------------
@@ -236,3 +322,15 @@ def test_a_recompile_storm_is_named_with_guard_and_way_out(caplog: pytest.LogCap
         for k in range(5):
             compiled(torch.ones(3), "m" * k)
     assert "Way out: pass the value as a tensor, or keep it constant" in caplog.text
+
+
+def test_a_slow_guard_is_named() -> None:
+    def program(x: torch.Tensor, table: dict[str, int]) -> torch.Tensor:
+        return x + list(table.values())[0] + x.shape[0]
+
+    table = {str(k): 1 for k in range(500)}
+    compiled = pycompiler.compile(program)
+    compiled(torch.ones(3), table)
+    profile = pycompiler.guard_profile(compiled, torch.ones(3), table)
+    _, _, guard = profile.guards[0]
+    assert (guard.kind, str(guard.source)) == ("dict_keys", "L['table']")
