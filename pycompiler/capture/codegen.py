@@ -521,7 +521,7 @@ def replay_effects(head: Head) -> Code:
 
 def ask_drops(head: Head) -> Code:
     """First of all: whether the objects that the frame's writes drop end quietly, as those that were seen."""
-    drops = head.cx.effects.drops
+    drops = head.cx.effects.drops.values()
     if not drops:
         return []
     owners = [build.load_const(t) if kind == "global" else head.follow(_source(t)) for kind, _, t in drops]

@@ -86,9 +86,7 @@ class Effects:
         self._noise = -1  # the last entry that may run code
         self.looks = Looks()
         self.namespaces = Namespaces()
-        self.drops: list[
-            tuple[str, str | None, Any]
-        ] = []  # places that were there and are written, which may end something
+        self.drops: dict[Any, tuple[str, str | None, Any]] = {}  # what was there, and may end: places and values
         self.restoring: Callable[[], bool] = lambda: False  # whether a resume function is in its head
         self.since: int | None = None  # what was made before may not change now: the age of the innermost pure tracer
 
@@ -102,8 +100,8 @@ class Effects:
     def _write(self, place: Spot, kind: str, target: Any, *, quiet: bool, name: str | None = None) -> Write:
         """The entry for a write of `place` that happens now.  `quiet`: it runs no code."""
         self.changes += 1
-        if not quiet and place not in self._last and kind in ("attribute", "contents", "global", "cell"):
-            self.drops.append((kind, name, target))
+        if not quiet and place not in self._last and kind in ("attribute", "global", "cell"):
+            self.drops[place] = (kind, name, target)
         at, end = self._last.get(place), len(self.journal)
         if at is not None:
             found = self.journal[at]
@@ -190,8 +188,19 @@ class Effects:
         gone = [*_values(container)] if drops is None else [*drops]
         self.drop(gone)
         if container.source is not None:
-            quiet = all(map(is_harmless, gone))
-            self._write(("contents", id(container)), "contents", container, quiet=quiet)
+            loud = [v for v in gone if not is_harmless(v)]
+            self._ask(container, loud, whole=drops is None)
+            self._write(("contents", id(container)), "contents", container, quiet=not loud)
+
+    def _ask(self, container: Value, loud: list[Value], *, whole: bool) -> None:
+        """Generated code asks what goes out, by where it was when the frame began: what the frame made has no source, but in
+        a set, of which all is asked.  A container is asked as a whole only where all of it may go."""
+        if loud and (whole or (isinstance(container, Set) and any(v.source is None for v in loud))):
+            self.drops["contents", id(container)] = ("contents", None, container)
+            return
+        for value in loud:
+            if value.source is not None:
+                self.drops["value", value.source] = ("value", None, value)
 
     def drop(self, values: list[Value] | dict[str, Any], name: str = "") -> None:
         """The program lets go of values, or of the existing object that `values` has by a name."""

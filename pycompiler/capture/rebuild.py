@@ -289,7 +289,9 @@ def raise_unbound(name: str) -> None:
 
 
 def stored_at(kind: str, owner: Any, name: str | None) -> list[Any]:
-    """What is at a place that is about to be written (the kinds are those of `effects.Write`)."""
+    """What is at a place that is about to be written (the kinds are those of `effects.Write`), or a value that goes out."""
+    if kind == "value":
+        return [owner]
     if kind == "global":
         return [owner.get(name)]
     if kind == "cell":

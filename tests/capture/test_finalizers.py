@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import pycompiler
+from pycompiler.capture import rebuild
 from pycompiler.capture.values.finalizers import runs_code
 
 
@@ -143,3 +144,62 @@ def test_what_runs_code() -> None:
     assert all(map(runs_code, (world.held, [Told(world, 1)], {"a": (Told(world, 1),)}, watched, started)))
     assert not any(map(runs_code, (None, 1, torch.ones(1), [torch.ones(1)], Quiet(), shared, torch.nn.Linear(1, 1))))
     assert kept() is watched
+
+
+def replaced(x: Any, w: World) -> Any:
+    w.items[0] = None
+    return x + w.seen
+
+
+def popped_after_a_write(x: Any, w: World) -> Any:
+    w.items.append(1)
+    w.items.pop(0)
+    return x + w.seen
+
+
+def sliced(x: Any, w: World) -> Any:
+    w.items[0:1] = [2]
+    return x + w.seen
+
+
+def cleared(x: Any, w: World) -> Any:
+    w.items.clear()
+    return x + w.seen
+
+
+def stored(x: Any, w: World) -> Any:
+    w.table["k"] = None  # type: ignore[assignment]
+    return x + w.seen
+
+
+CHANGES = (replaced, popped_after_a_write, sliced, item, stored, key)
+
+
+def with_ends(first: Any, other: Any, rest: int) -> World:
+    world = World()
+    world.items = [first, *(other() for _ in range(rest))]
+    world.table = {"k": first, **{str(i): other() for i in range(rest)}}
+    world.held, world.seen = None, 0
+    return world
+
+
+@pytest.mark.parametrize("program", (*CHANGES, cleared), ids=lambda fn: fn.__name__)
+def test_what_a_later_call_drops_is_asked(program: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(program, backend="eager")
+    assert compiled(torch.zeros(1), with_ends(Quiet(), Quiet, 0)).item() == 0
+    told, world = with_ends(None, Quiet, 0), with_ends(None, Quiet, 0)
+    for each in (told, world):
+        each.items, each.table = [Told(each, 3)], {"k": Told(each, 5)}
+    wanted = program(torch.zeros(1), told).item()
+    assert wanted != 0
+    assert compiled(torch.zeros(1), world).item() == wanted
+
+
+@pytest.mark.parametrize("program", CHANGES, ids=lambda fn: fn.__name__)
+def test_only_what_goes_out_is_looked_at(program: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    compiled(torch.zeros(1), with_ends(Quiet(), Quiet, 50))
+    looked: list[Any] = []
+    monkeypatch.setattr(rebuild, "runs_code", lambda value: looked.append(value) or False)
+    compiled(torch.zeros(1), with_ends(Quiet(), Quiet, 50))
+    assert len(looked) == 1

@@ -118,6 +118,7 @@ builtin(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
 
 # lists --------------------------------------------------------------------------------------------------------
 GROWING = (list.append, list.extend, list.insert, list.sort, list.reverse)  # nothing goes out of the list
+ONE = (list.pop, list.remove, list.__setitem__, list.__delitem__)  # whose handlers say what goes out
 
 
 def list_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
@@ -127,7 +128,8 @@ def list_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
         @builtin(fn)
         def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             target = storage(args[0], List, f"list.{fn.__name__}")
-            cx.effects.mutate(target, () if fn in GROWING else None)
+            if fn not in ONE:
+                cx.effects.mutate(target, () if fn in GROWING else None)
             return handler(cx, target, *args[1:], **kwargs) or NONE
 
         return call
@@ -158,6 +160,7 @@ def list_pop(cx: Capture, target: List, index: Value = Const(-1)) -> Value:
     i = cx.index(index)
     if not -len(target.items) <= i < len(target.items):
         cx.throw(IndexError, "pop index out of range")
+    cx.effects.mutate(target, [target.items[i]])
     return cx.realize(target.items.pop(i))
 
 
@@ -173,7 +176,9 @@ def list_reverse(cx: Capture, target: List) -> None:
 
 @list_method(list.remove)
 def list_remove(cx: Capture, target: List, value: Value) -> None:
-    del target.items[_position(cx, target, value, "list.remove(x): x not in list")]
+    place = _position(cx, target, value, "list.remove(x): x not in list")
+    cx.effects.mutate(target, [target.items[place]])
+    del target.items[place]
 
 
 @list_method(list.sort)

@@ -185,7 +185,7 @@ def peek(frame: Frame, depth: int) -> Any:
 @opcode("LIST_APPEND")
 def list_append(frame: Frame, ins: Instruction) -> None:
     value, target = frame.pop(), peek(frame, ins.number)
-    frame.cx.effects.mutate(target)
+    frame.cx.effects.mutate(target, ())
     target.items.append(value)
 
 
@@ -207,7 +207,7 @@ def list_extend(frame: Frame, ins: Instruction) -> None:
     if not operators.iterable(frame.cx, iterable):
         cls = iterable.python_type().__name__
         frame.cx.throw(TypeError, f"Value after * must be an iterable, not {cls}")
-    frame.cx.effects.mutate(target)
+    frame.cx.effects.mutate(target, ())
     target.items.extend(frame.cx.elements(iterable))
 
 

@@ -100,23 +100,27 @@ class List(Sequence):
         self.length_before = len(items)  # of an existing list: before the writes of this capture
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        cx.effects.mutate(self)
         if isinstance(key, Slice):
-            cx.evaluate_raw(self.items.__setitem__, key.bounds(cx), list(cx.elements(value)))
+            bounds = key.bounds(cx)
+            cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
+            cx.evaluate_raw(self.items.__setitem__, bounds, list(cx.elements(value)))
             return
         index = cx.index(key, "list")
         if not -len(self.items) <= index < len(self.items):
             cx.throw(IndexError, "list assignment index out of range")
+        cx.effects.mutate(self, [self.items[index]])
         self.items[index] = value
 
     def delitem(self, cx: Capture, key: Value) -> None:
-        cx.effects.mutate(self)
         if isinstance(key, Slice):
-            del self.items[key.bounds(cx)]
+            bounds = key.bounds(cx)
+            cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
+            del self.items[bounds]
             return
         index = cx.index(key, "list")
         if not -len(self.items) <= index < len(self.items):
             cx.throw(IndexError, "list assignment index out of range")
+        cx.effects.mutate(self, [self.items[index]])
         del self.items[index]
 
 
@@ -378,10 +382,11 @@ class Dict(Value):
         self.entries[k] = value
 
     def delitem(self, cx: Capture, key: Value) -> None:
-        self.mutate(cx)
+        self.guard_keys(cx)
         k = Key(cx, self.settled(cx, key))
         if k not in self.entries:
             cx.throw_value(KeyError, [key])
+        self.mutate(cx, [self.entries[k]])
         del self.entries[k]
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
