@@ -106,3 +106,19 @@ def test_hooks_that_do_more_break_the_graph() -> None:
     x = W.clone().requires_grad_()
     pycompiler.compile(program, backend="eager")(x).backward()
     assert len(seen) == 1 and torch.equal(x.grad, torch.full((3, 3), 2.0))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_requires_grad_of_what_is_so_is_nothing(wanted: bool) -> None:
+    """And breaks the graph where it is otherwise."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.requires_grad_(wanted).sin() * 2
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for requires_grad in (wanted, not wanted, wanted):
+        given = [W.clone().requires_grad_(requires_grad) for _ in range(2)]
+        expected, found = program(given[0]), compiled(given[1])
+        assert torch.equal(expected, found) and expected.requires_grad == found.requires_grad == wanted
+        assert given[1].requires_grad == wanted
+    pycompiler.compile(program, backend="eager", fullgraph=True)(W.clone().requires_grad_(wanted))

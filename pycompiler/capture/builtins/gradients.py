@@ -111,7 +111,23 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Handle()
 
 
+def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Of a tensor that is as it shall be, nothing."""
+    tensor, *given = (cx.realize(v) for v in (*args, *kwargs.values()))
+    wanted = given[0].const() if len(given) == 1 and given[0].is_const() else True
+    plain = (
+        isinstance(tensor, Tensor)
+        and not tensor.is_special
+        and not cx.graph.levels
+        and kwargs.keys() <= {"requires_grad"}
+    )
+    if not plain or len(given) > 1 or wanted is not tensor.getattr(cx, "requires_grad").const():
+        raise Break("unsupported-operation", "Tensor.requires_grad_()")
+    return tensor
+
+
 tensors.METHODS["register_hook"] = register_hook
+tensors.METHODS["requires_grad_"] = requires_grad_
 
 
 @builtin(polyfills.joined)

@@ -327,7 +327,7 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         if not isinstance(args[0], Tensor) or args[0].real is None:
             raise Break("unsupported-operation", "Tensor.is_inference() of an intermediate")
         return Const(args[0].real.is_inference())
-    if name in ("requires_grad_", "set_", "share_memory_", "resize_", "resize_as_", "rename_", "rename"):
+    if name in ("set_", "share_memory_", "resize_", "resize_as_", "rename_", "rename"):
         raise Break("unsupported-operation", f"Tensor.{name}()")
     if name in ("size", "stride", "dim", "numel", "nelement", "is_contiguous", "is_floating_point", "is_complex",
                 "element_size", "get_device", "ndimension", "is_signed", "type"):  # fmt: skip
