@@ -30,6 +30,7 @@ from pycompiler.ir import choices, late
 from pycompiler.ir.effects import acts, ordered
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.guards import own_place
+from pycompiler.ir.kernels import is_asked
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.numbers import SYMBOLIC, Numbers, symbol_of, value_of
 from pycompiler.ir.places import apart
@@ -364,7 +365,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             with self:
                 out = decompose(*args, **kwargs)
-            if self._depth == 1 and out is not NotImplemented:
+            if self._depth == 1 and isinstance(out, torch.Tensor) and is_asked(func):
                 self._same_dtypes(func, args, kwargs, out)
             return out
         except (_NotFunctional, ZeroDivisionError):  # torch's rules divide by sizes, which may be 0
@@ -380,7 +381,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._depth -= 1
 
     def _same_dtypes(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Raises where operands of several dtypes are promoted otherwise by a decomposition than by the operator."""
+        """Raises where operands of several dtypes are promoted otherwise by a decomposition than by the operator.
+
+        Of operators that programs call, with one result.  Statistics are wider here than a kernel's own, and the kernels behind
+        functions (gradients' formulas among them) do not take such operands, or their shape functions are wrong about dtypes.
+        """
         if len({t.dtype for t in tensors_in((args, kwargs))}) < 2:
             return
         whole = propagate(self.fake_mode, func, (), args, kwargs)

@@ -293,3 +293,39 @@ def test_operands_of_several_dtypes_are_promoted_at_once(fn: Any, dtypes: Any, b
     got = pycompiler.compile(fn, backend=backend)(*given)
     assert got.dtype == expected.dtype
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=0)
+
+
+def batch_normed(a: torch.Tensor, w: torch.Tensor | None) -> torch.Tensor:
+    return torch.nn.functional.batch_norm(a, None, None, w, training=True)
+
+
+NORMS = {
+    "group": lambda a, w: torch.nn.functional.group_norm(a, 2, w),
+    "layer": lambda a, w: torch.nn.functional.layer_norm(a.transpose(1, 2), (4,), w),
+    "batch": batch_normed,
+    "instance": lambda a, w: torch.nn.functional.instance_norm(a, weight=w),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("weight", [None, "alike", torch.float32], ids=["none", "alike", "float32"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("fn", NORMS.values(), ids=NORMS)
+def test_halves_are_normalised_with_statistics_of_our_own(fn: Any, dtype: Any, weight: Any, backend: str) -> None:
+    """ATen's formulas of the gradients do not take float32 statistics of halves: they may not be called with ours."""
+
+    def gradients(f: Any) -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(0)
+        a, kind = torch.randn(3, 4, 5).to(dtype).requires_grad_(), dtype if weight == "alike" else weight
+        w = None if kind is None else torch.randn(4).to(kind).requires_grad_()
+        out = f(a, w)
+        leaves = [t for t in (a, w) if t is not None]
+        return (out, *torch.autograd.grad(out, leaves, torch.randn(out.shape).to(out.dtype)))
+
+    try:
+        expected = gradients(fn)
+    except RuntimeError:
+        pytest.skip("eager refuses these dtypes")
+    got = gradients(pycompiler.compile(fn, backend=backend))
+    assert [t.dtype for t in got] == [t.dtype for t in expected]
+    torch.testing.assert_close(got, expected, rtol=3e-2, atol=6e-2)
