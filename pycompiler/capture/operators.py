@@ -209,7 +209,12 @@ def _is_index(value: Value) -> bool:
 
 def _native_operand(value: Value) -> bool:
     """An object whose operators may be written in C, and are not modelled here."""
-    return isinstance(value, (Object, Opaque)) and builtin_base(value.python_type()) is not object
+    if not isinstance(value, (Object, Opaque)):
+        return False
+    bases = [c for c in value.python_type().__mro__ if c is not object]  # types written in C may be made at run time
+    return builtin_base(value.python_type()) is not object or any(
+        isinstance(found, types.WrapperDescriptorType) for c in bases for found in vars(c).values()
+    )
 
 
 def _type(value: Value) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 import pycompiler
+
+KEY = functools.cmp_to_key(lambda a, b: a - b)
 
 
 class Counted:
@@ -136,6 +139,10 @@ def changed_by_comparing(x: Any) -> Any:
     return x + 1, one == two
 
 
+def written_in_c(x: Any, a: Any = KEY(3), b: Any = KEY(1)) -> Any:
+    return x + 1, a > b, b < a, a == b
+
+
 def behind_its_back(x: Any) -> Any:
     od = collections.OrderedDict([("a", 1), ("b", 2)])
     dict.__delitem__(od, "a")
@@ -148,6 +155,7 @@ def behind_its_back(x: Any) -> Any:
 @pytest.mark.parametrize(
     "program",
     [attribute_error, name_error, pattern_error, contexts, no_traceback, new_keys, existing_keys, changed_by_comparing,
+     written_in_c,
      behind_its_back],
     ids=lambda f: f.__name__,
 )  # fmt: skip
