@@ -278,3 +278,108 @@ def test_a_gradient_that_does_not_fit_is_eagers_error(backend: str) -> None:
             fn(torch.ones(3, requires_grad=True)).sum().backward()
         messages.append(str(found.value))
     assert messages[0] == messages[1]
+
+
+class Viewed(Fn):
+    """Gives what `how` makes of its arguments; its gradients are those of all results, threefold, and fivefold, …"""
+
+    how: Callable[..., Any]
+
+    @staticmethod
+    def forward(ctx: Any, *given: torch.Tensor) -> Any:
+        ctx.shapes = [t.shape for t in given]
+        return Viewed.how(*given)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        total = sum((g.sum() * (3 + 2 * i) for i, g in enumerate(grads)), torch.zeros(()))
+        return tuple(torch.ones(shape) * total for shape in ctx.shapes)
+
+
+def hooked_view(x: torch.Tensor) -> Any:
+    v = x.view(-1)
+    v.register_hook(lambda g: g * 10)
+    return v
+
+
+def view_of_a_hooked_view(x: torch.Tensor) -> Any:
+    z = x * 1
+    v = z.view(-1)
+    v.register_hook(lambda g: g * 10)
+    return z, v[1:]
+
+
+def beside_its_argument(x: torch.Tensor) -> Any:
+    z = x * 1
+    return z, Viewed.apply(z)
+
+
+def before_a_break(x: torch.Tensor) -> Any:
+    y = Viewed.apply(x)
+    print(end="")
+    return y * 2
+
+
+def with_a_view(x: torch.Tensor) -> Any:
+    y = x * 2
+    return y, y[0]
+
+
+ONE_RESULT: dict[str, Callable[..., Any]] = {
+    "given_back": lambda x: x,
+    "view_as": lambda x: x.view_as(x),
+    "view": lambda x: x.view(-1),
+    "t": lambda x: x.t(),
+    "detach": lambda x: x.detach(),
+}
+SHARED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    **{name: (how, lambda x: Viewed.apply(x)) for name, how in ONE_RESULT.items()},
+    "a_row": (ONE_RESULT["view_as"], lambda x: Viewed.apply(x)[0]),
+    "twice": (ONE_RESULT["view_as"], lambda x: Viewed.apply(Viewed.apply(x))),
+    "beside_its_argument": (ONE_RESULT["given_back"], beside_its_argument),
+    "before_a_break": (ONE_RESULT["view_as"], before_a_break),
+    "chunks": (lambda x: tuple(x.chunk(2)), lambda x: Viewed.apply(x)),
+    "swapped": (lambda x, y: (y, x), lambda x: Viewed.apply(x, x.sin())),
+    "results_that_share": (with_a_view, lambda x: Viewed.apply(x)),
+    "one_of_two": (with_a_view, lambda x: Viewed.apply(x)[1]),
+    "hooked_view": (with_a_view, hooked_view),
+    "view_of_a_hooked_view": (with_a_view, view_of_a_hooked_view),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", SHARED)
+def test_results_that_share_memory_keep_their_gradients(name: str, backend: str, monkeypatch: Any) -> None:
+    """The gradient reversal idiom: a Function that gives a view of what it is given."""
+    how, program = SHARED[name]
+    monkeypatch.setattr(Viewed, "how", staticmethod(how), raising=False)
+
+    def gradient(fn: Callable[..., Any]) -> Any:
+        x = torch.linspace(0, 1, 4).view(2, 2).requires_grad_()
+        out = fn(x)
+        results = out if isinstance(out, tuple) else (out,)
+        sum(((t * (i + 1)).sum() for i, t in enumerate(results)), torch.zeros(())).backward()
+        return results, x.grad
+
+    torch.testing.assert_close(gradient(pycompiler.compile(program, backend=backend)), gradient(program))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("how", ["given_back", "view_as", "t"])
+def test_a_view_from_a_function_is_not_written(how: str, backend: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Viewed, "how", staticmethod(ONE_RESULT[how]), raising=False)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = Viewed.apply(x * 1)
+        y.add_(1)
+        return y
+
+    def outside(x: torch.Tensor) -> torch.Tensor:
+        return Viewed.apply(x * 1)
+
+    x = torch.ones(2, 2, requires_grad=True)
+    for fn in (program, pycompiler.compile(program, backend=backend)):
+        with pytest.raises(RuntimeError, match="created inside a custom Function"):
+            fn(x)
+    with pytest.raises(RuntimeError, match="created inside a custom Function"):
+        pycompiler.compile(outside, backend=backend)(x).add_(1)

@@ -56,6 +56,13 @@ def as_one_of_several(view: torch.Tensor) -> torch.Tensor:
     return view
 
 
+def as_a_functions(view: torch.Tensor) -> torch.Tensor:
+    """A view that autograd takes for what a custom Function gave, which it does not let one write."""
+    if view.requires_grad:
+        torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION)
+    return view
+
+
 def view_parent(node: fx.Node) -> tuple[fx.Node, Step] | None:
     """The node that `node` views directly and the step between them, or None when it owns its storage."""
     item = None

@@ -45,6 +45,7 @@ class Forward:
         self.recorder = recorder
         self.branches = branches
         self.slices = Slices()
+        self.hooked: set[Any] = set()  # autograd's nodes that the program's hooks hang on
         self.displaced: set[int] = set()  # memory that lies otherwise than the program's, which has gaps, since a write
 
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -186,6 +187,8 @@ class Forward:
                 return self._checkpoint(node.target, *args)
             if node.target is transforms.cond:
                 return self.branches[node](*args[3:])
+            if node.target is transforms.hooked:
+                self.hooked.add(args[1].grad_fn)
             if isinstance(node.target, late.Check):
                 return self.recorder.check(node.target, args)
             if node.target is attention.TARGET:

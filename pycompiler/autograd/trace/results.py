@@ -7,19 +7,29 @@ it that the runtime makes again, so that it aliases the first as in eager.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.autograd.function import BackwardCFunction
 
 from pycompiler.autograd.joint import Joint, Output
 from pycompiler.autograd.recorder import Recorder, is_dense, plain, same_places
 from pycompiler.autograd.trace.inputs import Input, inner, storage_of
 from pycompiler.autograd.trace.writes import may_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.autograd.views import Step, as_one_of_several, strided_step, under_no_grad, view_root, view_steps
+from pycompiler.autograd.views import (
+    Step,
+    as_a_functions,
+    as_one_of_several,
+    strided_step,
+    under_no_grad,
+    view_root,
+    view_steps,
+)
 from pycompiler.ir.numbers import symbols_in
 from pycompiler.ir.symbols import hint_of
 
@@ -58,10 +68,19 @@ class Base:
 
 
 class Results:
-    """Of one trace: `fresh_tensors` are those of ``joint.fresh``; `expected` what capture saw of each result."""
+    """Of one trace: `fresh_tensors` are those of ``joint.fresh``; `expected` what capture saw of each result; `hooked` the
+    nodes of autograd's graph that have hooks."""
 
-    def __init__(self, gm: fx.GraphModule, recorder: Recorder, joint: Joint, inputs: Sequence[Input | None]) -> None:
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        recorder: Recorder,
+        joint: Joint,
+        inputs: Sequence[Input | None],
+        hooked: AbstractSet[Any],
+    ) -> None:
         self.recorder = recorder
+        self.hooked = hooked
         self.joint = joint
         self.inputs = inputs
         self.input_of_storage = {storage_of(x.seen): i for i, x in enumerate(inputs) if x is not None}
@@ -159,7 +178,7 @@ class Results:
             place = Base(item.seen, item.example, seen, i, of_input=True)
             return [self._view(k, t, place) for k, t in members.items()]
         if len(tensors) == 1 and not is_lazy(tensors[0]):
-            return [Output("fresh", self.fresh(t, ("result", k))) for k, t in members.items()]
+            return [self._alone(k, t) for k, t in members.items()]
         base, origin = next(((t, ("result", k)) for k, t in members.items() if not t._is_view()), (None, ("", -1)))
         if base is None:
             k = next((k for k, t in members.items() if t._base is not None), next(iter(members)))
@@ -172,6 +191,13 @@ class Results:
         index = self.fresh(base, origin)
         place = Base(base, self.joint.fresh[index].meta["val"], self._seen(origin), index, of_input=False)
         return [Output("fresh", index) if t is base else self._view(k, t, place) for k, t in members.items()]
+
+    def _alone(self, k: int, t: torch.Tensor) -> Output:
+        """Result `k`, which is `t`, whose memory no other result has."""
+        index = self.fresh(t, ("result", k))
+        if t.requires_grad and t._is_view() and _creation(t) == _IN_FUNCTION:
+            return Output("view", index, steps=(_ALIAS, Step(as_a_functions, (), {})))
+        return Output("fresh", index)
 
     @staticmethod
     def _resolved(t: torch.Tensor) -> torch.Tensor:
@@ -189,6 +215,12 @@ class Results:
                 "an output has a gradient that the memory it views has not",
                 f"a detached alias of {'input' if place.of_input else 'output'} {index} was mutated under grad",
                 "clone it before mutating",
+            )
+        if t.requires_grad and not self._is_plain_view(t, base):
+            raise AutogradUnsupported(
+                "an output is a view with a gradient of its own",
+                "a hook, or an autograd Function that gives a view",
+                "clone it",
             )
         value, base_value = inner(t), inner(base)
         steps = view_steps(self.recorder.node(value), self.recorder.node(base_value))
@@ -209,6 +241,20 @@ class Results:
             names = ", ".join(sorted(late))
             raise AutogradUnsupported("an output is a view whose size depends on data", names, "clone it")
         return Output("view", index, of_input=place.of_input, steps=tuple(made))
+
+    def _is_plain_view(self, t: torch.Tensor, base: torch.Tensor) -> bool:
+        """Whether autograd's own views alone lie between `base` and `t`: no hook, no Function of the program's."""
+        node, number = t.grad_fn, t.output_nr
+        while (node, number) != (base.grad_fn, base.output_nr):
+            if node is None or node in self.hooked or isinstance(node, BackwardCFunction):
+                return False
+            if getattr(node, "variable", None) is base:
+                return True
+            followers = [f for f in node.next_functions if f[0] is not None]
+            if len(followers) != 1:
+                return False
+            node, number = followers[0]
+        return True
 
     def keep(self, indices: Sequence[int]) -> None:
         """Of the fresh outputs so far only these stay."""
@@ -269,6 +315,7 @@ def with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> list
 
 _creation = torch._C._autograd._get_creation_meta
 _MULTI_OUTPUT = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
+_IN_FUNCTION = torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION
 
 
 def is_lazy(t: torch.Tensor) -> bool:

@@ -93,7 +93,7 @@ class _Trace:
         self.joint = Joint(recorder.graph, recorder.constants, [])
         self.inputs = [self._input(n.name, e, f) for n, e, f in self._examples()]
         self.forward = Forward(gm, recorder, branches)
-        self.results = Results(gm, recorder, self.joint, self.inputs)
+        self.results = Results(gm, recorder, self.joint, self.inputs, self.forward.hooked)
         self.joint.arrived = frozenset(
             i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad and not x.example.is_leaf
         )
