@@ -777,3 +777,36 @@ def test_a_copy_of_a_written_input_with_gaps_is_one(shape: tuple[int, ...], back
 
     x, y = (torch.arange(49.0).reshape(7, 7)[:, 1:] / 4 for _ in range(2))
     assert torch.equal(pycompiler.compile(fn, backend=backend)(x), fn(y)) and torch.equal(x, y)
+
+
+def _copied_then_filled(a: Any, b: Any) -> Any:
+    a.copy_(b.permute(0, 1))
+    b.index_fill_(0, torch.tensor([1]), -1)
+    return a.neg()
+
+
+def _exchanged(a: Any, b: Any) -> Any:
+    t = a.clone()
+    a.copy_(b)
+    b.copy_(t)
+    return a + b
+
+
+@pytest.mark.parametrize("requires", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("fn", [_copied_then_filled, _exchanged])
+def test_the_new_value_of_an_input_is_another_input_that_is_written(fn: Any, requires: tuple[bool, bool]) -> None:
+    """Found on a GPU: an argument had what was written into another one later."""
+
+    def run(f: Any) -> list[Any]:
+        torch.manual_seed(0)
+        leaves = [torch.randn(6, 2, requires_grad=r) for r in requires]
+        given = [t * 1 if t.requires_grad else t for t in leaves]
+        result = f(*given)
+        if any(requires):
+            (result.sum() + (given[0] * 2).sum()).backward()
+        return [result, *given, *(t.grad for t, r in zip(leaves, requires, strict=True) if r)]
+
+    want = run(fn)
+    for backend in ("aot_eager", "native"):
+        for a, b in zip(want, run(pycompiler.compile(fn, backend=backend)), strict=True):
+            torch.testing.assert_close(a, b)

@@ -261,11 +261,17 @@ class Results:
         self.fresh_tensors = [self.fresh_tensors[i] for i in indices]
 
     def own_storage(self) -> None:
-        """Fresh outputs own their memory: one that is (a view of) an input, a constant or another output is cloned."""
+        """Fresh outputs own their memory: one that is (a view of) an input, a constant or another output is cloned.
+
+        The new value of an input may be another input, which is copied after the graph has run: not one that is written by
+        then, nor one that autograd would take the result for a view of."""
         taken: set[fx.Node] = set()
+        written = {self.joint.inputs[i] for i in self.joint.written}
         for k, node in enumerate(self.joint.fresh):
             root, val = view_root(node), node.meta["val"]
-            is_new_value = k < len(self.joint.mutations)
+            is_new_value = (
+                k < len(self.joint.mutations) and self.joint.mutations[k].how != "grad" and root not in written
+            )
             if root in taken:
                 self.joint.fresh[k] = self._laid_out(self._copied(node, root), val)
             elif root.op in ("placeholder", "get_attr") and not is_new_value:
