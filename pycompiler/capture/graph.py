@@ -29,6 +29,7 @@ from pycompiler import config
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.converted import convert
 from pycompiler.capture.sizes import NeedsSymbols
+from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
@@ -428,6 +429,8 @@ class GraphBuilder:
             return self.node_of(value)
         if isinstance(value, Symbolic):
             return self.number(value)
+        if isinstance(value, Array):
+            raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of torch's")
         if isinstance(value, Const):
             return _plain_constant(value.value)
         return value_to_arg(self, value)

@@ -25,7 +25,10 @@ LEFT_OUT = frozenset(
      "triu_indices_from", "empty", "empty_like",
      "cbrt", "fix", "modf", "reciprocal", "median", "percentile", "quantile", "choose", "ascontiguousarray", "tri",
      "identity", "bincount", "histogram", "histogram2d", "histogramdd", "linalg.lstsq", "i0", "vander", "gradient",
-     "fill_diagonal", "unique", "searchsorted", "nonzero", "argwhere", "flatnonzero", "eye", "copyto", "put", "put_along_axis"}
+     "fill_diagonal", "unique", "searchsorted", "sign", "heaviside", "angle",
+     "flip", "fliplr", "flipud", "rot90",
+     "linalg.matrix_power", "broadcast_to", "broadcast_arrays", "diagonal", "diag",
+     "nonzero", "argwhere", "flatnonzero", "eye", "copyto", "put", "put_along_axis"}
 )  # fmt: skip
 _NARROW_INTEGERS = frozenset({"uint8", "int8", "int16", "int32"})
 _NARROW = _NARROW_INTEGERS | {"bool", "float16", "float32", "complex64"}
@@ -37,7 +40,9 @@ OTHERWISE: dict[str, frozenset[str]] = {
     **dict.fromkeys(("all", "any"), frozenset({"uint8"})),
     **dict.fromkeys(("corrcoef", "cov"), _NARROW | {"int64"}),
     **dict.fromkeys(("linalg.solve", "take"), _NARROW),
-    **dict.fromkeys(("sinc", "angle"), _NARROW_INTEGERS | {"bool", "int64"}),
+    "sinc": _NARROW_INTEGERS | {"bool", "int64"},
+    **dict.fromkeys(("einsum", "tensordot"), _NARROW_INTEGERS | {"bool", "float16"}),
+    **dict.fromkeys(("power", "float_power"), frozenset({"bool"})),
 }
 # Of integers NumPy looks at each element of the second operand: it raises, or gives 0 with a warning.
 BY_ELEMENT = frozenset(
@@ -52,6 +57,16 @@ MAKES = frozenset(
 OWN_METHODS = frozenset(
     {"astype", "copy", "sort", "reshape", "transpose"}
 )  # which are called otherwise than the functions
+# Their results may be in the memory of their arguments; those of all others are new.
+VIEWS = frozenset(
+    {"asarray", "reshape", "ravel", "transpose", "squeeze", "swapaxes", "moveaxis", "rollaxis", "expand_dims", "atleast_1d",
+     "atleast_2d", "atleast_3d", "broadcast_to", "broadcast_arrays", "split", "array_split", "hsplit", "vsplit", "dsplit",
+     "diagonal", "diag", "__getitem__", "T", "real", "imag", "real_if_close"}
+)  # fmt: skip
+LISTS = frozenset({"split", "array_split", "hsplit", "vsplit", "dsplit"})
+NAMED = {"linalg.svd": "SVDResult", "linalg.qr": "QRResult", "linalg.eig": "EigResult", "linalg.eigh": "EighResult",
+         "linalg.slogdet": "SlogdetResult"}  # fmt: skip
+PLAIN_DTYPES = {int: "int64", float: "float64", bool: "bool", complex: "complex128"}
 # Without dimensions their results are arrays; those of all other functions are numbers.
 ARRAYS = MAKES | {
     "broadcast_arrays", "broadcast_to", "cov", "diff", "expand_dims", "full_like", "imag", "linalg.tensorsolve", "moveaxis",
@@ -148,7 +163,9 @@ def function(name: str, *args: Any, **kwargs: Any) -> Any:
 
 def _check(name: str, args: tuple[Any, ...]) -> None:
     """TypeError where `torch._numpy` is known to give something else than NumPy."""
-    names = {str(a.dtype).removeprefix("torch.") for a in args if isinstance(a, torch.Tensor)}
+    names = {str(a.dtype).removeprefix("torch.") for a in pytree.tree_leaves(args) if isinstance(a, torch.Tensor)}
+    if name == "where" and not all(isinstance(a, torch.Tensor) for a in args):
+        raise TypeError("numpy.where of numbers")
     other = names & OTHERWISE.get(name, frozenset())
     if name.startswith("fft."):
         other = names - {"float64", "complex128"}
@@ -203,6 +220,26 @@ def is_array(value: object) -> bool:
     return module is not None and type(value) is module.ndarray
 
 
+def result_class(name: str) -> type:
+    """Of a function with several results: what they come in."""
+    if name in NAMED:
+        return getattr(numpy().linalg._linalg, NAMED[name], tuple)  # type: ignore[union-attr, no-any-return]
+    return list if name in LISTS else tuple
+
+
+def raises_errors() -> bool:
+    """Whether NumPy raises, or calls somebody, where a floating-point operation is invalid."""
+    module = numpy()
+    return module is not None and bool(set(module.geterr().values()) & {"raise", "call", "log"})
+
+
+def store(dtype: torch.dtype, value: Any) -> None:
+    """Raise what NumPy raises when this number is stored into an array of that dtype."""
+    module = numpy()
+    assert module is not None
+    module.empty((), dtype_of(dtype))[()] = value
+
+
 def is_dtype(value: object) -> bool:
     module = numpy()
     return module is not None and isinstance(value, module.dtype)
@@ -249,7 +286,7 @@ def tensor_of(array: Any) -> torch.Tensor:
         raise TypeError(f"expected a numpy.ndarray, not {type(array).__name__}")
     if not array.flags.writeable:
         raise TypeError("a NumPy array that may not be written")
-    if array.dtype not in dtypes or (array.strides and min(array.strides) < 0):
+    if array.dtype not in dtypes or (array.strides and min(array.strides) <= 0):
         raise TypeError(f"a NumPy array of {array.dtype} with strides {array.strides}")
     return torch.from_numpy(array)
 

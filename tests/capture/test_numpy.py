@@ -79,6 +79,80 @@ def test_as_numpy_in_one_graph(name: str, backend: str) -> None:
     assert pycompiler.counters(compiled)["compiles"] == 1
 
 
+def swapped(a: Any) -> Any:
+    t = a[0]
+    a[0] = a[1]
+    a[1] = t
+    a[2], a[3] = a[3], a[2]
+    for v in a:
+        v += 1
+    s = a.sum()
+    r = s
+    s += 1
+    return r, s, a[0] == t, isinstance(t, float)
+
+
+def shifted(a: Any, b: Any) -> Any:
+    b[:] = a
+    b += a
+    return b
+
+
+def copies(a: Any) -> Any:
+    made = [a.flatten(), a.astype(a.dtype), +a, np.conj(a), a.copy(), np.array(a)]
+    for i, m in enumerate(made):
+        m[0] = 50 + i
+    return made, a
+
+
+def read_only(a: Any) -> Any:
+    try:
+        np.broadcast_to(a, (2, 4))[0] = 3
+    except ValueError as e:
+        return str(e), a
+    return a
+
+
+def stored(a: Any) -> Any:
+    try:
+        a[0] = 300
+    except OverflowError as e:
+        return str(e), a
+    return a
+
+
+HOSTILE: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    "elements are numbers": (swapped, lambda: (np.arange(4.0),)),
+    "overlapping arguments": (shifted, lambda: (lambda x: (x[:-1], x[1:]))(np.arange(5.0))),
+    "transposed arguments": (shifted, lambda: (lambda x: (x.T, x))(np.arange(9.0).reshape(3, 3))),
+    "copies": (copies, lambda: (np.arange(4.0),)),
+    "read only": (read_only, lambda: (np.arange(4.0),)),
+    "out of range": (stored, lambda: (np.arange(4, dtype="int8"),)),
+    "flipped": (lambda a: (np.flip(a)[:1].__setitem__(0, 9), a[::-1], a), lambda: (np.arange(4.0),)),
+    "dtypes": (lambda a: (np.where(a > 1, 0.1, a), (a > 1) ** 2, a.astype(float), np.zeros(2, dtype=int)), lambda: (np.arange(4),)),
+    "containers": (lambda a: (np.split(a, 2), np.meshgrid(a, a), np.linalg.svd(a.reshape(2, 2)).S), lambda: (np.arange(4.0),)),
+    "tensors of numbers": (lambda a: (torch.tensor([a[0], a[1]]), torch.ones(1) * a[1], round(a[1], 1)), lambda: (np.arange(4.0),)),
+    "one place": (lambda a: a.__iadd__(1), lambda: (np.lib.stride_tricks.as_strided(np.ones(1), (4,), (0,)),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_numpy_does_and_tensors_do_not(name: str, backend: str) -> None:
+    fn, make = HOSTILE[name]
+    compiled = pycompiler.compile(fn, backend=backend)
+    for _ in range(2):
+        theirs, ours = make(), make()
+        same(fn(*theirs), compiled(*ours))
+        same(list(theirs), list(ours))
+
+
+def test_errors_that_numpy_was_told_to_raise() -> None:
+    compiled = pycompiler.compile(lambda a: 1 / a)
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+        compiled(np.zeros(2))
+
+
 def test_memory_is_shared_and_objects_stay() -> None:
     def fn(x: Any) -> Any:
         same_object = np.asarray(x)

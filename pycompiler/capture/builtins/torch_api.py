@@ -173,7 +173,7 @@ def is_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(torch.from_numpy)
 def from_numpy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1 or kwargs or not isinstance(args[0], Array) or args[0].moved:
+    if len(args) != 1 or kwargs or not isinstance(args[0], Array) or args[0].fixed or args[0].scalar:
         raise Break("unsupported-operation", "torch.from_numpy")
     return array.to_tensor(cx, args[0])
 

@@ -37,12 +37,12 @@ WRAPPER = "wrap_numpy.<locals>.wrap"
 
 
 class Array(Value):
-    """An array: `tensor` has its data.  `moved`: it is a copy on the device that the program has chosen.  `scalar`: it is a
+    """An array: `tensor` has its data.  `fixed`: why it may not be written.  `scalar`: it is a
     number of NumPy's, which has an array's methods and never changes."""
 
-    def __init__(self, tensor: Tensor, *, moved: bool = False, scalar: bool = False) -> None:
+    def __init__(self, tensor: Tensor, *, fixed: str = "", scalar: bool = False) -> None:
         self.tensor = tensor
-        self.moved = moved
+        self.fixed = fixed
         self.scalar = scalar
 
     @property
@@ -64,6 +64,11 @@ class Array(Value):
             return cx.make(METADATA[name](self.tensor.fake))
         if name in PARTS:
             return _record(cx, arrays.attribute, [Const(name), self], {}, scalar=self.scalar)
+        if not hasattr(self.python_type(), name):
+            cx.throw(
+                AttributeError,
+                f"{self.python_type().__module__}.{self.python_type().__name__!r} object has no attribute {name!r}",
+            )
         if name in LEFT_OUT and name != "item" or not (arrays.has_method(name) or name == "item"):
             raise Break("unsupported-attribute", f"numpy.ndarray.{name}")
         return ArrayMethod(self, name)
@@ -112,19 +117,29 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     assert isinstance(array, Array)
     if name == "item" and len(args) == 1 and not kwargs and cx.graph.takes_items():
         return item(cx, array.tensor)
-    if name in LEFT_OUT:
+    if name in LEFT_OUT or name in arrays.LEFT_OUT:
         raise Break("data-dependent-value", f"numpy.ndarray.{name}()")
     writes = name in WRITES
     if writes and array.scalar:
         raise Break("unsupported-operation", f"numpy.{array.python_type().__name__}.{name}()")
-    if writes and array.moved:
-        raise Break("unsupported-operation", f"a write into an array that has been moved to {array.tensor.fake.device}")
+    if writes:
+        _check_write(cx, array, args[1:])
+        args = [*args[:-1], _apart(cx, args[-1])] if len(args) > 1 else args
     scalar = (
         not _holds_ellipsis(args[1])
         if name == "__getitem__"
         else name not in arrays.ARRAYS | {"astype", "flatten", "ravel"}
     )
     return _record(cx, arrays.method, [Const(name), *args], kwargs, writes, scalar=scalar or array.scalar)
+
+
+def _steps_back(key: Value) -> bool:
+    if isinstance(key, Tuple):
+        return any(_steps_back(k) for k in key.items)
+    if isinstance(key, Const) and isinstance(key.value, slice):
+        return key.value.step is not None and key.value.step < 0
+    step = key.parts[2] if isinstance(key, Slice) and len(key.parts) > 2 else None
+    return step is not None and not (isinstance(step, Const) and (step.value is None or step.value > 0))
 
 
 def _holds_ellipsis(key: Value) -> bool:
@@ -137,9 +152,33 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     """A function of NumPy's."""
     if not any(_concerns(cx, v) for v in (*args, *kwargs.values())) and name.split(".")[-1] not in arrays.MAKES:
         return _of_numbers(cx, fn, args, kwargs)
-    if "out" in kwargs and isinstance(kwargs["out"], Array) and kwargs["out"].moved:
-        raise Break("unsupported-operation", f"numpy.{name}(out=...) of an array that has been moved")
-    return _record(cx, arrays.function, [Const(name), *args], kwargs, "out" in kwargs, scalar=name not in arrays.ARRAYS)
+    if "out" in kwargs:
+        raise Break("unsupported-operation", f"numpy.{name}(out=...)")
+    return _record(cx, arrays.function, [Const(name), *args], kwargs, scalar=name not in arrays.ARRAYS)
+
+
+def _check_write(cx: Capture, array: Array, args: list[Value]) -> None:
+    """Break, or raise, where NumPy does not simply write."""
+    if array.fixed:
+        raise Break("unsupported-operation", f"a write into {array.fixed}")
+    value = cx.realize(args[-1]) if args else Const(0)
+    if isinstance(value, Const) and _is_number(value.value):
+        cx.evaluate_raw(arrays.store, array.tensor.fake.dtype, value.value)
+    elif len(args) == 2:
+        keys = args[0].items if isinstance(args[0], Tuple) else [args[0]]
+        one = len(keys) == array.tensor.fake.dim() and all(isinstance(k, Const) and type(k.value) is int for k in keys)
+        if not isinstance(value, Array) or (one and value.tensor.fake.dim() > 0):
+            raise Break("unsupported-operation", f"{value.describe()} stored into an array")
+
+
+def _apart(cx: Capture, value: Value) -> Value:
+    """A copy of an array that is read by what may write into its memory: NumPy reads before it writes."""
+    value = cx.realize(value)
+    if not isinstance(value, Array) or value.scalar:
+        return value
+    made = cx.graph.call_method("clone", [value.tensor], {})
+    assert isinstance(made, Tensor)
+    return Array(made)
 
 
 def make_scalar(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -186,9 +225,13 @@ def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Val
     if op in OPERATORS or not isinstance(left, Array) or left.scalar:
         name = OPERATORS[op if op in OPERATORS else op[:-1]]
         return _record(cx, arrays.function, [Const(name), left, right], {}, scalar=True)
-    if left.moved:
-        raise Break("unsupported-operation", f"a write into an array that has been moved to {left.tensor.fake.device}")
-    return _record(cx, arrays.method, [Const(special), left, right], {}, True)
+    if (
+        left.fixed
+        or op in ("@=", "**=")
+        or (isinstance(right, Array) and right.tensor.fake.dtype != left.tensor.fake.dtype)
+    ):
+        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}, {left.fixed}")
+    return _record(cx, arrays.method, [Const(special), left, right if right is left else _apart(cx, right)], {}, True)
 
 
 def unary(cx: Capture, op: str, value: Array) -> Value:
@@ -205,11 +248,23 @@ def _record(
     scalar: bool = False,
 ) -> Value:  # fmt: skip
     """A node of the graph; its tensors are arrays again, or numbers where they have no dimensions and `scalar` says so."""
+    if arrays.raises_errors():
+        raise Break("unsupported-operation", "a call of NumPy's under numpy.errstate, which may raise")
     scalar = scalar and not _wrapped(cx)
     given = [*args, *kwargs.values()]
     plain = [_argument(cx, v) for v in args]
     named = {k: _argument(cx, v) for k, v in kwargs.items()}
-    return _result(cx, cx.graph.call_function(target, plain, named, always=writes), given, scalar)
+    name = str(args[0].const()) if target is not arrays.scalar else ""
+    value = cx.graph.call_function(target, plain, named, always=writes)
+    return _result(cx, value, [v for v in _flat(cx, given) if isinstance(v, Array)], name, scalar)
+
+
+def _flat(cx: Capture, values: list[Value]) -> Iterator[Value]:
+    for value in map(cx.realize, values):
+        if isinstance(value, (Tuple, List)):
+            yield from _flat(cx, value.items)
+        else:
+            yield value
 
 
 def _wrapped(cx: Capture) -> bool:
@@ -226,7 +281,7 @@ def _argument(cx: Capture, value: Value) -> Value:
         raise Break("unsupported-operation", "a tensor among the arguments of a function of NumPy's")
     if isinstance(value, (Const, Class)):
         real = value.const() if isinstance(value, Const) else value.cls
-        name = arrays.dtype_name(real)
+        name = arrays.dtype_name(real) or (arrays.PLAIN_DTYPES.get(real) if isinstance(real, type) else None)
         if name is not None:
             if name in arrays.UNKNOWN_DTYPES:
                 raise Break("unsupported-type", f"numpy.{name}")
@@ -246,14 +301,27 @@ def _argument(cx: Capture, value: Value) -> Value:
     raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of NumPy's")
 
 
-def _result(cx: Capture, value: Value, given: list[Value], scalar: bool) -> Value:
-    """Arrays for tensors; what is one of the arguments stays that."""
-    if isinstance(value, Tensor):
-        known = next((v for v in given if isinstance(v, Array) and v.tensor is value), None)
-        return known or Array(value, scalar=scalar and value.fake.dim() == 0)
+def _result(cx: Capture, value: Value, given: list[Array], name: str, scalar: bool) -> Value:
+    """Arrays for tensors; what is one of the arguments stays that, what NumPy gives as new does not share their memory."""
     if isinstance(value, (Tuple, List)):
-        return cx.sequence([_result(cx, v, given, scalar) for v in value.items], value.cls)
-    return value
+        items = [_result(cx, v, given, name, scalar) for v in value.items]
+        return cx.sequence(items, arrays.result_class(name))
+    if not isinstance(value, Tensor):
+        return value
+    scalar = scalar and value.fake.dim() == 0
+    known = next((v for v in given if v.tensor is value), None)
+    if known is not None and (name in arrays.VIEWS or name in WRITES or name.startswith("__i")):
+        return known
+    shares = [v for v in given if _memory(v.tensor) == _memory(value)]
+    if shares and (scalar or name not in arrays.VIEWS):
+        copy = cx.graph.call_method("clone", [value], {})
+        assert isinstance(copy, Tensor)
+        return Array(copy, scalar=scalar)
+    return Array(value, scalar=scalar, fixed=next((v.fixed for v in shares), ""))
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.fake.untyped_storage()._cdata)
 
 
 # tensors and arrays -------------------------------------------------------------------------------------------
@@ -308,7 +376,7 @@ def wrap_array(cx: Capture, real: Any, source: Any) -> Value | None:
     """An existing array; None for one that no tensor can be made of."""
     try:
         tensor = arrays.tensor_of(real)
-    except TypeError:
+    except (TypeError, ValueError):
         return None
     cx.guard("type_is", source, type(real))
     inner = cx.wrap(tensor, source.then("as_tensor"))
@@ -318,4 +386,4 @@ def wrap_array(cx: Capture, real: Any, source: Any) -> Value | None:
         return Array(inner, scalar=scalar)
     moved = cx.graph.call_method("to", [inner, Const(device)], {})
     assert isinstance(moved, Tensor)
-    return Array(moved, moved=True, scalar=scalar)
+    return Array(moved, fixed=f"an array that has been moved to {device}", scalar=scalar)
