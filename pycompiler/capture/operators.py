@@ -78,6 +78,7 @@ INPLACE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 }
 MOST_ELEMENTS = 10**6  # of a sequence that is repeated
 SETS = ("|", "&", "-", "^")
+CHANGED_IN_PLACE = (list, set, collections.deque, dict, collections.OrderedDict, collections.defaultdict)
 COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "<": (operator.lt, "__lt__", "__gt__"),
     "<=": (operator.le, "__le__", "__ge__"),
@@ -222,13 +223,11 @@ def _type(value: Value) -> str:
 
 
 def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
-    if isinstance(left, Object) and isinstance(left.storage, (List, Set)):
+    if isinstance(left, Object) and isinstance(left.storage, (List, Set, Dict)):
         name = INPLACE[op][1]
         base = builtin_base(left.python_type())
-        if base not in (list, set, collections.deque) or lookup(cx, left.python_type(), name) is not base.__dict__.get(
-            name
-        ):
-            return None  # it has one of its own, or none
+        if base not in CHANGED_IN_PLACE or lookup(cx, left.python_type(), name) is not mro_lookup(base, name):
+            return None  # it has one of its own
         return left if _inplace(cx, op, left.storage, right) is not None else None
     if isinstance(left, List) and op == "+=":
         cx.effects.mutate(left, None if isinstance(left, Deque) else ())
@@ -633,8 +632,14 @@ def mapping_pairs(cx: Capture, mapping: Value) -> list[tuple[Value, Value]]:
     return [(k, mapping.getitem(cx, k)) for k in cx.elements(keys)]
 
 
+def stored_into(target: Any) -> Any:
+    """What the methods of a dict store into: those of OrderedDict ask a subclass for its own `__setitem__`."""
+    within = getattr(target, "within", None)
+    return target if within is None or not issubclass(within.python_type(), collections.OrderedDict) else within
+
+
 def dict_update(cx: Capture, target: Any, source: Value) -> None:
-    source = _as_dict(cx, source)
+    source, target = _as_dict(cx, source), stored_into(target)
     if isinstance(source, Dict) or (isinstance(source, Object) and hasattr(source.cls, "keys")):
         for key, value in mapping_pairs(cx, source):
             target.setitem(cx, key, value)

@@ -348,7 +348,7 @@ def dict_update(cx: Capture, target: Dict, source: Value | None = None, **kwargs
     if source is not None:
         operators.dict_update(cx, target, source)
     for name, value in kwargs.items():
-        target.setitem(cx, Const(name), value)
+        operators.stored_into(target).setitem(cx, Const(name), value)
 
 
 @dict_method("__init__")
@@ -362,10 +362,29 @@ def dict_clear(cx: Capture, target: Dict) -> None:
     target.entries.clear()
 
 
-@dict_method("copy")
-def dict_copy(cx: Capture, target: Dict) -> Value:
+@builtin(dict.copy)
+def dict_copy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    target = storage(args[0], Dict, "dict.copy")
+    if issubclass(target.cls, collections.OrderedDict):
+        raise Break("unsupported-operation", "dict.copy of an OrderedDict, whose order it does not know")
     keys_of(target)
-    return Dict({cx.key(k): v for k, v in target.pairs(cx)}, target.cls, default_factory=target.default_factory)
+    return Dict({cx.key(k): v for k, v in target.pairs(cx)})
+
+
+@builtin(collections.OrderedDict.copy, collections.defaultdict.copy)
+def typed_copy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """A copy of the same class: a subclass is called for it."""
+    source = args[0]
+    if isinstance(source, Dict):
+        keys_of(source)
+        pairs = {cx.key(k): v for k, v in source.pairs(cx)}
+        return Dict(pairs, source.cls, default_factory=source.default_factory)
+    if issubclass(source.python_type(), collections.defaultdict):
+        raise Break("unsupported-operation", f"copy of {source.describe()}")
+    made = cx.call(cx.class_of(source), [], {})
+    for key in storage(source, Dict, "OrderedDict.copy").iterate(cx):
+        made.setitem(cx, key, source.getitem(cx, key))
+    return made
 
 
 # sets ---------------------------------------------------------------------------------------------------------

@@ -180,6 +180,14 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     return cx.wrap(raw, source)
 
 
+def field_index(raw: Any) -> int:
+    """The place of a field of a namedtuple or structseq."""
+    if isinstance(raw, _tuplegetter):
+        return int(raw.__reduce__()[1][0])
+    fields = [v for v in vars(raw.__objclass__).values() if isinstance(v, types.MemberDescriptorType)]
+    return next(i for i, v in enumerate(fields) if v is raw)
+
+
 def class_attribute(cx: Capture, value: Value, name: str) -> Value:
     """An attribute of a value whose instances have no dict: a method, a field, or a constant of its class."""
     cls = value.python_type()
@@ -188,12 +196,8 @@ def class_attribute(cx: Capture, value: Value, name: str) -> Value:
     raw = mro_lookup(cls, name)
     if raw is MISSING:
         cx.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
-    if isinstance(value, Tuple):
-        fields = getattr(cls, "_fields", None) or [
-            n for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)
-        ]
-        if name in fields:
-            return value.at(cx, list(fields).index(name))
+    if isinstance(value, Tuple) and isinstance(raw, (_tuplegetter, types.MemberDescriptorType)):  # a field
+        return value.at(cx, field_index(lookup(cx, cls, name)))
     source = const_source(cls).then("mro_lookup", name)
     if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
         cx.guard("type_is", source, type(raw))

@@ -23,6 +23,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import (
     MISSING,
     bind,
+    field_index,
     guard_setter,
     hold,
     instance_dict,
@@ -177,7 +178,7 @@ class Object(Value):
         hold(cx, self.class_source(name), raw)
         guard_setter(cx, raw)
         if isinstance(raw, _tuplegetter) and isinstance(self.storage, Tuple):  # a field of a namedtuple
-            return self.storage.getitem(cx, Const(raw.__reduce__()[1][0]))
+            return self.storage.getitem(cx, Const(field_index(raw)))
         if isinstance(raw, types.MemberDescriptorType):  # __slots__
             if name in self.overlay:
                 if self.overlay[name] is DELETED:

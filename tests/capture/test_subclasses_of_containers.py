@@ -1,0 +1,132 @@
+"""Subclasses of dicts and namedtuples: what they override, what changes in place, what a copy is."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+X = torch.ones(1)
+Pair = collections.namedtuple("Pair", "a b")
+
+
+def compiled(fn: Any) -> Any:
+    return pycompiler.compile(fn, backend="eager", fullgraph=True)
+
+
+class Nine:
+    def __get__(self, owner: Any, cls: Any) -> int:
+        return 9
+
+
+class Overriding(Pair):
+    __slots__ = ()
+    b = 5
+
+    @property
+    def a(self) -> Any:
+        return tuple.__getitem__(self, 0) * 10
+
+
+class Described(Pair):
+    __slots__ = ()
+    a = Nine()
+
+
+class Swapped(Pair):
+    __slots__ = ()
+    a, b = Pair.b, Pair.a
+
+
+@pytest.mark.parametrize("cls", [Pair, Overriding, Described, Swapped])
+def test_a_field_is_what_the_class_says(cls: Any) -> None:
+    def fields(x: Any, pair: Any) -> Any:
+        made = cls(x, 3)
+        return x + pair.a * 100 + pair.b, made.a, made.b, tuple(made)
+
+    assert repr(compiled(fields)(X, cls(1, 2))) == repr(fields(X, cls(1, 2)))
+
+
+def test_a_field_that_is_overridden_later() -> None:
+    class Late(Pair):
+        __slots__ = ()
+
+    fn = compiled(lambda x, pair: x + pair.a + pair.b)
+    assert fn(X, Late(1, 2)).item() == 4
+    Late.a = property(lambda self: 100)  # type: ignore[assignment, misc]
+    assert fn(X, Late(1, 2)).item() == 103
+    Late.a = 7  # type: ignore[assignment, misc]
+    assert fn(X, Late(1, 2)).item() == 10
+    del Late.a
+    assert fn(X, Late(1, 2)).item() == 4
+
+
+BASES = (dict, collections.OrderedDict, collections.defaultdict)
+
+
+def subclass(base: type, **methods: Any) -> Any:
+    return type("Sub", (base,), methods)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_update_in_place(base: type) -> None:
+    def update(x: Any, mapping: Any) -> Any:
+        same = mapping
+        mapping |= {"k": x}
+        mapping |= [("z", 2)]
+        return x + len(mapping), same is mapping
+
+    ours, eager = subclass(base)(), subclass(base)()
+    assert repr(compiled(update)(X, ours)) == repr(update(X, eager))
+    assert repr(ours) == repr(eager)
+    assert list(ours) == ["k", "z"]
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_update_in_place_of_the_class_itself(base: type) -> None:
+    def update(x: Any, mapping: Any) -> Any:
+        mapping |= {"k": 2}
+        return mapping + x
+
+    assert compiled(update)(X, subclass(base, __ior__=lambda self, other: 5)()).item() == 6
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_an_update_asks_what_eager_asks_for_setitem(base: type) -> None:
+    def store(self: Any, key: Any, value: Any) -> None:
+        base.__setitem__(self, key, value * 10)
+
+    def update(x: Any, mapping: Any) -> Any:
+        mapping |= {"k": 2}
+        mapping.update({"l": 3}, m=4)
+        return x + mapping["k"] + mapping["l"] + mapping["m"]
+
+    cls = subclass(base, __setitem__=store)
+    assert compiled(update)(X, cls()).item() == update(X, cls()).item()
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_copy_has_the_class_that_it_has_in_eager(base: type) -> None:
+    def copied(x: Any, mapping: Any) -> Any:
+        new = mapping.copy()
+        new["k"] = x
+        return new, type(new) is type(mapping), len(mapping)
+
+    for cls in (base, subclass(base)):
+        mapping = cls()
+        mapping["z"] = 1
+        whole = issubclass(base, collections.defaultdict) <= (cls is base)  # the copy of a subclass breaks the graph
+        fn = pycompiler.compile(copied, backend="eager", fullgraph=whole)
+        assert repr(fn(X, mapping)) == repr(copied(X, mapping))
+
+
+def test_a_copy_of_a_dict_does_not_call_the_class() -> None:
+    def init(self: Any, number: int) -> None:
+        self.number = number
+
+    mapping = subclass(dict, __init__=init)(3)
+    assert type(compiled(lambda x, m: (m.copy(), x + 1))(X, mapping)[0]) is dict
