@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition
@@ -128,12 +129,20 @@ _NOTHING = torch.empty(0)
 
 def changed(value: torch.Tensor) -> Callable[[torch.Tensor, int], None]:
     """What raises as autograd does when a tensor like `value`, which eager would have kept, has been written."""
-    kind, shape = value.type(), list(value.shape)
+    kind, shape = _kind(value), list(value.shape)
 
     def fail(counter: torch.Tensor, expected: int) -> None:
         raise RuntimeError(modified(f"{kind} {shape}", counter._version, expected))
 
     return fail
+
+
+def _kind(value: torch.Tensor) -> str:
+    """Its type in the words of old; asked of a fake, torch imports its distributed tensors."""
+    if value.device.type != "cpu":
+        return value.type()
+    with _disable_current_modes():
+        return torch.empty(0, dtype=value.dtype, device="cpu").type()
 
 
 def modified(value: str, version: int, expected: int) -> str:

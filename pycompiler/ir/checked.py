@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from pycompiler.ir.loops import INDEX_RULES
+from pycompiler.ir.shapes import Layout, demand_known, dims_of, packed, rule
 
 aten = torch.ops.aten
 
@@ -41,5 +42,14 @@ for _key in ("CPU", "CUDA", "Meta"):
 
 # Of `x` along `dim` the elements of `classes`, as `gather` with keepdim: a class that there is not is an IndexError.
 pick = torch.ops.pycompiler.pick.default
+
+
+@rule(pick)
+def _picked(x: torch.Tensor, dim: int, classes: torch.Tensor) -> list[Layout]:
+    dims_of(x.dim(), dim)
+    demand_known(x.dim() == classes.dim() > 0)
+    return [packed(classes.shape)]
+
+
 # `x`, whose elements are between 0 and 1: others break the row `rule` of INDEX_RULES.
 within = torch.ops.pycompiler.within.default

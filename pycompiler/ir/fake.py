@@ -27,7 +27,7 @@ from pycompiler.ir.effects import divides, drops_nothing, noted
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
-from pycompiler.ir.propagate import by_rule, counted, is_ordinary, laid_out, short_path, wrapped
+from pycompiler.ir.propagate import by_rule, counted, is_ordinary, laid_out, other_path, short_path, wrapped
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.today import Today
 
@@ -153,6 +153,9 @@ def _dispatch(
         mode.others += not is_ordinary(func)
     else:
         out = short_path(mode, func, args, kwargs)
+    if out is None and not mode.symbolic and not is_ordinary(func):
+        out = other_path(mode, func, args, kwargs)
+        mode.others += out is not None
     if out is None:
         mode.others += 1
         mode.nested += 1

@@ -87,12 +87,12 @@ def _strides(op: OpOverload, args: Sequence[Any], out: torch.Tensor, copies: boo
         return contiguous(tuple(out.shape))
     if op not in iterated():
         return None
-    return fresh_strides(operands(op, args, _computes_in(args, out) if copies else None))
+    return fresh_strides(operands(op, args, computes_in(args, out.dtype) if copies else None))
 
 
-def _computes_in(args: Sequence[Any], out: torch.Tensor) -> torch.dtype:
-    if out.dtype.is_floating_point or out.dtype.is_complex:
-        return out.dtype
+def computes_in(args: Sequence[Any], dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_floating_point or dtype.is_complex:
+        return dtype
     dtypes = [a.dtype for a in args if isinstance(a, torch.Tensor)]
     return functools.reduce(torch.promote_types, dtypes)
 
@@ -117,11 +117,22 @@ def _layouts(op: OpOverload, args: Sequence[Any], casts: torch.dtype | None) -> 
 
 
 def fresh_strides(layouts: Sequence[Layout]) -> Ints:
-    shape: Ints = tuple(torch.broadcast_shapes(*(shape for shape, _ in layouts)))  # type: ignore[no-untyped-call]
+    shape = broadcast([shape for shape, _ in layouts])
     fast = _same_layout(layouts) if all(s == shape for s, _ in layouts) else None
     if fast is not None:
         return fast
     return strides_in_order(shape, layouts)
+
+
+def broadcast(shapes: Sequence[Ints]) -> Ints:
+    """The shape of all together, which fit; torch's own function imports sympy."""
+    rank = max(map(len, shapes))
+    found = [1] * rank
+    for shape in shapes:
+        for d, n in enumerate(shape, rank - len(shape)):
+            if n != 1:
+                found[d] = n
+    return tuple(found)
 
 
 def strides_in_order(shape: Ints, layouts: Sequence[Layout]) -> Ints:

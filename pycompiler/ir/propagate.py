@@ -23,6 +23,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler.ir.iterator import as_the_kernel, dense_strides
+from pycompiler.ir.ruled import made, ruled, writes_itself
 from pycompiler.ir.shapes import Layout, agree, has_rule, layouts_of, same
 from pycompiler.ir.symbols import Symbols, symbols_of
 from pycompiler.ir.today import symbols_in
@@ -43,30 +44,6 @@ _ORDINARY = frozenset(
         *(aten.gather.default, aten.slice_scatter.default, aten.select_scatter.default, aten.embedding.default),
     )
 )
-
-
-def _mm(a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...] | None:
-    good = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0] and a.dtype == b.dtype
-    return (a.shape[0], b.shape[1]) if good else None
-
-
-def _bmm(a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...] | None:
-    good = a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0] and a.shape[2] == b.shape[1] and a.dtype == b.dtype
-    return (a.shape[0], a.shape[1], b.shape[2]) if good else None
-
-
-def _addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...] | None:
-    shape = _mm(a, b)
-    good = shape is not None and bias.dtype == a.dtype and bias.dim() == 1 and bias.shape[0] == shape[1]
-    return shape if good else None
-
-
-# Operators whose meta kernels are slow Python: the shape of their contiguous result, or None when in doubt.
-_CONTIGUOUS: dict[OpOverload, Callable[..., tuple[int, ...] | None]] = {
-    aten.mm.default: _mm,
-    aten.bmm.default: _bmm,
-    aten.addmm.default: _addmm,
-}
 
 
 @cache
@@ -237,16 +214,78 @@ def wrapped(mode: FakeTensorMode, plain: torch.Tensor, device: torch.device) -> 
     return made
 
 
+def other_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator that is not ordinary returns for sizes that are numbers, where a rule says it; None elsewhere."""
+    if mode.shape_env is not None or not isinstance(op, OpOverload):
+        return None
+    if op is aten._nnpack_available.default:  # which ATen asks when it chooses a convolution
+        return op()
+    fresh = made(op, args, kwargs)
+    if fresh is not None:
+        return wrapped(mode, _fresh(*fresh), torch.device("cpu"))
+    if (device := _one_device(args)) is None or any(isinstance(v, torch.Tensor) for v in kwargs.values()):
+        return None
+    if writes_itself(op, args, kwargs):
+        return args[0]
+    known = _view(mode, op, args, device)
+    return _ruled(mode, op, args, kwargs, device) if known is None else known
+
+
+def _ruled(
+    mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
+) -> Any:
+    found = ruled(mode, op, args, kwargs, device)
+    if found is None:
+        return None
+    results = [None if r is None else wrapped(mode, _fresh(*r), device) for r in found]
+    return results[0] if len(op._schema.returns) == 1 else tuple(results)
+
+
+def _view(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], device: torch.device) -> Any:
+    """Views whose shape functions are Python."""
+    if op in _RESHAPES and all(type(n) is int and n >= -1 for n in args[1]):
+        try:
+            return wrapped(mode, _view_twin(args[0], *_reshaped(*args)), device)
+        except (RuntimeError, ZeroDivisionError):  # torch says it in its words
+            return None
+    if op not in _SPLITS or not all(map(_is_plain, args[1:])):
+        return None
+    x, sizes, dim = (*args, 0)[:3]
+    if not -x.dim() <= dim < x.dim():
+        return None
+    n, step = x.shape[dim], x.stride(dim)
+    if type(sizes) is int:
+        if sizes < 1:
+            return None
+        sizes = [min(sizes, n - at) for at in range(0, n, sizes)] or [0]
+    if sum(sizes) != n or min(sizes, default=-1) < 0:
+        return None
+    plain, found, at = _view_twin(x), [], 0
+    for size in sizes:
+        shape = [size if d == dim % x.dim() else m for d, m in enumerate(x.shape)]
+        part = plain.as_strided(shape, x.stride(), plain.storage_offset() + at * step)
+        found.append(wrapped(mode, part, device))
+        at += size
+    return found
+
+
+_SPLITS = frozenset((aten.split.Tensor, aten.split_with_sizes.default))
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) is int or (type(value) in (list, tuple) and all(type(n) is int for n in value))
+
+
 def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What `op` returns, or None where only the mode knows."""
     if not is_ordinary(op) or mode.shape_env is not None or (device := _one_device(args)) is None:
         return None
     if any(isinstance(v, torch.Tensor) for v in kwargs.values()):
         return None
-    direct = _CONTIGUOUS.get(op)
-    shape = direct(*args) if direct is not None and not kwargs else None
-    if shape is not None:
-        return wrapped(mode, torch.empty(shape, dtype=args[-1].dtype, device="meta"), device)
+    if not getattr(mode, "symbolic", False):
+        known = _view(mode, op, args, device) if op in _VIEWS else _ruled(mode, op, args, kwargs, device)
+        if known is not None:
+            return known
     if op in _RESHAPES and (symbols := _symbols_in(args)) is not None:
         x, shape = args
         return wrapped(mode, _view_twin(x, *_once(symbols, (op, args), lambda: _reshaped(x, shape))), device)

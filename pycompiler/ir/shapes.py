@@ -370,7 +370,7 @@ def avg_pool(
 @rule(aten.cat.default)
 def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> list[Layout]:
     first = tensors[0]
-    demand_known(all(t.dim() == first.dim() > 0 and is_packed(t) for t in tensors))
+    demand_known(all(t.dim() == first.dim() > 0 and (t.dim() < 4 or is_packed(t)) for t in tensors))
     (along,) = dims_of(first.dim(), dim)
     for t in tensors[1:]:
         for d in range(first.dim()):

@@ -11,6 +11,7 @@ from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import _engine_run_backward
 
 from pycompiler.autograd.joint import Joint, Mutation, Path, drop_dead
 from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
@@ -197,7 +198,10 @@ class _Trace:
         try:
             self.joint.paths = self._paths(outputs)
             with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
-                found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
+                # as `torch.autograd.grad` does, which imports sympy to compare the tangents' sizes
+                found = _engine_run_backward(
+                    tuple(outputs), tuple(tangents), False, False, tuple(wanted), True, accumulate_grad=False
+                )
         except AutogradUnsupported:
             raise
         except RuntimeError as error:

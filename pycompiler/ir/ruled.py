@@ -1,0 +1,345 @@
+"""Results for sizes that are numbers, without torch's shape functions: they are Python, and import sympy at a first call.
+
+In: a mode, an operator, its arguments (FakeTensors without symbols).  Out: FakeTensors, or None where torch is asked.
+Example: of ``aten.add.Tensor`` with (2, 3) of float32 and (3,) of int64 it is a (2, 3) of float32.
+
+Layouts are those of `shapes.py` and `iterator.py`.  Types are what the kernel itself gives for tensors of one element,
+asked once for each combination of types; what it does not take is left to torch's own, which says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from pycompiler.ir import checked as checked  # adds rules
+from pycompiler.ir import shapes_rest as shapes_rest  # adds rules
+from pycompiler.ir.iterator import broadcast, computes_in, dense_strides, fresh_strides, iterated, operands
+from pycompiler.ir.shapes import RULES, InDoubt, Layout, demand_known, is_packed, layouts_of, packed
+
+aten = torch.ops.aten
+Types = tuple[torch.dtype, ...]
+Results = Sequence[tuple[Layout, torch.dtype] | None]  # None: a result that was not asked for
+
+_MOST_ANSWERS = 20_000
+_types: dict[Any, torch.dtype | None] = {}
+_SINGLE = frozenset((torch.float32, torch.float64))  # which no kernel mixes with wider ones
+_FLOATS = _SINGLE | {torch.bfloat16, torch.float16}
+
+
+def ruled(
+    mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
+) -> Results | None:
+    """Layout and type of each fresh result; all tensors among the arguments lie on `device`."""
+    try:
+        if op in iterated():
+            return _pointwise(op, args, kwargs, device)
+        if op is aten.convolution_backward.default:
+            return _convolution_backward(mode, args)
+        if op not in RULES or (op is aten.convolution.default and not _is_plain_convolution(mode, args)):
+            return None
+        found = layouts_of(op, args, kwargs)
+        if found is None:
+            return None
+        if op in _FOLDS:
+            dtype = kernels_type(op, args, kwargs)
+            return None if dtype is None else [(found[0], dtype)]
+        return list(zip(found, _TYPES.get(op, _same)(args, kwargs, len(found)), strict=True))
+    except InDoubt:
+        return None
+
+
+# pointwise --------------------------------------------------------------------------------------------------------
+def _pointwise(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Results | None:
+    dtype = kernels_type(op, args, kwargs)
+    if dtype is None:
+        return None
+    layouts = operands(op, args, computes_in(args, dtype) if device.type == "cpu" else None)
+    shape = fitting([s for s, _ in layouts])
+    types = {t.dtype for t in args if isinstance(t, torch.Tensor)}
+    demand_known(len(types) == 1 or op is aten.where.self or all(t.is_contiguous() for t in map(_meta, _tensors(args))))
+    return [((shape, fresh_strides(layouts)), dtype)]
+
+
+def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
+    return [t for a in args for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, torch.Tensor)]
+
+
+def fitting(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The shape of all together; in doubt where they do not fit."""
+    found = broadcast([tuple(s) for s in shapes])
+    for shape in shapes:
+        demand_known(all(n in (1, m) for n, m in zip(reversed(shape), reversed(found), strict=False)))
+    return found
+
+
+def kernels_type(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype | None:
+    """The type of the one result that the kernel gives for tensors of one element; None where it takes none such."""
+    try:
+        key = (op, torch.get_default_dtype(), *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
+        if key in _types:
+            return _types[key]
+    except TypeError:  # an argument without a hash
+        return None
+    if len(_types) > _MOST_ANSWERS:
+        _types.clear()
+    try:
+        with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
+            _types[key] = op(*map(_of_one, args), **{k: _of_one(v) for k, v in kwargs.items()}).dtype
+    except Exception:  # torch's own shape function says what is wrong
+        _types[key] = None
+    return _types[key]
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, value.dim())
+    return tuple(map(_key, value)) if isinstance(value, (list, tuple)) else (type(value), value)
+
+
+def _of_one(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.ones((1,) * value.dim(), dtype=value.dtype, device="cpu")
+    return value
+
+
+# types of the others ----------------------------------------------------------------------------------------------
+Typing = Callable[[Sequence[Any], Mapping[str, Any], int], Sequence[torch.dtype]]
+
+
+def _same(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    """That of all tensors among the arguments, and no other is asked for."""
+    found = {t.dtype for t in _tensors(args)}
+    demand_known(len(found) == 1 and found <= _SINGLE and kwargs.get("dtype") in (None, *found))
+    return (*found,) * n
+
+
+def _float(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    found = {t.dtype for t in _tensors(args)}
+    demand_known(len(found) == 1 and found <= _FLOATS)
+    return (*found,) * n
+
+
+def _alike(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    found = {t.dtype for t in _tensors(args)}
+    demand_known(len(found) == 1)
+    return (*found,) * n
+
+
+def _first(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    """That of the first, beside tensors of indices."""
+    others = {t.dtype for t in args[1:] if isinstance(t, torch.Tensor)}
+    demand_known(args[0].dtype in _SINGLE and others <= {torch.int64, args[0].dtype})
+    return (args[0].dtype,) * n
+
+
+def _any(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    return (kwargs.get("dtype") or args[0].dtype,) * n
+
+
+_FOLDS = frozenset(
+    (
+        *(aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default),
+        *(aten.amax.default, aten.amin.default),
+    )
+)
+
+
+def _softmax(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    demand_known(args[2] is False)
+    return _float(args, kwargs, n)
+
+
+def _softmax_backward(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    demand_known(args[3] is args[0].dtype)
+    return _same(args[:2], kwargs, n)
+
+
+def _pool(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    return (*_same(args, kwargs, 1), torch.int64)
+
+
+def _attention(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    demand_known(args[0].device.type == "cpu")
+    return _same(args, kwargs, n)
+
+
+_TYPES: dict[OpOverload, Typing] = {
+    aten._softmax.default: _softmax,
+    aten._log_softmax.default: _softmax,
+    aten._softmax_backward_data.default: _softmax_backward,
+    aten._log_softmax_backward_data.default: _softmax_backward,
+    aten.max_pool2d_with_indices.default: _pool,
+    aten.clone.default: _any,
+    aten.cat.default: _alike,
+    aten.convolution.default: _float,
+    **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default), _float),
+    aten._to_copy.default: _any,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention,
+    torch.ops.pycompiler.pick.default: _first,
+    **dict.fromkeys(
+        (
+            *(aten.gather.default, aten.scatter.value, aten.nll_loss_forward.default, aten.nll_loss_backward.default),
+            *(aten.embedding.default, aten.max_pool2d_with_indices_backward.default),
+            aten.embedding_dense_backward.default,
+        ),
+        _first,
+    ),
+}
+
+
+def _is_plain_convolution(mode: FakeTensorMode, args: Sequence[Any], sizes: Any = None) -> bool:
+    """Whether the kernel that ATen chooses gives contiguous memory; `sizes`: the bias's, of a backward."""
+    if args[0].device.type != "cpu":
+        return False
+    if args[1].dim() == 3:
+        return True
+    with mode:
+        backend = torch._C._select_conv_backend(*args, bias_sizes=sizes)  # type: ignore[attr-defined]
+        choose: Any = torch._C._conv_determine_backend_memory_format  # type: ignore[attr-defined]
+        return choose(args[0], args[1], backend) is torch.contiguous_format
+
+
+def _convolution_backward(mode: FakeTensorMode, args: Sequence[Any]) -> Results | None:
+    grad, x, weight, sizes, *how, mask = args
+    types = _float((grad, x, weight), {}, 3)
+    demand_known(len(args) == 11 and is_packed(x) and is_packed(weight) and is_packed(grad) and x.dim() == weight.dim())
+    if not _is_plain_convolution(mode, (x, weight, None, *how), sizes):
+        return None
+    shapes = (x.shape, weight.shape, (weight.shape[1] * how[-1] if how[3] else weight.shape[0],))
+    return [(packed(s), t) if m else None for s, t, m in zip(shapes, types, mask, strict=True)]
+
+
+# factories --------------------------------------------------------------------------------------------------------
+def made(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Layout, torch.dtype] | None:
+    """Layout and type of a fresh tensor of the host; None where torch is asked."""
+    if op not in FACTORIES or not _FACTORY_OPTIONS.issuperset(kwargs) or kwargs.get("layout") not in _STRIDED:
+        return None
+    if kwargs.get("pin_memory") or kwargs.get("memory_format") not in _KEPT:
+        return None
+    likes = next((a for a in args if isinstance(a, torch.Tensor)), None)
+    device = kwargs.get("device") or (torch.device("cpu") if likes is None else likes.device)
+    if torch.device(device).type != "cpu" or not _is_made_of(likes):
+        return None
+    try:
+        layout, dtype = FACTORIES[op](*args)
+        return layout, kwargs.get("dtype") or dtype
+    except InDoubt:
+        return None
+
+
+_FACTORY_OPTIONS = frozenset(("dtype", "layout", "device", "pin_memory", "memory_format"))
+_STRIDED = (None, torch.strided)
+_KEPT = (None, torch.preserve_format)
+
+
+def _is_made_of(t: Any) -> bool:
+    if t is None:
+        return True
+    return type(t) is FakeTensor and t.layout is torch.strided and not t._has_symbolic_sizes_strides
+
+
+def _sized(shape: Any) -> Layout:
+    demand_known(all(type(n) is int and n >= 0 for n in shape))
+    return packed(shape)
+
+
+def _type_of_number(value: Any) -> torch.dtype:
+    demand_known(type(value) in (bool, int, float))
+    return {bool: torch.bool, int: torch.int64}.get(type(value), torch.get_default_dtype())
+
+
+def _empty(shape: Any) -> tuple[Layout, torch.dtype]:
+    return _sized(shape), torch.get_default_dtype()
+
+
+def _strided(shape: Any, strides: Any) -> tuple[Layout, torch.dtype]:
+    demand_known(all(type(n) is int and n >= 0 for n in (*shape, *strides)) and len(shape) == len(strides))
+    return (tuple(shape), tuple(strides)), torch.get_default_dtype()
+
+
+def _full(shape: Any, value: Any) -> tuple[Layout, torch.dtype]:
+    return _sized(shape), _type_of_number(value)
+
+
+def _scalar(value: Any) -> tuple[Layout, torch.dtype]:
+    demand_known(type(value) in (bool, int, float))
+    return ((), ()), torch.get_default_dtype()
+
+
+def _range(start: Any, end: Any, step: Any = 1) -> tuple[Layout, torch.dtype]:
+    demand_known(type(start) is type(end) is type(step) is int and step > 0 and end >= start)
+    return packed((-((start - end) // step),)), torch.int64
+
+
+def _like(x: torch.Tensor, value: Any = 0) -> tuple[Layout, torch.dtype]:
+    return (tuple(x.shape), dense_strides(tuple(x.shape), x.stride())), x.dtype
+
+
+def _new(x: torch.Tensor, shape: Any, value: Any = 0) -> tuple[Layout, torch.dtype]:
+    return _sized(shape), x.dtype
+
+
+@cache
+def _factories() -> dict[OpOverload, Callable[..., tuple[Layout, torch.dtype]]]:
+    return {
+        aten.empty.memory_format: _empty,
+        aten.zeros.default: _empty,
+        aten.ones.default: _empty,
+        aten.empty_strided.default: _strided,
+        aten.full.default: _full,
+        aten.scalar_tensor.default: _scalar,
+        aten.arange.start_step: _range,
+        aten.empty_like.default: _like,
+        aten.zeros_like.default: _like,
+        aten.ones_like.default: _like,
+        aten.full_like.default: _like,
+        aten.new_zeros.default: _new,
+        aten.new_ones.default: _new,
+        aten.new_empty.default: _new,
+        aten.new_full.default: _new,
+    }
+
+
+FACTORIES = _factories()
+
+
+# writes -----------------------------------------------------------------------------------------------------------
+@cache
+def _unwritten(op: OpOverload) -> OpOverload | None:
+    """Of a pointwise operator that writes its first argument the one that gives a fresh result."""
+    name = op.overloadpacket.__name__
+    packet = getattr(aten, name[:-1], None) if op.namespace == "aten" and name.endswith("_") else None
+    fresh = getattr(packet, op._overloadname, None) if packet is not None else None
+    return fresh if fresh in iterated() else None
+
+
+def writes_itself(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether `op` writes its first argument, in the way that pointwise operators do, and returns it."""
+    if op in _DRAWS:
+        return args[0].dtype in _FLOATS and args[0].is_contiguous() and all(0 <= p <= 1 for p in args[1:])
+    if op not in _FILLS and _unwritten(op) is None:
+        return False
+    x = args[0]
+    if 0 in x.stride() or not torch.ops.aten.is_non_overlapping_and_dense.default(_meta(x)):
+        return False
+    try:
+        shape = fitting([a.shape for a in _tensors(args)])
+    except InDoubt:
+        return False
+    return shape == tuple(x.shape) and kernels_type(op, args, kwargs) is x.dtype
+
+
+def _meta(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+_FILLS = frozenset((aten.copy_.default, aten.zero_.default, aten.fill_.Scalar))
+_DRAWS = frozenset((aten.bernoulli_.float,))  # are not asked: they would draw

@@ -1,0 +1,99 @@
+"""Rules of `shapes.py` for losses, gathers, casts and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pycompiler.ir.shapes import Layout, demand_known, dims_of, equal, is_packed, like, packed, rule
+
+aten = torch.ops.aten
+
+
+@rule(aten._to_copy.default)
+def to_copy(x: torch.Tensor, *, memory_format: Any = None, non_blocking: bool = False, **options: Any) -> list[Layout]:
+    demand_known(options.keys() <= {"dtype"})
+    if memory_format is torch.contiguous_format:
+        return [packed(x.shape)]
+    demand_known(memory_format in (None, torch.preserve_format) and is_packed(x))
+    return [like(x)]
+
+
+@rule(aten.bernoulli.p)
+def drawn(x: torch.Tensor, p: float) -> list[Layout]:
+    demand_known(is_packed(x))
+    return [like(x)]
+
+
+@rule(aten.gather.default)
+def gather(x: torch.Tensor, dim: int, index: torch.Tensor) -> list[Layout]:
+    demand_known(x.dim() == index.dim() > 0)
+    (along,) = dims_of(x.dim(), dim)
+    for d in range(x.dim()):
+        if d != along:
+            equal(x.shape[d], index.shape[d])
+    return [packed(index.shape)]
+
+
+@rule(aten.scatter.value)
+def scatter(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> list[Layout]:
+    gather(x, dim, index)
+    (along,) = dims_of(x.dim(), dim)
+    demand_known(type(index.shape[along]) is int and index.shape[along] == 1)
+    demand_known(type(x.shape[along]) is int and x.shape[along] > 0)
+    return [packed(x.shape)]
+
+
+# losses -----------------------------------------------------------------------------------------------------------
+def _of_classes(x: torch.Tensor, target: torch.Tensor, weight: Any) -> None:
+    demand_known(x.dim() == 2 and target.dim() == 1 and weight is None)
+    equal(x.shape[0], target.shape[0])
+
+
+@rule(aten.nll_loss_forward.default)
+def nll_loss(x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignored: Any) -> list[Layout]:
+    _of_classes(x, target, weight)
+    return [packed((x.shape[0],)) if reduction == 0 else ((), ()), ((), ())]
+
+
+@rule(aten.nll_loss_backward.default)
+def nll_loss_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignored: Any, total: Any
+) -> list[Layout]:
+    _of_classes(x, target, weight)
+    demand_known(total.dim() == 0 and grad.dim() == (reduction == 0))
+    if reduction == 0:
+        equal(grad.shape[0], x.shape[0])
+    return [packed(x.shape)]
+
+
+# gradients --------------------------------------------------------------------------------------------------------
+@rule(aten.embedding_dense_backward.default)
+def embedding_backward(grad: torch.Tensor, indices: torch.Tensor, rows: Any, padding: Any, scale: bool) -> list[Layout]:
+    demand_known(grad.dim() == indices.dim() + 1)
+    for a, b in zip(grad.shape, indices.shape, strict=False):
+        equal(a, b)
+    return [packed((rows, grad.shape[-1]))]
+
+
+@rule(aten.max_pool2d_with_indices_backward.default)
+def max_pool_backward(grad: torch.Tensor, x: torch.Tensor, *window: Any) -> list[Layout]:
+    demand_known(grad.dim() == x.dim() and is_packed(x) and is_packed(grad))
+    return [packed(x.shape)]
+
+
+@rule(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def attention_backward(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **flags: Any
+) -> list[Layout]:
+    """The gradients lie as (batch, length, heads, size) does."""
+    demand_known(q.dim() == k.dim() == v.dim() == 4 and flags.get("attn_mask") is None)
+    return [_heads_inside(t.shape) for t in (q, k, v)]
+
+
+def _heads_inside(shape: Sequence[Any]) -> Layout:
+    batch, heads, length, size = shape
+    _, strides = packed((batch, length, heads, size))
+    return (batch, heads, length, size), (strides[0], strides[2], strides[1], strides[3])
