@@ -3,7 +3,8 @@
 In: an operator and FakeTensor arguments. Out: FakeTensors.
 Example: of ``aten.mm`` with (2, 3) and (3, 4) it is a (2, 4) FakeTensor.
 
-The short path runs the operator's meta kernel on plain meta tensors and wraps the result. It is right for operators whose
+What `ruled.py` has a rule for needs no kernel. The short path runs the operator's meta kernel on plain meta tensors and wraps the
+result. It is right for operators whose
 result lies on the one device of their tensor arguments and whose shape does not depend on data; anything else goes through
 the mode, which costs about five times as much (it hashes the arguments for its cache). Plain tensors, because an operator
 called with a tensor subclass imports `torch.distributed.tensor`.  Torch's meta kernels import sympy by themselves
