@@ -192,9 +192,12 @@ def symbols_among(examples: Sequence[Any]) -> Symbols | None:
     return next((s for e in examples if isinstance(e, _SYMBOLIC) and (s := symbols_of(e)) is not None), None)
 
 
+_FOLLOWS = frozenset({"place", "answers", "numbers", "_nodes"})
+
+
 def _state(symbols: Symbols) -> str:
-    """All that is known and assumed."""
-    return repr({name: value for name, value in vars(symbols).items() if name != "place"})
+    """All that is known and assumed; answers that are kept follow from it."""
+    return repr({name: value for name, value in vars(symbols).items() if name not in _FOLLOWS})
 
 
 class _Assumptions:
