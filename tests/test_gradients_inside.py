@@ -122,3 +122,25 @@ def test_requires_grad_of_what_is_so_is_nothing(wanted: bool) -> None:
         assert torch.equal(expected, found) and expected.requires_grad == found.requires_grad == wanted
         assert given[1].requires_grad == wanted
     pycompiler.compile(program, backend="eager", fullgraph=True)(W.clone().requires_grad_(wanted))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_what_a_hook_looks_at_may_not_change_before_the_backward(backend: str) -> None:
+    scale = {"by": 2.0}
+
+    def program(x: torch.Tensor) -> Any:
+        y = x * 1
+        other = y * 5
+        y.register_hook(lambda g: g * scale["by"])
+        return y * 2, other
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for at in (0, 1):
+        x = torch.ones(3, requires_grad=True)
+        results = compiled(x)
+        results[at].sum().backward()
+        assert torch.equal(x.grad, torch.full((3,), (2.0, 5.0)[at] * scale["by"]))
+        changed = compiled(x)
+        scale["by"] += 1
+        with pytest.raises(RuntimeError, match="or a hook looks at has changed"):
+            changed[at].sum().backward()

@@ -53,9 +53,9 @@ class Again:
 
 def _changed(expected: str) -> None:
     raise RuntimeError(
-        f"in compiled code, what a checkpointed function or the backward of an autograd Function looks at has changed before "
-        f"its backward: this no longer holds: {expected}. Eager mode would compute with what is there now; compiled code has "
-        f"what was there. Leave the call to eager mode (torch.compiler.disable), or change nothing before the backward"
+        f"in compiled code, what a checkpointed function, the backward of an autograd Function, or a hook looks at has changed "
+        f"before its backward: this no longer holds: {expected}. Eager mode would compute with what is there now; compiled "
+        f"code has what was there. Leave the call to eager mode (torch.compiler.disable), or change nothing before the backward"
     )
 
 

@@ -35,7 +35,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays, late
+from pycompiler.ir import arrays, late, transforms
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of
 from pycompiler.ir.late import BINDS
@@ -518,8 +518,9 @@ class GraphBuilder:
         return any(i.aliased for i in self.placeholders.values())
 
     def reached_from(self, starts: Callable[[object], bool]) -> set[fx.Node]:
-        """The nodes that calls of such targets lead to, the calls included."""
-        found: set[fx.Node] = set()
+        """The nodes that calls of such targets lead to, the calls included; a hook's call leads where its tensor does."""
+        calls = [n for n in self.graph.nodes if n.target is transforms.hooked and starts(n.target)]
+        found: set[fx.Node] = {n.args[1] for n in calls if isinstance(n.args[1], fx.Node)}
         for node in self.graph.nodes:
             if starts(node.target) or (found and any(n in found for n in node.all_input_nodes)):
                 found.add(node)

@@ -218,4 +218,4 @@ class _Once(_Function):
 
 def looks_again(target: object) -> bool:
     """Whether a part of such a call runs in the backward, as the program was then."""
-    return target is function or is_checkpoint(target)
+    return target is function or target is hooked or is_checkpoint(target)
