@@ -486,12 +486,16 @@ class Capture:
     def drop(self, frame: Frame, value: Value) -> None:
         """The root frame drops a reference: what existed before may end with it, and do anything."""
         real = getattr(value, "real", None)
-        if real is None or not (isinstance(real, Iterator) or ends_others(value)):
+        if (
+            real is None
+            and not isinstance(value, (List, Tuple))
+            or not (isinstance(real, Iterator) or ends_others(value))
+        ):
             return
         if sum(v is value for v in (*frame.stack, *frame.locals.values())) != 1:
             return
         if not isinstance(real, Iterator):
-            raise Break("finalizer", f"a {type(real).__name__} is dropped")
+            raise Break("finalizer", f"a {value.python_type().__name__} is dropped")
         value = self.realize(value)
         if ends_others(value):
             raise Break("generator-state", f"a {value.python_type().__name__} is dropped")

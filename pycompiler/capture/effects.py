@@ -25,7 +25,7 @@ from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.capture.values.base import Cell, Place, Value, next_age
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Sequence, Set
-from pycompiler.capture.values.finalizers import runs_code
+from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.objects import DELETED
 from pycompiler.capture.values.tensor import Tensor
 
@@ -220,7 +220,10 @@ class Effects:
         obj.overlay[name] = value
         if obj.exists:
             quiet = is_harmless(old) if old is not None else self.looks.saw_constant(place)
-            self.drop([old] if old is not None else instance_dict(obj.real) or {}, name)
+            held = instance_dict(obj.real) or {}
+            if name not in held:
+                held = dict.fromkeys([name], *in_slot(obj.real, name))
+            self.drop([old] if old is not None else held, name)
             self._write(place, "attribute", obj, quiet=quiet, name=name).value = value
 
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:

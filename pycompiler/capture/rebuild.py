@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler import _native
-from pycompiler.capture.values.finalizers import QUIET, runs_code
+from pycompiler.capture.values.finalizers import QUIET, in_slot, runs_code
 from pycompiler.capture.values.iterators import INDEXING
 from pycompiler.errors import Unfit
 from pycompiler.ir.guards import modes_off
@@ -298,7 +298,7 @@ def stored_at(kind: str, owner: Any, name: str | None) -> list[Any]:
         return [owner.cell_contents] if owner != types.CellType() else []
     if kind == "attribute":
         memory = getattr(owner, "__dict__", None)
-        return [memory[name]] if type(memory) is dict and name in memory else []
+        return [memory[name]] if type(memory) is dict and name in memory else in_slot(owner, name or "")
     return [*dict.values(owner)] if isinstance(owner, dict) else [*owner]
 
 

@@ -24,6 +24,12 @@ class World:
         self.items: list[Any] = [Told(self, 3)]
         self.table = {"k": Told(self, 5)}
         self.plain: Any = None
+        self.slots: Any = Slots()
+        self.slots.a, self.slots.b = Told(self, 19), Told(self, 23)
+
+
+class Slots:
+    __slots__ = ("a", "b")
 
 
 class Told:
@@ -105,7 +111,26 @@ def called_back(x: Any, w: World) -> Any:
     return x + len(w.log) + (r() is None)
 
 
-PROGRAMS = (attribute, item, key, inside_of_another, variable, made, temporary, many, weak, called_back)
+def loop_variable(x: Any, w: World) -> Any:
+    w.table["k"] = 0  # type: ignore[assignment]
+    w.table.clear()
+    w.table["l"] = w.items  # type: ignore[assignment]
+    w.items = []
+    for k in w.table.values():
+        x = x + len(k)  # type: ignore[arg-type]
+    w.table.clear()
+    return x + w.seen
+
+
+def slot(x: Any, w: World) -> Any:
+    w.slots.a = None
+    y = x + w.seen
+    del w.slots.b
+    return y + w.seen * 10
+
+
+PROGRAMS = (attribute, item, key, inside_of_another, variable, made, temporary, many, weak, called_back,
+            loop_variable, slot)  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)

@@ -57,6 +57,17 @@ def _has_end(value: Any) -> bool:
     return bool(cls.__flags__ & HEAP_TYPE) and any(r.__callback__ is not None for r in weakref.getweakrefs(value))
 
 
+def in_slot(owner: Any, name: str) -> list[Any]:
+    """What a slot of an object holds, if there is such a slot, and something in it."""
+    found = next((vars(c)[name] for c in type(owner).__mro__ if name in vars(c)), None)
+    if type(found) is not types.MemberDescriptorType:
+        return []
+    try:
+        return [found.__get__(owner, type(owner))]
+    except AttributeError:
+        return []
+
+
 def is_referred_to(real: Any) -> bool:
     """Whether the end of an instance is seen by weak references."""
     return (

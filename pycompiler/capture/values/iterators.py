@@ -147,7 +147,21 @@ def ends_others(value: Value) -> bool:
         return True
     if value.ends is None and real is not None:
         value.ends = runs_code(real) or is_referred_to(real)
-    return bool(value.ends)
+    return bool(value.ends) or any(map(_ends_others_too, _held(value)))
+
+
+def _held(container: Value) -> list[Value]:
+    """What an existing list, tuple, dict or set holds; one that is made here is built where the graph ends."""
+    if container.source is None or not isinstance(container, (Sequence, Dict, Set)):
+        return []
+    return container.items if isinstance(container, Sequence) else [*container.entries.values()]
+
+
+def _ends_others_too(value: Value, depth: int = 3) -> bool:
+    """The same of what a container holds: objects as they were, and containers in it."""
+    if value.ends is None and (real := getattr(value, "real", None)) is not None:
+        value.ends = runs_code(real)
+    return bool(value.ends) or depth > 0 and any(_ends_others_too(v, depth - 1) for v in _held(value))
 
 
 class Generator(Iter):
