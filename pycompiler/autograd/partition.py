@@ -15,6 +15,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -447,8 +448,10 @@ class _Builder:
     def clone(self, n: fx.Node) -> fx.Node:
         """A copy of `n` that lies as it does, gaps included: whoever reads it reckons with those strides."""
         value = n.meta["val"]
-        if is_probably_dense(value) or overlaps_itself(value):
+        if is_probably_dense(value):
             copy = self.graph.call_function(aten.clone.default, (self.env[n],), {})
+        elif overlaps_itself(value):
+            copy = self._places(n)
         else:
             room = self.graph.call_function(
                 aten.empty_strided.default,
@@ -459,6 +462,22 @@ class _Builder:
             copy = self.graph.call_function(aten.copy.default, (room, self.env[n]), {})
         copy.meta["val"] = value
         return copy
+
+    def _places(self, n: fx.Node) -> fx.Node:
+        """A copy of the memory that `n`, with several elements in one place, lies in, looked at as `n` looks at its own."""
+        value = n.meta["val"]
+        last = sum(((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True)), 0)
+        copy = self.graph.call_function(aten.clone.default, (self._looked_at(self.env[n], value, [last + 1], [1]),), {})
+        with value.fake_mode:
+            copy.meta["val"] = torch.empty([last + 1], dtype=value.dtype, device=value.device)
+        return self._looked_at(copy, copy.meta["val"], list(value.shape), list(value.stride()))
+
+    def _looked_at(self, n: fx.Node, value: torch.Tensor, shape: list[Any], stride: list[Any]) -> fx.Node:
+        """`n`, whose value is `value`, by these strides from its first element on."""
+        node = self.graph.call_function(aten.as_strided.default, (n, *self.numbers.arguments([shape, stride])), {})
+        with value.fake_mode:  # type: ignore[attr-defined]
+            node.meta["val"] = value.as_strided(shape, stride)
+        return node
 
     def no_view(self, n: fx.Node) -> fx.Node:
         """`n`, and where ATen makes it as a view its alias: what an autograd Function returns as a view nobody may write."""

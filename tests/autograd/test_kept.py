@@ -389,3 +389,14 @@ def test_gradients_that_eager_writes_to_integers_raise(backend: str) -> None:
         lambda a, b: (torch.addcdiv(b, a, count),), args, backend, "can't be cast to the desired output type Long"
     )
     same(lambda a, b: (torch.addcdiv(a, b, count),), args, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_copy_of_elements_that_share_places_lies_as_they_do(backend: str) -> None:
+    """What is saved of a view with several elements in one place is read by its strides: a dense copy gave other elements."""
+
+    def fn(a: torch.Tensor) -> Any:
+        t = torch.cat([a, a[0:1], a], 0)
+        return torch.pow(t.as_strided((1, 4, 4), (1, 1, 1), 0).abs() + 0.1, 3), t[::2, 5]
+
+    same(fn, [torch.randn(6, 6, dtype=torch.float64, requires_grad=True)], backend)
