@@ -192,7 +192,7 @@ def symbols_among(examples: Sequence[Any]) -> Symbols | None:
     return next((s for e in examples if isinstance(e, _SYMBOLIC) and (s := symbols_of(e)) is not None), None)
 
 
-_FOLLOWS = frozenset({"place", "answers", "numbers", "_nodes"})
+_FOLLOWS = Symbols.CACHES | {"place"}
 
 
 def _state(symbols: Symbols) -> str:

@@ -243,6 +243,7 @@ def _fake(
 def _symbols(d: Decoder) -> Symbols:
     made = object.__new__(Symbols)
     made.place = lambda: None
+    vars(made).update({name: {} for name in Symbols.CACHES})
     return made
 
 

@@ -346,7 +346,7 @@ def _symbolic(e: Encoder, value: Any) -> Token:
 def _symbols(e: Encoder, value: Symbols) -> Token:
     """What a compile knows of its symbols; where it was when it assumed something is no matter any more."""
     token = e.remember(value, e.add("symbols"))
-    state = {name: v for name, v in list(vars(value).items()) if name != "place"}
+    state = {name: v for name, v in list(vars(value).items()) if name != "place" and name not in Symbols.CACHES}
     e.add("state", token, tuple((name, e.value(v)) for name, v in state.items()))
     return token
 

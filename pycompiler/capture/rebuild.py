@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler import _native
-from pycompiler.capture.values.finalizers import QUIET, in_slot, runs_code
+from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.iterators import INDEXING
 from pycompiler.errors import Unfit
 from pycompiler.ir.guards import modes_off
@@ -306,5 +306,5 @@ def only_quiet(places: tuple[tuple[str, str | None], ...], *owners: Any) -> None
     """Generated code calls this first: raises `Unfit` when a write of the frame would drop what does not end quietly."""
     for (kind, name), owner in zip(places, owners, strict=True):
         for value in stored_at(kind, owner, name):
-            if type(value) not in QUIET and runs_code(value):
+            if runs_code(value):
                 raise Unfit(f"the end of a {type(value).__qualname__} runs code")

@@ -242,18 +242,18 @@ def store(dtype: torch.dtype, value: Any) -> None:
 
 def is_dtype(value: object) -> bool:
     module = numpy()
-    return module is not None and isinstance(value, module.dtype)
+    return module is not None and issubclass(type(value), module.dtype)
 
 
 def is_number(value: object) -> bool:
     module = numpy()
-    return module is not None and isinstance(value, module.generic)
+    return module is not None and issubclass(type(value), module.generic)
 
 
 def is_constant(value: object) -> bool:
     """Whether it is an immutable object of NumPy's: a dtype, or one number."""
     module = numpy()
-    return module is not None and isinstance(value, (module.dtype, module.generic))
+    return module is not None and issubclass(type(value), (module.dtype, module.generic))
 
 
 @functools.cache
@@ -311,7 +311,8 @@ def dtype_name(value: Any) -> str | None:
     module = numpy()
     if module is None:
         return None
-    if not isinstance(value, module.dtype) and not (isinstance(value, type) and issubclass(value, module.generic)):
+    known = issubclass(type(value), type) and any(c is module.generic for c in type.__dict__["__mro__"].__get__(value))
+    if not known and not is_dtype(value):
         return None
     return str(module.dtype(value).name)
 

@@ -350,6 +350,8 @@ def content(value: Any) -> str | None:
         return str(value._schema)
     if isinstance(value, (dict, list)):
         return type(value).__name__  # a root of guards; what they look at in it is theirs
+    if type(value).__name__ == "_tuplegetter":
+        return repr(value.__reduce__()[1])
     if isinstance(value, tuple):
         return repr([_path(c) for c in value]) if all(isinstance(c, type) for c in value) else None
     return _behaviour(value)

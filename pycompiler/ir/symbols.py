@@ -79,6 +79,8 @@ class Symbols:
     `floats`: what symbols that are floats are today; of them nothing is assumed but a greatest magnitude (`limits`).
     """
 
+    CACHES = frozenset({"answers", "numbers", "_nodes"})  # what follows from the rest
+
     def __init__(self) -> None:
         self.hints: dict[str, int] = {}
         self.floats: dict[str, float] = {}

@@ -92,10 +92,10 @@ def test_artefacts_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled(torch.ones(3))
     loss.backward()
     made = ["fx_graph", "program", "schedule", "plan"]
-    (first, *_), (second, *_) = seen[0], seen[5]
+    (first, *_), (second, *_) = seen[0], seen[6]
     assert seen == [
-        (first, "", "joint"), *((first, "forward", name) for name in made),
-        (second, "", "joint"), *((second, "inference", name) for name in made),
+        (first, "", "joint"), *((first, "forward", name) for name in made), (-1, "", "frame"),
+        (second, "", "joint"), *((second, "inference", name) for name in made), (-1, "", "frame"),
         *((first, "backward", name) for name in made),
     ]  # fmt: skip
     assert first != second

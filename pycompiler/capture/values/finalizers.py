@@ -25,9 +25,22 @@ HELD_ONCE = 4  # references to an object that one other holds, and `_held_by`
 HEAP_TYPE = 1 << 9
 
 
+_QUIET = frozenset(map(id, QUIET))
+
+
+def is_quiet(real: Any) -> bool:
+    """Whether an object is of one of those classes: its metaclass, which may be the program's, is not asked."""
+    return id(type(real)) in _QUIET
+
+
+def _mro(cls: type) -> tuple[type, ...]:
+    """The classes of a class, whatever its metaclass says of them."""
+    return type.__dict__["__mro__"].__get__(cls)  # type: ignore[no-any-return]
+
+
 def runs_code(real: Any) -> bool:
     """Whether code may run when nothing holds `real` any more: of its own, or of what it alone holds; but for modules."""
-    if type(real) in QUIET:
+    if is_quiet(real):
         return False
     todo, seen = [real], 0
     while todo and seen < MOST:
@@ -35,7 +48,7 @@ def runs_code(real: Any) -> bool:
         seen += 1
         if _has_end(value):
             return True
-        if not isinstance(value, torch.nn.Module):
+        if not issubclass(type(value), torch.nn.Module):
             todo += _held_by(value)
     return False
 
@@ -43,7 +56,7 @@ def runs_code(real: Any) -> bool:
 def _held_by(value: Any) -> list[Any]:
     """The objects that `value` alone holds: the others do not end with it."""
     children = gc.get_referents(value)
-    return [c for c in children if type(c) not in QUIET and sys.getrefcount(c) <= HELD_ONCE]
+    return [c for c in children if not is_quiet(c) and sys.getrefcount(c) <= HELD_ONCE]
 
 
 def _has_end(value: Any) -> bool:
@@ -52,14 +65,14 @@ def _has_end(value: Any) -> bool:
         return bool(value.gi_suspended)
     if cls is types.CoroutineType:
         return bool(value.cr_suspended)
-    if hasattr(cls, "__del__"):
+    if any("__del__" in c.__dict__ for c in _mro(cls)):
         return True
     return bool(cls.__flags__ & HEAP_TYPE) and any(r.__callback__ is not None for r in weakref.getweakrefs(value))
 
 
 def in_slot(owner: Any, name: str) -> list[Any]:
     """What a slot of an object holds, if there is such a slot, and something in it."""
-    found = next((vars(c)[name] for c in type(owner).__mro__ if name in vars(c)), None)
+    found = next((vars(c)[name] for c in _mro(type(owner)) if name in vars(c)), None)
     if type(found) is not types.MemberDescriptorType:
         return []
     try:
@@ -72,6 +85,6 @@ def is_referred_to(real: Any) -> bool:
     """Whether the end of an instance is seen by weak references."""
     return (
         bool(type(real).__flags__ & HEAP_TYPE)
-        and not isinstance(real, (type, torch.nn.Module, torch.Tensor))
+        and not issubclass(type(real), (type, torch.nn.Module, torch.Tensor))
         and weakref.getweakrefcount(real) > 0
     )
