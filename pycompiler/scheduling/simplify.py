@@ -29,7 +29,8 @@ CHEAP_USES = 4
 @dataclass
 class Graph:
     """Nodes and who writes and reads what.  `kept`: buffers that outlive the program's nodes (outputs, inputs, and what
-    `copies` write into inputs when the nodes are done); `alone`: names of ATen nodes (see `schedule`)."""
+    `copies` write into inputs when the nodes are done); `alone`: names of ATen nodes (see `schedule`); `held`: buffers whose
+    numbers are compared with themselves: computed twice they need not be equal, as compilers contract products and sums."""
 
     nodes: list[Node]
     kept: set[str]
@@ -38,6 +39,7 @@ class Graph:
     readers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
     copies: dict[str, Extern] = field(default_factory=dict)
     alone: Set[str] = frozenset()
+    held: set[str] = field(default_factory=set)
 
     def is_alone(self, node: Node) -> bool:
         """Whether nothing may be fused with a node."""
@@ -172,7 +174,7 @@ def inline_all(graph: Graph) -> Graph:
         if not graph.repeatable(producer):
             continue
         name = producer.out[0].name
-        if name in graph.kept:
+        if name in graph.kept or name in graph.held:
             continue
         users = sorted(readers[name])
         if not users:
@@ -194,7 +196,7 @@ def _repeat_for_few(graph: Graph, nodes: dict[int, Node], readers: dict[str, set
     """A consumer that wants few of the producer's values computes them itself (a gather from log_softmax)."""
     name = producer.out[0].name
     points = likely_points(space_of(producer))
-    if cost(producer) > CHEAP or points is None:
+    if cost(producer) > CHEAP or points is None or name in graph.held:
         return
     for u in sorted(readers[name]):
         user = nodes[u]

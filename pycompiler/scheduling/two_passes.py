@@ -187,6 +187,8 @@ def _argument(graph: Graph, node: Loop) -> list[Loop]:
     best, best_at = _buffer(graph, f"{out.name}_best", dtype, outer, out.device)
     first, first_at = _buffer(graph, f"{out.name}_first", index, outer, out.device)
     made, value = _twice(graph, node, out.name)
+    if dtype.is_floating_point:
+        graph.held |= {name for name, _ in loads(value)}
     made.append(
         replace(value, out=(best,), store_index=(best_at,), reduction=replace(reduction, kind=reduction.kind[3:]))
     )

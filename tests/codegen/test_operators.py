@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from kernel_harness import build_all, lowered, run_plan
 
+import pycompiler
+
 f32, f64, bf16, f16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
 i64, i32, i8, u8 = torch.int64, torch.int32, torch.int8, torch.uint8
 
@@ -130,3 +132,18 @@ def test_operators(rows: Callable[[], list[Row]]) -> None:
         except Exception as error:
             wrong.append(f"{name}: {type(error).__name__} {error}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_extremes_are_found_where_products_and_sums_are_contracted() -> None:
+    """The place of the extreme is that of the number that was found, which a second computation of it may round otherwise."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.square()
+        least = y.argmin()
+        return least, *(y + 3).max(0)
+
+    compiled = pycompiler.compile(fn, backend="native")
+    for seed in range(20):
+        x = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        for want, got in zip(fn(x), compiled(x), strict=True):
+            torch.testing.assert_close(got, want)
