@@ -32,7 +32,7 @@ def hammer(workers: dict[str, Work], seconds: float) -> Counter[str]:
     def loop(index: int, name: str, work: Work) -> None:
         rng = random.Random(index)
         try:
-            while time.monotonic() < stop and not errors:
+            while not errors and (not done[name] or time.monotonic() < stop):  # once, however late a thread begins
                 work(rng)
                 done[name] += 1
         except BaseException as e:
