@@ -60,8 +60,8 @@ OWN_METHODS = frozenset(
 # Their results may be in the memory of their arguments; those of all others are new.
 VIEWS = frozenset(
     {"asarray", "reshape", "ravel", "transpose", "squeeze", "swapaxes", "moveaxis", "rollaxis", "expand_dims", "atleast_1d",
-     "atleast_2d", "atleast_3d", "broadcast_to", "broadcast_arrays", "split", "array_split", "hsplit", "vsplit", "dsplit",
-     "diagonal", "diag", "__getitem__", "T", "real", "imag", "real_if_close"}
+     "atleast_2d", "atleast_3d", "split", "array_split", "hsplit", "vsplit", "dsplit", "__getitem__", "T", "real", "imag",
+     "real_if_close"}
 )  # fmt: skip
 LISTS = frozenset({"split", "array_split", "hsplit", "vsplit", "dsplit"})
 NAMED = {"linalg.svd": "SVDResult", "linalg.qr": "QRResult", "linalg.eig": "EigResult", "linalg.eigh": "EighResult",
@@ -69,10 +69,9 @@ NAMED = {"linalg.svd": "SVDResult", "linalg.qr": "QRResult", "linalg.eig": "EigR
 PLAIN_DTYPES = {int: "int64", float: "float64", bool: "bool", complex: "complex128"}
 # Without dimensions their results are arrays; those of all other functions are numbers.
 ARRAYS = MAKES | {
-    "broadcast_arrays", "broadcast_to", "cov", "diff", "expand_dims", "full_like", "imag", "linalg.tensorsolve", "moveaxis",
-    "ones_like",
-    "real", "real_if_close", "reshape", "roll", "rollaxis", "rot90", "flip", "squeeze", "swapaxes", "tensordot", "tile",
-    "transpose", "where", "zeros_like", "sort", "atleast_1d", "nan_to_num",
+    "cov", "diff", "expand_dims", "full_like", "imag", "linalg.tensorsolve", "moveaxis", "nan_to_num", "ones_like", "real",
+    "real_if_close", "reshape", "roll", "rollaxis", "sort", "squeeze", "swapaxes", "tensordot", "tile", "transpose", "where",
+    "zeros_like",
 }  # fmt: skip
 SPACES = ("", "linalg", "fft")
 UNKNOWN_DTYPES = frozenset({"uint16", "uint32", "uint64", "float128", "longdouble", "complex256"})
@@ -256,25 +255,15 @@ def is_constant(value: object) -> bool:
     return module is not None and issubclass(type(value), (module.dtype, module.generic))
 
 
+_KNOWN_DTYPES = _NARROW | {"int64", "float64", "complex128"}
+
+
 @functools.cache
 def _known() -> tuple[Any, frozenset[Any]]:
     """The class of arrays, and of which dtypes tensors can be made that `torch._numpy` knows."""
     module = numpy()
     assert module is not None
-    names = [
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ]
-    return module.ndarray, frozenset(map(module.dtype, names))
+    return module.ndarray, frozenset(module.dtype(name) for name in _KNOWN_DTYPES)
 
 
 def tensor_of(array: Any) -> torch.Tensor:

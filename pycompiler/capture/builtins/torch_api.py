@@ -140,7 +140,7 @@ def ask(cx: Capture, fn: Any) -> Value:
     return cx.wrap(kept.result, const_source(kept).attr("result"))
 
 
-_asked(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision)
+_asked(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision, arrays.raises_errors)
 LATE["torch.distributed", "is_available"] = lambda cx, args, kwargs: Const(torch.distributed.is_available())
 LATE["torch.distributed.distributed_c10d", "is_initialized"] = lambda cx, args, kwargs: ask(
     cx, torch.distributed.is_initialized

@@ -248,7 +248,7 @@ def _record(
     scalar: bool = False,
 ) -> Value:  # fmt: skip
     """A node of the graph; its tensors are arrays again, or numbers where they have no dimensions and `scalar` says so."""
-    if arrays.raises_errors():
+    if cx.call_builtin(arrays.raises_errors, [], {}).const():
         raise Break("unsupported-operation", "a call of NumPy's under numpy.errstate, which may raise")
     scalar = scalar and not _wrapped(cx)
     given = [*args, *kwargs.values()]
