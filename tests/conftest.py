@@ -69,3 +69,13 @@ def _modules_as_torch_makes_them() -> Iterator[None]:
     for name, method in before.items():
         if nn.Module.__dict__.get(name) is not method:
             setattr(nn.Module, name, method)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _interrupts_as_they_were() -> Iterator[None]:
+    """A handler that a test leaves behind is called by the tests of interrupts, which run after it or not, as files are dealt out."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    left = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+    assert left is before, left

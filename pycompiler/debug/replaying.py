@@ -12,7 +12,9 @@ import hashlib
 import json
 import linecache
 import marshal
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -156,6 +158,26 @@ def main(options: argparse.Namespace) -> int:
         print(f"replay: {error}", file=sys.stderr)
         return 2
     print("\n".join([described(frame.header), *frame.remarks]), file=sys.stderr)
+    if options.pdb:
+        with _interrupts_as_they_were():
+            return _run(frame, options)
+    return _run(frame, options)
+
+
+@contextlib.contextmanager
+def _interrupts_as_they_were() -> Iterator[None]:
+    """pdb's `continue` leaves its own handler of SIGINT behind, which prints to a debugger that is gone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _run(frame: Frame, options: argparse.Namespace) -> int:
     around = None
     if options.pdb and options.eager:
         import pdb

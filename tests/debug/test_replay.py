@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -338,9 +339,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert __main__.main(["replay", "--backend", "eager", str(path)]) == 0
     assert "the result: tensor([3.7279, 3.7279])" in capsys.readouterr().out
     monkeypatch.setattr(sys, "stdin", io.StringIO("p by\nn\np y.shape\nc\n"))
+    handler = signal.getsignal(signal.SIGINT)
     assert __main__.main(["replay", "--eager", "--pdb", str(path)]) == 0
     out = capsys.readouterr().out
     assert "y = (x * by).sin()" in out and "2.0" in out and "the result" in out
+    assert signal.getsignal(signal.SIGINT) is handler  # pdb's `continue` installs one of its own
 
 
 def test_what_fails_while_it_is_written_is_said(
