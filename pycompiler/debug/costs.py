@@ -9,10 +9,11 @@ for all of an entry's guards, most of which the fast path settles by a few words
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycompiler import _native
+from pycompiler.debug.calls import watching
 from pycompiler.debug.describe import Data
 from pycompiler.debug.events import held
 from pycompiler.debug.figures import nanoseconds, short, size
@@ -57,17 +58,17 @@ class GuardProfile:
 def guard_profile(fn: Any, /, *args: Any, **kwargs: Any) -> GuardProfile:
     """Call `fn` once, and measure each guard that the call rests on (of what it compiles, too): a `GuardProfile`."""
     found: list[EntryCost] = []
+    own = threading.get_ident()
 
     def watch(kind: str, *told: Any) -> bool:
+        if threading.get_ident() != own:
+            return False
         if kind == "entry":
             function, tried, guards, call, all, each = told
             ranked = sorted(zip(each, guards, strict=True), key=lambda row: -row[0])
             found.append(EntryCost(function.name, tried, call, all, ranked, held(function, guards)))
         return kind == "call"
 
-    _native.set_watcher(watch)
-    try:
+    with watching(watch):
         result = fn(*args, **kwargs)
-    finally:
-        _native.set_watcher(None)
     return GuardProfile(found, result)

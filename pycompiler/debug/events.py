@@ -23,6 +23,7 @@ import torch
 
 from pycompiler import _native, config
 from pycompiler.debug import describe
+from pycompiler.debug.calls import watching
 from pycompiler.debug.describe import Data
 from pycompiler.ir import watch
 from pycompiler.ir.guards import Guard
@@ -102,17 +103,17 @@ class Recorder(watch.Observer):
         self.measured: dict[int, tuple[int, Any]] = {}  # id of an entry's guards → times, themselves
         self.known: set[int] = set()  # models
         self.times: dict[int, Times] = {}  # by id of a plan
+        self.open = contextlib.ExitStack()
 
     def __enter__(self) -> Recorder:
         self.event("start", **start())
         watch.observers.append(self)
         if self.costs:
-            _native.set_watcher(self.call)
+            self.open.enter_context(watching(self.call))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self.costs:
-            _native.set_watcher(None)
+        self.open.close()
         watch.observers.remove(self)
         for found in self.times.values():
             if found.calls:
@@ -204,16 +205,16 @@ class Recorder(watch.Observer):
     # calls --------------------------------------------------------------------------------------------------------
     def call(self, kind: str, *told: Any) -> Any:
         """The engine's watcher (`_native.set_watcher`)."""
-        if kind == "plan":
-            plan, each = told
-            if (found := self.times.get(id(plan))) is not None:
-                found.add(each)
-        elif kind == "call":
-            count, _ = self.measured.get(id(told[1]), (0, None))
-            self.measured[id(told[1])] = count + 1, told[1]
-            return count < MEASURED
-        else:
-            with self.safely("the cost of guards"):
+        with self.safely("the cost of a call"):
+            if kind == "plan":
+                plan, each = told
+                if (found := self.times.get(id(plan))) is not None:
+                    found.add(each)
+            elif kind == "call":
+                count, _ = self.measured.get(id(told[1]), (0, None))
+                self.measured[id(told[1])] = count + 1, told[1]
+                return count < MEASURED
+            else:
                 self.entry(*told)
         return None
 

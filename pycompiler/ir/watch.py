@@ -3,15 +3,20 @@
 In: `with phase("lowering"):` around each phase; `with model(number):` around what is compiled of a captured graph, in it
 `with graph("backward"):` around each ATen graph, and `artefact(name, value)` for what is made.  Out: `compile_times()`,
 and calls of the `observers`.  Nothing is rendered here, and where nobody looks a phase costs a few microseconds.
+An observer that raises is said in the log; what it looks at goes on as if nobody looked.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import time
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable
 from typing import Any
+
+log = logging.getLogger("pycompiler")
 
 # In the order of a compile.  `compile`, `backend` and `backward` contain the ones that follow them.
 PHASES: tuple[str, ...] = (
@@ -77,6 +82,34 @@ def wrapped(layer: str, compiler: Any, name: str) -> Any:
     return compiler if wrapper is None else wrapper(compiler, name)
 
 
+_failed: set[str] = set()
+
+
+class apart:
+    """Context manager around what an observer does: an `Exception` of it ends here, and each is said once."""
+
+    __slots__ = ("who",)
+
+    def __init__(self, who: object) -> None:
+        self.who = who
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, where: types.TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return error is None
+        who = getattr(self.who, "__qualname__", None) or type(self.who).__qualname__
+        try:
+            text = f"{who} raised {type(error).__name__}: {error}"
+        except Exception:  # its text has one
+            text = f"{who} raised {type(error).__name__}"
+        if text not in _failed:
+            _failed.add(text)
+            log.warning("somebody who looks on fails, which changes no result: %s", text, exc_info=error)
+        return True
+
+
 class phase:
     """Context manager of one phase."""
 
@@ -87,32 +120,48 @@ class phase:
 
     def __enter__(self) -> None:
         for observer in list(observers):
-            observer.begin(self.name)
+            with apart(observer):
+                observer.begin(self.name)
         self.start = time.perf_counter()
 
     def __exit__(self, *exc: object) -> None:
         seconds = time.perf_counter() - self.start
         _times[self.name].append(seconds)
         for observer in list(observers):
-            observer.end(self.name, seconds)
+            with apart(observer):
+                observer.end(self.name, seconds)
 
 
-@contextlib.contextmanager
-def _around(entered: Callable[[Observer], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
+class _Around:
+    """Context manager: the ones of all observers, which neither add nor swallow an exception."""
+
+    __slots__ = ("entered", "open")
+
+    def __init__(self, entered: Callable[[Observer], contextlib.AbstractContextManager[Any]]) -> None:
+        self.entered = entered
+
+    def __enter__(self) -> None:
+        self.open: list[tuple[Observer, contextlib.AbstractContextManager[Any]]] = []
         for observer in list(observers):
-            stack.enter_context(entered(observer))
-        yield
+            with apart(observer):
+                made = self.entered(observer)
+                made.__enter__()
+                self.open.append((observer, made))
+
+    def __exit__(self, *exc: Any) -> None:
+        for observer, made in reversed(self.open):
+            with apart(observer):
+                made.__exit__(*exc)
 
 
 def model(number: int) -> contextlib.AbstractContextManager[None]:
     """Around the compile of what captured graph `number` (of `numbers`) becomes."""
-    return _around(lambda observer: observer.model(number))
+    return _Around(lambda observer: observer.model(number))
 
 
 def graph(kind: str) -> contextlib.AbstractContextManager[None]:
     """Around the compile of one ATen graph."""
-    return _around(lambda observer: observer.graph(kind))
+    return _Around(lambda observer: observer.graph(kind))
 
 
 def wants(name: str) -> bool:
@@ -123,7 +172,8 @@ def wants(name: str) -> bool:
 def artefact(name: str, value: Any) -> None:
     """Offers what was made to whoever looks."""
     for observer in list(observers):
-        observer.artefact(name, value)
+        with apart(observer):
+            observer.artefact(name, value)
 
 
 def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[list[str], list[str]]:

@@ -56,9 +56,11 @@ def record(family: Family, code: types.CodeType, captured: Captured, seconds: fl
     inlined = tuple(captured.inlined)
     made = GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds, inlined)
     watch.artefact("frame", made)
-    for told in (family.listener, family.observer and family.observer.compiled):
-        if told:
-            told(made)
+    if family.listener is not None:
+        family.listener(made)
+    if (observer := family.observer) is not None:
+        with watch.apart(observer):
+            observer.compiled(made)
 
 
 def report_recompile(
@@ -78,7 +80,8 @@ def report_recompile(
     texts = explain_reasons(fn, values, namespace, reasons)
     told = RecompileRecord(fn.fn.__code__, tuple(texts))
     if observer is not None:
-        observer.recompiled(told)
+        with watch.apart(observer):
+            observer.recompiled(told)
     watch.artefact("recompile", told)
     if log_recompiles.enabled:
         log_recompiles("recompiling %s; failed guards, latest entry first:\n%s", fn.name, "\n".join(texts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
@@ -10,13 +11,16 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import pycompiler
-from pycompiler import _native
+from pycompiler.debug.calls import watching
 
 
 def two_frames(x: Any, n: int) -> Any:
     y = (x * n).relu()
     pycompiler.graph_break()
     return y.softmax(-1)
+
+
+RESUMED = f"resume_in_two_frames_at_{two_frames.__code__.co_firstlineno + 2}"
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def test_every_guard_has_a_cost(compiled: Any) -> None:
     found = pycompiler.guard_profile(compiled, torch.ones(4, 4), 2)
     assert torch.equal(found.result, two_frames(torch.ones(4, 4), 2))
     first, second = found.entries
-    assert (first.function, second.function) == ("two_frames", "resume_in_two_frames_at_18")
+    assert (first.function, second.function) == ("two_frames", RESUMED)
     for entry in found.entries:
         assert entry.call > 0 and entry.all > 0
         assert [ns for ns, _ in entry.guards] == sorted((ns for ns, _ in entry.guards), reverse=True)
@@ -91,7 +95,7 @@ def test_ranges_of_calls(compiled: Any) -> None:
         "guards of two_frames, entry 0",
         "run of two_frames",
         "graph graph",
-        "cache lookup of resume_in_two_frames_at_18",
+        f"cache lookup of {RESUMED}",
     ):
         assert f"pycompiler: {name}" in names
     assert sum("kernel" in name for name in names) == 2
@@ -133,17 +137,38 @@ def test_profilers_of_other_threads(compiled: Any) -> None:
     assert torch.equal(found[0], two_frames(x, 2))
 
 
-def test_a_watcher_that_raises_is_heard(compiled: Any) -> None:
-    def watch(*told: Any) -> bool:
+def test_a_watcher_that_raises_changes_no_call(compiled: Any, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+
+    def fails(kind: str, *of: Any) -> bool:
+        told.append(kind)
         raise ValueError("watcher")
 
-    _native.set_watcher(watch)
-    try:
-        with pytest.raises(ValueError, match="watcher"):
-            compiled(torch.ones(4, 4), 2)
-    finally:
-        _native.set_watcher(None)
-    assert compiled(torch.ones(4, 4), 2).shape == (4, 4)
+    logging.getLogger("pycompiler").propagate = True
+    with watching(fails), watching(lambda kind, *of: told.append(kind)):
+        found = pycompiler.guard_profile(compiled, torch.ones(4, 4), 2)  # looks, too, and ends
+        assert compiled(torch.ones(4, 4), 2).shape == (4, 4)
+    assert [entry.function for entry in found.entries] == ["two_frames", RESUMED]
+    assert told[:2] == ["call", "call"] and told[-2:] == ["plan", "plan"]  # both are told
+    assert [r.getMessage().endswith("fails raised ValueError: watcher") for r in caplog.records] == [True]
+    count = len(told)
+    compiled(torch.ones(4, 4), 2)
+    assert len(told) == count
+
+
+def test_calls_of_other_threads_are_not_profiled(compiled: Any) -> None:
+    other = pycompiler.compile(lambda x: x + 1)
+
+    def program() -> Any:
+        thread = threading.Thread(target=other, args=(torch.ones(2),))
+        thread.start()
+        thread.join()
+        return compiled(torch.ones(4, 4), 2)
+
+    assert [entry.function for entry in pycompiler.guard_profile(program).entries] == [
+        "two_frames",
+        RESUMED,
+    ]
 
 
 def test_emit_nvtx_and_autograd_profiler(compiled: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,22 +19,23 @@ class Seen(watch.Observer):
     def __init__(self) -> None:
         self.stack: list[str] = []
         self.inside: dict[str, set[str]] = {}
+        self.ended: list[tuple[str, str, float]] = []
 
     def begin(self, phase: str) -> None:
         self.inside.setdefault(phase, set()).update(self.stack[-1:])
         self.stack.append(phase)
 
     def end(self, phase: str, seconds: float) -> None:
-        assert self.stack.pop() == phase
-        assert seconds >= 0
+        self.ended.append((self.stack.pop(), phase, seconds))
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     made = Seen()
     monkeypatch.setattr(watch, "observers", [*watch.observers, made])
     monkeypatch.setattr(watch, "_times", {name: [] for name in watch.PHASES})
-    return made
+    yield made
+    assert made.ended and all(began == ended and seconds >= 0 for began, ended, seconds in made.ended)
 
 
 def test_every_phase_of_a_training_step_is_seen_where_it_is(seen: Seen) -> None:
@@ -82,9 +84,7 @@ def test_artefacts_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
             self.where = before
 
         def artefact(self, name: str, value: Any) -> None:
-            assert name in watch.ARTEFACTS
-            assert value is not None
-            seen.append((*self.where, name))
+            seen.append((*self.where, name if value is not None else "nothing"))
 
     monkeypatch.setattr(watch, "observers", [*watch.observers, Looks()])
     compiled = pycompiler.compile(lambda x: (x * 2).sin().sum())
@@ -99,3 +99,73 @@ def test_artefacts_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
         *((first, "backward", name) for name in made),
     ]  # fmt: skip
     assert first != second
+    assert {name for *_, name in seen} <= watch.ARTEFACTS.keys()
+
+
+class Raises(watch.Observer):
+    """Everything that it is told fails; so do its context managers, when they are made, entered or left."""
+
+    wanted = watch.COSTLY
+
+    def __init__(self, when: str) -> None:
+        self.when, self.told = when, 0
+
+    def fail(self, *told: object) -> Any:
+        self.told += 1
+        raise KeyError(f"oh {self.when}")
+
+    begin = end = artefact = fail
+
+    def model(self, number: int) -> contextlib.AbstractContextManager[Any]:
+        return self.fail() if self.when == "made" else self.around()
+
+    def graph(self, kind: str) -> contextlib.AbstractContextManager[Any]:
+        return self.model(0)
+
+    @contextlib.contextmanager
+    def around(self) -> Iterator[None]:
+        if self.when == "entered":
+            self.fail()
+        try:
+            yield
+        finally:
+            self.fail()
+
+
+@pytest.mark.parametrize("when", ["made", "entered", "left"])
+def test_an_observer_that_raises_changes_nothing(
+    when: str, seen: Seen, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    observer = Raises(when)
+    monkeypatch.setattr(watch, "observers", [observer, *watch.observers, observer])
+    monkeypatch.setattr(watch, "_failed", set())
+    monkeypatch.setattr(logging.getLogger("pycompiler"), "propagate", True)
+    compiled = pycompiler.compile(lambda x, n: (x * n).sin().sum())
+    x = torch.ones(3, requires_grad=True)
+    for n in (2, 3):
+        compiled(x, n).backward()
+    assert compiled.counters()["compiles"] == 2
+    torch.testing.assert_close(x.grad, 2 * torch.cos(torch.full((3,), 2.0)) + 3 * torch.cos(torch.full((3,), 3.0)))
+    assert observer.told > 50
+    assert not seen.stack
+    assert [r.getMessage().endswith(f"Raises raised KeyError: 'oh {when}'") for r in caplog.records] == [True]
+
+
+def test_an_observer_keeps_no_exception_from_the_program(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Swallows(watch.Observer):
+        def model(self, number: int) -> contextlib.AbstractContextManager[Any]:
+            return contextlib.suppress(BaseException)
+
+    monkeypatch.setattr(watch, "observers", [*watch.observers, Swallows(), Raises("left")])
+    with pytest.raises(ZeroDivisionError), watch.phase("capture"), watch.model(0), watch.graph("forward"):
+        raise ZeroDivisionError
+
+
+def test_an_interrupt_in_an_observer_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(watch.Observer):
+        def begin(self, phase: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch, "observers", [Interrupted()])
+    with pytest.raises(KeyboardInterrupt), watch.phase("capture"):
+        pass
