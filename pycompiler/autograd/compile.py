@@ -66,8 +66,13 @@ def compile_joint(
     fakes = [fakeify(t, mode) for t in (*lifted, *example_inputs)]
     table = default_decompositions() if decompositions is None else decompositions
 
+    counts = False
+
     def trace(body: fx.GraphModule, examples: Sequence[Any], made: Branches) -> Joint:
-        return trace_joint(body, examples, mode, table, branches=made.calls)
+        nonlocal counts
+        inner = trace_joint(body, examples, mode, table, branches=made.calls)
+        counts |= inner.counts
+        return inner
 
     branches = Branches(mode, trace, inference_compiler or fw_compiler)
     branches.prepare(gm)
@@ -99,6 +104,8 @@ def compile_joint(
     counted = sorted({*joint.written, *(joint.touched if joint.needs_backward else ())})
     if counted and len(joint.inputs) > 1:
         run = runtime.unless_shared(run, counted, gm.forward, name=name, pairs=runtime.empty_pairs(joint, counted))
+    if counts or joint.counts:
+        run = runtime.unless_moved(run, joint, gm.forward, name=name)
     return functools.partial(run, *lifted) if lifted else run
 
 

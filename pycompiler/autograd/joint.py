@@ -82,6 +82,7 @@ class Joint:
 
     `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs.
     paths: for each tangent what autograd's own graph says of its gradient.
+    counts: whether elements are counted from the start of a storage: then inputs must start in theirs where they did.
     arrived: inputs that are results of other work which requires grad: nodes of autograd's that others made lie behind.
     touched: inputs that were written, with the values that they had: only their versions tell.
     origins: for each fresh output which tensor of the captured graph it is: ("input", i) after the run, ("result", k) of
@@ -102,6 +103,7 @@ class Joint:
     touched: list[int] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
     arrived: frozenset[int] = frozenset()
+    counts: bool = False
 
     def store_in_graph(self) -> list[int]:
         """Let the forward graph itself write new values of inputs where autograd need not see it.

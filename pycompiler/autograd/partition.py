@@ -121,8 +121,8 @@ class Region:
         cut = self.min_cut(set(dear))
         if budget >= 1.0:
             return cut
-        releasable = sorted((n for n in dear if not ordered(n.target)), key=recompute_cost)
-        keep = {n for n in dear if ordered(n.target)}
+        keep = {n for n in dear if ordered(n.target) or self.reaches_out(n)}
+        releasable = sorted((n for n in dear if n not in keep), key=recompute_cost)
         most, least = self.cost(cut), self.cost(self.min_cut(keep))
         target = least + budget * (most - least)
         low, high = 0, len(releasable)
@@ -174,7 +174,7 @@ class Region:
             gradient = "gradient" in n.meta and any(a in found for a in n.all_input_nodes)  # of no tangent, yet for one
             if (region is None and not gradient) or n in self.backward or n in self.results or _is_drawn(n):
                 continue
-            if "saved" in n.meta or not isinstance(value, (torch.Tensor, tuple, list)):  # a size
+            if "saved" in n.meta or self.reaches_out(n) or not isinstance(value, (torch.Tensor, tuple, list)):  # a size
                 continue
             if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
                 continue
@@ -183,7 +183,17 @@ class Region:
         return found
 
     def _is_dear(self, n: fx.Node) -> bool:
-        return n.op == "call_function" and not is_cheap(n) and n not in self.checkpointed and n not in self.late
+        return (
+            self.reaches_out(n)
+            or n.op == "call_function"
+            and not is_cheap(n)
+            and n not in self.checkpointed
+            and n not in self.late
+        )
+
+    def reaches_out(self, n: fx.Node) -> bool:
+        """Whether `n` views by strides the storage of an input that is saved as a copy, which has no such storage."""
+        return n.target is aten.as_strided.default and view_root(n) in self.loose
 
     def _save_cost(self, n: fx.Node) -> int:
         value = n.meta.get("val")
@@ -231,7 +241,9 @@ def _tidy(joint: Joint, region: Region, cut: Iterable[fx.Node]) -> list[fx.Node]
     chosen = dict.fromkeys(n for n in cut if n not in region.bound)
     result: dict[fx.Node, None] = {}
     for n in chosen:
-        root = view_root(n)
+        root = n
+        while (parent := view_parent(root)) is not None and not region.reaches_out(root):
+            root = parent[0]
         itself = root in region.itself_inputs or root in region.itself_outputs
         free = itself or root in chosen or size_bytes(root) <= size_bytes(n)
         free |= root in region.loose and not is_dense(n.meta["val"])  # of the root there is a copy that lies like it

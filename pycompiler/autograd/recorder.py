@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from pycompiler.autograd.kernels import recorded
 from pycompiler.autograd.policies import Policy
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.autograd.views import is_view_op, view_parent
+from pycompiler.autograd.views import is_view_op, view_parent, view_root
 from pycompiler.ir import choices, late
 from pycompiler.ir.effects import acts, ordered
 from pycompiler.ir.expr import Expr
@@ -147,6 +147,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen: dict[Any, Any] = {}
         self._depth = 0
         self._replaced = replaced()
+        self.counts = False  # whether the program counts elements from the start of a storage
         self._open: list[OpOverload] = []  # operators being decomposed; one that a rule calls itself stays whole
         self._given: set[int] = set()  # ids of tensors that functionalisation holds
         self._last_placeholder: fx.Node | None = None
@@ -536,11 +537,46 @@ def _fold_permute(recorder: Recorder, x: torch.Tensor, dims: Sequence[int]) -> t
     return (x,) if dims == list(range(rank)) else (x, dims)
 
 
+def _fold_strided(
+    recorder: Recorder, x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: Any = None
+) -> tuple[Any, ...]:
+    """Strides of the storage: a view by them is one of the tensor that owns it, whatever views lie between, which a stage may
+    copy.  Without an offset that of `x` is meant, which is only known where no input owns the storage."""
+    if offset is not None and not recorder.differentiates:
+        recorder.counts = True
+    node = recorder.node(x)
+    root = view_root(node)
+    if root is node:
+        return x, size, stride, offset
+    if offset is None and root.op == "placeholder":
+        while node.target is aten.as_strided.default and node.args[3] is None:
+            node = node.args[0]  # type: ignore[assignment]
+        if node.target is not aten.as_strided.default:
+            return node.meta["val"], size, stride, None
+        offset = node.args[3]
+    base: torch.Tensor = root.meta["val"]
+    if base.dtype != x.dtype or _is_conjugate(node):
+        raise AutogradUnsupported(
+            "strides of memory that is of another type", str(base.dtype), "the graph runs eagerly"
+        )
+    return base, size, stride, x.storage_offset() if offset is None else offset
+
+
+def _fold_strided_write(
+    recorder: Recorder, x: torch.Tensor, value: torch.Tensor, size: Any, stride: Any, offset: Any = None
+) -> tuple[Any, ...]:
+    if offset is not None and not recorder.differentiates:
+        recorder.counts = True
+    return x, value, size, stride, offset
+
+
 # Operator → simpler arguments for it, or the one value that it amounts to. Their recorded arguments are normal (d >=
 # 0).
 _FOLDS: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
     aten.view.default: _fold_view,
     aten.permute.default: _fold_permute,
+    aten.as_strided.default: _fold_strided,
+    aten.as_strided_scatter.default: _fold_strided_write,
 }
 
 # What numbers are where tensors are expected.

@@ -30,7 +30,7 @@ from pycompiler.autograd.views import Step
 from pycompiler.ir.later import Later, now
 from pycompiler.ir.numbers import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
 from pycompiler.ir.symbolic_node import Real
-from pycompiler.ir.symbols import Specialise, symbols_of
+from pycompiler.ir.symbols import Specialise, hint_of, symbols_of
 from pycompiler.ir.texts import keep_text
 from pycompiler.logs import stage
 
@@ -483,6 +483,21 @@ def unless_shared(
 
     def checked(*args: Any) -> Sequence[Any]:
         return run_eager(*args) if shares_memory(args, written) else run(*args)
+
+    return checked
+
+
+def unless_moved(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> Compiled:
+    """`run`, and `eager` for calls in which an input starts elsewhere in its storage than in the trace: of a graph that
+    counts elements from there."""
+    inputs = [node.meta["val"] for node in joint.inputs]
+    starts = [(i, hint_of(t.storage_offset())) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
+
+    def checked(*args: Any) -> Sequence[Any]:
+        if any(args[i].storage_offset() != start for i, start in starts):
+            _log.info("graph %s: an input starts elsewhere in its storage; this call runs eagerly", name)
+            return eager(*args)
+        return run(*args)
 
     return checked
 

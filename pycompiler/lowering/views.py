@@ -13,7 +13,7 @@ from torch import fx
 
 from pycompiler.ir.expr import ONE, ZERO, Expr
 from pycompiler.lowering import values
-from pycompiler.lowering.graph import Lowering
+from pycompiler.lowering.graph import Lowering, LoweringError
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, normal_dim, to_expr, to_exprs
 
@@ -135,6 +135,8 @@ def as_strided(low: Lowering, x: Value, size: Sequence[Any], stride: Sequence[An
     end = start + values.extent(view.shape, view.stride)
     inside = end - values.extent(buffer.shape, buffer.stride)
     if start.const is None or inside.const is None or start.const < 0 or inside.const > 0:
+        if all(b is None or b.name != base.buffer for b in low.program.inputs):
+            raise LoweringError(f"{low.node.format_node()} reads what its memory does not have here")
         return NotImplemented  # elements of the storage that the input itself does not cover
     return view
 

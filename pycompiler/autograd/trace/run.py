@@ -117,6 +117,7 @@ class _Trace:
         nodes = [*self.joint.fresh, *(value for _, value in self.joint.stores), *self.joint.grads]
         self.recorder.graph.output(tuple(nodes))
         drop_dead(self.recorder.graph)
+        self.joint.counts = self.recorder.counts
         return self.joint
 
     def _examples(self) -> Iterator[tuple[fx.Node, Any, Any]]:
