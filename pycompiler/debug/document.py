@@ -6,14 +6,13 @@ JSON: `frames`, `graphs`, `recompiles`, `hints`, `phases`, `start`, `advice`.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
 from pycompiler.debug.describe import Data, is_library
-from pycompiler.debug.figures import counted, name, nanoseconds, short
+from pycompiler.debug.figures import begins, counted, name, nanoseconds, short, title
 
 SLOW_GUARDS = 0.2  # share of a call's time from which its guards are worth a word
 SMALL = 5_000  # nanoseconds: kernels below are mostly their start
@@ -65,19 +64,31 @@ class Document:
 
     @cached_property
     def functions(self) -> dict[tuple[str, int], Data]:
-        """The functions that were captured, those inlined, too, by file and first line."""
+        """The functions that were captured, those inlined, too, by file and first line; none that lies in another one."""
         found: dict[tuple[str, int], Data] = {}
         for frame in self.frames:
             for function in (frame, *frame["inlined"]):
                 if any(text.strip() for _, text in function["source"]):
-                    title = re.sub(r"resume_in_(.*)_at_\d+$", r"\1", function["function"])
-                    found.setdefault((function["file"], function["line"]), {**function, "function": title})
+                    named = title(function["function"]).partition(" (")[0]
+                    found.setdefault((function["file"], function["line"]), {**function, "function": named})
+        last: dict[str, int] = {}  # of the outer functions of a file so far
+        for file, line in sorted(found):
+            end = found[file, line]["source"][-1][0]
+            if end <= last.get(file, -1):
+                del found[file, line]
+            else:
+                last[file] = end
         return found
 
     @cached_property
-    def shown(self) -> set[tuple[str, str]]:
-        """The lines of those functions: file and number."""
-        return {(file, str(n)) for (file, _), function in self.functions.items() for n, _ in function["source"]}
+    def shown(self) -> dict[tuple[str, str], str]:
+        """The lines of those functions, file and number, each with a name in the page."""
+        files = {file: k for k, file in enumerate(dict.fromkeys(file for file, _ in self.functions))}
+        return {
+            (file, str(n)): f"L{files[file]}-{n}"
+            for (file, _), function in self.functions.items()
+            for n, _ in function["source"]
+        }
 
     # questions ----------------------------------------------------------------------------------------------------
     @property
@@ -100,6 +111,11 @@ class Document:
     def seconds(self, phase: str) -> float:
         return float(sum(self.data["phases"].get(phase, ())))
 
+    @property
+    def compiling(self) -> float:
+        """Seconds of compiles, those of backwards, which come later, too."""
+        return self.seconds("compile") + self.seconds("backward")
+
     # advice -------------------------------------------------------------------------------------------------------
     def advice(self) -> Iterable[Data]:
         """What to do next, the most important first: what, where, do."""
@@ -113,11 +129,11 @@ class Document:
         for (what, where, do), times in broken.items():
             yield {"what": what + (f" ({times} times)" if times > 1 else ""), "where": where, "do": do}
         for group in _alike(self.recompiles):
-            functions = list(dict.fromkeys(row["function"] for row in group))
+            functions = list(dict.fromkeys(title(row["function"]) for row in group))
             reason, _, way_out = (group[0]["reasons"] or ["unknown"])[0].partition("way out:")
             others = f" (and {counted(len(functions) - 1, 'function')} for the like)" if functions[1:] else ""
             yield {"what": f"{functions[0]}{others} was compiled again: {reason.strip()}",
-                   "where": f"{group[0]['file']}:{group[0]['line']}", "do": way_out.strip()}  # fmt: skip
+                   "where": begins(group[0]), "do": way_out.strip()}  # fmt: skip
         seen: set[tuple[str, str]] = set()
         for hint in self.data["hints"]:
             if (hint["operator"], hint["why"]) not in seen:
@@ -137,8 +153,9 @@ class Document:
                 and frame["entry"]["call"] > SLOW_GUARDS * work
                 and frame["entry"]["call"] > SMALL
             ):
-                yield {"what": f"the guards of {frame['function']} take {nanoseconds(frame['entry']['call'])} of a call, its "
-                       f"graphs {nanoseconds(work)}", "where": f"{frame['file']}:{frame['line']}",
+                check = nanoseconds(frame["entry"]["call"])
+                yield {"what": f"the guards of {title(frame['function'])} take {check} of a call, its graphs "
+                       f"{nanoseconds(work)}", "where": begins(frame),
                        "do": "see its guards, costliest first; compile a function that reads fewer objects"}  # fmt: skip
         for graph in self.graphs:
             calls = graph["calls"]
@@ -147,7 +164,7 @@ class Document:
                 small_steps = f"{counted(len(small), 'step')} of {name(graph)}"
                 yield {"what": f"{small_steps} take less than {nanoseconds(SMALL)} each", "where": "",
                        "do": "larger inputs (a batch) use the machine better; see what was not fused, and why"}  # fmt: skip
-        build, whole = self.seconds("build"), self.seconds("compile")
+        build, whole = self.seconds("build"), self.compiling
         if build > 2 and build > whole / 2:
             yield {"what": f"{build:.1f} s of the {whole:.1f} s of compiles are the C++ compiler's", "where": "",
                    "do": "keep the kernel cache between processes, or ship what was compiled (pycompiler.save)"}  # fmt: skip
@@ -163,7 +180,7 @@ class Document:
         lines = [
             f"{counted(len(self.frames), 'frame')}, {counted(len(self.breaks), 'graph break')}, "
             f"{counted(len(self.graphs), 'compiled graph')}, {counted(operators, 'operator')}, "
-            f"{counted(len(self.recompiles), 'recompile')}, {self.seconds('compile'):.2f} s of compiles",
+            f"{counted(len(self.recompiles), 'recompile')}, {self.compiling:.2f} s of compiles",
         ]
         lines += ["", "What to do next:"] if self.data["advice"] else []
         for k, row in enumerate(self.data["advice"], 1):
@@ -175,7 +192,9 @@ class Document:
         lines = [line for line in lines if line or line is lines[1]]
         ranked = self.ranked_guards()[:5]
         lines += ["", "Costliest guards:"] if ranked else []
-        lines += [f"  {nanoseconds(ns):>8}  {frame['function']}: {short(guard['text'])}" for ns, frame, guard in ranked]
+        lines += [
+            f"  {nanoseconds(ns):>8}  {title(frame['function'])}: {short(guard['text'])}" for ns, frame, guard in ranked
+        ]
         return "\n".join(lines)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pycompiler.debug.describe import Data
 
 
@@ -36,3 +38,17 @@ def name(graph: Data) -> str:
     return f"{graph['kind']} graph {graph['number']}" + (
         f" of model {graph['model']}" if graph["model"] is not None else ""
     )
+
+
+RESUMED = re.compile(r"resume_in_(.*)_at_(\d+)$")
+
+
+def title(function: str) -> str:
+    """The name of a function as its author knows it: what runs behind a graph break is a function of ours."""
+    return RESUMED.sub(r"\1 (from line \2 on)", function)
+
+
+def begins(function: Data) -> str:
+    """Where a function, or what runs behind a break in it, begins: `file:line`."""
+    found = RESUMED.search(function["function"])
+    return f"{function['file']}:{found[2] if found else function['line']}"

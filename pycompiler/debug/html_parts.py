@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 OPEN, PART = 40, 500  # rows that are shown at once; rows of a part of the rest
+PLAIN = (
+    2_000  # rows of a table that are elements of the page; what is behind them is, when its part is opened (`UNFOLD`)
+)
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --dim: #57606a; --paper: #fff; --panel: #f6f8fa; --line: #d0d7de;
@@ -20,8 +23,8 @@ STYLE = """
 body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper) }
 header, main { max-width: 76rem; margin: 0 auto; padding: 1rem 1.25rem }
 h1 { font-size: 1.5rem; margin: .25rem 0 }
-h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--line) }
-h3 { font-size: 1rem; margin: 1.25rem 0 .25rem } p { margin: .25rem 0 } a { color: var(--accent) }
+h2 { font-size: 1.2rem; margin: 1.5rem 0 .5rem; border-bottom: 1px solid var(--line) }
+h3 { font-size: 1rem; margin: 1.25rem 0 .25rem; overflow-wrap: anywhere } p { margin: .25rem 0 } a { color: var(--accent) }
 :focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; border-radius: 2px }
 .skip { position: absolute; left: -100rem }
 .skip:focus { left: 1rem; top: .5rem; background: var(--paper); padding: .25rem .5rem }
@@ -36,26 +39,30 @@ pre { background: var(--panel); border: 1px solid var(--line); border-radius: 6p
 caption { text-align: left; color: var(--dim); padding: .25rem 0 }
 th, td { text-align: left; vertical-align: top; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--line) }
 td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-td.wrap { overflow-wrap: anywhere }
+td.wrap { overflow-wrap: anywhere } td a code { white-space: nowrap }
 details { margin: .25rem 0 } summary { cursor: pointer; color: var(--accent) }
-details.part { content-visibility: auto }
 ol.todo li { margin: .5rem 0; padding: .4rem .7rem; background: var(--panel); border-left: 4px solid var(--bar);
   border-radius: 4px; overflow-wrap: anywhere }
 ol.todo .do::before { content: "→ " } .dim { color: var(--dim) } .bad { color: var(--bad) }
 .bar { display: inline-block; height: .6rem; background: var(--bar); border-radius: 2px; min-width: 1px }
 table.source td { border: 0; padding: 0 .6rem 0 0 } table.source td.code { white-space: pre; width: 55% }
 table.source tr.broken td { background: var(--badpaper) } table.source tr.hot td { background: var(--warmpaper) }
-table.source details { margin: 0 } .notes { max-width: 40rem }
+table.source details { margin: 0 } .notes { max-width: 40rem } .notes .costly { display: block }
 @media print { nav, .skip { display: none } }
 """
+# Half a million rows would be the page's whole time to load; as texts they are nothing.
+UNFOLD = """document.addEventListener("toggle", event => {
+  const rows = event.target.querySelector(":scope > script.rows");
+  if (rows) rows.outerHTML = rows.textContent }, true)"""
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><style>{style}</style></head>
 <body><a class="skip" href="#main">Skip to the report</a>
 <header><h1>{title}</h1><p class="dim">{made}</p>{facts}
 <nav aria-label="Sections"><ul>{nav}</ul></nav></header>
-<main id="main">{sections}</main>
-<script type="application/json" id="document">{data}</script>
+<main id="main"><noscript><p class="dim">Rows from {plain} on of a list need scripts to be shown.</p></noscript>
+{sections}</main>
+<script type="application/json" id="document">{data}</script><script>{unfold}</script>
 </body></html>
 """
 
@@ -67,7 +74,7 @@ def tag(kind: str, content: str, **attributes: str) -> str:
 
 
 def code(text: str) -> str:
-    return tag("code", escape(text))
+    return f"<code>{escape(text)}</code>"
 
 
 def folded(summary: str, content: str, *, kind: str = "") -> str:
@@ -88,9 +95,11 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> 
         for h, n in zip(heads, number, strict=True)
     )
 
+    starts = ['<td class="n">' if n else '<td class="wrap">' for n in number]
+
     def row(cells: Sequence[str]) -> str:
-        made = [tag("td", c, class_="n" if n else "wrap") for c, n in zip(cells, number, strict=True)]
-        return tag("tr", "".join(made))
+        made = [f"{start}{cell}</td>" for start, cell in zip(starts, cells, strict=True)]
+        return f"<tr>{''.join(made)}</tr>"
 
     made = [row(cells) for cells in rows]
 
@@ -104,9 +113,10 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     parts = [part(made[:OPEN], escape(caption))]
     for k in range(OPEN, len(made), PART):
         some = made[k : k + PART]
-        parts.append(
-            folded(f"{k + 1:,} to {k + len(some):,} of {len(made):,}", part(some, escape(caption)), kind="part")
-        )
+        content = part(some, escape(caption))
+        if k >= PLAIN:  # texts in it are escaped, so nothing of it ends the script
+            content = tag("script", content, type="text/plain", class_="rows")
+        parts.append(folded(f"{k + 1:,} to {k + len(some):,} of {len(made):,}", content, kind="part"))
     return "".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""The report as one HTML page, which needs nothing else: no network, no script, no fonts.
+"""The report as one HTML page, which needs nothing else: no network, no fonts; a script for the far end of long lists.
 
 In: a `Document`.  Out: the text of the page; the document itself lies in it as JSON.
 """
@@ -13,11 +13,13 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pycompiler.debug.describe import Data, is_library
-from pycompiler.debug.figures import counted, name, nanoseconds, short, size
-from pycompiler.debug.html_parts import OPEN, PAGE, STYLE, bar, code, folded, some, table, tag
+from pycompiler.debug.figures import begins, counted, name, nanoseconds, short, size, title
+from pycompiler.debug.html_parts import OPEN, PAGE, PLAIN, STYLE, UNFOLD, bar, code, folded, some, table, tag
 
 if TYPE_CHECKING:
     from pycompiler.debug.document import Document
+
+COSTLY = 5  # guards of all frames that are shown at the top
 
 
 def page(document: Document) -> str:
@@ -36,19 +38,23 @@ def page(document: Document) -> str:
             for key, title, content in sections
         ),
         data=json.dumps(document.data).replace("</", "<\\/"),
+        plain=f"{PLAIN:,}",
+        unfold=UNFOLD,
     )
 
 
 def facts(document: Document) -> str:
     peak = max((g["memory"].get("peak", 0) for g in document.graphs), default=0)
+    ranked = document.ranked_guards()[:1]
     rows = [
         (f"{len(document.frames):,}", "frames", False),
         (f"{len(document.breaks):,}", "graph breaks", bool(document.breaks)),
         (f"{len(document.recompiles):,}", "recompiles", bool(document.recompiles)),
         (f"{sum(f['operators'] for f in document.frames):,}", "operators", False),
         (f"{sum(s['kind'] == 'kernel' for g in document.graphs for s in g['steps']):,}", "kernels", False),
-        (f"{document.seconds('compile') + document.seconds('backward'):.2f} s", "compiling", False),
+        (f"{document.compiling:.2f} s", "compiling", False),
         (size(peak), "peak of a graph", False),
+        *((nanoseconds(ns), "costliest guard", False) for ns, _, _ in ranked),
     ]
     return tag(
         "ul",
@@ -74,16 +80,34 @@ def todo(document: Document) -> str:
     )
 
 
+def costly_guards(document: Document) -> str:
+    """Those that cost most, of all frames, with the program's line that made each."""
+    ranked = document.ranked_guards()
+    rows = [
+        (nanoseconds(ns), bar(ns / (ranked[0][0] or 1)), code(short(guard["text"])), _made_at(document, guard),
+         f'<a href="#F{frame["run"]}-{frame["number"]}">{escape(title(frame["function"]))}</a>')
+        for ns, frame, guard in ranked[:COSTLY]
+    ]  # fmt: skip
+    heads = ("#of a check", "", "guard", "made at", "all guards of")
+    return (
+        table(f"{len(rows)} of {counted(len(ranked), 'guard')}, each evaluated by itself", heads, rows) if rows else ""
+    )
+
+
+def _made_at(document: Document, guard: Data) -> str:
+    """The innermost line of the program that a guard comes from."""
+    places = [f"{f['file']}:{f['line']}" for f in guard["stack"]]
+    shown = [p for p, f in zip(places, guard["stack"], strict=True) if (f["file"], str(f["line"])) in document.shown]
+    return _place(document, (shown or places)[-1]) if places else ""
+
+
 def _place(document: Document, where: str) -> str:
     """`file:line...`, as a link where the page shows that line."""
     file, _, rest = where.partition(":")
     line = rest.split(" ")[0]
     text = tag("code", escape(f"{os.path.basename(file)}:{rest}"), title=where)
-    return f'<a href="#{_anchor(file, line)}">{text}</a>' if (file, line) in document.shown else text
-
-
-def _anchor(file: str, line: Any) -> str:
-    return escape(f"L-{os.path.basename(file)}-{line}")
+    at = document.shown.get((file, line))
+    return f'<a href="#{at}">{text}</a>' if at else text
 
 
 class Notes:
@@ -93,6 +117,11 @@ class Notes:
         self.breaks: dict[int, list[str]] = defaultdict(list)
         self.guards: dict[int, list[tuple[float | None, str]]] = defaultdict(list)
         self.kernels: dict[int, dict[str, None]] = defaultdict(dict)
+        self.costliest: dict[int, str] = {}
+        for ns, _, guard in document.ranked_guards()[:1]:
+            if (line := _line(guard["stack"], file, lines)) is not None:
+                told = f"the costliest guard: {nanoseconds(ns)} {code(short(guard['text'], 80))}"
+                self.costliest[line] = tag("span", told, class_="costly")
         for frame in document.frames:
             each = frame["entry"]["each"] if frame["entry"] else {}
             for i, guard in enumerate(frame["guards"]):
@@ -113,6 +142,7 @@ class Notes:
 
     def of(self, line: int) -> str:
         made = [tag("span", text, class_="bad") for text in dict.fromkeys(self.breaks.get(line, ()))]
+        made += [self.costliest[line]] if line in self.costliest else []
         if guards := self.guards.get(line):
             known = [ns for ns, _ in guards if ns is not None]
             told = counted(len(guards), "guard") + (f", {nanoseconds(sum(known))}" if known else "")
@@ -148,19 +178,17 @@ def program(document: Document) -> str:
 
 
 def _function(document: Document, file: str, function: Data) -> str:
-    """Its lines, with what there is to say about each; the ones of a break and of the costliest guards stand out."""
+    """Its lines, with what there is to say about each; the ones of a break and of the costliest guard stand out."""
     notes = Notes(document, file, {n for n, _ in function["source"]})
-    costs = {n: sum(ns or 0 for ns, _ in rows) for n, rows in notes.guards.items()}
-    hottest = max(costs.values(), default=0)
     rows = []
     for n, text in function["source"]:
-        kind = "broken" if n in notes.breaks else "hot" if hottest and costs.get(n) == hottest else ""
+        kind = "broken" if n in notes.breaks else "hot" if n in notes.costliest else ""
         cells = f'<td class="n dim">{n}</td><td class="code">{escape(text)}</td><td class="notes">{notes.of(n)}</td>'
-        rows.append(tag("tr", cells, id=_anchor(file, n), class_=kind))
+        rows.append(tag("tr", cells, id=document.shown[file, str(n)], class_=kind))
     heads = "".join(f"<th scope=col>{head}</th>" for head in ("line", "source", "breaks, guards, kernels"))
     body = tag("table", f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>", class_="source")
-    title = f"<h3>{escape(function['function'])} <span class=dim>{escape(file)}</span></h3>"
-    return title + tag("div", body, class_="wide")
+    head = f"<h3>{escape(function['function'])} <span class=dim>{escape(file)}</span></h3>"
+    return head + tag("div", body, class_="wide")
 
 
 def frames(document: Document) -> str:
@@ -175,7 +203,7 @@ def frames(document: Document) -> str:
             ("#cost", "", "guard", "made at"),
             [
                 (nanoseconds(each.get(i)), bar(each.get(i, 0) / top if top else 0), code(g["text"]),
-                 _place(document, f"{g['stack'][-1]['file']}:{g['stack'][-1]['line']}") if g["stack"] else "")
+                 _made_at(document, g))
                 for i, g in ranked
             ],
         )  # fmt: skip
@@ -196,8 +224,9 @@ def frames(document: Document) -> str:
             f'<a href="#G{g["run"]}-{g["number"]}">{escape(name(g))}</a>' for g in document.graphs_of(frame)
         )
         content += f"<p>{links}</p>" if links else ""
-        where = escape(f"{os.path.basename(frame['file'])}:{frame['line']}")
-        made.append(f"<h3>{escape(frame['function'])} <span class=dim>{where}</span></h3>{content}")
+        where = escape(os.path.basename(begins(frame)))
+        head = f"{escape(title(frame['function']))} <span class=dim>{where}</span>"
+        made.append(tag("h3", head, id=f"F{frame['run']}-{frame['number']}") + content)
     return some(made, "frames")
 
 
@@ -294,8 +323,8 @@ def recompiles(document: Document) -> str:
             seen, _, way_out = reason.partition("way out:")
             rows.append(
                 (
-                    code(row["function"]),
-                    _place(document, f"{row['file']}:{row['line']}"),
+                    code(title(row["function"])),
+                    _place(document, begins(row)),
                     escape(seen.strip()),
                     escape(way_out.strip()),
                 )
@@ -313,6 +342,7 @@ def recompiles(document: Document) -> str:
 
 SECTIONS: tuple[tuple[str, str, Any], ...] = (
     ("next", "What to do next", todo),
+    ("guards", "Costliest guards", costly_guards),
     ("program", "The program", program),
     ("recompiles", "Recompiles", recompiles),
     ("frames", "Frames and their guards", frames),

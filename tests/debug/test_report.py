@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,9 @@ import torch
 
 import pycompiler
 from pycompiler import config
-from pycompiler.debug.document import Document
-from pycompiler.debug.html_parts import OPEN, PART
 from pycompiler.ir import watch
+from tests.debug.structure import checked
 
-VOID = {"meta", "br"}
 SCRIPT = """
 import sys
 import torch
@@ -44,51 +41,6 @@ def run(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProce
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
     command = [sys.executable, "-m", "pycompiler", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, timeout=300)
-
-
-class Structure(HTMLParser):
-    """Checks that tags are closed in order, ids are unique and links lead somewhere in the page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.texts: list[str] = []
-        self.tags: list[str] = []
-        self.outside: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        given = dict(attrs)
-        self.tags.append(tag)
-        if "id" in given:
-            self.ids.append(given["id"])
-        for name in ("href", "src", "data", "action"):
-            value = given.get(name)
-            if value is not None:
-                (self.links if value.startswith("#") else self.outside).append(value)
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-
-def checked(page: str) -> Structure:
-    """What holds of every page."""
-    found = Structure(page)
-    assert len(set(found.ids)) == len(found.ids)
-    assert {link[1:] for link in found.links} <= set(found.ids)
-    assert found.outside == []  # nothing is fetched
-    assert found.tags.count("script") == 1  # the document, as data
-    assert "@import" not in page and "url(" not in page
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -206,37 +158,6 @@ def test_functions_that_were_inlined_are_shown() -> None:
 
     document = pycompiler.explain(lambda x: inner(x) + 1)(torch.ones(2)).document
     assert any(function["function"].endswith("inner") for function in document.functions.values())
-
-
-# size ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("operators", [400, 20_000])
-def test_long_lists_are_folded(operators: int) -> None:
-    nodes = [
-        {"name": f"n{i}", "operator": "aten.add", "of": "add", "place": f"x.py:{i} in f"} for i in range(operators)
-    ]
-    steps = [
-        {"name": f"kernel {i}", "kind": "kernel", "operators": [f"n{i}"], "reads": 8, "writes": 8, "work": 1}
-        for i in range(operators)
-    ]
-    graph = {
-        "event": "graph",
-        "number": 0,
-        "model": 0,
-        "kind": "forward",
-        "phases": {"codegen": 1.0},
-        "nodes": nodes,
-        "steps": steps,
-        "memory": {"after": [8] * operators, "peak": 8, "inputs": 8, "constants": 0, "library": 1},
-        "unfused": [],
-        "code": "x",
-    }
-    document = Document.of([{"event": "start", "program": "x.py"}, graph])
-    page = document.html()
-    if operators < 1_000:
-        checked(page)
-    parts = -(-(operators - OPEN) // PART)
-    assert page.count('<details class="part">') == 3 * parts  # steps, operators, memory
-    assert len(page) < 2_000 * operators + 100_000
 
 
 # traces --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,58 @@
+"""What holds of every page of a report, read as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from html.parser import HTMLParser
+from typing import Any
+
+VOID = {"meta", "br"}
+
+
+class Structure(HTMLParser):
+    """Checks that tags are closed in order, ids are unique and links lead somewhere in the page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.texts: list[str] = []
+        self.tags: list[str] = []
+        self.outside: list[str] = []
+        self.scripts: Counter[str] = Counter()
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        if "id" in given:
+            self.ids.append(given["id"])
+        if tag == "script":
+            self.scripts[given.get("type", "")] += 1
+        for name in ("href", "src", "data", "action"):
+            value = given.get(name)
+            if value is not None:
+                (self.links if value.startswith("#") else self.outside).append(value)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def checked(page: str) -> Structure:
+    """What holds of every page."""
+    found = Structure(page)
+    assert len(set(found.ids)) == len(found.ids)
+    assert {link[1:] for link in found.links} <= set(found.ids)
+    assert found.outside == []  # nothing is fetched
+    assert found.scripts.pop("application/json") == found.scripts.pop("") == 1  # the document, as data; what unfolds
+    assert found.scripts.keys() <= {"text/plain"}  # is not run
+    assert "@import" not in page and "url(" not in page
+    return found

@@ -1,0 +1,204 @@
+"""The report's page as people meet it: seen (light and dark, narrow), heard, by the keyboard, and when it is large.
+
+In a real browser where one is installed: Debian's package `chromium`, which CI installs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler.debug.document import Document
+from pycompiler.debug.events import Recorder
+from pycompiler.debug.html_parts import OPEN, PART
+from tests.debug import browser
+from tests.debug.structure import checked
+
+in_browser = pytest.mark.skipif(browser.find() is None, reason="no browser is installed (Debian's package chromium)")
+CONTROLS = {"link", "DisclosureTriangle", "button"}
+# Of each element with a text of its own: its contrast as WCAG says, against the nearest background.
+CONTRASTS = """(() => {
+  const parts = text => text.match(/[0-9.]+/g).map(Number);
+  const light = rgb => rgb.slice(0, 3).map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const found = {};
+  for (const e of document.body.querySelectorAll("*")) {
+    if (e.tagName == "SCRIPT" || ![...e.childNodes].some(n => n.nodeType == 3 && n.textContent.trim())) continue;
+    let at = e;
+    while (at && (parts(getComputedStyle(at).backgroundColor)[3] ?? 1) == 0) at = at.parentElement;
+    const [a, b] = [getComputedStyle(e).color, getComputedStyle(at || document.body).backgroundColor]
+      .map(c => light(parts(c))).sort((a, b) => b - a);
+    found[e.tagName + "." + e.className] = Math.min(found[e.tagName + "." + e.className] ?? 99, (a + 0.05) / (b + 0.05));
+  }
+  return found })()"""
+FOCUS = """(() => { const e = document.activeElement, box = e.getBoundingClientRect(); return {
+  tag: e.tagName, text: e.textContent.slice(0, 80), top: box.top + scrollY, seen: box.right > 0 && box.width > 0,
+  outline: getComputedStyle(e).outlineStyle, at: [...document.querySelectorAll("*")].indexOf(e)} })()"""
+
+
+NAMES = {f"name {i}": i for i in range(300)}
+
+
+def program(x: Any, n: float) -> Any:
+    y = (x @ x).softmax(-1) + len([k for k in NAMES if k])
+    print("a step")
+    if y.sum() < 0:
+        y = -y
+    return torch.fft.fft(y).real + y.mean(0) * n
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    events: list[Any] = []
+    compiled = pycompiler.compile(program)
+    with Recorder(events.append, costs=True):
+        for n in (2, 2.5, 2.5):
+            compiled(torch.ones(4, 4), n)
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(Document.of(events).html(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    with browser.Browser() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def opened(page: Path, chromium: browser.Browser) -> browser.Page:
+    return chromium.open(page)
+
+
+def test_breaks_recompile_and_costliest_guard_are_at_the_top(page: Path) -> None:
+    text = page.read_text()
+    checked(text)
+    top = text[: text.index('id="program"')]
+    line = program.__code__.co_firstlineno + 2
+    assert top.index("graph break [builtin-call]") < top.index("graph break [data-dependent-jump]")
+    assert top.index("was compiled again") < top.index("Costliest guards</h2>")
+    assert f'href="#L0-{line}"' in top and f'id="L0-{line}"' in text
+    assert f"program (from line {line + 3} on) was compiled again" in top
+    assert "costliest guard</li>" in top
+    assert text.count("the costliest guard: ") == 1  # at its line
+
+
+# in a browser --------------------------------------------------------------------------------------------------
+@in_browser
+def test_nothing_is_fetched_and_nothing_complained_of(page: Path, opened: browser.Page) -> None:
+    assert opened.requests == [page.resolve().as_uri()]
+    assert opened.complaints == []
+    assert opened.run("document.title").startswith("Compile report: ")
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_can_be_read_in_light_and_dark(scheme: str, opened: browser.Page) -> None:
+    opened.scheme(scheme)
+    dark = opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
+    assert dark == (scheme == "dark")
+    contrasts = opened.run(CONTRASTS)
+    assert len(contrasts) > 10
+    assert {what: ratio for what, ratio in contrasts.items() if ratio < 4.5} == {}
+
+
+@in_browser
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_page_itself_does_not_scroll_sideways(width: int, opened: browser.Page) -> None:
+    opened.resize(width, 900)
+    try:
+        opened.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert opened.run("document.documentElement.scrollWidth") <= width
+    finally:
+        opened.run("document.querySelectorAll('details').forEach(d => d.open = false)")
+        opened.resize(1280, 900)
+
+
+@in_browser
+def test_what_is_heard_has_names(opened: browser.Page) -> None:
+    heard = opened.heard()
+    roles = {role for role, _, _ in heard}
+    assert {"main", "banner", "navigation", "region", "heading", "link", "table", "columnheader", "list"} <= roles
+    named = CONTROLS | {"heading", "region", "navigation", "RootWebArea"}
+    assert [row for row in heard if row[0] in named and not row[1].strip()] == []
+    levels = [told["level"] for role, _, told in heard if role == "heading"]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    regions = [name for role, name, _ in heard if role == "region"]
+    assert regions[:3] == ["What to do next", "Costliest guards", "The program"]
+
+
+@in_browser
+def test_the_keyboard_is_enough(page: Path, chromium: browser.Browser) -> None:
+    opened = chromium.open(page)
+    opened.press("Tab")
+    first = opened.run(FOCUS)
+    assert (first["text"], first["seen"]) == ("Skip to the report", True)
+    opened.press("Enter")
+    assert opened.run("location.hash") == "#main"
+    seen = []
+    for _ in range(60):
+        opened.press("Tab")
+        seen.append(opened.run(FOCUS))
+        if seen[-1]["tag"] == "SUMMARY":
+            break
+    order = [row["at"] for row in seen]
+    assert order == sorted(order)  # as the page reads
+    assert seen[0]["top"] > opened.run("document.querySelector('main').getBoundingClientRect().top + scrollY")
+    assert {row["outline"] for row in seen} == {"solid"} and all(row["seen"] for row in seen)
+    unfold = "document.activeElement.parentElement.open"
+    assert opened.run(unfold) is False
+    opened.press("Enter")
+    assert opened.run(unfold) is True
+    opened.press("Space")
+    assert opened.run(unfold) is False
+
+
+# size ----------------------------------------------------------------------------------------------------------
+def large(operators: int) -> str:
+    """The page of a graph of so many operators, each a kernel."""
+    nodes = [
+        {"name": f"n{i}", "operator": "aten.add", "of": "add", "place": f"x.py:{i} in f"} for i in range(operators)
+    ]
+    steps = [
+        {"name": f"kernel {i}", "kind": "kernel", "operators": [f"n{i}"], "reads": 8, "writes": 8, "work": 1}
+        for i in range(operators)
+    ]
+    graph = {
+        "event": "graph", "number": 0, "model": 0, "kind": "forward", "phases": {"codegen": 1.0}, "nodes": nodes,
+        "steps": steps, "unfused": [], "code": "x",
+        "memory": {"after": [8] * operators, "peak": 8, "inputs": 8, "constants": 0, "library": 1},
+    }  # fmt: skip
+    return Document.of([{"event": "start", "program": "x.py"}, graph]).html()
+
+
+@pytest.mark.parametrize("operators", [400, 40_000])
+def test_long_lists_are_folded(operators: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    text = large(operators)
+    if operators < 1_000:
+        checked(text)
+    parts = -(-(operators - OPEN) // PART)
+    assert text.count('<details class="part">') == 3 * parts  # steps, operators, memory
+    assert len(text) < 2_000 * operators + 100_000
+    if browser.find() is None:
+        return
+    (tmp_path / "large.html").write_text(text)
+    opened = request.getfixturevalue("chromium").open(tmp_path / "large.html")
+    assert opened.seconds < 30  # one, on a machine that has little else to do
+    assert opened.height < 10_000  # what is folded takes no place
+    for k, last in ((0, False), (-1, True)):
+        summary = f"[...document.querySelectorAll('#kernels ~ .wide ~ details.part > summary')].at({k})"
+        first = OPEN + PART * ((operators - OPEN - 1) // PART) if last else OPEN
+        end = operators if last else min(operators, OPEN + PART)
+        assert opened.run(f"{summary}.textContent") == f"{first + 1:,} to {end:,} of {operators:,}"
+        before = opened.run("document.documentElement.scrollHeight")
+        opened.run(f"{summary}.click()")
+        assert opened.run("new Promise(done => setTimeout(done, 50))") is None
+        assert opened.run("document.documentElement.scrollHeight") > before + 20 * (end - first)
+        assert opened.run(f"{summary}.parentElement.querySelectorAll('tbody > tr').length") == end - first
+        opened.run(f"{summary}.click()")
