@@ -29,6 +29,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
+from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object, plain_module_forward, tuple_of
@@ -48,7 +49,7 @@ compare = operators.compare
 
 log_call = artifact("trace_call")
 MAX_INLINE_DEPTH = 120
-UNHELD = 2  # references to a frame that nothing (a traceback) holds besides a variable and an argument
+UNHELD = 1 + ARGUMENT  # references to a frame that nothing (a traceback) holds besides a variable and an argument
 OPAQUE_BASES = (int, float, complex, str, bytes, bytearray)  # instances of their subclasses are not modelled
 
 

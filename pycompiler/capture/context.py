@@ -29,6 +29,7 @@ from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const, Identity
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
+from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import HOOK_DICTS, FunctionDict, InstanceDict, Object, Opaque, Token
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 BUDGET = 400_000
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
-ONLY_SUSPENDED = 3  # references to a generator that only `Capture.suspended`, a variable and an argument hold
+ONLY_SUSPENDED = (
+    2 + ARGUMENT
+)  # references to a generator that only `Capture.suspended`, a variable and an argument hold
 PARTS = ("_parameters", "_buffers", "_modules", *HOOK_DICTS)
 SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 

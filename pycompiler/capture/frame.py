@@ -35,7 +35,6 @@ from pycompiler.capture.bytecode.frames import (
     tail_call,
     whole,
 )
-from pycompiler.capture.bytecode.instruction import UnitOf
 from pycompiler.capture.bytecode.resume import cell_parameters
 from pycompiler.capture.codegen import Head, ask_drops, replay_effects, return_template
 from pycompiler.capture.context import Capture
@@ -389,14 +388,14 @@ class _Session:
             raise SkipFrame(f"the stack at {instruction!r} is not what its bytecode says")
         code: Code = []
         level = 0
-        for kind, value in zip(kinds, frame.stack, strict=True):
+        for depth, (kind, value) in enumerate(zip(kinds, frame.stack, strict=True)):
             if value is NULL:
                 code += build.push_null()
             elif kind == "exc":
                 code += build.enter_handler(head.load(frame.handled[level]))
                 level += 1
             elif kind == "lasti":
-                code += build.load_const(UnitOf(instruction))
+                code += build.load_lasti(instruction, depth)
             else:
                 code += head.load_cell(value) if isinstance(value, Cell) else head.load_item(value)
         return code
@@ -569,8 +568,8 @@ def distinct(code: Code) -> Code:
 
 
 # Instructions that leave nothing new on the stack: what is on top afterwards was there before.
-NO_RESULT = ("POP_TOP", "POP_JUMP", "STORE_", "DELETE_", "NOP", "RESUME", "JUMP", "END_FOR", "LIST_", "SET_", "MAP_ADD",
-             "DICT_", "POP_EXCEPT", "KW_NAMES", "PRECALL")  # fmt: skip
+NO_RESULT = ("POP_TOP", "POP_ITER", "POP_JUMP", "STORE_", "DELETE_", "NOP", "NOT_TAKEN", "RESUME", "JUMP", "END_FOR", "LIST_",
+             "SET_", "MAP_ADD", "DICT_", "POP_EXCEPT", "KW_NAMES", "PRECALL")  # fmt: skip
 
 
 def pushes_result(opname: str, key: str) -> bool:

@@ -14,7 +14,7 @@ import pytest
 import pycompiler  # noqa: F401  fills the tables
 from pycompiler.capture.opcodes.registry import HANDLERS, UNHANDLED
 
-VERSIONS = ("3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def listed(version: str) -> set[str]:

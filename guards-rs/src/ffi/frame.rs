@@ -15,39 +15,87 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU16, Ordering};
 
-// pycore_frame.h, _PyInterpreterFrame.
+/// A reference in a frame, or null.  From 3.14 on its low bits say whether it owns what it points to (pycore_stackref.h).
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Slot(usize);
+
+impl Slot {
+    const TAG: usize = if cfg!(Py_3_14) { 3 } else { 0 };
+
+    #[inline]
+    fn object(self) -> *mut PyObject {
+        (self.0 & !Slot::TAG) as *mut PyObject
+    }
+
+    #[cfg(all(Py_3_12, not(Py_3_14)))]
+    fn of(value: Owned) -> Slot {
+        Slot(value.into_ptr() as usize)
+    }
+
+    /// Immortal objects are tagged as borrowed.
+    #[cfg(Py_3_14)]
+    fn of(value: Owned) -> Slot {
+        let p = value.into_ptr();
+        // SAFETY: *live*: the reference is handed to the slot; the flags are those of an object's header.
+        Slot(p as usize | usize::from(unsafe { (*p).ob_refcnt.refcnt_and_flags.ob_flags } & 1))
+    }
+}
+
+// pycore_frame.h (3.14: pycore_interpframe_structs.h), _PyInterpreterFrame.
 #[cfg(not(Py_3_12))]
 #[repr(C)]
 struct RawFrame {
-    function: *mut PyObject,
+    function: Slot,
     globals: *mut PyObject,
     builtins: *mut PyObject,
     locals: *mut PyObject,
-    code: *mut PyObject,
+    code: Slot,
     frame_object: *mut PyObject,
     previous: *mut RawFrame,
     instruction: *const u16,
     stacktop: c_int,
     is_entry: bool,
     owner: u8,
-    localsplus: [*mut PyObject; 1],
+    localsplus: [Slot; 1],
 }
 
 #[cfg(Py_3_12)]
 #[repr(C)]
 struct RawFrame {
-    code: *mut PyObject,
+    code: Slot,
     previous: *mut RawFrame,
-    function: *mut PyObject,
+    function: Slot,
     globals: *mut PyObject,
     builtins: *mut PyObject,
     locals: *mut PyObject,
     frame_object: *mut PyObject,
     instruction: *const u16,
+    #[cfg(not(Py_3_14))]
     stacktop: c_int,
+    #[cfg(Py_3_14)]
+    stackpointer: *mut Slot,
     return_offset: u16,
     owner: u8,
-    localsplus: [*mut PyObject; 1],
+    #[cfg(Py_3_14)]
+    visited: u8,
+    localsplus: [Slot; 1],
+}
+
+#[cfg(Py_3_12)]
+impl RawFrame {
+    /// Pushes a value on the frame's stack.
+    #[cfg(not(Py_3_14))]
+    unsafe fn push(&mut self, value: Owned) {
+        *self.localsplus.as_mut_ptr().add(self.stacktop as usize) = Slot::of(value);
+        self.stacktop += 1;
+    }
+
+    #[cfg(Py_3_14)]
+    unsafe fn push(&mut self, value: Owned) {
+        *self.stackpointer = Slot::of(value);
+        self.stackpointer = self.stackpointer.add(1);
+    }
 }
 
 const OWNED_BY_THREAD: u8 = 0;
@@ -75,7 +123,7 @@ impl Frame {
     #[inline]
     pub fn code(self) -> Obj {
         // SAFETY: a frame that is evaluated holds its code.
-        unsafe { Obj::borrow((*self.0).code) }
+        unsafe { Obj::borrow((*self.0).code.object()) }
     }
     pub fn globals(self) -> Obj {
         // SAFETY: as for code.
@@ -83,12 +131,12 @@ impl Frame {
     }
     pub fn function(self) -> Obj {
         // SAFETY: frames owned by a thread hold their function.
-        unsafe { Obj::borrow((*self.0).function) }
+        unsafe { Obj::borrow((*self.0).function.object()) }
     }
     /// The i-th parameter, `i` below the number of parameters of the code.
     pub fn parameter(self, i: usize) -> Option<Obj> {
         // SAFETY: parameters are the first of the frame's local slots.
-        unsafe { Obj::borrow_opt(*(*self.0).localsplus.as_ptr().add(i)) }
+        unsafe { Obj::borrow_opt((*(*self.0).localsplus.as_ptr().add(i)).object()) }
     }
 }
 
@@ -145,9 +193,8 @@ unsafe fn finish(thread: *mut PyThreadState, frame: *mut RawFrame, result: Res<O
     match result {
         Ok(value) => {
             let f = &mut *frame;
-            *f.localsplus.as_mut_ptr().add(f.stacktop as usize) = value.into_ptr();
-            f.stacktop += 1;
-            // 3.12 keeps the instruction before the next one, 3.13 the next one.
+            f.push(value);
+            // 3.12 keeps the instruction before the next one, later ones the next one.
             let at = if cfg!(Py_3_13) { 1 } else { 0 };
             f.instruction = RETURN[at].as_ptr();
             default(thread, frame, 0)

@@ -233,7 +233,7 @@ def object_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
-@builtin(BaseException.__init__, Exception.__init__)
+@builtin(*{BaseException.__init__, Exception.__init__})
 def exception_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Object):
         args[0].args = list(args[1:])

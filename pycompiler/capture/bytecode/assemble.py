@@ -23,6 +23,7 @@ from pycompiler.capture.bytecode.locations import ExceptionRow, encode_exception
 from pycompiler.capture.bytecode.tables import (
     BINARY_OPERATORS,
     CACHES,
+    COMMON_CONSTANTS,
     CONST,
     HAS_ARG,
     INTRINSICS,
@@ -269,6 +270,8 @@ def _lower(
     if instruction.handler is not None and instruction.handler.target not in order:
         raise ValueError(f"the handler of {instruction!r} is not in the list of instructions")
     if instruction.opname not in JUMP:
+        if instruction.opname == "LOAD_CONST" and (short := _short_form(instruction.argval)):
+            return [_Emission(*short, instruction)]
         opname = "LOAD_FAST" if instruction.opname == "LOAD_CLOSURE" and VERSION >= (3, 13) else instruction.opname
         opcode_number(opname)
         return [_Emission(opname, _argument(instruction, slots, pools), instruction)]
@@ -277,6 +280,14 @@ def _lower(
     forward = order[instruction.target] > order[instruction]
     directed = _jump_opcode(instruction.opname, forward)
     return _trampoline(instruction) if directed is None else [_Emission(directed, 0, instruction)]
+
+
+def _short_form(value: object) -> tuple[str, int] | None:
+    """3.14's instruction for a constant that needs no place among the code's constants."""
+    if type(value) is int and 0 <= value < 256 and "LOAD_SMALL_INT" in OPMAP:
+        return "LOAD_SMALL_INT", value
+    common = next((place for place, known in enumerate(COMMON_CONSTANTS) if known is value), None)
+    return None if common is None else ("LOAD_COMMON_CONSTANT", common)
 
 
 def _jump_opcode(opname: str, forward: bool) -> str | None:

@@ -12,8 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.tables import BINARY_OPERATORS, COMPARE_OPERATORS, OPMAP, VERSION
+from pycompiler.capture.bytecode.instruction import Handler, Instruction, UnitOf
+from pycompiler.capture.bytecode.tables import (
+    ALWAYS_KEYWORDS,
+    BINARY_OPERATORS,
+    COMPARE_OPERATORS,
+    LASTI_IS_INT,
+    OPMAP,
+    VERSION,
+)
 
 Code = list[Instruction]
 
@@ -131,6 +138,8 @@ def call_ex(
     kwargs_instrs: Sequence[Instruction] | None = None,
 ) -> Code:
     """Push the result of ``fn(*args, **kwargs)``: `args_instrs` pushes a tuple, `kwargs_instrs` a dict."""
+    if ALWAYS_KEYWORDS:
+        return [*load_callable(fn_instrs), *args_instrs, *(kwargs_instrs or push_null()), *op("CALL_FUNCTION_EX")]
     flag = int(kwargs_instrs is not None)
     return [*load_callable(fn_instrs), *args_instrs, *(kwargs_instrs or ()), *op("CALL_FUNCTION_EX", flag)]
 
@@ -187,7 +196,7 @@ def delete_attr(name: str) -> Code:
 
 def load_item() -> Code:
     """Stack: container, key. Replace both by the item."""
-    return op("BINARY_SUBSCR")
+    return op("BINARY_SUBSCR") if "BINARY_SUBSCR" in OPMAP else binary_op("[]")
 
 
 def store_item() -> Code:
@@ -263,6 +272,15 @@ def jump_if(truth: bool, target: Instruction) -> Code:
     """Pop a value; go to `target` when its truth is `truth`."""
     to_bool = op("TO_BOOL") if "TO_BOOL" in OPMAP else []
     return [*to_bool, Instruction(f"POP_JUMP_IF_{'TRUE' if truth else 'FALSE'}", target=target)]
+
+
+def load_lasti(entry: Instruction, depth: int) -> Code:
+    """Push the index of `entry`, as a handler gets it, on a stack of `depth` items."""
+    if LASTI_IS_INT:
+        return load_const(UnitOf(entry))
+    raising, landed = op("RAISE_VARARGS", 1), pop_top()  # only unwinding makes one
+    raising[0].handler = Handler(landed[0], depth, True)
+    return [*load_const(RuntimeError), *raising, *landed]
 
 
 def enter_handler(exception_instrs: Sequence[Instruction]) -> Code:

@@ -8,6 +8,7 @@ Example: ``[i.opname for i in decode(f.__code__)]``.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from itertools import pairwise
 from types import CodeType
 
@@ -17,6 +18,7 @@ from pycompiler.capture.bytecode.tables import (
     BINARY_OPERATORS,
     CACHES,
     CELL,
+    COMMON_CONSTANTS,
     CONST,
     FAST,
     HAS_ARG,
@@ -26,6 +28,7 @@ from pycompiler.capture.bytecode.tables import (
     NAME_SHIFT,
     OPMAP,
     OPNAME,
+    SPECIAL_METHODS,
     SUPERINSTRUCTIONS,
     decode_compare,
 )
@@ -35,6 +38,11 @@ _INSPECTS_FRAME = frozenset(["locals", "vars", "dir", "eval", "exec"])
 _GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 _CALLS = ("PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX")
 LOCAL_SUFFIX = "#local"
+_CONSTANTS: dict[str, Callable[[int], object]] = {
+    "LOAD_SMALL_INT": lambda arg: arg,
+    "LOAD_COMMON_CONSTANT": lambda arg: COMMON_CONSTANTS[arg],
+}
+"""3.14's short forms of LOAD_CONST."""
 
 
 def slot_names(code: CodeType) -> list[str]:
@@ -101,8 +109,8 @@ def decode(code: CodeType) -> list[Instruction]:
 
 def _plain(opname: str, arg: int) -> list[tuple[str, int]]:
     if opname in SUPERINSTRUCTIONS:
-        first, second = SUPERINSTRUCTIONS[opname]
-        return [(first, arg >> 4), (second, arg & 15)]
+        first, *second = SUPERINSTRUCTIONS[opname]
+        return [(first, arg >> 4), (second[0], arg & 15)] if second else [(first, arg)]
     return [(opname, arg)]
 
 
@@ -110,6 +118,8 @@ def _instruction(opname: str, arg: int, code: CodeType, slots: list[str], cells:
     if opname not in HAS_ARG:
         return Instruction(opname)
     result = Instruction(opname, arg, arg)
+    if opname in _CONSTANTS:
+        return Instruction("LOAD_CONST", argval=_CONSTANTS[opname](arg))
     if opname in CONST:
         result.argval = code.co_consts[arg]
     elif opname in NAME:
@@ -118,7 +128,7 @@ def _instruction(opname: str, arg: int, code: CodeType, slots: list[str], cells:
     elif opname in FAST or opname in CELL:
         result.argval = slots[arg]
         if opname == "LOAD_FAST" and result.argval in cells and "LOAD_CLOSURE" not in OPMAP:
-            # 3.13 has no LOAD_CLOSURE any more: it loads the cell slot raw.
+            # 3.13 and later have no LOAD_CLOSURE any more: they load the cell slot raw.
             result.opname = "LOAD_CLOSURE"
     elif opname == "COMPARE_OP":
         result.argval, result.flag = decode_compare(arg)
@@ -126,6 +136,8 @@ def _instruction(opname: str, arg: int, code: CodeType, slots: list[str], cells:
         result.argval = BINARY_OPERATORS[arg]
     elif opname in INTRINSICS:
         result.argval = INTRINSICS[opname][arg]
+    elif opname == "LOAD_SPECIAL":
+        result.argval = SPECIAL_METHODS[arg]
     elif opname in JUMP:
         result.argval = None
     return result

@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, MethodType
 
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.analysis import reachable
@@ -42,6 +42,7 @@ from pycompiler.capture.bytecode.shapes import (
     skip_landing,
     stack_kinds,
 )
+from pycompiler.capture.bytecode.tables import LASTI_IS_INT
 
 Tail = Sequence[Instruction] | Callable[[], Sequence[Instruction]]
 
@@ -77,7 +78,7 @@ def preamble(code: CodeType, body: Sequence[Instruction]) -> list[Instruction]:
 
 def loads_method(instruction: Instruction) -> bool:
     """Whether the instruction pushes two slots, one of which may be NULL, depending on what it finds."""
-    if instruction.opname == "LOAD_METHOD":
+    if instruction.opname in ("LOAD_METHOD", "LOAD_SPECIAL"):
         return True
     return (
         instruction.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR")
@@ -86,10 +87,18 @@ def loads_method(instruction: Instruction) -> bool:
     )
 
 
+def bound(*parts: Callable[..., object]) -> Callable[..., object]:
+    """A callable, or a receiver and its method, as one callable."""
+    return MethodType(parts[1], parts[0]) if len(parts) == 2 else parts[0]
+
+
 def plain_load(instruction: Instruction) -> list[Instruction]:
     """The instruction; one that loads a method as an attribute load, so that NULL is in a known slot."""
     if not loads_method(instruction):
         return [instruction]
+    if instruction.opname == "LOAD_SPECIAL":  # method and receiver, or callable and NULL: `bound` gets one or two
+        return [instruction, *build.swap(2), *build.load_const(bound), *build.swap(3), *build.swap(2),
+                *build.op("CALL", 1), *build.push_null()]  # fmt: skip
     load = instruction.copy()
     load.opname = "LOAD_ATTR" if load.opname == "LOAD_METHOD" else load.opname
     load.flag &= ~1
@@ -180,7 +189,11 @@ def tail_call(
     levels = [name for name, kind in zip(names, stack, strict=True) if kind == "exc"]
     current = f"{prefix}_exc"
     handled = dict(zip(levels, [*levels[1:], current], strict=False))
-    result = [instruction for name in reversed(names) for instruction in build.store_fast(name)]
+    result: list[Instruction] = []
+    for name, kind in reversed(list(zip(names, stack, strict=True))):
+        if kind == "lasti" and not LASTI_IS_INT:
+            result += [*build.pop_top(), *build.load_const(None)]
+        result += build.store_fast(name)
     if levels:
         result += [*build.call_function(build.load_const(sys.exception)), *build.store_fast(current)]
     for name in reversed(levels):

@@ -25,7 +25,7 @@ from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.analysis import reachable, variables_used
 from pycompiler.capture.bytecode.assemble import assemble_with_offsets
 from pycompiler.capture.bytecode.decode import cell_names, decode, preamble_cells, slot_names
-from pycompiler.capture.bytecode.instruction import Instruction, UnitOf
+from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.bytecode.shapes import check_function, find, group, shielded
 
@@ -220,7 +220,7 @@ def _push_stack(stack: Sequence[str], items: dict[int, str], entry: Instruction)
         elif kind == "boxed":
             load = _unboxed(items[position])
         elif kind == "lasti":
-            load = [*load, *build.pop_top(), *build.load_const(UnitOf(entry))]
+            load = [*load, *build.pop_top(), *build.load_lasti(entry, position)]
         result += load
     return result
 

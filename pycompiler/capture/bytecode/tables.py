@@ -1,4 +1,4 @@
-"""What differs between CPython 3.11, 3.12 and 3.13, as tables over opcode names.
+"""What differs between CPython 3.11, 3.12, 3.13 and 3.14, as tables over opcode names.
 
 In: the running interpreter's `opcode` module. Out: families of opcodes, cache sizes, encodings of packed arguments.
 
@@ -39,30 +39,36 @@ HAS_ARG: Final = (
     if hasattr(opcode, "hasarg")
     else frozenset(name for name, number in OPMAP.items() if number >= opcode.HAVE_ARGUMENT)
 )
-SUPERINSTRUCTIONS: Final[dict[str, tuple[str, str]]] = {
+SUPERINSTRUCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
     "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
     "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+    "LOAD_FAST_BORROW": ("LOAD_FAST",),
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
 }
-"""3.13: the first half's variable is in the argument's high four bits, the second half's in the low four."""
+"""3.13: the first half's variable is in the argument's high four bits, the second half's in the low four.
+
+3.14 borrows references where its compiler has proved that the local outlives them; where code is cut, it may not."""
 
 CONST: Final = _names(opcode.hasconst)
 NAME: Final = _names(opcode.hasname)
-CELL: Final = _names(opcode.hasfree) | {"LOAD_CLOSURE"}
+CELL: Final = _names(opcode.hasfree) | {"LOAD_CLOSURE", "LOAD_DEREF"}  # 3.14 lists the latter as a raw one
 """Opcodes that use a slot as a cell."""
-FAST: Final = _names(opcode.haslocal) - frozenset(SUPERINSTRUCTIONS)
+FAST: Final = _names(opcode.haslocal) - frozenset(SUPERINSTRUCTIONS) - CELL
 """Opcodes that use a slot raw."""
 VARIABLE: Final = FAST | CELL
 JUMP_UNCONDITIONAL: Final = frozenset(
     ["JUMP", "JUMP_NO_INTERRUPT", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"]
 )
 POP_JUMP_KINDS: Final = ("IF_TRUE", "IF_FALSE", "IF_NONE", "IF_NOT_NONE")
-JUMP: Final = _names(opcode.hasjrel) | JUMP_UNCONDITIONAL | {f"POP_JUMP_{kind}" for kind in POP_JUMP_KINDS}
+_FROM: Final = frozenset(["END_ASYNC_FOR"])
+"""3.14: the argument says where control came from, for monitoring."""
+JUMP: Final = (_names(opcode.hasjrel) | JUMP_UNCONDITIONAL | {f"POP_JUMP_{kind}" for kind in POP_JUMP_KINDS}) - _FROM
 """Every jump, the version-independent spellings JUMP, JUMP_NO_INTERRUPT and POP_JUMP_IF_* included."""
 STOPS: Final = JUMP_UNCONDITIONAL | {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 """Opcodes after which the next instruction does not run."""
 QUIET: Final = frozenset(["NOP", "PUSH_NULL", "COPY", "SWAP", "PUSH_EXC_INFO", "POP_EXCEPT", "LOAD_CONST", "MAKE_CELL",
-                          "LOAD_FAST_AND_CLEAR", "STORE_FAST", "PRECALL", "KW_NAMES"])  # fmt: skip
+                          "LOAD_FAST_AND_CLEAR", "STORE_FAST", "PRECALL", "KW_NAMES", "NOT_TAKEN"])  # fmt: skip
 """Opcodes that never raise: their handler, if any, learns nothing from them. Jumps forward do not raise either."""
 
 NAME_SHIFT: Final[dict[str, int]] = {
@@ -83,11 +89,25 @@ INTRINSICS: Final[dict[str, tuple[str, ...]]] = {
     "CALL_INTRINSIC_2": tuple(getattr(opcode, "_intrinsic_2_descs", ())),
 }
 
+COMMON_CONSTANTS: Final[tuple[object, ...]] = tuple(getattr(opcode, "_common_constants", ()))
+"""3.14: what LOAD_COMMON_CONSTANT pushes."""
+SPECIAL_METHODS: Final[tuple[str, ...]] = tuple(getattr(opcode, "_special_method_names", ()))
+"""3.14: what LOAD_SPECIAL looks up."""
+
+LASTI_IS_INT: Final = VERSION < (3, 14)
+"""Whether the index that a handler gets is an object; from 3.14 on it is a tagged word that only RERAISE understands."""
+EXIT_DEPTH: Final = 5 if VERSION >= (3, 14) else 4
+"""Where WITH_EXCEPT_START finds the manager's `__exit__`; from 3.14 on its receiver, or NULL, is one above."""
+ALWAYS_KEYWORDS: Final = VERSION >= (3, 14)
+"""Whether CALL_FUNCTION_EX has no argument: the keywords, or NULL, are always on the stack."""
+
 FOR_ITER_LANDING: Final[tuple[str, ...]] = {
     (3, 11): (),
     (3, 12): ("END_FOR",),
-}.get(VERSION, ("END_FOR", "POP_TOP"))
-"""What must stand at the target of FOR_ITER: an exhausted FOR_ITER pops the iterator itself and jumps *over* them."""
+    (3, 13): ("END_FOR", "POP_TOP"),
+}.get(VERSION, ("END_FOR",))
+"""What must stand at the target of FOR_ITER: an exhausted FOR_ITER jumps *over* them; before, it pops the iterator itself
+(from 3.14 on POP_ITER does, which comes after them)."""
 
 
 def encode_compare(operator: str, flag: int) -> int:

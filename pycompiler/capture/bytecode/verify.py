@@ -20,7 +20,16 @@ from typing import Final
 
 from pycompiler.capture.bytecode.analysis import stack_effect
 from pycompiler.capture.bytecode.instruction import Instruction, UnitOf
-from pycompiler.capture.bytecode.tables import CELL, JUMP_UNCONDITIONAL, QUIET, STOPS, VERSION
+from pycompiler.capture.bytecode.tables import (
+    ALWAYS_KEYWORDS,
+    CELL,
+    EXIT_DEPTH,
+    JUMP_UNCONDITIONAL,
+    LASTI_IS_INT,
+    QUIET,
+    STOPS,
+    VERSION,
+)
 
 NULL: Final = 1
 VALUE: Final = 2
@@ -49,17 +58,19 @@ class Unsound(ValueError):
 # How many items an instruction takes, where its effect on the depth does not say it; by the argument if callable.
 _TAKES: Final[Mapping[str, int | Callable[[int], int]]] = {
     "BEFORE_ASYNC_WITH": 1, "BEFORE_WITH": 1, "BINARY_OP": 2, "BINARY_SLICE": 3, "BINARY_SUBSCR": 2,
-    "BUILD_CONST_KEY_MAP": lambda n: n + 1, "BUILD_LIST": lambda n: n, "BUILD_MAP": lambda n: 2 * n,
-    "BUILD_SET": lambda n: n, "BUILD_SLICE": lambda n: n, "BUILD_STRING": lambda n: n, "BUILD_TUPLE": lambda n: n,
-    "CALL": lambda n: n + 2, "CALL_FUNCTION_EX": lambda n: 3 + (n & 1), "CALL_KW": lambda n: n + 3,
+    "BUILD_CONST_KEY_MAP": lambda n: n + 1, "BUILD_INTERPOLATION": lambda n: 2 + (n & 1),
+    "BUILD_LIST": lambda n: n, "BUILD_MAP": lambda n: 2 * n,
+    "BUILD_SET": lambda n: n, "BUILD_SLICE": lambda n: n, "BUILD_STRING": lambda n: n, "BUILD_TEMPLATE": 2,
+    "BUILD_TUPLE": lambda n: n,
+    "CALL": lambda n: n + 2, "CALL_FUNCTION_EX": lambda n: 4 if ALWAYS_KEYWORDS else 3 + (n & 1), "CALL_KW": lambda n: n + 3,
     "CALL_INTRINSIC_1": 1, "CALL_INTRINSIC_2": 2, "CHECK_EG_MATCH": 2, "CHECK_EXC_MATCH": 2, "CLEANUP_THROW": 3,
     "COMPARE_OP": 2, "CONTAINS_OP": 2, "CONVERT_VALUE": 1, "COPY": 0, "END_SEND": 2, "FORMAT_SIMPLE": 1,
     "FORMAT_VALUE": lambda n: 2 if n & 4 else 1, "FORMAT_WITH_SPEC": 2, "FOR_ITER": 1, "GET_AITER": 1, "GET_ANEXT": 1,
     "GET_AWAITABLE": 1, "GET_ITER": 1, "GET_LEN": 1, "GET_YIELD_FROM_ITER": 1, "IMPORT_FROM": 1, "IMPORT_NAME": 2,
     "IS_OP": 2, "JUMP_IF_FALSE_OR_POP": 1, "JUMP_IF_TRUE_OR_POP": 1, "LIST_TO_TUPLE": 1, "LOAD_ATTR": 1,
-    "LOAD_FROM_DICT_OR_DEREF": 1, "LOAD_FROM_DICT_OR_GLOBALS": 1, "LOAD_METHOD": 1, "LOAD_SUPER_ATTR": 3,
+    "LOAD_FROM_DICT_OR_DEREF": 1, "LOAD_FROM_DICT_OR_GLOBALS": 1, "LOAD_METHOD": 1, "LOAD_SPECIAL": 1, "LOAD_SUPER_ATTR": 3,
     "MAKE_FUNCTION": lambda n: 1 + n.bit_count(), "MATCH_CLASS": 3, "MATCH_KEYS": 2, "MATCH_MAPPING": 1,
-    "MATCH_SEQUENCE": 1, "PREP_RERAISE_STAR": 2, "PUSH_EXC_INFO": 1, "SEND": 2, "SET_FUNCTION_ATTRIBUTE": 2,
+    "MATCH_SEQUENCE": 1, "PREP_RERAISE_STAR": 2, "PUSH_EXC_INFO": 1, "RETURN_VALUE": 1, "SEND": 2, "SET_FUNCTION_ATTRIBUTE": 2,
     "TO_BOOL": 1, "UNARY_INVERT": 1, "UNARY_NEGATIVE": 1, "UNARY_NOT": 1, "UNARY_POSITIVE": 1, "UNPACK_EX": 1,
     "UNPACK_SEQUENCE": 1, "YIELD_VALUE": 1,
 }  # fmt: skip
@@ -69,19 +80,23 @@ _BY_DEPTH: Final = frozenset([
     "IMPORT_STAR", "JUMP", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD", "KW_NAMES",
     "LIST_APPEND", "LIST_EXTEND", "LOAD_ASSERTION_ERROR", "LOAD_BUILD_CLASS", "LOAD_CLASSDEREF", "LOAD_CLOSURE",
     "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_CHECK", "LOAD_FAST_LOAD_FAST",
-    "LOAD_GLOBAL", "LOAD_LOCALS", "LOAD_NAME", "MAKE_CELL", "MAP_ADD", "NOP", "POP_EXCEPT",
+    "LOAD_GLOBAL", "LOAD_LOCALS", "LOAD_NAME", "MAKE_CELL", "MAP_ADD", "NOP", "NOT_TAKEN",
+    "POP_EXCEPT", "POP_ITER",
     "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE",
     "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_FORWARD_IF_NONE",
     "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE",
     "POP_JUMP_IF_NOT_NONE", "POP_JUMP_IF_TRUE", "POP_TOP", "PRECALL", "PRINT_EXPR", "PUSH_NULL",
-    "RAISE_VARARGS", "RERAISE", "RESUME", "RETURN_CONST", "RETURN_GENERATOR", "RETURN_VALUE",
+    "RAISE_VARARGS", "RERAISE", "RESUME", "RETURN_CONST", "RETURN_GENERATOR",
     "SETUP_ANNOTATIONS", "SET_ADD", "SET_UPDATE", "STORE_ATTR", "STORE_DEREF", "STORE_FAST",
     "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "STORE_GLOBAL", "STORE_NAME", "STORE_SLICE",
     "STORE_SUBSCR", "SWAP", "WITH_EXCEPT_START",
 ])  # fmt: skip
 """Opcodes that take as many items as the stack gets lower.  One that is neither here nor in `_TAKES` has no proof."""
-_TAKES_NULL: Final = frozenset(["CALL", "CALL_FUNCTION_EX", "CALL_KW", "STORE_FAST"])
-"""Opcodes that may take a NULL; calls have a rule of their own."""
+_TAKES_NULL: Final = frozenset(
+    ["CALL", "CALL_FUNCTION_EX", "CALL_KW", "STORE_FAST", *(["POP_TOP"] if VERSION >= (3, 14) else [])]
+)
+"""Opcodes that may take a NULL (3.14 leaves a `with` by popping what may be one); calls have a rule of their own."""
+_NO_VALUE: Final = NULL if LASTI_IS_INT else NULL | LASTI
 _LOADS_CHECK: Final = frozenset(["LOAD_FAST_CHECK", *(["LOAD_FAST"] if VERSION == (3, 11) else []),
                                  *(["LOAD_CLOSURE"] if VERSION < (3, 13) else [])])  # fmt: skip
 """Opcodes that raise when the variable is unbound."""
@@ -190,7 +205,7 @@ def _taken(instruction: Instruction, stack: Items) -> int:
     takes = known if isinstance(known, int) else known(instruction.arg or 0)
     if len(stack) < takes:
         raise Unsound(f"{instruction!r} takes {takes} items, the stack has {len(stack)}")
-    if takes and opname not in _TAKES_NULL and any(item & NULL for item in stack[-takes:]):
+    if takes and opname not in _TAKES_NULL and any(item & _NO_VALUE for item in stack[-takes:]):
         raise Unsound(f"{instruction!r} takes {_shown(stack[-takes:])}")
     return takes
 
@@ -198,7 +213,7 @@ def _taken(instruction: Instruction, stack: Items) -> int:
 def _made(instruction: Instruction, count: int) -> Items:
     """What the instruction pushes."""
     opname = instruction.opname
-    if count == 2 and opname in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+    if count == 2 and opname in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SPECIAL", "LOAD_SUPER_ATTR"):
         other = NULL if opname == "LOAD_GLOBAL" else NULL | VALUE
         return (VALUE, other) if _NULL_LAST else (other, VALUE)
     return (VALUE,) * count
@@ -217,6 +232,8 @@ def _call_rule(instruction: Instruction, stack: Items) -> None:
     arguments = (_taken(instruction, stack) or 2) - 2
     first, second, *rest = stack[len(stack) - arguments - 2 :]
     fn, beside = (first, second) if _NULL_LAST else (second, first)
+    if instruction.opname == "CALL_FUNCTION_EX" and ALWAYS_KEYWORDS and rest[-1] in (NULL, VALUE):
+        rest.pop()
     if fn & NULL or any(item & NULL for item in rest):
         raise Unsound(f"{instruction!r} calls or is given {_shown((fn, *rest))}")
     if instruction.opname == "CALL_FUNCTION_EX" and beside != NULL:
@@ -240,8 +257,8 @@ def _depth_rule(instruction: Instruction, stack: Items) -> None:
 
 
 def _with_rule(instruction: Instruction, stack: Items) -> None:
-    if len(stack) < 4 or stack[-4] & NULL:
-        raise Unsound(f"{instruction!r} wants the manager's __exit__ as fourth item, the stack is {_shown(stack)}")
+    if len(stack) < EXIT_DEPTH or stack[-EXIT_DEPTH] & NULL:
+        raise Unsound(f"{instruction!r} wants the manager's __exit__ {EXIT_DEPTH} deep, the stack is {_shown(stack)}")
 
 
 def _return_rule(instruction: Instruction, stack: Items) -> None:
@@ -311,7 +328,7 @@ def _push_null(proof: _Proof, instruction: Instruction, slots: Items, stack: Ite
 
 def _load_const(proof: _Proof, instruction: Instruction, slots: Items, stack: Items) -> State:
     index = isinstance(instruction.argval, UnitOf) or type(instruction.argval) is int
-    return slots, (*stack, LASTI if index else VALUE)
+    return slots, (*stack, LASTI if index and LASTI_IS_INT else VALUE)
 
 
 def _copy(proof: _Proof, instruction: Instruction, slots: Items, stack: Items) -> State:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.bytecode.tables import ALWAYS_KEYWORDS, EXIT_DEPTH
 from pycompiler.capture.opcodes.registry import SEND_POPS, Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
+from pycompiler.capture.opcodes.variables import push_method
 from pycompiler.capture.values.attributes import guard_mro
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
 from pycompiler.capture.values.classes import Class
@@ -165,7 +167,11 @@ def call_kw(frame: Frame, ins: Instruction) -> None:
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(frame: Frame, ins: Instruction) -> None:
     cx = frame.cx
-    mapping = frame.pop() if ins.number & 1 else None
+    if ALWAYS_KEYWORDS:
+        given = frame.stack.pop()
+        mapping = None if given is NULL else cx.realize(given)
+    else:
+        mapping = frame.pop() if ins.number & 1 else None
     iterable = frame.pop()
     if operators.NULL_AFTER_CALLABLE:
         frame.stack.pop()
@@ -208,7 +214,7 @@ def call_intrinsic_2(frame: Frame, ins: Instruction) -> None:
 @opcode("MAKE_FUNCTION")
 def make_function(frame: Frame, ins: Instruction) -> None:
     code = frame.pop().const()
-    flags = ins.arg or 0
+    flags = ins.arg or 0  # 3.13 and later: none, by SET_FUNCTION_ATTRIBUTE
     function = Function(code, frame.globals, closure=[], defaults=[], kwdefaults={})
     for bit in (8, 4, 2, 1):
         if flags & bit:
@@ -225,7 +231,9 @@ def set_function_attribute(frame: Frame, ins: Instruction) -> None:
 
 
 def _set_function_attribute(frame: Frame, function: Function, bit: int, value: Value) -> None:
-    if bit == 8:
+    if bit == 16:
+        function.overlay["__annotate__"] = value
+    elif bit == 8:
         function.made_closure = [c for c in value.items if isinstance(c, Cell)] if isinstance(value, Tuple) else []
     elif bit == 4:
         names_and_values = list(value.iterate(frame.cx))
@@ -315,8 +323,31 @@ def before_with(frame: Frame, ins: Instruction) -> None:
     frame.push(cx.call(enter, [], {}))
 
 
+@opcode("LOAD_SPECIAL")
+def load_special(frame: Frame, ins: Instruction) -> None:
+    """3.14's `with`: `__exit__` first, then `__enter__`."""
+    cx, manager = frame.cx, frame.pop()
+    if ins.argval not in ("__enter__", "__exit__"):
+        raise Break("unsupported-opcode", f"LOAD_SPECIAL {ins.argval}")
+    found = _manager_method(cx, manager, ins.argval)
+    if found is None:
+        cx.throw(TypeError, _no_manager(manager.python_type(), ins.argval))
+    push_method(frame, found)
+
+
+def _no_manager(cls: type, missing: str) -> str:
+    module = "" if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}."
+    told = f"{module}{cls.__qualname__!s}"
+    text = f"{told!r} object does not support the context manager protocol (missed {missing} method)"
+    if hasattr(cls, "__aenter__") and hasattr(cls, "__aexit__"):
+        other = "but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
+        return f"{text} {other}"
+    return text
+
+
 @opcode("WITH_EXCEPT_START")
 def with_except_start(frame: Frame, ins: Instruction) -> None:
     cx, exception = frame.cx, peek(frame, 1)
-    leave = peek(frame, 4)
-    frame.push(cx.call(leave, [cx.class_of(exception), exception, Traceback()], {}))
+    leave = peek(frame, EXIT_DEPTH)
+    receiver = [] if EXIT_DEPTH == 4 or frame.stack[-4] is NULL else [peek(frame, 4)]
+    frame.push(cx.call(leave, [*receiver, cx.class_of(exception), exception, Traceback()], {}))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pycompiler.capture.interpreter import Frame
 
 
-@opcode("POP_TOP")
+@opcode("POP_TOP", "POP_ITER")
 def pop_top(frame: Frame, ins: Instruction) -> None:
     if frame.root:
         frame.cx.drop(frame, frame.stack[-1])
@@ -59,7 +59,10 @@ def swap(frame: Frame, ins: Instruction) -> None:
 @opcode("BINARY_OP")
 def binary_op(frame: Frame, ins: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
-    frame.push(operators.binary(frame.cx, ins.argval, left, right))
+    if ins.argval == "[]":
+        frame.push(operators.getitem(frame.cx, left, right))
+    else:
+        frame.push(operators.binary(frame.cx, ins.argval, left, right))
 
 
 @opcode("COMPARE_OP")
@@ -246,6 +249,9 @@ def list_to_tuple(frame: Frame, ins: Instruction) -> None:
     frame.push(Tuple(made.items))
 
 
+_TELLS_COUNT = sys.version_info >= (3, 14)
+
+
 def _unpacked(cx: Capture, value: Value) -> list[Value]:
     cls = value.python_type()
     if not operators.iterable(cx, value):
@@ -260,7 +266,8 @@ def unpack_sequence(frame: Frame, ins: Instruction) -> None:
     if len(items) < ins.number:
         cx.throw(ValueError, f"not enough values to unpack (expected {ins.arg}, got {len(items)})")
     if len(items) > ins.number:
-        cx.throw(ValueError, f"too many values to unpack (expected {ins.arg})")
+        told = f", got {len(items)}" if _TELLS_COUNT and value.python_type() in (list, tuple, dict) else ""
+        cx.throw(ValueError, f"too many values to unpack (expected {ins.arg}{told})")
     frame.stack.extend(reversed(items))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 IMPORT = builtins.__import__
 
 
-@opcode("NOP", "RESUME", "MAKE_CELL", "COPY_FREE_VARS")
+@opcode("NOP", "NOT_TAKEN", "RESUME", "MAKE_CELL", "COPY_FREE_VARS")
 def nop(frame: Frame, ins: Instruction) -> None:
     if ins.opname == "MAKE_CELL":
         name = ins.argval

@@ -21,7 +21,15 @@ QUIET: frozenset[type] = frozenset({
 })  # fmt: skip
 """Classes of objects that end quietly, or that more than their owner holds."""
 MOST = 300  # objects that are looked at
-HELD_ONCE = 4  # references to an object that one other holds, and `_held_by`
+
+
+def _argument() -> int:
+    probe = object()
+    return sys.getrefcount(probe) - 1
+
+
+ARGUMENT = _argument()  # references to an object by being an argument: CPython 3.14 lends it that of a variable
+HELD_ONCE = 3 + ARGUMENT  # references to an object that one other holds, and `_held_by`
 HEAP_TYPE = 1 << 9
 
 

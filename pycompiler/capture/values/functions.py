@@ -5,12 +5,31 @@ What a call does with a function is decided in `calls.py`; here is only what a c
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import Any
 
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Cell, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Tuple
+
+_HAS_DOCSTRING = 0x4000000 if sys.version_info >= (3, 14) else 0
+
+
+def _doc(code: types.CodeType) -> object:
+    """The docstring; before 3.14 the first constant is None where there is none."""
+    if code.co_flags & _HAS_DOCSTRING != _HAS_DOCSTRING:
+        return None
+    return code.co_consts[0]
+
+
+def _annotations(function: types.FunctionType) -> object:
+    """Annotations, which 3.14 computes when they are first asked for."""
+    try:
+        return function.__annotations__
+    except Exception as error:
+        raise Break("unsupported-attribute", f"annotations that raise {type(error).__name__}") from error
 
 
 class Function(Value):
@@ -101,19 +120,23 @@ class Function(Value):
                 return cx.wrap(getattr(self.real, name), self.source.attr(name))
             if name == "__code__":
                 return cx.wrap(self.code, self.source.then("code"))
-            if name == "__annotations__" and isinstance(self.real.__annotations__, dict):
-                return cx.wrap(self.real.__annotations__, self.source.attr(name))
+            if name == "__annotations__" and isinstance(known := _annotations(self.real), dict):
+                return cx.wrap(known, self.source.attr(name))
             if name == "__dict__":
                 return cx.wrap(self.real.__dict__, self.source.then("instance_dict"))
         elif name == "__code__":
             return Const(self.code)
         elif name in ("__doc__", "__module__"):
-            return Const(self.code.co_consts[0] if name == "__doc__" else self.globals.get("__name__"))
+            return Const(_doc(self.code) if name == "__doc__" else self.globals.get("__name__"))
         elif name == "__type_params__" and hasattr(types.FunctionType, name):
             return Tuple([])  # of a generic function they are set by an intrinsic that breaks the graph
         elif name == "__dict__":
             return cx.function_dict(self)
+        elif name == "__annotate__" and hasattr(types.FunctionType, name):
+            return Const(None)
         elif name == "__annotations__":
+            if "__annotate__" in self.overlay:  # to compute them is to forget it
+                raise Break("unsupported-attribute", "annotations of a function made inside of the frame")
             return self.overlay.setdefault(name, Dict({}))
         if name == "__get__":
             return Descriptor(self)

@@ -21,6 +21,7 @@ from pycompiler.capture.bytecode.build import (
     jump,
     load_const,
     load_fast,
+    load_lasti,
     nop,
     op,
     pop_top,
@@ -30,10 +31,10 @@ from pycompiler.capture.bytecode.build import (
     store_raw,
 )
 from pycompiler.capture.bytecode.decode import slot_names
-from pycompiler.capture.bytecode.instruction import Handler, Instruction, UnitOf
+from pycompiler.capture.bytecode.instruction import Handler, Instruction
 from pycompiler.capture.bytecode.resume import cell_parameters
 from pycompiler.capture.bytecode.shapes import find, group, shielded, stack_kinds
-from pycompiler.capture.bytecode.tables import FOR_ITER_LANDING, OPMAP
+from pycompiler.capture.bytecode.tables import FOR_ITER_LANDING, LASTI_IS_INT, OPMAP
 
 
 class TailCall:
@@ -91,7 +92,10 @@ def dynamic_tail(code, at, callback):
     """Hands what is bound here to ``callback(State)`` and returns its result."""
     state = State(code, at)
     temps = [f"__t{n}" for n in range(len(state.kinds))]
-    out = [i for name in reversed(temps) for i in store_fast(name)]
+    out = []
+    for name, kind in reversed(list(zip(temps, state.kinds, strict=True))):
+        out += [*pop_top(), *load_const(None)] if kind == "lasti" and not LASTI_IS_INT else []
+        out += store_fast(name)
     levels = [name for name, kind in zip(temps, state.kinds, strict=True) if kind == "exc"]
     if levels:
         out += [*call_function(load_const(sys.exception)), *store_fast("__current")]
@@ -227,7 +231,7 @@ class Splitter:
             elif kind == "exc":
                 out += enter_handler(load_const(items[f"__t{n}"]))
             elif kind == "lasti":
-                out += load_const(UnitOf(state.entry))
+                out += load_lasti(state.entry, n)
             else:
                 out += load_const(items[f"__t{n}"])
         return out

@@ -29,6 +29,7 @@ from pycompiler.capture.bytecode import (
     whole,
 )
 from pycompiler.capture.bytecode.build import build_tuple, load_deref, load_fast, return_value
+from pycompiler.capture.bytecode.tables import VERSION
 
 SOURCES = {corpus.__file__, "<string>"}
 
@@ -289,8 +290,8 @@ def test_exits_of_a_loop_skip_its_end():
     code = code_of(LOOP)
     found = exits(code, find_op(code, "FOR_ITER"))
     after = next(i for i in decode(code) if i.offset == found["jump"].offset)
-    assert (found["next"].effect, found["jump"].effect) == (1, -1)
-    assert (after.opname, after.argval) == ("LOAD_FAST", "total")
+    assert (found["next"].effect, found["jump"].effect) == (1, -1 if VERSION < (3, 14) else 0)
+    assert after.opname == "POP_ITER" or (after.opname, after.argval) == ("LOAD_FAST", "total")
 
 
 def test_tail_calls_do_not_nest():
