@@ -16,7 +16,7 @@ from torch import fx
 from pycompiler import _native, config, lowering, scheduling
 from pycompiler.codegen import cpp
 from pycompiler.errors import CompileError
-from pycompiler.ir import watch
+from pycompiler.ir import target, watch
 from pycompiler.ir.interrupts import allowed, check
 from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
 from pycompiler.ir.loops import Program
@@ -117,7 +117,7 @@ def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]
         verify(program)
     check()
     with phase("scheduling"):
-        schedule = scheduling.schedule(program, alone)
+        schedule = scheduling.schedule(program, target.of_program(program), alone)
     watch.artefact("schedule", schedule)
     for log, text in ((log_fused, str), (log_schedule, print_order), (log_loops, print_loops)):
         if log.enabled:
@@ -176,7 +176,9 @@ def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
     from pycompiler.codegen import triton
 
     on_host = [k for k in schedule.kernels if all(schedule.buffers[b].device.type == "cpu" for b in k.pointers)]
-    library = host_library(replace(schedule, steps=list(on_host), frees=[]), name) if on_host else None
+    library = (
+        host_library(replace(schedule, steps=list(on_host), frees=[], target=target.cpu()), name) if on_host else None
+    )
     with phase("codegen"):
         module = triton.generate(replace(schedule, steps=[s for s in schedule.steps if s not in on_host], frees=[]))
     log_kernels("%s\n%s", name, module)

@@ -27,6 +27,7 @@ from typing import Literal
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.hints import likely_product
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program
+from pycompiler.ir.target import Target
 
 LOADS = ("load", "masked_load")
 
@@ -164,13 +165,14 @@ class KernelGroup:
 
 @dataclass
 class Schedule:
-    """`steps` in order.  `storage`: buffer -> the buffer whose memory it uses (itself unless it reuses another's);
-    `frees`: per step, the buffers whose memory is dead after it; `stores`: buffer -> the input whose new value it is and
-    in whose memory it lives (a mutated input, written in place)."""
+    """`steps` in order, made for `target`.  `storage`: buffer -> the buffer whose memory it uses (itself unless it
+    reuses another's); `frees`: per step, the buffers whose memory is dead after it; `stores`: buffer -> the input whose new
+    value it is and in whose memory it lives (a mutated input, written in place)."""
 
     program: Program
     steps: list[KernelGroup | Extern]
     buffers: dict[str, Buffer]
+    target: Target
     storage: dict[str, str] = field(default_factory=dict)
     frees: list[list[str]] = field(default_factory=list)
     stores: dict[str, str] = field(default_factory=dict)

@@ -11,38 +11,39 @@ import torch
 
 from pycompiler.ir.kernel import Nest, likely_points
 from pycompiler.ir.loops import Extern
-
-SMALL = 4096  # points of a nest that may join whatever it depends on
-POINTS = 1 << 22  # of all nests of a bundle together
+from pycompiler.ir.target import Target
 
 
-def bundle(steps: list[Nest | Extern], touched: dict[int, tuple[set[str], set[str]]]) -> list[list[Nest] | Extern]:
+def bundle(
+    steps: list[Nest | Extern], touched: dict[int, tuple[set[str], set[str]]], target: Target
+) -> list[list[Nest] | Extern]:
     """`touched`: id(nest) -> (buffers in memory that it reads, that it writes)."""
     out: list[list[Nest] | Extern] = []
     for step in steps:
         last = out[-1] if out else None
-        if isinstance(step, Nest) and isinstance(last, list) and _joins(last, step, touched):
+        if isinstance(step, Nest) and isinstance(last, list) and _joins(last, step, touched, target):
             last.append(step)
         else:
             out.append([step] if isinstance(step, Nest) else step)
     return out
 
 
-def points(nest: Nest) -> int:
+def points(nest: Nest, unknown: int) -> int:
     known = likely_points(nest.dims)
-    return POINTS if known is None else known
+    return unknown if known is None else known
 
 
 def device_of(nest: Nest) -> torch.device:
     return nest.stages[0].loop.out[0].device
 
 
-def _joins(nests: list[Nest], new: Nest, touched: dict[int, tuple[set[str], set[str]]]) -> bool:
+def _joins(nests: list[Nest], new: Nest, touched: dict[int, tuple[set[str], set[str]]], target: Target) -> bool:
     if device_of(nests[0]) != device_of(new):
         return False
-    if points(new) <= SMALL or sum(map(points, nests)) <= SMALL:
+    here, there = points(new, target.bundle), sum(points(n, target.bundle) for n in nests)
+    if min(here, there) <= target.small_nest:
         return True
     reads, writes = touched[id(new)]
     made = set().union(*(touched[id(n)][1] for n in nests))
     parts = bool(writes & touched[id(nests[-1])][1])
-    return not reads & made and (parts or sum(map(points, nests)) + points(new) <= POINTS)
+    return not reads & made and (parts or here + there <= target.bundle)

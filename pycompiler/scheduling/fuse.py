@@ -19,6 +19,7 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import Dim, Nest, Role, Stage, likely_points, loads, numel, space_of
 from pycompiler.ir.loops import Extern, Loop, Node
+from pycompiler.ir.target import Target
 from pycompiler.ir.verify import reads_of
 from pycompiler.logs import artifact
 from pycompiler.scheduling.body import is_indirect
@@ -27,13 +28,6 @@ from pycompiler.scheduling.space import Refinement, compose, fresh_var, joint, r
 from pycompiler.scheduling.stores import target_of
 
 log_fusion = artifact("fusion")
-
-STAGE_LIMIT = 48
-POINTER_LIMIT = 48
-OP_LIMIT = 800
-FEW_ROWS = 8  # below, a fused nest could not use the machine's cores
-MUCH_WORK = 1 << 18
-FEW_COLUMNS, MANY_COLUMNS = 8, 1 << 14  # of a column fold's array
 
 
 @dataclass
@@ -53,7 +47,7 @@ def fuse(graph: Graph) -> list[Group]:
     return _Fusion(graph).run()
 
 
-def start_nest(loop: Loop) -> Nest:
+def start_nest(loop: Loop, target: Target) -> Nest:
     """The nest of one loop, in the form that suits its memory accesses."""
     outer = list(zip(loop.vars, loop.ranges, strict=True))
     if loop.reduction is None:
@@ -61,15 +55,15 @@ def start_nest(loop: Loop) -> Nest:
     folded = list(zip(loop.reduction.vars, loop.reduction.ranges, strict=True))
     if not outer:
         return Nest(folded, None, [Stage(loop, "accumulate")])
-    low = _columns(loop)
+    low = _columns(loop, target)
     if len(low) == len(outer):
         return Nest(folded + outer, len(folded), [Stage(loop, "accumulate")])
     if low:
-        return _column_nest(loop, outer, folded, low)
+        return _column_nest(loop, outer, folded, low, target)
     return Nest(outer + folded, len(outer), [Stage(loop, "reduce")])
 
 
-def _columns(loop: Loop) -> list[str]:
+def _columns(loop: Loop, target: Target) -> list[str]:
     """The output variables along which memory is read contiguously while the fold jumps: a suffix of the outputs."""
     assert loop.reduction is not None
     if loop.reduction.kind in ("argmax", "argmin"):
@@ -92,16 +86,16 @@ def _columns(loop: Loop) -> list[str]:
     best = max(votes, key=lambda n: (votes[n], -n), default=0)
     low = list(zip(loop.vars, loop.ranges, strict=True))[len(loop.vars) - best :]
     size = numel(low)
-    if best == len(loop.vars) or (size is not None and FEW_COLUMNS <= size <= MANY_COLUMNS):
+    if best == len(loop.vars) or (size is not None and target.few_columns <= size <= target.many_columns):
         return [v for v, _ in low]
     return []
 
 
-def _column_nest(loop: Loop, outer: list[Dim], folded: list[Dim], low: list[str]) -> Nest:
+def _column_nest(loop: Loop, outer: list[Dim], folded: list[Dim], low: list[str], target: Target) -> Nest:
     """Rows are the other outputs; where they are few, blocks of columns become rows as well."""
     high, columns = outer[: -len(low)], outer[-len(low) :]
     rows, width = likely_points(high), columns[0][1]
-    if rows is not None and rows < FEW_ROWS and width.is_const:
+    if rows is not None and rows < target.rows and width.is_const:
         for block in (256, 128, 64):
             if width.as_int() % block == 0 and width.as_int() > block:
                 v, parts = (
@@ -240,7 +234,13 @@ class _Fusion:
         reads, writes = set(reads_of(node)), set(writes_of(node))
         solo = isinstance(node, Extern) or self.is_solo(node)
         group = Group(
-            position, node if isinstance(node, Extern) else start_nest(node), reads, writes, 0, solo, position
+            position,
+            node if isinstance(node, Extern) else start_nest(node, self.graph.target),
+            reads,
+            writes,
+            0,
+            solo,
+            position,
         )
         needs = {g for name in reads for g in self.owner[name]}  # read after write
         needs |= {g for name in writes for g in self.owner[name]}  # write after write
@@ -317,7 +317,7 @@ class _Fusion:
         """See `merge`; and why not."""
         assert isinstance(a.node, Nest)
         assert isinstance(b.node, Nest)
-        if len(a.reads | a.writes | b.reads | b.writes) > POINTER_LIMIT or self.too_big(a.node, b.node):
+        if len(a.reads | a.writes | b.reads | b.writes) > self.graph.target.pointers or self.too_big(a.node, b.node):
             return None, "the kernel would be too large"
         if self.independent_path(a, b):
             return None, "a third kernel has to run between them"
@@ -347,16 +347,16 @@ class _Fusion:
         return None, why
 
     def too_big(self, a: Nest, b: Nest) -> bool:
-        return (
-            len(a.stages) + len(b.stages) > STAGE_LIMIT or sum(len(s.loop.body) for s in a.stages + b.stages) > OP_LIMIT
-        )
+        stages, most = a.stages + b.stages, self.graph.target
+        return len(stages) > most.stages or sum(len(s.loop.body) for s in stages) > most.operations
 
     def parallel_enough(self, match: _Match, a: Nest, b: Nest) -> bool:
         """A flat nest does not join rows that are too few to share out."""
         if match.split is None or (a.split is not None and b.split is not None):
             return True
         rows, points = likely_points(match.dims[: match.split]), likely_points(match.dims)
-        return rows is None or points is None or rows >= FEW_ROWS or points < MUCH_WORK
+        target = self.graph.target
+        return rows is None or points is None or rows >= target.rows or points < target.much_work
 
     def replace(self, a: Group, b: Group, nest: Nest) -> Group:
         """`a` takes `b` over."""

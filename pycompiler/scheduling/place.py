@@ -5,11 +5,10 @@ from __future__ import annotations
 from pycompiler.ir.kernel import Nest, Stage, loads, numel
 from pycompiler.ir.loops import Buffer
 
-SCRATCH_BYTES = 192 * 1024  # of one row's temporaries, on the stack of a thread
 
-
-def place(nest: Nest, needed: set[str], buffers: dict[str, Buffer]) -> None:
-    """Sets `level` and `place` of each stage.  `needed`: buffers that somebody outside the nest reads."""
+def place(nest: Nest, needed: set[str], buffers: dict[str, Buffer], scratch: int) -> None:
+    """Sets `level` and `place` of each stage.  `needed`: buffers that somebody outside the nest reads;
+    `scratch`: bytes that one row's arrays may take."""
     made = {name: s for s in nest.stages for name in s.outputs}
     late: set[str] = set()
     for s in nest.stages:
@@ -25,7 +24,7 @@ def place(nest: Nest, needed: set[str], buffers: dict[str, Buffer]) -> None:
             if p is not None and p.role == "point" and s.level > p.level:
                 late.add(name)
     row = numel(nest.inner)
-    left = SCRATCH_BYTES
+    left = scratch
     for s in nest.stages:
         for b in s.loop.out:
             size = None if row is None else row * b.dtype.itemsize

@@ -1,6 +1,6 @@
 """Scheduling: a `Program` in, a `Schedule` out.  See kernel.py for what comes out.
 
-print(schedule(lower(gm)))
+print(schedule(program, of_program(program)))
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Set
 from pycompiler.ir.hints import hinted
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, likely_points, loads, space_of
 from pycompiler.ir.loops import Extern, Program, Ref
+from pycompiler.ir.target import Target
 from pycompiler.scheduling.bundle import bundle
 from pycompiler.scheduling.fuse import collapse, fuse
 from pycompiler.scheduling.memory import plan_memory
@@ -19,16 +20,16 @@ from pycompiler.scheduling.space import restart_names
 from pycompiler.scheduling.stores import in_place
 
 
-def schedule(program: Program, alone: Set[str] = frozenset()) -> Schedule:
-    """Fused kernels and ATen calls in order, with a memory plan.  Does not change `program`.  With the loops of the nodes
-    named in `alone` nothing is fused."""
+def schedule(program: Program, target: Target, alone: Set[str] = frozenset()) -> Schedule:
+    """Fused kernels and ATen calls in order, with a memory plan, for a machine.  Does not change `program`.  With the loops of
+    the nodes named in `alone` nothing is fused."""
     with hinted(program.hints):
-        return _schedule(program, alone)
+        return _schedule(program, target, alone)
 
 
-def _schedule(program: Program, alone: Set[str]) -> Schedule:
+def _schedule(program: Program, target: Target, alone: Set[str]) -> Schedule:
     restart_names()
-    graph = prepare(program, alone)
+    graph = prepare(program, target, alone)
     groups = fuse(graph)
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)} | set(program.constants)
     kept |= {b.name for b in program.inputs if b is not None} | graph.copies.keys()
@@ -44,17 +45,17 @@ def _schedule(program: Program, alone: Set[str]) -> Schedule:
             continue
         needed = {n for n in g.writes if n in kept or readers.get(n, set()) - {g.number} or g.solo}
         nest = collapse(g.node)
-        place(nest, needed, graph.buffers)
+        place(nest, needed, graph.buffers, target.scratch)
         nests.append(nest)
         adds = any(s.loop.store_mode == "add" for s in nest.stages)
         touched[id(nest)] = (g.reads if adds else g.reads - g.writes, g.writes)
-    bundled = bundle(nests, touched)
+    bundled = bundle(nests, touched, target)
     stores = in_place(bundled, graph.copies, graph.buffers)
     steps: list[KernelGroup | Extern] = []
     for step in bundled:
         steps.append(step if isinstance(step, Extern) else _kernel(f"{_word(program.name)}_{len(steps)}", step, stores))
     steps += [copy for value, copy in graph.copies.items() if value not in stores]
-    done = Schedule(program, steps, graph.buffers, storage=dict(stores), stores=stores)
+    done = Schedule(program, steps, graph.buffers, target, storage=dict(stores), stores=stores)
     plan_memory(done, kept - (graph.copies.keys() - stores.keys()))
     return done
 

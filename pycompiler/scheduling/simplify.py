@@ -16,13 +16,13 @@ from pycompiler.ir.effects import divides, stays
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import likely_points, loads, space_of
 from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Op, Program, Ref
+from pycompiler.ir.target import Target
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import CHEAP, FEW, cost, inline, tidy
 from pycompiler.scheduling.space import fresh_var, rewrite
 from pycompiler.scheduling.stores import candidates, readers_first
 from pycompiler.scheduling.two_passes import TWO_PASSES
 
-BODY_LIMIT = 160  # operations in a body after inlining
 CHEAP_USES = 4
 
 
@@ -35,6 +35,7 @@ class Graph:
     nodes: list[Node]
     kept: set[str]
     buffers: dict[str, Buffer]
+    target: Target
     writers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
     readers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
     copies: dict[str, Extern] = field(default_factory=dict)
@@ -76,7 +77,7 @@ def writes_of(node: Node) -> list[str]:
     return names + [n for n in node.mutates if n not in names] if isinstance(node, Extern) else names
 
 
-def prepare(program: Program, alone: Set[str] = frozenset()) -> Graph:
+def prepare(program: Program, target: Target, alone: Set[str] = frozenset()) -> Graph:
     """The program's nodes after all rewrites."""
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)}
     copies = candidates(program)
@@ -91,7 +92,7 @@ def prepare(program: Program, alone: Set[str] = frozenset()) -> Graph:
                 buffers[b.name] = b
     last = {id(copy) for copy in copies.values()}
     nodes = [_own_vars(n) if isinstance(n, Loop) else n for n in program.nodes if id(n) not in last]
-    graph = Graph(nodes, kept, buffers, copies=copies, alone=alone)
+    graph = Graph(nodes, kept, buffers, target, copies=copies, alone=alone)
     for step in (drop_dead, split_reductions, fill_empty_folds, inline_all, drop_dead):
         graph = step(graph.index())
     if copies:
@@ -206,7 +207,7 @@ def _repeat_for_few(graph: Graph, nodes: dict[int, Node], readers: dict[str, set
         if graph.is_alone(user):
             continue
         loop = inline(user, producer, name)
-        if loop is not None and len(loop.body) <= BODY_LIMIT:
+        if loop is not None and len(loop.body) <= graph.target.body:
             nodes[u] = loop
             readers[name].discard(u)
             for read in set(reads_of(loop)):
@@ -230,7 +231,7 @@ def _inlined(graph: Graph, producer: Loop, name: str, users: list[Node]) -> list
         return None
     new = []
     for u in loops:
-        if len(u.body) + len(producer.body) > BODY_LIMIT:
+        if len(u.body) + len(producer.body) > graph.target.body:
             return None
         loop = inline(u, producer, name)
         if loop is None:

@@ -15,6 +15,7 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.loops import Buffer, Loop, Op, Program, Reduction, Ref
 from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CountVersions, Expect, Free, Kernel, Plan, SlotRef, View
+from pycompiler.ir.target import of_program
 from pycompiler.ir.verify import verify
 from pycompiler.runtime.build import build
 from pycompiler.runtime.plan_builder import make_plan
@@ -91,7 +92,7 @@ def program(inputs: Sequence[Buffer], nodes: Sequence[Any], outputs: Sequence[Bu
 
 
 def compile_plan(p: Program) -> tuple[Plan, Schedule]:
-    s = schedule(p)
+    s = schedule(p, of_program(p))
     check_schedule(s)
     source = generate(s)
     library = build(source.text, source.symbols) if source.symbols else None
@@ -160,7 +161,7 @@ def lowered(f: Callable[..., Any], args: Sequence[Any], name: str = "graph") -> 
 
 def build_all(programs: Sequence[Program]) -> list[Plan]:
     """Plans of several programs (of different names) from one compiler call."""
-    schedules = [schedule(p) for p in programs]
+    schedules = [schedule(p, of_program(p)) for p in programs]
     for s in schedules:
         check_schedule(s)
     sources = [generate(s) for s in schedules]

@@ -12,11 +12,13 @@ import torch.nn.functional as F
 from kernel_harness import check, compile_plan, lowered, run_plan
 
 from pycompiler.codegen.cpp import generate
+from pycompiler.ir.target import of_program
 from pycompiler.scheduling import schedule
 
 
 def text(f: Callable[..., Any], *args: torch.Tensor) -> str:
-    return generate(schedule(lowered(f, args))).text
+    program = lowered(f, args)
+    return generate(schedule(program, of_program(program))).text
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -3,6 +3,7 @@ under Triton's interpreter and prints a line a case; `python triton_cases.py com
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pycompiler import graphs
 from pycompiler.codegen import triton as codegen
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.plan import Launch, Plan
+from pycompiler.ir.target import H200
 from pycompiler.runtime import triton_build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.plan_python import PythonPlan
@@ -155,10 +157,11 @@ CASES: dict[str, Case] = {
 
 
 def compiled(name: str, function: Callable[..., Any], arguments: list[Tensor]) -> Plan:
-    return plan_of(schedule(lowered(function, arguments, name)))
+    return plan_of(schedule(lowered(function, arguments, name), H200))
 
 
 def plan_of(made: Schedule) -> Plan:
+    made = dataclasses.replace(made, target=H200)
     return make_plan(made, None, codegen.generate(made))
 
 

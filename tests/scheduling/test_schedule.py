@@ -13,6 +13,7 @@ from kernel_harness import buffer, check, loop, lowered, program
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Schedule
+from pycompiler.ir.target import of_program
 from pycompiler.scheduling import rules, schedule
 from pycompiler.scheduling.body import digits
 from pycompiler.scheduling.space import refine
@@ -98,7 +99,8 @@ def test_dead_buffers_lend_their_memory() -> None:
 
 
 def legal() -> Schedule:
-    return schedule(lowered(lambda x, w: F.softmax(F.relu(x @ w), -1) @ w, [r(32, 32), r(32, 32)]))
+    program = lowered(lambda x, w: F.softmax(F.relu(x @ w), -1) @ w, [r(32, 32), r(32, 32)])
+    return schedule(program, of_program(program))
 
 
 def _free_early(s: Schedule) -> None:
@@ -165,7 +167,7 @@ def test_dead_loops_disappear() -> None:
         [loop(a, lambda b, i, _: b.op("exp", b.load(x, i))), loop(o, lambda b, i, _: b.op("neg", b.load(x, i)))],
         [o],
     )
-    (kernel,) = schedule(p).kernels
+    (kernel,) = schedule(p, of_program(p)).kernels
     assert kernel.writes == ["o"]
     assert len(list(kernel.stages())) == 1
 

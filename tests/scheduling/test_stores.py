@@ -15,6 +15,7 @@ from pycompiler import _native
 from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Program
 from pycompiler.ir.plan import CountVersions
+from pycompiler.ir.target import of_program
 from pycompiler.ir.verify import verify
 from pycompiler.lowering import lower
 from pycompiler.runtime.output_code import output_code
@@ -187,7 +188,8 @@ def test_without_the_symbol() -> None:
 
 @pytest.mark.parametrize("name", ["its own transpose", "broadcast of a row"])
 def test_the_rule_notices(name: str) -> None:
-    s = schedule(stored(*CASES[name][:2]))
+    program = stored(*CASES[name][:2])
+    s = schedule(program, of_program(program))
     rules.check_schedule(s)
     (group,) = s.kernels
     (made,) = group.writes
@@ -197,7 +199,8 @@ def test_the_rule_notices(name: str) -> None:
 
 
 def test_conflict_says_why() -> None:
-    s = schedule(stored(lambda x: ({0: (x - x.max()).exp()}, ()), [r(8, 8)]))
+    program = stored(lambda x: ({0: (x - x.max()).exp()}, ()), [r(8, 8)])
+    s = schedule(program, of_program(program))
     (value,) = s.stores
     nest = next(n for g in s.kernels for n in g.nests if any(value in t.outputs for t in n.stages))
     assert conflict(nest, value, "in0", CPU) is None

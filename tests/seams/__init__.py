@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ from pycompiler.codegen import cpp
 from pycompiler.ir.interpret import interpret
 from pycompiler.ir.interpret_schedule import interpret_schedule
 from pycompiler.ir.kernel import Schedule
+from pycompiler.ir.target import H200, of_program
 from pycompiler.ir.verify import verify
 from pycompiler.pipeline import own_backends
 from pycompiler.runtime import build
@@ -61,7 +62,7 @@ TOLERANCE = {
 def scheduled(gm: fx.GraphModule) -> Schedule:
     program = lowering.lower(gm)
     verify(program)
-    schedule = scheduling.schedule(program)
+    schedule = scheduling.schedule(program, of_program(program))
     check_schedule(schedule)
     return schedule
 
@@ -124,7 +125,7 @@ def as_native(gm: fx.GraphModule, _: Any) -> Runner:
 def as_triton(gm: fx.GraphModule, _: Any) -> Runner:
     from pycompiler.codegen import triton
 
-    schedule = scheduled(gm)
+    schedule = replace(scheduled(gm), target=H200)
     plan = make_plan(schedule, None, triton.generate(schedule))
     check_plan(plan)
     return PythonPlan(plan)

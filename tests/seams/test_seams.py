@@ -19,6 +19,7 @@ import seams
 from pycompiler import lowering, scheduling
 from pycompiler.ir.interpret_schedule import ScheduleFault, interpret_schedule
 from pycompiler.ir.kernel import Schedule
+from pycompiler.ir.target import of_program
 from seams import first_difference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,7 +117,8 @@ def test_a_wrong_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def scheduled(fn: Callable[..., Tensor], *args: Tensor) -> Schedule:
     graph = torch.fx.experimental.proxy_tensor.make_fx(fn, tracing_mode="fake")(*args)
-    return scheduling.schedule(lowering.lower(graph))
+    program = lowering.lower(graph)
+    return scheduling.schedule(program, of_program(program))
 
 
 def two_passes(x: Tensor) -> Tensor:

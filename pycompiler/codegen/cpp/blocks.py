@@ -18,28 +18,27 @@ import re
 
 from pycompiler.codegen.cpp.lines import InnerLoop, indent, nested
 
-BLOCK = 128  # elements: eight vectors of AVX-512
 FEW_LINES = 6  # of a body that memory keeps waiting
 DEAR = re.compile(r"\bpyc_(?!store|load|max|min|abs|sign\b)|[/%]")  # what keeps memory waiting instead
 ACCESS = re.compile(r"\bp\d+(\[[^][]+\])")
 STORE = re.compile(r"(p\d+\[[^][]+\]) = (pyc_store<float>\(\w+\));")
 
 
-def in_blocks(loop: InnerLoop, lines: list[str], size: int | None) -> list[str] | None:
-    """`size`: what the number of the loop's points is a multiple of; None if the loop stays as it is."""
+def in_blocks(loop: InnerLoop, lines: list[str], size: int | None, block: int) -> list[str] | None:
+    """`size`: what the number of the loop's points is a multiple of; `block`: floats in a block.  None: the loop stays."""
     store = STORE.fullmatch(lines[-1]) if lines else None
-    if size is None or size % BLOCK or store is None or len(lines) > FEW_LINES:
+    if size is None or size % block or store is None or len(lines) > FEW_LINES:
         return None
     if any(not line.startswith("const ") or DEAR.search(line) for line in lines[:-1]):
         return None
     if len({place for line in lines for place in ACCESS.findall(line)}) > 1:  # reads and writes do not run side by side
         return None
     at = f"{loop.var}_at"
-    points = InnerLoop(loop.var, at, f"{at} + {BLOCK}")
+    points = InnerLoop(loop.var, at, f"{at} + {block}")
     simd, kept = "#pragma omp simd", f"block[{loop.var} - {at}]"
     body = [
-        f"alignas(64) float block[{BLOCK}];",
+        f"alignas(64) float block[{block}];",
         *[simd, *nested([points], [*lines[:-1], f"{kept} = {store[2]};"])],
         *[simd, *nested([points], [f"{store[1]} = {kept};"])],
     ]
-    return [f"for (int64_t {at} = {loop.start}; {at} < {loop.end}; {at} += {BLOCK}) {{", *indent(body), "}"]
+    return [f"for (int64_t {at} = {loop.start}; {at} < {loop.end}; {at} += {block}) {{", *indent(body), "}"]

@@ -18,6 +18,7 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import LOADS, Stage, Unsupported
 from pycompiler.ir.loops import INDEX_RULES, Buffer, Loop, Op
 from pycompiler.ir.plan import UNTOLD, WRONG_INDEX
+from pycompiler.ir.target import Target
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Function:
 
     buffers: Mapping[str, Buffer]
     pointers: dict[str, str]  # buffer -> C name
+    target: Target
     shared: Mapping[str, str] = field(default_factory=dict)
     counter: int = 0
     may_fail: bool = False

@@ -23,6 +23,7 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.hints import hinted
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, Unsupported, loads
 from pycompiler.ir.loops import Buffer
+from pycompiler.ir.target import Target
 
 __all__ = ["CppSource", "Unsupported", "generate"]
 
@@ -32,7 +33,6 @@ PRELUDE_NAME = re.compile(r"\b(?:pyc|PYC)_\w+")
 SMALL = frozenset(
     ("PYC_EXPORT", "PYC_RESTRICT", "PYC_INF", "PYC_NAN", "pyc_load", "pyc_store", "pyc_cast", "pyc_thread")
 )
-PARALLEL_WORK = 1 << 16  # element operations below which threads do not pay
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Unit:
     """The translation unit being written.  `parts` of a nest that several kernels have: text -> function's name."""
 
     buffers: Mapping[str, Buffer]
+    target: Target
     lines: list[str]
     parts: dict[str, str] = field(default_factory=dict)
 
@@ -82,7 +83,7 @@ def generate(schedule: Schedule) -> CppSource:
 
 
 def _generate(schedule: Schedule) -> CppSource:
-    unit = Unit(schedule.buffers, [])
+    unit = Unit(schedule.buffers, schedule.target, [])
     symbols: dict[str, str] = {}
     for group in schedule.kernels:
         head, body = write_function(unit, group)
@@ -115,7 +116,7 @@ def describe(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[str]:
 def write_function(unit: Unit, group: KernelGroup) -> tuple[list[str], list[str]]:
     """(declarations, statements); neither says which buffers and sizes they are for, beyond what the code needs."""
     buffers = unit.buffers
-    function = Function(buffers, {name: f"p{k}" for k, name in enumerate(group.pointers)}, group.shared)
+    function = Function(buffers, {name: f"p{k}" for k, name in enumerate(group.pointers)}, unit.target, group.shared)
     function.scalars = tuple(group.scalars)
     written = set(group.writes) | set(group.shared.values())
     types = [f"{'' if n in written else 'const '}{ctype(buffers[n].dtype).storage}*" for n in group.pointers]
@@ -164,7 +165,7 @@ def regions(group: KernelGroup) -> list[list[Nest]]:
 def write_region(unit: Unit, function: Function, nests: list[Nest], types: list[str], many: bool) -> list[str]:
     works = [nest_work(n) for n in nests]
     total = sum(works, Expr.of(0))
-    parallel = (total.const is None or total.const >= PARALLEL_WORK) and not is_serial(nests[0])
+    parallel = (total.const is None or total.const >= unit.target.parallel_work) and not is_serial(nests[0])
     codes: list[NestCode] = []
     for nest, work in zip(nests, works, strict=True):
         if not many:
@@ -180,7 +181,11 @@ def write_region(unit: Unit, function: Function, nests: list[Nest], types: list[
     if parallel and body:
         body = join_calls(body, parallel=True)
         apart = total.const is None and not lines and not finish
-        body = team_or_one(unit, function, body, types, total) if apart else team_of(body, function.may_fail, total)
+        body = (
+            team_or_one(unit, function, body, types, total)
+            if apart
+            else team_of(body, function.may_fail, total, unit.target)
+        )
     return [*lines, *body, *finish]
 
 
@@ -195,19 +200,19 @@ def team_or_one(unit: Unit, function: Function, body: list[str], types: list[str
     part = unit.part("\n".join([f"({', '.join(taken)}) {{", *indent(body), "}"]), [])
     call = f"    {part}({', '.join([*(f'p{k}' for k in pointers), *scalars, 'ptrs', 'threads', 'error'])});"
     error = " reduction(max:error)" if function.may_fail else ""
-    return [f"if (threads > 1 && {pays(work)}) {{", f"#pragma omp parallel num_threads(threads){error}", call,
+    return [f"if (threads > 1 && {pays(work, unit.target)}) {{", f"#pragma omp parallel num_threads(threads){error}", call,
             "} else {", call, "}"]  # fmt: skip
 
 
-def pays(work: Expr) -> str:
+def pays(work: Expr, target: Target) -> str:
     """Whether threads pay in a call."""
-    return f"{c_index(work, {s: s for s in work.symbols}, {})} >= {PARALLEL_WORK}"
+    return f"{c_index(work, {s: s for s in work.symbols}, {})} >= {target.parallel_work}"
 
 
-def team_of(body: list[str], may_fail: bool, work: Expr) -> list[str]:
+def team_of(body: list[str], may_fail: bool, work: Expr, target: Target) -> list[str]:
     """`body`, run by all threads; of symbolic sizes a call says whether threads pay."""
     error = " reduction(max:error)" if may_fail else ""
-    much = f" && {pays(work)}" if work.const is None else ""
+    much = f" && {pays(work, target)}" if work.const is None else ""
     return [f"#pragma omp parallel num_threads(threads) if(threads > 1{much}){error}", "{", *indent(body), "}"]
 
 
@@ -262,7 +267,7 @@ def write_part(unit: Unit, function: Function, nest: Nest, parallel: bool) -> Ne
 def write_sum_part(unit: Unit, function: Function, nest: Nest, parallel: bool, work: Expr) -> NestCode:
     """A nest that folds over its outer loops, as a function of its own.  Threads share out small ones whole; a big one
     has its own team, and is called where no other is at work."""
-    if not parallel or (work.const is not None and work.const < PARALLEL_WORK):
+    if not parallel or (work.const is not None and work.const < unit.target.parallel_work):
         return NestCode([], [], [part_of(unit, function, nest, parallel=False)], [])
     call = part_of(unit, function, nest, parallel=True, team=True)
     return NestCode([], [call], [], [])
@@ -275,13 +280,13 @@ def part_of(unit: Unit, function: Function, nest: Nest, parallel: bool, team: bo
     reads = [n for s in nest.stages for n in ([s.loop.init] if s.loop.init else []) + [x for x, _ in loads(s.loop)]]
     shared = {b: target for b, target in function.shared.items() if b in writes and target in reads}
     used = list(dict.fromkeys([n for n in reads if n not in made] + [n for n in writes if n not in shared]))
-    inner = Function(function.buffers, {name: f"p{k}" for k, name in enumerate(used)}, shared)
+    inner = Function(function.buffers, {name: f"p{k}" for k, name in enumerate(used)}, unit.target, shared)
     code = NestWriter(inner, nest, parallel).write()
     function.may_fail |= inner.may_fail
     written = {*writes, *shared.values()}
     types = [f"{'' if n in written else 'const '}{ctype(function.buffers[n].dtype).storage}*" for n in used]
     arguments = [f"{t} PYC_RESTRICT p{k}" for k, t in enumerate(types)] + ["int64_t& error"]
-    body = team_of(code.body, inner.may_fail, nest_work(nest)) if team else code.body
+    body = team_of(code.body, inner.may_fail, nest_work(nest), unit.target) if team else code.body
     lines = [*code.shared, *body, *code.finish]
     numbers = {"threads": "int32_t", **dict.fromkeys(function.scalars, "int64_t")}
     words = set(WORD.findall("\n".join(lines)))

@@ -31,11 +31,8 @@ from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, loads, numel, space_of
 from pycompiler.ir.loops import Buffer, Op
 
-CHUNK = 4096  # points of a piece of a long inner loop
+CHUNK = 4096  # points of a piece of a long inner loop, which is summed up by itself
 SUMMED = 256  # that sums of floats add up in the lanes of a vector before they go on in double
-LINE = 64  # bytes of a cache line
-TILE = 64  # edge of a square tile where reads and writes run along different dimensions
-TILES = 4  # that are read together: each line of a tile may lie in a page of its own
 
 
 @dataclass
@@ -149,8 +146,8 @@ class NestWriter:
 
     def tiled_dim(self) -> int | None:
         """A dimension along which something is read contiguously while the last one is far apart."""
-        dims = self.nest.dims
-        if len(dims) < 2 or (likely(dims[-1][1]) or TILE) < TILE:
+        dims, edge = self.nest.dims, self.function.target.edge
+        if len(dims) < 2 or (likely(dims[-1][1]) or edge) < edge:
             return None
         for s in self.nest.stages:
             for _, index in loads(s.loop):
@@ -158,7 +155,7 @@ class NestWriter:
                 if last is None or not is_far(last):
                     continue
                 for k, (v, n) in enumerate(dims[:-1]):
-                    if index.coeff(v) == 1 and (likely(n) or TILE) >= TILE:
+                    if index.coeff(v) == 1 and (likely(n) or edge) >= edge:
                         return k
         return None
 
@@ -216,18 +213,20 @@ class NestWriter:
             self.inner_loops[k] = InnerLoop(self.names[v], begin, f"pyc_min_index({begin} + {CHUNK}, {end})")
 
     def tile(self) -> None:
-        """The last two dimensions in tiles: rows of `TILES` tiles along the first one are the outer loops' points."""
+        """The last two dimensions in tiles: rows of tiles along the first one are the outer loops' points."""
+        edge = self.function.target.edge
+        part = edge * self.function.target.tiles
         (u, n), (v, m) = ((self.names[w], self.size(size)) for w, size in self.inner_dims)
-        self.outer_loops += [(f"{u}_part", "0", n, str(TILE * TILES)), (f"{v}_from", "0", m, str(TILE))]
-        self.part = InnerLoop(f"{u}_from", f"{u}_part", f"pyc_min_index({u}_part + {TILE * TILES}, {n})", TILE)
+        self.outer_loops += [(f"{u}_part", "0", n, str(part)), (f"{v}_from", "0", m, str(edge))]
+        self.part = InnerLoop(f"{u}_from", f"{u}_part", f"pyc_min_index({u}_part + {part}, {n})", edge)
         self.inner_loops = [
-            InnerLoop(w, f"{w}_from", f"pyc_min_index({w}_from + {TILE}, {end})") for w, end in ((u, n), (v, m))
+            InnerLoop(w, f"{w}_from", f"pyc_min_index({w}_from + {edge}, {end})") for w, end in ((u, n), (v, m))
         ]
 
     def stage_tiles(self) -> list[str]:
         """Reads that run along the other dimension of the tile are done first, along it, into a small array.  What comes
         before a row of tiles: the cache lines that they read are fetched all at once."""
-        c, ahead = self.context, list[str]()
+        c, ahead, target = self.context, list[str](), self.function.target
         (u, _), (v, _) = self.inner_dims
         for s in self.nest.stages:
             for op in s.loop.body:
@@ -238,12 +237,12 @@ class NestWriter:
                 if index.coeff(u) != 1 or far is None or not is_far(far):
                     continue
                 tile, (lu, lv) = self.function.fresh("tile"), self.inner_loops
-                place = f"{tile}[({lu.var} - {lu.start})*{TILE} + {lv.var} - {lv.start}]"
+                place = f"{tile}[({lu.var} - {lu.start})*{target.edge} + {lv.var} - {lv.start}]"
                 dtype = self.function.buffers[name].dtype
-                source, line = f"{self.function.pointers[name]}[{c.index(index)}]", LINE // dtype.itemsize
+                source, line = f"{self.function.pointers[name]}[{c.index(index)}]", target.line // dtype.itemsize
                 whole = InnerLoop(lu.var, self.part.start, self.part.end, line)
                 ahead += nested([lv, whole], [f"__builtin_prefetch(&{source});"])
-                c.row.lines += [f"alignas(64) {ctype(dtype).storage} {tile}[{TILE * TILE}];",
+                c.row.lines += [f"alignas(64) {ctype(dtype).storage} {tile}[{target.edge**2}];",
                                 *nested([lv, lu], [f"{place} = {source};"])]  # fmt: skip
                 c.staged[name, index] = place
         return ahead
@@ -468,7 +467,7 @@ class NestWriter:
             last = self.chunk_inner(loops[-1], current.chunk)
         blocks = None
         if simd and self.nest.split is None and len(loops) == 1 and not (before or after or current.clauses):
-            blocks = in_blocks(last, current.inside.lines, numel(self.inner_dims))
+            blocks = in_blocks(last, current.inside.lines, numel(self.inner_dims), self.function.target.block)
         block = blocks or [*before, *near_and_far(simd, last, current.inside.lines), *after]
         if current.chunk:
             block = nested([InnerLoop(last.start, loops[-1].start, loops[-1].end, current.chunk)], block)

@@ -73,7 +73,7 @@ class _Module:
         pointers = {b: numbers[home] for b, home in homes.items() if b in used} | {w: w for w in spaces if w in used}
         buffers = {**self.schedule.buffers, **spaces}
         parameters = list(dict.fromkeys(pointers.values()))
-        kernel = NestWriter(nest, tiles_of(nest), buffers, pointers, name).write(parameters)
+        kernel = NestWriter(nest, tiles_of(nest, self.schedule.target), buffers, pointers, name).write(parameters)
         self.parts.append(kernel.text)
         made = {w.name: replace(w, name=f"{name}_{w.name}") for w in kernel.workspaces}
         targets = {p: buffers[homes.get(b, b)] for b, p in pointers.items()} | made

@@ -14,12 +14,8 @@ from dataclasses import dataclass, field
 
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, likely_points, numel, space_of
+from pycompiler.ir.target import Target
 
-HELD = 16384  # elements of an inner space that a program holds at once
-TILE = 2048  # elements of a tile, about
-CHUNK = 4096  # elements of a chunk of a walked row
-POINTWISE = 1024
-PROGRAMS = 512  # that share the rows of a fold over outer dimensions
 UNKNOWN = 1 << 20  # points of a space of which nothing is known
 
 
@@ -71,42 +67,42 @@ def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def tiles_of(nest: Nest) -> Tiles:
+def tiles_of(nest: Nest, target: Target) -> Tiles:
     roles = {s.role for s in nest.stages}
     outer, inner = list(nest.outer), list(nest.inner)
     if "accumulate" in roles:
-        return _accumulate(nest, outer, inner)
+        return _accumulate(nest, outer, inner, target)
     if "column" in roles:
         columns = _columns(nest.stages, inner)
         outer, inner = outer + [d for d in inner if d[0] in columns], [d for d in inner if d[0] not in columns]
-        return _strided(outer, inner)
-    return _rows(outer, inner) if inner else _flat(outer)
+        return _strided(outer, inner, target)
+    return _rows(outer, inner, target) if inner else _flat(outer, target)
 
 
-def _flat(dims: list[Dim]) -> Tiles:
-    return Tiles(dims, [], min(POINTWISE, max(32, power_of_two(guess(dims)))), 1)
+def _flat(dims: list[Dim], target: Target) -> Tiles:
+    return Tiles(dims, [], min(target.flat, max(32, power_of_two(guess(dims)))), 1)
 
 
-def held(inner: list[Dim]) -> int | None:
+def held(inner: list[Dim], target: Target) -> int | None:
     """The width of a tile that has the whole inner space; None where it is too large for that, or a call tells its size."""
     known = numel(inner)
-    return None if known is None or power_of_two(known) > HELD else power_of_two(known)
+    return None if known is None or power_of_two(known) > target.held else power_of_two(known)
 
 
-def _rows(outer: list[Dim], inner: list[Dim]) -> Tiles:
-    width = held(inner)
+def _rows(outer: list[Dim], inner: list[Dim], target: Target) -> Tiles:
+    width = held(inner, target)
     if width is None:
-        chunk = min(CHUNK, max(32, power_of_two(guess(inner))))
-        return Tiles(outer, inner, max(1, min(power_of_two(guess(outer)), TILE // chunk)), chunk, walked=True)
-    return Tiles(outer, inner, max(1, min(power_of_two(guess(outer)), TILE // width)), width)
+        chunk = min(target.chunk, max(32, power_of_two(guess(inner))))
+        return Tiles(outer, inner, max(1, min(power_of_two(guess(outer)), target.tile // chunk)), chunk, walked=True)
+    return Tiles(outer, inner, max(1, min(power_of_two(guess(outer)), target.tile // width)), width)
 
 
-def _strided(outer: list[Dim], inner: list[Dim]) -> Tiles:
+def _strided(outer: list[Dim], inner: list[Dim], target: Target) -> Tiles:
     """Memory is contiguous along x: wide tiles."""
     xblock = min(64, power_of_two(guess(outer)))
-    width = held(inner)
-    if width is None or xblock * width > 2 * CHUNK:
-        return Tiles(outer, inner, xblock, CHUNK // xblock, walked=True)
+    width = held(inner, target)
+    if width is None or xblock * width > 2 * target.chunk:
+        return Tiles(outer, inner, xblock, target.chunk // xblock, walked=True)
     return Tiles(outer, inner, xblock, width)
 
 
@@ -120,26 +116,26 @@ def _columns(stages: Sequence[Stage], inner: list[Dim]) -> set[str]:
     return kept[0]
 
 
-def _accumulate(nest: Nest, outer: list[Dim], inner: list[Dim]) -> Tiles:
+def _accumulate(nest: Nest, outer: list[Dim], inner: list[Dim], target: Target) -> Tiles:
     folds = [s for s in nest.stages if s.role == "accumulate"]
     roles = {s.role for s in nest.stages}
     if "column" in roles:
         raise Unsupported("column folds and folds over outer dimensions in one kernel")
     if "reduce" in roles:
-        width = held(inner)
+        width = held(inner, target)
         if width is None:
             columns = {v for v, _ in inner}
             if any(columns & {v for v, _ in space_of(s.loop)} for s in folds):
                 raise Unsupported(f"folds over rows of {points(inner)} elements and over their columns in one kernel")
-            return Tiles(outer, inner, 1, CHUNK, walked=True)
-        xblock, rblock, blocked = max(1, TILE // width), width, False
+            return Tiles(outer, inner, 1, target.chunk, walked=True)
+        xblock, rblock, blocked = max(1, target.tile // width), width, False
     elif all(not s.loop.vars for s in folds) and "row" not in roles:
         outer, inner = outer + inner, []
-        xblock, rblock, blocked = min(POINTWISE, power_of_two(guess(outer))), 1, False
+        xblock, rblock, blocked = min(target.flat, power_of_two(guess(outer))), 1, False
     else:
         rblock = min(128, power_of_two(guess(inner)))
-        xblock, blocked = max(1, TILE // rblock), True
+        xblock, blocked = max(1, target.tile // rblock), True
     xblock = max(1, min(xblock, power_of_two(guess(outer))))
     blocks = -(-guess(inner) // rblock) if blocked else 1
-    steps = ceiling(ceiling(points(outer), Expr.of(xblock)), Expr.of(max(1, PROGRAMS // max(blocks, 1))))
+    steps = ceiling(ceiling(points(outer), Expr.of(xblock)), Expr.of(max(1, target.programs // max(blocks, 1))))
     return Tiles(outer, inner, xblock, rblock, tiles=Expr.max(steps, Expr.of(1)), blocked=blocked)

@@ -1,0 +1,66 @@
+"""The machine as data: limits follow from its facts, stages read all of them, and decide by them."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from kernel_harness import lowered
+
+import pycompiler
+from pycompiler.codegen.cpp import generate
+from pycompiler.ir import target
+from pycompiler.ir.target import H200, Target, cpu, of_program
+from pycompiler.scheduling import schedule
+
+
+def with_threads(n: int, **facts: int) -> Target:
+    return Target(kind="cpu", processors=n, **facts)
+
+
+def test_this_machine() -> None:
+    here = cpu()
+    assert here.processors == torch.get_num_threads()
+    assert here.line in (32, 64, 128, 256)
+    assert here.vector in (16, 32, 64)
+    assert of_program(lowered(lambda x: x + 1, [torch.ones(3)])) == here
+
+
+def test_limits_of_a_gpu_follow_from_its_registers_and_multiprocessors() -> None:
+    assert (H200.held, H200.chunk, H200.tile, H200.flat, H200.programs) == (16384, 4096, 2048, 1024, 512)
+    assert dataclasses.replace(H200, processors=40).programs == 128
+
+
+def test_a_gpu_that_is_not_here_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert target.cuda(torch.device("cuda", 1)) is H200
+
+
+@pytest.mark.parametrize(("threads", "kernels"), [(2, 1), (8, 1), (32, 2), (64, 2)])
+def test_rows_are_enough_for_the_processors(threads: int, kernels: int) -> None:
+    """16 rows of much work: 32 threads would be half idle in a kernel that folds them and goes on with them."""
+    program = lowered(lambda x: (x - x.amax(1, keepdim=True)).exp(), [torch.ones(16, 1 << 15)])
+    made = schedule(program, with_threads(threads))
+    assert len([nest for k in made.kernels for nest in k.nests]) == kernels
+
+
+@pytest.mark.parametrize("vector", [16, 32, 64])
+def test_blocks_are_eight_vectors(vector: int) -> None:
+    program = lowered(lambda x: x + 1, [torch.ones(1 << 13)])
+    assert f"float block[{2 * vector}];" in generate(schedule(program, with_threads(1, vector=vector))).text
+
+
+def test_every_fact_and_limit_is_read() -> None:
+    own = {f.name for f in dataclasses.fields(Target)} | {k for k, v in vars(Target).items() if isinstance(v, property)}
+    root = Path(pycompiler.__file__).parent
+    files = [p for folder in ("scheduling", "codegen") for p in (root / folder).rglob("*.py")] + [root / "ir/target.py"]
+    read = {
+        node.attr
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] in ("target", "self", "most")
+    }
+    assert own <= read, own - read
