@@ -136,6 +136,33 @@ def test_no_import_cycle() -> None:
         pytest.fail("import cycle: " + " -> ".join(e.args[1]))
 
 
+def circles() -> list[set[str]]:
+    """Sets of modules each of which names all others, directly or not, annotations counted."""
+    graph = {}
+    for name in MODULES:
+        targets = {t for t, _ in imports(name) if t in MODULES}
+        graph[name] = {
+            t for t in targets if t not in ("pycompiler", name) and not any(o.startswith(t + ".") for o in targets)
+        }
+    reached: dict[str, set[str]] = {}
+    for name in graph:
+        found, waiting = set[str](), [name]
+        while waiting:
+            new = graph[waiting.pop()] - found
+            found |= new
+            waiting += new
+        reached[name] = found
+    found = {frozenset(m for m in reached[n] if n in reached[m]) for n in graph}
+    return [set(circle) for circle in found if circle]
+
+
+def test_modules_that_name_each_other_are_no_more() -> None:
+    """Values and what they ask stand in one circle (`values/interface.py`), for annotations only.  No other, and no larger."""
+    [circle] = circles()
+    assert all(name.startswith("pycompiler.capture.") for name in circle)
+    assert len(circle) <= 21, sorted(circle)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_nothing_of_the_peers_compiler(name: str) -> None:
     for target, line in imports(name):

@@ -170,11 +170,6 @@ class Document:
                    "do": "keep the kernel cache between processes, or ship what was compiled (pycompiler.save)"}  # fmt: skip
 
     # rendered -----------------------------------------------------------------------------------------------------
-    def html(self) -> str:
-        from pycompiler.debug.page import page  # only who wants a page
-
-        return page(self)
-
     def __str__(self) -> str:
         operators = sum(f["operators"] for f in self.frames)
         lines = [

@@ -12,13 +12,16 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
 from pycompiler import backends, config, pipeline, wrapping
 from pycompiler.capture.frame import BreakRecord
 from pycompiler.ir.guards import Guard
+
+if TYPE_CHECKING:
+    from pycompiler.debug.document import Document
 
 
 @dataclass
@@ -35,7 +38,7 @@ class Explanation:
     events: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     @cached_property
-    def document(self) -> Any:
+    def document(self) -> Document:
         """The report as data: `debug.document.Document`."""
         from pycompiler.debug.document import Document
 
@@ -43,7 +46,9 @@ class Explanation:
 
     def html(self, path: str | os.PathLike[str] | None = None) -> str:
         """The report as a page that needs nothing else; written to `path`, too, where one is given."""
-        text: str = self.document.html()
+        from pycompiler.debug.page import page  # only who wants a page
+
+        text = page(self.document)
         if path is not None:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)

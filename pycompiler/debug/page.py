@@ -10,14 +10,12 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pycompiler.debug.describe import Data, is_library
+from pycompiler.debug.document import Document
 from pycompiler.debug.figures import begins, counted, name, nanoseconds, short, size, title
 from pycompiler.debug.html_parts import OPEN, PAGE, PLAIN, STYLE, UNFOLD, bar, code, folded, some, table, tag
-
-if TYPE_CHECKING:
-    from pycompiler.debug.document import Document
 
 COSTLY = 5  # guards of all frames that are shown at the top
 

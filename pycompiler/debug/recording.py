@@ -31,7 +31,8 @@ from pycompiler._native import __version__
 from pycompiler.debug.freeze import Freezer, own_function
 from pycompiler.ir import watch
 from pycompiler.logs import ROOT
-from pycompiler.pipeline.records import FailureRecord
+from pycompiler.pipeline.interface import Family
+from pycompiler.pipeline.reports import FailureRecord
 
 log = logging.getLogger(ROOT)
 
@@ -167,7 +168,7 @@ def arguments(code: types.CodeType, values: Mapping[str, Any]) -> tuple[list[Any
     return args, kwargs
 
 
-def settings_of(family: Any) -> dict[str, Any]:
+def settings_of(family: Family) -> dict[str, Any]:
     """How a callable is compiled, as arguments of `compile`, and the knobs that its mode and options are."""
     options = family.backend_options
     backend = functools.partial(family.backend, **options) if options else family.backend

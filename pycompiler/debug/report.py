@@ -78,7 +78,9 @@ def trace_main(options: argparse.Namespace) -> int:
 def write(document: Document, out: Path, json_out: str | None) -> None:
     import json
 
-    out.write_text(document.html(), encoding="utf-8")
+    from pycompiler.debug.page import page  # only who wants a page
+
+    out.write_text(page(document), encoding="utf-8")
     if json_out:
         Path(json_out).write_text(json.dumps(document.data), encoding="utf-8")
     print(f"{document}\n\nreport: {out}", file=sys.stderr)

@@ -9,12 +9,9 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from pycompiler.ir.expr import ONE, ZERO, Expr
-
-if TYPE_CHECKING:
-    from pycompiler.ir.symbols import Symbols
 
 Env = Mapping[str, int]
 HOLDS: dict[str, Callable[[int], bool]] = {
@@ -149,6 +146,27 @@ def _take(items: list[Any], item: Any) -> bool:
     return False
 
 
+# what is known of symbols --------------------------------------------------------------------------------------
+class Questions(Protocol):
+    """What nodes ask of the compile that they belong to: `symbols.Symbols`."""
+
+    hints: dict[str, int]
+    floats: dict[str, float]
+    replaced: dict[str, Expr]
+    answers: dict[Any, Any]
+    numbers: dict[int, SymbolicNode]
+
+    def node(self, expr: Expr) -> SymbolicNode: ...
+    def resolve(self, expr: Expr) -> Expr: ...
+    def known(self, kind: str, expr: Expr) -> bool | None: ...
+    def decide(self, kind: str, expr: Expr) -> bool: ...
+    def equal(self, a: Expr, b: Expr) -> bool: ...
+    def at_least(self, a: Expr, b: Expr | int) -> bool: ...
+    def pin(self, expr: Expr) -> int: ...
+    def pin_all(self, names: Iterable[str]) -> None: ...
+    def truth(self, condition: Truth | bool, *, ask: Callable[[str, Expr], bool | None]) -> bool | None: ...
+
+
 # the node under torch's symbolic numbers ------------------------------------------------------------------------
 Binary = Callable[["SymbolicNode", "SymbolicNode"], "SymbolicNode"]
 
@@ -182,7 +200,7 @@ class SymbolicNode:
 
     __slots__ = ("_value", "env")
 
-    def __init__(self, env: Symbols, value: Number) -> None:
+    def __init__(self, env: Questions, value: Number) -> None:
         self.env = env
         self._value = value
 
@@ -644,7 +662,7 @@ class _ForTorch:
         return node.guard_bool("", 0)
 
 
-def _lies(env: Symbols, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
+def _lies(env: Questions, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
     """Whether the dimensions, innermost first, lie without gaps; those of one element anyhow; tensors of none all do."""
     if _lie_whatever(env, sizes, strides, order):
         return True
@@ -660,7 +678,7 @@ def _lies(env: Symbols, sizes: Sequence[Expr], strides: Sequence[Expr], order: S
     return True
 
 
-def _lie_whatever(env: Symbols, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
+def _lie_whatever(env: Questions, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
     """Whether they are known to lie without gaps, whatever the sizes are."""
     expected = ONE
     for d in order:
@@ -672,7 +690,7 @@ def _lie_whatever(env: Symbols, sizes: Sequence[Expr], strides: Sequence[Expr], 
     return True
 
 
-def _floordiv(env: Symbols, a: Expr, b: Expr) -> Expr:
+def _floordiv(env: Questions, a: Expr, b: Expr) -> Expr:
     if env.equal(b, ZERO):
         raise ZeroDivisionError("integer division or modulo by zero")
     exact = divide(a, b)
@@ -687,7 +705,7 @@ def _floordiv(env: Symbols, a: Expr, b: Expr) -> Expr:
     return -((b - a - 1) // b)
 
 
-def _mod(env: Symbols, a: Expr, b: Expr) -> Expr:
+def _mod(env: Questions, a: Expr, b: Expr) -> Expr:
     if env.equal(b, ZERO):
         raise ZeroDivisionError("integer division or modulo by zero")
     if divide(a, b) is not None:
@@ -699,7 +717,7 @@ def _mod(env: Symbols, a: Expr, b: Expr) -> Expr:
     return a - b * _floordiv(env, a, b)
 
 
-def _ratio(env: Symbols, op: str, args: Sequence[Any]) -> tuple[Expr, Expr] | None:
+def _ratio(env: Questions, op: str, args: Sequence[Any]) -> tuple[Expr, Expr] | None:
     """The exact fraction of sums and products of sizes and floats of few binary digits."""
     if op not in ("add", "sub", "mul", "truediv"):
         return None

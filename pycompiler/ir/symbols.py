@@ -471,4 +471,4 @@ def is_symbolic(value: Any) -> bool:
 def symbols_of(value: Any) -> Symbols | None:
     """The compile that a symbolic value belongs to."""
     node = getattr(value, "node", None)
-    return node.env if isinstance(node, SymbolicNode) else None
+    return node.env if isinstance(node, SymbolicNode) and isinstance(node.env, Symbols) else None

@@ -56,7 +56,7 @@ KINDS = ("forward", "backward", "inference")
 ARTEFACTS: dict[str, str] = {
     "frame": "pipeline.records.GraphRecord: a frame was captured, and its graph compiled",
     "recompile": "pipeline.records.RecompileRecord: a call fitted no entry",
-    "failure": "pipeline.records.FailureRecord: a frame could not be compiled",
+    "failure": "pipeline.reports.FailureRecord: a frame could not be compiled",
     "hint": "(node, why): what keeps an operator from being compiled",
     "unfused": "(nodes, nodes, why): two groups of loops that are no kernel together",
     "joint": "fx.Graph: forward and backward in one",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,12 +23,10 @@ from pycompiler.ir.texts import drop_text, drop_text_with, forward_of
 from pycompiler.ir.watch import phase, wrapped
 from pycompiler.logs import artifact, stage, step
 from pycompiler.pipeline.guards import UsersError
+from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.surroundings import own_knobs, users_backend
 from pycompiler.pipeline.verified import Verified, examples_of
 from pycompiler.progress import current_name
-
-if TYPE_CHECKING:
-    from pycompiler.pipeline.family import Family
 
 log_info = stage("dynamo").info
 log_code = artifact("graph_code")

@@ -13,7 +13,7 @@ import types
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -33,8 +33,10 @@ from pycompiler.logs import stage, step
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
 from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, once, size_guards, specialise
-from pycompiler.pipeline.records import FailureRecord, Remarks, remarks_of
+from pycompiler.pipeline.interface import Family
+from pycompiler.pipeline.records import Remarks, remarks_of
 from pycompiler.pipeline.reports import (
+    FailureRecord,
     located,
     log_breaks,
     on_break,
@@ -51,9 +53,6 @@ from pycompiler.pipeline.surroundings import (
     without_saved_tensor_hooks,
 )
 from pycompiler.progress import compiling
-
-if TYPE_CHECKING:
-    from pycompiler.pipeline.family import Family
 
 log = stage("dynamo")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from pycompiler.capture.frame import Captured
 from pycompiler.capture.sizes import Policy
@@ -15,9 +14,7 @@ from pycompiler.ir.source import Scope
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbols import Specialise
 from pycompiler.logs import stage
-
-if TYPE_CHECKING:
-    from pycompiler.pipeline.family import Family
+from pycompiler.pipeline.interface import Family
 
 log = stage("dynamo")
 

@@ -6,7 +6,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,10 +14,8 @@ from pycompiler import _native
 from pycompiler.capture import skip
 from pycompiler.ir import peer
 from pycompiler.ir.names import code_digest
+from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.surroundings import traced_by_python
-
-if TYPE_CHECKING:
-    from pycompiler.pipeline.family import Family
 
 
 class FrameLookup:

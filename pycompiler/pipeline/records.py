@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
 from pycompiler.capture.frame import BreakRecord, Captured
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.names import traced_through
-
-if TYPE_CHECKING:
-    from pycompiler.pipeline.family import Family
 
 
 @dataclass
@@ -38,16 +34,6 @@ class RecompileRecord:
 
     def __str__(self) -> str:
         return "\n".join(self.reasons)
-
-
-@dataclass(frozen=True)
-class FailureRecord:
-    """A frame that could not be compiled: its function and locals (free variables as cells), and why."""
-
-    family: Family
-    function: types.FunctionType
-    values: dict[str, Any]
-    error: Exception
 
 
 class BackendObserver:

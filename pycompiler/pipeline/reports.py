@@ -6,7 +6,8 @@ import traceback
 import types
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from pycompiler import config
 from pycompiler.capture.frame import BreakRecord, Captured
@@ -23,10 +24,8 @@ from pycompiler.ir.guards import Guard, explain, first_failure
 from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage
 from pycompiler.pipeline.guards import size_guards
+from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.records import GraphRecord, RecompileRecord
-
-if TYPE_CHECKING:
-    from pycompiler.pipeline.family import Family
 
 log = stage("dynamo")
 log_guards = artifact("guards")
@@ -34,6 +33,16 @@ log_breaks = artifact("graph_breaks")
 log_recompiles = artifact("recompiles")
 log_all_failures = artifact("recompiles_verbose")
 log_bytecode = artifact("bytecode")
+
+
+@dataclass(frozen=True)
+class FailureRecord:
+    """A frame that could not be compiled: its function and locals (free variables as cells), and why."""
+
+    family: Family
+    function: types.FunctionType
+    values: dict[str, Any]
+    error: Exception
 
 
 def on_break(family: Family, record: BreakRecord) -> None:

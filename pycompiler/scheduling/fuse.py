@@ -23,7 +23,7 @@ from pycompiler.ir.target import Target
 from pycompiler.ir.verify import reads_of
 from pycompiler.logs import artifact
 from pycompiler.scheduling.body import is_indirect
-from pycompiler.scheduling.simplify import Graph, writes_of
+from pycompiler.scheduling.graph import Graph, writes_of
 from pycompiler.scheduling.space import Refinement, compose, fresh_var, joint, refine, rewrite
 from pycompiler.scheduling.stores import target_of
 

@@ -15,7 +15,7 @@ from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
 from pycompiler.ir.verify import reads_of
-from pycompiler.scheduling.simplify import writes_of
+from pycompiler.scheduling.graph import writes_of
 
 
 def touched(step: KernelGroup | Extern) -> set[str]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, Stage, loads, space_of
 from pycompiler.ir.loops import Extern, Ref
 from pycompiler.ir.verify import reads_of
+from pycompiler.scheduling.graph import writes_of
 from pycompiler.scheduling.memory import is_covered, storage_bytes, touched
-from pycompiler.scheduling.simplify import writes_of
 from pycompiler.scheduling.stores import conflict
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,10 +16,8 @@ from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import loads, space_of
 from pycompiler.ir.loops import Buffer, Extern, Loop, Op
 from pycompiler.scheduling.body import CHEAP, FEW, cost
+from pycompiler.scheduling.graph import Graph
 from pycompiler.scheduling.space import rewrite
-
-if TYPE_CHECKING:
-    from pycompiler.scheduling.simplify import Graph
 
 # Digits of a float's mantissa.
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}

@@ -16,6 +16,7 @@ import pycompiler
 from pycompiler.debug.document import Document
 from pycompiler.debug.events import Recorder
 from pycompiler.debug.html_parts import OPEN, PART
+from pycompiler.debug.page import page as page_of
 from tests.debug import browser
 from tests.debug.structure import checked
 
@@ -60,7 +61,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in (2, 2.5, 2.5):
             compiled(torch.ones(4, 4), n)
     path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(Document.of(events).html(), encoding="utf-8")
+    path.write_text(page_of(Document.of(events)), encoding="utf-8")
     return path
 
 
@@ -174,7 +175,7 @@ def large(operators: int) -> str:
         "steps": steps, "unfused": [], "code": "x",
         "memory": {"after": [8] * operators, "peak": 8, "inputs": 8, "constants": 0, "library": 1},
     }  # fmt: skip
-    return Document.of([{"event": "start", "program": "x.py"}, graph]).html()
+    return page_of(Document.of([{"event": "start", "program": "x.py"}, graph]))
 
 
 @pytest.mark.parametrize("operators", [400, 40_000])

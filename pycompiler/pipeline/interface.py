@@ -1,0 +1,48 @@
+"""What the parts of a compile ask of the compiled callable that they work for; `family.Family` is the one implementation."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, Protocol
+
+from pycompiler import _native
+from pycompiler.capture.sizes import Policy
+from pycompiler.ir.guards import Guard
+from pycompiler.pipeline.records import BackendObserver, GraphRecord, Remarks
+
+
+class Family(Protocol):
+    backend_name: str
+    backend_options: dict[str, Any]
+    knobs: dict[str, Any]
+    ours: bool
+    fullgraph: bool
+    dynamic: bool | None
+    background: bool
+    verify: float
+    guard_filter: Callable[[Sequence[Any]], Sequence[bool]] | None
+    listener: Callable[[GraphRecord], None] | None
+    hooked: dict[types.CodeType, Any]
+    shelf: dict[str, Callable[[Any], None]]
+    waited: set[types.CodeType]
+
+    @property
+    def backend(self) -> Callable[..., Any]: ...
+    @property
+    def remarks(self) -> MutableMapping[Any, Remarks]: ...
+    @property
+    def observer(self) -> BackendObserver | None: ...
+    @property
+    def mode(self) -> _native.Mode: ...
+    @property
+    def raises_at_limit(self) -> bool: ...
+    @property
+    def limit(self) -> int: ...
+    def sizes_of(self, code: types.CodeType) -> Policy: ...
+    def compiled(self, function: Callable[..., Any], *, positional: bool = False, name: str | None = None) -> Any: ...
+    def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any: ...
+    def function_entry(
+        self, guards: Sequence[Guard], code: types.CodeType, namespace: dict[str, Any], *, hook: bool
+    ) -> Any: ...
+    def original_entry(self, function: types.FunctionType) -> Any: ...
