@@ -16,7 +16,7 @@ from pycompiler import config
 from pycompiler.errors import ArgumentError, VerificationError
 from pycompiler.lowering import LOWERINGS
 from pycompiler.pipeline import verified
-from pycompiler.pipeline.differences import difference
+from pycompiler.pipeline.differences import difference, first_difference
 
 aten = torch.ops.aten
 
@@ -207,6 +207,56 @@ def test_errors_of_eager_stay_as_they_are() -> None:
     compiled = pycompiler.compile(lambda x, i: x[i], verify=1)
     with pytest.raises(IndexError, match="out of bounds"):
         compiled(torch.ones(3), torch.tensor([5]))
+
+
+# copies ------------------------------------------------------------------------------------------------------------
+def computed_with_holes() -> tuple[torch.Tensor, ...]:
+    memory = torch.arange(24.0, requires_grad=True) * 1
+    return memory[1::3], memory.view(4, 6)[:, 2:], memory
+
+
+def leaves_that_overlap() -> tuple[torch.Tensor, ...]:
+    memory = torch.arange(8.0)
+    return memory[:6].requires_grad_(), memory[2:], memory.expand(3, 8)
+
+
+@pytest.mark.parametrize("make", [computed_with_holes, leaves_that_overlap])
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_copies_lie_as_what_they_stand_for(make: Callable[[], Any], dtype: torch.dtype | None) -> None:
+    given = make()
+    copies = verified.Copies.of(given, dtype)
+    for copy, t in zip(copies.values, given, strict=True):
+        assert (copy.shape, copy.stride(), copy.storage_offset()) == (t.shape, t.stride(), t.storage_offset())
+        assert (copy.requires_grad, copy.is_leaf) == (t.requires_grad, t.is_leaf)
+        assert copy.untyped_storage().data_ptr() == copies.values[0].untyped_storage().data_ptr()
+        assert copy.untyped_storage().data_ptr() != t.untyped_storage().data_ptr()
+        assert torch.equal(copy, t.to(dtype or t.dtype))
+    if not given[0].is_leaf:
+        copies.values[0].mul_(2)
+        [leaf] = copies.leaves.values()
+        [gradient] = torch.autograd.grad(copies.values[1].sum(), leaf)
+        assert gradient.unique().tolist() == [0, 1, 2]
+
+
+def test_inputs_that_were_computed_and_have_holes(compared: list[Any]) -> None:
+    """Compiled code goes by their strides: copies without the holes were read beyond their end."""
+
+    def program(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.mul_(2)
+        return y + 1, (z * x.sum()).sin()
+
+    compiled = pycompiler.compile(program, verify=1)
+    inputs, others = computed_with_holes(), computed_with_holes()
+    torch.testing.assert_close(compiled(*inputs), program(*others))
+    assert compared == [None]
+
+
+def test_what_cancels_in_float64_is_no_difference() -> None:
+    values = [torch.tensor([1.1e-16], dtype=torch.float64), torch.tensor([3.0, 4.0], dtype=torch.float64)]
+    names = ["gradient", "output"]
+    assert first_difference(names, [torch.zeros(1, dtype=torch.float64), values[1]], values) is None
+    far = [torch.full((1,), 1e-9, dtype=torch.float64), values[1]]
+    assert first_difference(names, far, values) is not None
 
 
 # what is a difference ----------------------------------------------------------------------------------------------

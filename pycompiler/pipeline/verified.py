@@ -43,35 +43,57 @@ class Copies:
 
     @classmethod
     def of(cls, inputs: Sequence[Any], dtype: torch.dtype | None = None) -> Copies:
-        """Copies in memory of their own, shared among them as among `inputs`; floats as `dtype` where one is given."""
-        storages: dict[int, torch.UntypedStorage] = {}
-        made, leaves = [], {}
+        """Copies that lie as `inputs` do, in memory of their own, which they share as those do; floats as `dtype` if given."""
+        made = cls(list(inputs), {})
+        shared: dict[int, list[int]] = {}  # by address: tensors in the same memory
         for k, given in enumerate(inputs):
-            if not isinstance(given, torch.Tensor):
-                made.append(given)
+            if isinstance(given, torch.Tensor):
+                _comparable(given, k)
+                shared.setdefault(given.untyped_storage().data_ptr() or -k, []).append(k)
+        for group in shared.values():
+            made.copy(group, dtype)
+        return made
+
+    def copy(self, group: list[int], dtype: torch.dtype | None) -> None:
+        """Of tensors in the same memory.  Those that were computed depend on all of it, a leaf, and may be written to."""
+        given = {k: self.values[k] for k in group}
+        first = given[group[0]]
+        computed = [k for k, t in given.items() if t.requires_grad and not t.is_leaf]
+        converted = dtype is not None and any(t.dtype.is_floating_point for t in given.values())
+        if (converted or computed) and any(t.dtype != first.dtype for t in given.values()):
+            raise NotComparable(f"input {group[0]} is read as several dtypes")
+        memory = _flat(first).clone()
+        memory = memory.to(dtype) if converted else memory
+        if computed:
+            leaf = self.leaves[computed[0]] = memory.requires_grad_()
+            with torch.enable_grad():
+                memory = leaf.clone()
+        for k, t in given.items():
+            place = (t.shape, t.stride(), t.storage_offset())
+            if k in computed:
+                with torch.enable_grad():
+                    self.values[k] = memory.as_strided(*place)
                 continue
-            if type(given) not in (torch.Tensor, torch.nn.Parameter) or given.layout is not torch.strided:
-                raise NotComparable(f"input {k} is a {type(given).__name__} with layout {given.layout}")
-            if given.is_conj() or given.is_neg() or given.is_quantized:
-                raise NotComparable(f"input {k} is not as it lies in memory")
-            copy = _copied(given, storages)
-            if dtype is not None and given.dtype.is_floating_point:
-                copy = copy.to(dtype)
-            if given.requires_grad:
-                leaves[k] = copy.requires_grad_()
-                copy = copy if given.is_leaf else copy.clone()  # what is computed may be written to
-            made.append(copy)
-        return cls(made, leaves)
+            empty = torch.empty(0, dtype=memory.dtype if converted else t.dtype, device=t.device)
+            with torch.no_grad():
+                self.values[k] = empty.set_(memory.untyped_storage(), place[2], place[0], place[1])
+            if t.requires_grad:
+                self.leaves[k] = self.values[k].requires_grad_()
 
 
-def _copied(given: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
-    old = given.untyped_storage()
-    new = storages.get(old.data_ptr())
-    if new is None or not old.data_ptr():
-        new = storages[old.data_ptr()] = old.clone()  # type: ignore[no-untyped-call]
+def _comparable(given: torch.Tensor, k: int) -> None:
+    if type(given) not in (torch.Tensor, torch.nn.Parameter) or given.layout is not torch.strided:
+        raise NotComparable(f"input {k} is a {type(given).__name__} with layout {given.layout}")
+    if given.is_conj() or given.is_neg() or given.is_quantized:
+        raise NotComparable(f"input {k} is not as it lies in memory")
+
+
+def _flat(given: torch.Tensor) -> torch.Tensor:
+    """All of the memory in which a tensor lies."""
+    storage = given.untyped_storage()
     with torch.no_grad():
         empty = torch.empty(0, dtype=given.dtype, device=given.device)
-        return empty.set_(new, given.storage_offset(), given.shape, given.stride())
+        return empty.set_(storage, 0, (storage.nbytes() // given.itemsize,), (1,))
 
 
 @dataclass
