@@ -6,6 +6,7 @@ mkdocs calls `on_page_markdown`, which puts them in place of `<!-- generated: NA
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -79,8 +80,30 @@ def contributing() -> str:
     return text.replace("[ARCHITECTURE.md](ARCHITECTURE.md)", "ARCHITECTURE.md").partition("\n")[2]
 
 
+def faults() -> str:
+    figures = json.loads((ROOT / "docs" / "faults.json").read_text())
+    rows = []
+    for row in figures.values():
+        ours, peer = row["ours"], row.get("peer", {})
+        said = peer.get("reason") or (
+            f"{peer['seconds']} s: {peer['outcome']}<br>`{peer['command']}`" if peer else "not run"
+        )
+        rows.append(
+            (
+                row["what"],
+                row["symptom"],
+                f"`{ours['command']}`",
+                f"{ours['seconds']} s",
+                "<br>".join(f"`{' '.join(s.split())}`" for s in ours["says"]),
+                said,
+            )
+        )
+    return _table(("fault", "symptom", "the command", "seconds", "it says", "torch's tools"), *rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "breaks": breaks, "knobs": knobs, "artefacts": artefacts, "stages": stages, "api": api, "contributing": contributing,
+    "faults": faults,
 }  # fmt: skip
 
 

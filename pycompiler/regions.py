@@ -26,6 +26,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native, config
+from pycompiler.ir import choices
 from pycompiler.ir.guards import global_state, own_place
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.names import traced_through
@@ -264,6 +265,12 @@ class Watched:
 _regions: dict[Hashable, Region] = {}
 
 
+def _place(gm: fx.GraphModule) -> str:
+    """The program's line of the last operator."""
+    users = [n.meta["user"] for n in gm.graph.nodes if n.meta.get("user")]
+    return f"a graph of {len(gm.graph.nodes)} nodes{f' to {own_place(users[-1])}' if users else ''}"
+
+
 def shared(
     gm: fx.GraphModule, examples: Sequence[Any], compile: Compiler, build: Build, *more: Hashable
 ) -> Callable[..., Sequence[Any]]:
@@ -277,7 +284,7 @@ def shared(
         return build(compile)
     symbols, found = symbols_among(examples), _regions.get(key)
     run = None if found is None else found.run()
-    if found is not None and run is not None:
+    if found is not None and run is not None and choices.taken("region", lambda: _place(gm)):
         found.assumptions.repeat(symbols)
         STATISTICS["shared"] += 1
         log.info("a graph of %d nodes is like one that is compiled", len(gm.graph.nodes))

@@ -109,7 +109,10 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     "trace_source": ("TRACE starts_line", "test_logs.py", "return x.sin()"),
     "trace_bytecode": ("TRACE LOAD_FAST x [", "TRACE RETURN_VALUE"),
     "trace_call": ("TRACE inlined call helper (",),
-    "aot_graphs": ("forward graph of model ", "backward graph of model ", "aten.cos.default"),
+    "aot_graphs": (
+        "forward graph of model ", "backward graph of model ", "aten.cos.default", "in helper, code: return x.sin()",
+        "in gradient of helper, code: return x.sin()",
+    ),
     "aot_joint_graph": ("aten.sin.default", "aten.cos.default", "tangent_0"),
     "ir_pre_fusion": ("program graph(", "loop b", "sin 0"),
     "ir_post_fusion": ("kernel graph_0(", "nest ["),
@@ -157,6 +160,12 @@ def written() -> dict[str, str]:
 def test_artefact(written: dict[str, str], name: str) -> None:
     for part in WRITTEN[name]:
         assert part in written[name], (part, written[name][:3000])
+
+
+def test_listings_are_short(written: dict[str, str]) -> None:
+    """The namespace of builtins is a constant of the code that goes on after the call of `print`."""
+    assert "<dict of " in written["bytecode"]
+    assert max(map(len, written["bytecode"].splitlines())) < 300
 
 
 @pytest.mark.parametrize(

@@ -388,6 +388,7 @@ def _store(fw: _Builder, joint: Joint) -> None:
         target = joint.inputs[index]
         node = fw.graph.call_function(aten.copy_.default, (fw.env[target], value), {})
         node.meta["val"] = target.meta["val"]
+        node.meta |= {key: value.meta[key] for key in ("stack_trace", "user") if key in value.meta}
 
 
 def is_size(n: fx.Node) -> bool:

@@ -10,6 +10,7 @@ kept alive by that node's meta, so ``id`` is a sound key. Equal pure calls give 
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import operator
@@ -138,6 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.source: fx.Node | None = None
+        self._began: list[tuple[int, fx.Node]] = []  # numbers that autograd's next node had when sources began
         self.differentiates = False  # the forward is recorded, the gradients follow
         self.region: int | None = None  # of a checkpoint: what is recorded now is computed again
         self.policy: Policy | None = None  # of that checkpoint: what is saved all the same
@@ -338,10 +340,27 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._seen[key] = out
         return out
 
+    def begin(self, source: fx.Node) -> None:
+        """What is recorded from now on is done for this node of the captured graph."""
+        self.source = source
+        if source.op in ("call_function", "call_method"):
+            self._began.append((torch.autograd._get_sequence_nr(), source))
+
+    def _place(self) -> Mapping[str, Any]:
+        """The `meta` that names the program's line; of a gradient, that of the operator whose gradient it is."""
+        if self.source is not None:
+            return self.source.meta
+        node = torch._C._current_autograd_node() if self.differentiates else None
+        if node is None:
+            return {}
+        k = bisect.bisect_right(self._began, node._sequence_nr(), key=lambda row: row[0]) - 1
+        return self._began[k][1].meta if k >= 0 else {}
+
     def _named(self, func: OpOverload) -> str:
         """An operator with the program's line that is being traced."""
-        user = self.source.meta.get("user") if self.source is not None else None
-        return f"{func} ({own_place(user)})" if user else str(func)
+        user = self._place().get("user")
+        what = "for the gradient of " if self.differentiates and self.source is None else ""
+        return f"{func} ({what}{own_place(user)})" if user else str(func)
 
     def _key(self, value: Any) -> Any:
         kind = type(value)
@@ -482,9 +501,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node.meta["gradient"] = True
         if self.source is not None:
             node.meta["source"] = self.source.name
-            for key in ("stack_trace", "user"):
-                if key in self.source.meta:
-                    node.meta[key] = self.source.meta[key]
+        place = self._place()
+        for key in ("stack_trace", "user"):
+            if key in place:
+                node.meta[key] = place[key]
         if isinstance(out, torch.Tensor):
             self._node_of[id(out)] = node
             return

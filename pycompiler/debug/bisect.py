@@ -23,17 +23,26 @@ import torch
 from pycompiler import backends, config
 from pycompiler.debug.trial import Outcome, Symptom, in_child, symptom_of
 from pycompiler.errors import VerificationError
+from pycompiler.ir import choices
 
 LIMIT = 120.0
 # The first backend, in this order, that fails → where the fault is, and the levels that are halved, each on its own.
 LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "eager": ("capture: the captured graph itself, its guards, or the code around it", ("frame", "captured graph")),
+    "eager": (
+        "capture: the captured graph itself, its guards, or the code around it",
+        ("background", "frame", "captured graph"),
+    ),
     "aot_eager": (
         "autograd: the joint graph, its decompositions, or its partition",
-        ("captured graph", "decomposition"),
+        ("background", "captured graph", "decomposition"),
     ),
-    "native": ("the compiler of ATen graphs: lowering, fusion or generated code", ("graph", "operator", "fusion")),
+    "native": (
+        "the compiler of ATen graphs: lowering, fusion, memory, caches or generated code",
+        ("background", "cache", "region", "memory", "graph", "operator", "fusion"),
+    ),
 }
+# Where what is kept or shared is left out and all is right, nothing else is to blame.
+DECISIVE = ("background", "cache", "region", "memory")
 
 
 @dataclass(frozen=True)
@@ -147,7 +156,9 @@ class Bisector:
         if report.layer == "aot_eager" and not self.fails(partition="save_all"):
             report.remarks.append("partition: right with config.partition = 'save_all': the min-cut partition is wrong")
         for level in levels:
-            self.halve(level)
+            if self.halve(level) and level in DECISIVE:
+                report.remarks.append(f"right where {choices.LEVELS[level]}")
+                break
         return report
 
     def begin(self) -> None:
@@ -163,16 +174,17 @@ class Bisector:
             raise NothingFound("the program ends well, and each graph gives what eager gives (verify_correctness)")
         self.say(f"the program fails: {self.wanted}")
 
-    def halve(self, level: str) -> None:
-        """The first choice of a level that makes the program fail, where it fails because of one."""
+    def halve(self, level: str) -> bool:
+        """Finds the first choice of a level that makes the program fail, where it fails because of one."""
         more = {"recompile_limit": 1 << 20, "accumulated_recompile_limit": 1 << 20} if level == "guards" else {}
         lines = self.whole.get(level, [])
         high = count = len(lines)
         if not count:
-            return
+            return False
         if self.fails(f"{level}<0", **more):
-            self.report.remarks.append(f"{level}: none of {count} alone: it fails without them too")
-            return
+            if level not in DECISIVE:
+                self.report.remarks.append(f"{level}: none of {count} alone: it fails without them too")
+            return False
         low = 0
         while high - low > 1:
             middle = (low + high) // 2
@@ -182,10 +194,11 @@ class Bisector:
                 low = middle
         # up to this choice all were made, as in the whole run: its log names it
         self.report.found.append(Found(level, high, count, self.with_places(level, lines[high - 1])))
+        return True
 
     def with_places(self, level: str, what: str) -> str:
-        """What was fused, with the lines of the operators."""
-        if level != "fusion":
+        """What was fused, or lies in one place, with the lines of the operators."""
+        if level not in ("fusion", "memory"):
             return what
         names = what.replace("[", " ").replace("]", " ").split()
         known = dict(line.partition(": ")[::2] for line in self.whole.get("operator", ()))

@@ -18,6 +18,16 @@ SLOW_GUARDS = 0.2  # share of a call's time from which its guards are worth a wo
 SMALL = 5_000  # nanoseconds: kernels below are mostly their start
 MANY = 40  # kernels of a graph that are worth a word when most of them are small
 
+# Phases that contain others.  Of those that do not, one that takes long, and more than half of all compiles, is spoken of.
+OUTER, SLOW_PHASE = {"compile", "backend", "backward"}, 2.0  # s
+PHASES = {
+    "build": (
+        "the C++ compiler's",
+        "keep the kernel cache between processes, or ship what was compiled (pycompiler.save)",
+    ),
+}
+REPORT_IT = "report it, with TORCH_COMPILE_DEBUG=1 and trace.compile_profile: compile.prof names the functions"
+
 
 class Document:
     """Made by `Document.of(events)`."""
@@ -164,10 +174,11 @@ class Document:
                 small_steps = f"{counted(len(small), 'step')} of {name(graph)}"
                 yield {"what": f"{small_steps} take less than {nanoseconds(SMALL)} each", "where": "",
                        "do": "larger inputs (a batch) use the machine better; see what was not fused, and why"}  # fmt: skip
-        build, whole = self.seconds("build"), self.compiling
-        if build > 2 and build > whole / 2:
-            yield {"what": f"{build:.1f} s of the {whole:.1f} s of compiles are the C++ compiler's", "where": "",
-                   "do": "keep the kernel cache between processes, or ship what was compiled (pycompiler.save)"}  # fmt: skip
+        whole = self.compiling
+        for phase in (p for p in self.data["phases"] if p not in OUTER):
+            if (seconds := self.seconds(phase)) > SLOW_PHASE and seconds > whole / 2:
+                what, do = PHASES.get(phase, (f"the phase {phase}'s", REPORT_IT))
+                yield {"what": f"{seconds:.1f} s of the {whole:.1f} s of compiles are {what}", "where": "", "do": do}
 
     # rendered -----------------------------------------------------------------------------------------------------
     def __str__(self) -> str:

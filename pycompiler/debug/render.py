@@ -21,6 +21,7 @@ from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Program, Ref
 from pycompiler.ir.printer import print_loops, print_program
 from pycompiler.ir.symbols import hint_of
+from pycompiler.ir.texts import with_lines
 
 EMBED_BYTES = 1 << 20  # tensors up to this size are part of the file
 
@@ -36,8 +37,9 @@ def indented(text: str) -> str:
 
 
 def readable(gm: fx.GraphModule) -> str:
-    """The graph with shapes and places, as a class."""
-    return f"class GraphModule(torch.nn.Module):\n{indented(code_of(gm, verbose=True)[0])}\n"
+    """The graph with shapes and the program's lines, as a class."""
+    with with_lines(gm):
+        return f"class GraphModule(torch.nn.Module):\n{indented(code_of(gm, verbose=True)[0])}\n"
 
 
 # a program that runs ------------------------------------------------------------------------------------------

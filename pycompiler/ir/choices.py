@@ -13,11 +13,15 @@ from typing import TextIO
 LEVELS: dict[str, str] = {
     "frame": "the function runs eagerly",
     "guards": "an entry serves one call",
+    "background": "the call waits for its compile",
     "captured graph": "the graph runs as it was captured",
     "decomposition": "the operator stays whole",
     "graph": "the ATen graph runs operator by operator",
     "operator": "the operator is ATen's kernel",
     "fusion": "the two kernels stay apart",
+    "memory": "the buffer has memory of its own",
+    "region": "the graph is compiled for itself",
+    "cache": "the kernels are built anew",
 }
 
 active = False  # whether anything is asked at all

@@ -5,13 +5,16 @@ Example: `keep_text(fn, filename, text)`; `drop_text_with(gm)` for what torch ge
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import fx
 from torch.fx.graph_module import _loader
+
+from pycompiler.ir.guards import own_frame
 
 
 def keep_text(owner: object, filename: str, text: str) -> None:
@@ -31,6 +34,27 @@ def drop_text(graph_class: type) -> None:
 def drop_text_with(gm: fx.GraphModule) -> None:
     """As `drop_text`, when `gm` is freed: each GraphModule has a class of its own."""
     weakref.finalize(gm, drop_text, type(gm)).atexit = False
+
+
+@contextlib.contextmanager
+def with_lines(gm: fx.GraphModule) -> Iterator[None]:
+    """While torch prints a graph: the program's lines stand where it looks for them, as `stack_trace`."""
+    named = [n for n in gm.graph.nodes if n.meta.get("user") and not n.meta.get("stack_trace")]
+    for node in named:
+        frame = own_frame(node.meta["user"])
+        what = f"{'gradient of ' if node.meta.get('gradient') else ''}{frame.function}"
+        node.meta["stack_trace"] = f'File "{frame.filename}", line {frame.lineno}, in {what}\n    {frame.line or "?"}'
+    try:
+        yield
+    finally:
+        for node in named:
+            del node.meta["stack_trace"]
+
+
+def readable(gm: fx.GraphModule) -> str:
+    """A graph as code with types, under the program's lines."""
+    with with_lines(gm):
+        return gm.print_readable(print_output=False)
 
 
 def forward_of(gm: fx.GraphModule) -> Callable[..., Any]:

@@ -503,7 +503,8 @@ def _call(low: Lowering, node: fx.Node) -> Any:
 def _chosen(node: fx.Node) -> bool:
     """Whether a bisector lets the node be lowered."""
     user = node.meta.get("user")
-    where = f" ({own_frame(user).place}: {own_frame(user).line})" if user else ""
+    what = "for the gradient of " if node.meta.get("gradient") else ""
+    where = f" ({what}{own_frame(user).place}: {own_frame(user).line})" if user else ""
     return choices.taken("operator", lambda: f"{node.name}: {node.target}{where}", key=node)
 
 

@@ -19,7 +19,7 @@ from pycompiler.ir.graph_text import sizes, tabular
 from pycompiler.ir.guards import own_place
 from pycompiler.ir.late import Check
 from pycompiler.ir.symbols import Specialise
-from pycompiler.ir.texts import drop_text, drop_text_with, forward_of
+from pycompiler.ir.texts import drop_text, drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase, wrapped
 from pycompiler.logs import artifact, stage, step
 from pycompiler.pipeline.guards import UsersError
@@ -34,14 +34,10 @@ log_graph = artifact("graph")
 log_sizes = artifact("graph_sizes")
 
 
-def code_of(gm: fx.GraphModule) -> str:
-    return gm.print_readable(print_output=False)
-
-
 def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
     """What the backend makes of the graph, as something the engine calls."""
     STATISTICS["graphs"] += 1
-    for log, text in ((log_code, code_of), (log_graph, tabular), (log_sizes, sizes)):
+    for log, text in ((log_code, readable), (log_graph, tabular), (log_sizes, sizes)):
         if log.enabled:
             log("%s", text(gm))
     step(2, "calling compiler function %s", family.backend_name)

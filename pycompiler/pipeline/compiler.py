@@ -150,7 +150,11 @@ class FrameCompiler:
                 if captured.graph is None:
                     break
                 examples = example_inputs(captured, self.family.ours)
-                if self.family.background and not function_modes():
+                if (
+                    self.family.background
+                    and not function_modes()
+                    and choices.taken("background", lambda: place_of(code))
+                ):
                     return self.compile_later(function, captured, guards, examples)
                 try:
                     graph = compile_graph(self.family, captured.graph, examples)

@@ -11,7 +11,7 @@ from torch import fx
 from pycompiler import _native, autograd, backends, background, config, regions
 from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir import choices, watch
-from pycompiler.ir.texts import drop_text_with, forward_of
+from pycompiler.ir.texts import drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact, stage, step
 from pycompiler.pipeline import parts
@@ -68,7 +68,7 @@ def joint(
 
     def seen(kind: str, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         if log_graphs.enabled:
-            log_graphs("%s graph of model %d\n%s", kind, number, module.print_readable(print_output=False))
+            log_graphs("%s graph of model %d\n%s", kind, number, readable(module))
         with watch.graph(kind):
             watch.artefact("fx_graph", module)
             if number_of_step:

@@ -33,6 +33,27 @@ log_breaks = artifact("graph_breaks")
 log_recompiles = artifact("recompiles")
 log_all_failures = artifact("recompiles_verbose")
 log_bytecode = artifact("bytecode")
+LONG_CONSTANT = 200  # characters
+
+
+class _Shown:
+    """Stands for a constant whose text is long, such as the namespace of builtins."""
+
+    def __init__(self, value: object, text: str) -> None:
+        items = f" of {len(value)} items" if isinstance(value, (dict, list, tuple, set, frozenset)) else ""
+        self.text = f"<{type(value).__qualname__}{items}: {' '.join(text[:60].split())} ...>"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def listing(code: types.CodeType) -> str:
+    """The instructions as `dis` prints them, one a line."""
+    import dis
+
+    texts = [(value, repr(value)) for value in code.co_consts]
+    shown = tuple(_Shown(v, text) if len(text) > LONG_CONSTANT else v for v, text in texts)
+    return dis.Bytecode(code.replace(co_consts=shown)).dis()
 
 
 @dataclass(frozen=True)
@@ -57,11 +78,9 @@ def record(family: Family, code: types.CodeType, captured: Captured, seconds: fl
     if log_guards.enabled:
         log_guards("guards of %s:\n%s", code.co_qualname, "\n".join(map(str, guards)))
     if log_bytecode.enabled:
-        import dis
-
-        log_bytecode("original code of %s:\n%s", code.co_qualname, dis.Bytecode(code).dis())
+        log_bytecode("original code of %s:\n%s", code.co_qualname, listing(code))
         if captured.code is not None:
-            log_bytecode("generated code of %s:\n%s", code.co_qualname, dis.Bytecode(captured.code).dis())
+            log_bytecode("generated code of %s:\n%s", code.co_qualname, listing(captured.code))
     inlined = tuple(captured.inlined)
     made = GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds, inlined)
     watch.artefact("frame", made)

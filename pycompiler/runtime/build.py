@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pycompiler import config
+from pycompiler.ir import choices
 from pycompiler.ir.interrupts import check, deferred, stoppers
 from pycompiler.logs import artifact
 from pycompiler.runtime import disk_cache
@@ -188,14 +189,15 @@ def build(text: str, symbols: Sequence[str] = (), name: str = "graph") -> BuiltL
     except NoCompiler as error:
         disk_cache.warn_once(f"graphs run through ATen: {error}")
         raise
-    key = cache_key(text, toolchain)
+    alone = choices.active and not choices.taken("cache", lambda: f"{name}: {cache_key(text, toolchain)}")
+    key = disk_cache.digest(text) if alone else cache_key(text, toolchain)
     begin = time.perf_counter()
 
     def attempt(root: Path) -> tuple[Path, bool]:
         return disk_cache.fetch(root, key, lambda folder: compile_into(folder, text, symbols, toolchain))
 
     try:
-        entry, built = attempt(disk_cache.open_root())
+        entry, built = attempt(disk_cache.temporary_root() if alone else disk_cache.open_root())
     except OSError as error:
         try:
             entry, built = attempt(disk_cache.fall_back(error))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from pycompiler.ir import choices
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import KernelGroup, Schedule
@@ -59,7 +60,7 @@ def plan_memory(schedule: Schedule, kept: set[str]) -> None:
         for name in _fresh(step, storage, kept):
             home = None
             if shared_ok[name] and name not in kept:
-                home = _take(schedule, dead, name)
+                home = _take(schedule, dead, name) if not choices.active else _chosen(schedule, dead, name)
             storage[name] = home or name
         for name in touched(step):
             home = storage.setdefault(name, name)
@@ -78,6 +79,24 @@ def plan_memory(schedule: Schedule, kept: set[str]) -> None:
     for name in dict.fromkeys(dead):
         frees[final[name]].append(name)
     schedule.frees = [sorted(set(f)) for f in frees]
+
+
+def _chosen(schedule: Schedule, dead: list[str], name: str) -> str | None:
+    """`_take`, which a bisector may leave out."""
+    home = _take(schedule, dead, name)
+    if home is not None and not choices.taken(
+        "memory", lambda: " in the memory of ".join(_makers(schedule, (name, home)))
+    ):
+        dead.append(home)
+        return None
+    return home
+
+
+def _makers(schedule: Schedule, names: tuple[str, ...]) -> list[str]:
+    """Buffers by the graph's nodes that they come from."""
+    loops = [s.loop for step in schedule.steps if isinstance(step, KernelGroup) for n in step.nests for s in n.stages]
+    origins = [[o for loop in loops if any(b.name == name for b in loop.out) for o in loop.origin] for name in names]
+    return [f"[{' '.join(dict.fromkeys(found)) or name}]" for name, found in zip(names, origins, strict=True)]
 
 
 def _fresh(step: KernelGroup | Extern, storage: dict[str, str], kept: set[str]) -> list[str]:

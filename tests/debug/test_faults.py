@@ -1,227 +1,70 @@
 """Faults that are put into the compiler, and the one command that leads to each: what it names, and which line.
 
-A row of FAULTS: a fault, a program that it makes wrong, what `python -m pycompiler bisect` says.  The bisector runs in this
-process, its children have the fault too; the programs compute no gradients, which such children cannot.
-Faults of programs (breaks, recompiles) are found by reports, below.
+The table is `tests/faults/table.py`; `python -m tests.faults` runs each command as a user does.  Here those rows that are
+quick, with the bisector in this process; its children have the fault too, and can compute no gradients, since this one did.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import logging
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import pycompiler
 from pycompiler import config, pipeline
-from pycompiler.autograd.decompositions import default_decompositions
-from pycompiler.codegen import cpp
 from pycompiler.debug import bisect
-from pycompiler.ir import choices, fake, propagate
-from pycompiler.lowering import LOWERINGS
-from pycompiler.pipeline import compiler
-from pycompiler.scheduling import fuse
+from pycompiler.ir import choices
+from tests.faults import ours, programs, table
+from tests.faults.__main__ import ROOT
+from tests.faults.table import TABLE, Row
 
-aten = torch.ops.aten
 Patch = pytest.MonkeyPatch
 
-
-# faults -------------------------------------------------------------------------------------------------------------
-def wrong_lowering(patch: Patch) -> None:
-    patch.setitem(LOWERINGS, aten.sin.default, LOWERINGS[aten.tanh.default])
-
-
-def wrong_index_rule(patch: Patch) -> None:
-    patch.setitem(LOWERINGS, aten.flip.default, lambda low, x, dims: x)
-
-
-def missing_mutation(patch: Patch) -> None:
-    patch.setitem(LOWERINGS, aten.copy_.default, lambda low, target, value, non_blocking=False: target)
-
-
-def wrong_decomposition(patch: Patch) -> None:
-    patch.setitem(default_decompositions()._known, aten.silu.default, lambda x: x * torch.sigmoid(x + 1))
-
-
-def wrong_guard(patch: Patch) -> None:
-    filtered = compiler.filtered
-    patch.setattr(compiler, "filtered", lambda *a: [g for g in filtered(*a) if g.kind != "equals"])
-
-
-def wrong_fusion(patch: Patch) -> None:
-    sort = fuse.sort_stages
-
-    def sorted_wrongly(stages: list[Any]) -> list[Any]:
-        made = []
-        for stage in sort(stages):
-            body = tuple(dataclasses.replace(op, name="sub") if op.name == "add" else op for op in stage.loop.body)
-            made.append(dataclasses.replace(stage, loop=dataclasses.replace(stage.loop, body=body)))
-        return made
-
-    patch.setattr(fuse, "sort_stages", sorted_wrongly)
-
-
-def generated(patch: Patch, change: Callable[[str], str]) -> None:
-    """Changes the C++ of kernels that compute a sine."""
-    generate = cpp.generate
-
-    def changed(schedule: Any) -> Any:
-        made = generate(schedule)
-        return dataclasses.replace(made, text=change(made.text)) if "pyc_sin" in made.text else made
-
-    patch.setattr(cpp, "generate", changed)
-
-
-def cpp_error(patch: Patch) -> None:
-    generated(patch, lambda text: text.replace("return error;", "return eror;"))
-
-
-def crash_in_a_kernel(patch: Patch) -> None:
-    generated(patch, lambda text: text.replace("return error;", "__builtin_trap(); return error;"))
-
-
-def hang_in_a_kernel(patch: Patch) -> None:
-    generated(patch, lambda text: 'extern "C" int pause();\n' + text.replace("return error;", "for (;;) pause();"))
-
-
-def wrong_dtype_of_a_fake(patch: Patch) -> None:
-    short = fake.short_path
-
-    def path(mode: Any, op: Any, args: Any, kwargs: Any) -> Any:
-        made = short(mode, op, args, kwargs)
-        return propagate.wrapped(mode, made.plain.double(), made.fake_device) if op is aten.sin.default else made
-
-    patch.setattr(fake, "short_path", path)
-
-
-# programs -----------------------------------------------------------------------------------------------------------
-OPERATORS = """
-    import torch, pycompiler
-
-    @pycompiler.compile
-    def program(x):
-        y = (x * 2).exp()
-        z = y.flip(0)
-        z = z + x.sin()
-        return torch.nn.functional.silu(z) - 1
-
-    program(torch.linspace(-1, 1, 12).reshape(3, 4))
-    """
-
-ROWS = """
-    import torch, pycompiler
-
-    @pycompiler.compile
-    def program(x):
-        y = x + 1
-        return y / y.sum(-1, keepdim=True)
-
-    program(torch.linspace(-1, 1, 12).reshape(3, 4))
-    """
-
-WRITES = """
-    import torch, pycompiler
-
-    @pycompiler.compile
-    def program(x, total):
-        total.add_(x.sum())
-        return x * 3
-
-    program(torch.ones(3), torch.zeros(()))
-    """
-
-ONE = """
-    import torch, pycompiler
-
-    @pycompiler.compile
-    def program(x):
-        return x.sin()
-
-    program(torch.ones(3))
-    """
-
-DTYPES = """
-    import torch, pycompiler
-
-    @pycompiler.compile
-    def program(x):
-        y = x.sin()
-        return y + (1 if y.dtype is torch.float32 else 2)
-
-    x = torch.ones(3)
-    assert torch.equal(program(x), x.sin() + 1)
-    """
-
-SETTING = """
-    import torch, pycompiler
-
-    factor = 2
-
-    def helper(x):
-        return x * factor
-
-    @pycompiler.compile
-    def other(x):
-        return x + 1
-
-    @pycompiler.compile
-    def program(x):
-        return helper(x).cos()
-
-    x = torch.ones(3)
-    program(other(x))
-    factor = 3
-    assert torch.equal(program(x), (x * 3).cos())
-    """
-
-
-@dataclass(frozen=True)
-class Row:
-    fault: Callable[[Patch], None]
-    program: str
-    symptom: str  # begins with
-    layer: str
-    says: tuple[str, ...]  # in the report
-
-
-FAULTS = (
-    Row(wrong_lowering, OPERATORS, "wrong values", "native", ("operator: 4 of ", "aten.sin.default", ": z = z + x.sin()")),
-    Row(wrong_index_rule, OPERATORS, "wrong values", "native", ("operator: 3 of ", "aten.flip.default", ": z = y.flip(0)")),
-    Row(missing_mutation, WRITES, "wrong values", "native", ("copy_.default",)),
-    Row(wrong_decomposition, OPERATORS, "wrong values", "aot_eager",
-        ("decomposition: 1 of 1: aten.silu.default", "program.py:8 in program)")),
-    Row(wrong_guard, SETTING, "AssertionError", "eager", ("guards: right when every call is compiled anew", "guards of program (program.py:12)")),
-    Row(wrong_fusion, ROWS, "wrong values", "native", ("fusion: 1 of ", "\n    add: aten.add", ": y = x + 1")),
-    Row(cpp_error, OPERATORS, "BuildFailed", "native", ("operator: 4 of ", ": z = z + x.sin()")),
-    Row(wrong_dtype_of_a_fake, DTYPES, "AssertionError", "eager", ("frame: 1 of 1: program (program.py:3)",)),
-    Row(crash_in_a_kernel, OPERATORS, "it crashes with SIGILL", "native", ("operator: 4 of ", ": z = z + x.sin()")),
+QUICK = (
+    "wrong_lowering", "wrong_index_rule", "missing_mutation", "wrong_decomposition", "stale_global", "wrong_fusion", "cpp_error",
+    "wrong_dtype_of_a_fake", "crash_in_a_kernel", "memory_reused_too_early", "wrong_cache_entry", "wrong_region_sharing",
 )  # fmt: skip
+ROWS = {row.name: row for row in TABLE}
 
 
-@pytest.mark.parametrize("row", FAULTS, ids=lambda row: row.fault.__name__)
-def test_the_bisector_names_it(row: Row, tmp_path: Path, monkeypatch: Patch) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(row.program).lstrip())
-    row.fault(monkeypatch)
-    report = bisect.Bisector(str(path), []).search()
-    text = str(report)
-    assert str(report.symptom).startswith(row.symptom), text
-    assert report.layer == row.layer, text
+def put_in(row: Row, patch: Patch) -> None:
+    fault: Callable[[Patch], None] = getattr(ours, row.name)
+    fault(patch)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_bisector_names_it(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    row, path = ROWS[name], tmp_path / "program.py"
+    path.write_text(row.text.lstrip())
+    put_in(row, monkeypatch)
+    with config.patch(cache_dir=str(tmp_path / "cache")):
+        text = str(bisect.Bisector(str(path), []).search())
     for said in row.says:
         assert said in text, text
 
 
+def test_the_table_is_whole() -> None:
+    """Each row has a program and, in the page's figures, a run of its command that named what it should."""
+    assert len(ROWS) == len(TABLE) >= 30
+    figures = json.loads((ROOT / "docs" / "faults.json").read_text())
+    for row in TABLE:
+        compile(row.text, row.name, "exec")
+        assert bool(row.peer) != bool(row.no_peer), row.name
+        assert row.what
+        assert figures[row.name]["ours"]["missing"] == [], row.name
+        assert figures[row.name]["ours"]["command"] == row.command, f"run `python -m tests.faults {row.name} --write`"
+    assert table.BISECT in {row.command for row in TABLE}
+
+
 def test_programs_that_are_right_or_wrong_by_themselves(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(OPERATORS))
+    path.write_text(programs.OPERATORS)
     with pytest.raises(bisect.NothingFound, match="the program ends well"):
         bisect.Bisector(str(path), []).search()
     path.write_text("import sys\nsys.exit(len(sys.argv))")
@@ -233,47 +76,20 @@ def test_programs_that_are_right_or_wrong_by_themselves(tmp_path: Path) -> None:
 def test_a_hang_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
     """As above; it waits for each run that hangs."""
     path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(ONE).lstrip())
-    hang_in_a_kernel(monkeypatch)
+    path.write_text(programs.ONE.lstrip())
+    ours.hang_in_a_kernel(monkeypatch)
     report = bisect.Bisector(str(path), [], limit=10).search()
     assert (str(report.symptom), report.layer) == ("it hangs", "native"), report
     assert "operator: 1 of 1: sin: aten.sin.default (" in str(report) and ": return x.sin())" in str(report)
 
 
-BAD_PARTITION = """
-    import torch, pycompiler
-    from pycompiler.autograd import compile as autograd
-
-    cut = autograd.cut_joint
-
-    def badly(joint, how="min_cut", *rest):
-        part = cut(joint, how, *rest)
-        if how == "min_cut":
-            for node in part.backward.graph.find_nodes(op="call_function", target=torch.ops.aten.cos.default):
-                node.target = torch.ops.aten.sin.default
-            part.backward.recompile()
-        return part
-
-    autograd.cut_joint = badly
-
-    @pycompiler.compile
-    def program(x):
-        return x.exp().sin()
-
-    program(torch.ones(3, requires_grad=True)).sum().backward()
-    """
-
-
 @pytest.mark.slow
-def test_a_bad_partition_is_named(tmp_path: Path) -> None:
-    """In a process of its own, which computes no gradient: its children could compute none."""
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(BAD_PARTITION).lstrip())
-    command = [sys.executable, "-m", "pycompiler", "bisect", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "layer: aot_eager: " in done.stdout
-    assert "partition: right with config.partition = 'save_all'" in done.stdout
+@pytest.mark.parametrize("name", ["bad_partition", "wrong_gradient_rule"])
+def test_faults_of_gradients_are_named(name: str) -> None:
+    """In processes of their own, which compute no gradient: their children could compute none."""
+    command = [sys.executable, "-m", "tests.faults", name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 # what may be left out -------------------------------------------------------------------------------------------------
@@ -286,7 +102,8 @@ def test_each_level_leaves_out_what_it_counts(tmp_path: Path) -> None:
     with config.patch(bisect_log=str(log), share_regions=False):
         pycompiler.compile(program)(x)
     lines = [line.split("\t") for line in log.read_text().splitlines()]
-    assert {level for level, *_ in lines} == set(choices.LEVELS)
+    others = {"background", "memory", "region"}  # of programs in which something is kept or shared: see the table
+    assert {level for level, *_ in lines} == set(choices.LEVELS) - others
     for level in choices.LEVELS:
         with config.patch(bisect=f"{level}<0", share_regions=False):
             torch.testing.assert_close(pycompiler.compile(program)(x), program(x))

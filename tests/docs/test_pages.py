@@ -13,6 +13,7 @@ import torch
 import pycompiler
 from pycompiler import config, logs
 from pycompiler.capture.breaks import BREAK_KINDS
+from tests.faults.table import TABLE
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
@@ -54,8 +55,9 @@ def test_every_page_is_in_the_navigation() -> None:
 @pytest.mark.parametrize(
     "part, rows",
     [("breaks", BREAK_KINDS), ("knobs", [k.name for k in config.KNOBS]), ("artefacts", logs.ARTIFACTS),
-     ("api", [n for n in pycompiler.__all__ if callable(getattr(pycompiler, n))])],
-    ids=["breaks", "knobs", "artefacts", "api"],
+     ("api", [n for n in pycompiler.__all__ if callable(getattr(pycompiler, n))]),
+     ("faults", [row.what for row in TABLE])],
+    ids=["breaks", "knobs", "artefacts", "api", "faults"],
 )  # fmt: skip
 def test_generated_parts(part: str, rows: Any) -> None:
     text = generate.render(part)

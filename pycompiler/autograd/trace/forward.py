@@ -55,7 +55,7 @@ class Forward:
         last_use = _last_uses(self.gm.graph)
         for node in self.gm.graph.nodes:
             interrupts.check()
-            self.recorder.source = node
+            self.recorder.begin(node)
             self.recorder.to_bind = list(node.meta.get("binds", ()))
             if node.op == "placeholder":
                 env[node] = next(values)
