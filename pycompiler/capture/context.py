@@ -20,6 +20,7 @@ import torch
 from pycompiler.capture import calls, rebuild, wrap
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
+from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import Functions
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
@@ -93,6 +94,7 @@ class Capture:
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
         self.inlined: set[types.CodeType] = set()
+        self.errors_of_data = ErrorsOfData()
         self.process: dict[str, None] = {}  # what was folded into this capture and is another thing in another process
         self.abstract: dict[tuple[type, type], bool] = {}  # whether a class is one of an abstract class
         self.module_hooks_checked: bool | None = None

@@ -100,6 +100,8 @@ class Captured:
     inlined: set[types.CodeType] = field(default_factory=set)
     process: tuple[str, ...] = ()  # why it means nothing in another process
     abstract: tuple[tuple[type, type, bool], ...] = ()  # (class, abstract class, whether it was one)
+    again: bool = False  # where its graph raises, the frame runs eagerly instead: nothing else has happened
+    switches: bool = False  # the graph switches state of torch's, which outlives an error
     sizes: Sizes | None = None  # symbols, and what is assumed of them: more may be while the graph is compiled
 
 
@@ -456,6 +458,8 @@ class _Session:
         result.process = tuple(cx.process)
         result.abstract = tuple((cls, base, answer) for (cls, base), answer in cx.abstract.items())
         result.op_count = cx.graph.op_count() if gm is not None else 0
+        result.switches = cx.errors_of_data.switches
+        result.again = cx.errors_of_data.are_seen_by(bool(cx.effects))
         if template is not None:
             result.template = template
             result.empty = gm is None

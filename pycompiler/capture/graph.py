@@ -10,7 +10,7 @@ import contextlib
 import enum
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -334,6 +334,7 @@ class GraphBuilder:
         if mutates:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
+            self.cx.errors_of_data.once |= self._is_given(n.meta["example_value"] for n in written)
         cut = bool(self.levels) and _name(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
@@ -341,6 +342,9 @@ class GraphBuilder:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
         binds = bool(self._binding)
         self.happened |= always or mutates or once
+        self.cx.errors_of_data.note(
+            refuses=acts and not once, once=once or (always and not mutates), frames=self.cx.frames
+        )
         if not (always or mutates or acts or binds or _has_tensor(result)):
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
@@ -354,6 +358,12 @@ class GraphBuilder:
         if binds:
             self._note_bound(node, result)
         return value
+
+    def _is_given(self, written: Iterable[torch.Tensor]) -> bool:
+        """Whether a tensor lies in memory of an input, seen or not (`.data`)."""
+        given = {t.fake.untyped_storage()._cdata for t in self.inputs if t.fake.layout is torch.strided}
+        plain = [t for t in written if t.layout is torch.strided]
+        return hasattr(self, "outer") or any(t.untyped_storage()._cdata in given for t in plain) or not plain
 
     def known(self, fake: torch.Tensor) -> Tensor | None:
         """The value that `fake` stands for, if there is one."""
@@ -391,6 +401,7 @@ class GraphBuilder:
         """Apply a change of global torch state now, and record it as a node."""
         result = setter(*args)
         self.happened = True
+        self.cx.errors_of_data.switches = True
         self.asker.forget()
         node = self.graph.create_node("call_function", setter, args)
         node.meta["mutates"] = True

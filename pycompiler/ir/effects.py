@@ -26,7 +26,17 @@ _OURS = frozenset(("aten", "prim", "prims", "pycompiler"))
 # Kernels that raise for some values of their arguments.
 _RAISING = frozenset(
     (
-        *("index", "index_put", "index_select", "index_add", "index_copy", "index_fill", "index_reduce", "gather"),
+        *(
+            "index",
+            "index_put",
+            "_index_put_impl",
+            "index_select",
+            "index_add",
+            "index_copy",
+            "index_fill",
+            "index_reduce",
+            "gather",
+        ),
         *("scatter", "scatter_add", "scatter_reduce", "take", "put", "embedding", "_embedding_bag", "nll_loss_forward"),
         *("_embedding_bag_forward_only", "nll_loss2d_forward", "multilabel_margin_loss_forward", "multi_margin_loss"),
         *("binary_cross_entropy", "_ctc_loss", "repeat_interleave", "bincount", "cholesky", "linalg_eig"),
@@ -70,7 +80,7 @@ def acts(op: object) -> bool:
 @cache
 def raises(op: object) -> bool:
     """Refuses some values of its arguments: a call whose result nobody reads runs nevertheless."""
-    return isinstance(op, OpOverload) and op.namespace in _OURS and op.overloadpacket.__name__ in _RAISING
+    return isinstance(op, OpOverload) and op.namespace in _OURS and op.overloadpacket.__name__.rstrip("_") in _RAISING
 
 
 _DIVIDING = frozenset(("floor_divide", "remainder", "fmod", "div"))

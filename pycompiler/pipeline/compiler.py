@@ -52,6 +52,7 @@ from pycompiler.pipeline.surroundings import (
     untraced,
     without_saved_tensor_hooks,
 )
+from pycompiler.pipeline.with_errors import with_errors
 from pycompiler.progress import compiling
 
 log = stage("dynamo")
@@ -229,6 +230,8 @@ class FrameCompiler:
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
     ) -> Any:
         """See `assemble`."""
+        if graph is not None:
+            graph = with_errors(captured, graph, ours=self.family.ours)
         if captured.template is not None:
             if captured.empty:
                 if function.__code__ in self.family.hooked:  # nothing to gain from compiling it

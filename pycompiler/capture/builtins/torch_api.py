@@ -51,7 +51,7 @@ def read_state() -> dict[str, Any]:
 
 def write_state(state: dict[str, Any]) -> None:
     for name, (read, write) in STATE.items():
-        if read() != state[name]:
+        if name in state and read() != state[name]:
             write(state[name])
 
 
