@@ -182,3 +182,15 @@ def test_a_number_that_one_call_is_refused_is_no_rule_for_others() -> None:
     with pytest.raises(RuntimeError, match="without overflow"):
         fn(torch.ones(2))
     assert pycompiler.compile(lambda x: x.clamp(max=0.5), fullgraph=True)(torch.ones(2)).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize(
+    "make", ["torch.full((2,), n, dtype=d)", "torch.full_like(x, n, dtype=d)", "x.new_full((2,), n, dtype=d)"]
+)
+def test_integers_that_a_dtype_does_not_hold(make: str, backend: str) -> None:
+    for n in (70000, 2**31, 2**62):
+        scope = {"torch": torch, "n": n, "d": torch.float16}
+        exec(f"def fn(x):\n    return {make}", scope)
+        with pytest.raises(RuntimeError, match="without overflow"):
+            pycompiler.compile(scope["fn"], backend=backend)(torch.ones(2))  # type: ignore[arg-type]

@@ -144,3 +144,20 @@ def test_what_a_hook_looks_at_may_not_change_before_the_backward(backend: str) -
         scale["by"] += 1
         with pytest.raises(RuntimeError, match="or a hook looks at has changed"):
             changed[at].sum().backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_whether_a_gradient_lies_as_wanted_is_not_known(backend: str) -> None:
+    """`contiguous` gives its argument or a copy."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(lambda g: g * 2 if g.contiguous() is g else g * 3)
+        return y.sum() * 1
+
+    grads = []
+    for run in (fn, pycompiler.compile(fn, backend=backend)):
+        x = torch.arange(6.0).view(2, 3).requires_grad_()
+        run(x).backward()
+        grads.append(x.grad)
+    assert torch.equal(grads[0], grads[1])

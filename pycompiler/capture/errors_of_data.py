@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from pycompiler.capture.interpreter import Frame
+
+class Running(Protocol):
+    """A frame that is being captured."""
+
+    @property
+    def current(self) -> Any: ...
 
 
 @dataclass
@@ -25,7 +29,7 @@ class ErrorsOfData:
     once: bool = False
     switches: bool = False
 
-    def note(self, *, refuses: bool, once: bool, frames: Sequence[Frame]) -> None:
+    def note(self, *, refuses: bool, once: bool, frames: Sequence[Running]) -> None:
         """An operator is recorded while `frames` run."""
         self.refuses |= refuses
         self.once |= once

@@ -97,6 +97,9 @@ class GraphBuilder:
         self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
         self.used: list[Input] = []  # inputs of the finished graph
         self.in_region = self.regions = 0  # how many surround what is traced now, and how many there were
+        self.doubtful = (
+            False  # whether an operator gave its argument, which it may not do for other strides (with `levels`)
+        )
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
         self.later = False  # whether the graph runs in a backward, with a grad mode that is not known
@@ -330,6 +333,7 @@ class GraphBuilder:
             self.fake_mode.asks, self.fake_mode.binder = False, None
             cause = None  # an error and this frame would hold each other
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
+        acts |= target in _CHECKING
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
         if mutates:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
@@ -352,6 +356,7 @@ class GraphBuilder:
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
         node.meta["mutates"], node.meta["acts"] = mutates or always, acts
+        self.doubtful |= known is not None and self.levels and not mutates
         if known is not None:  # an in-place operator: the result is its argument
             return known
         value = self.from_result(result, node)
@@ -576,6 +581,10 @@ def _operands(nodes: Any, knodes: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.node.map_arg((nodes, knodes), found.append)
     return found
+
+
+# Functions that look at numbers, but not of a fake tensor.
+_CHECKING = frozenset((torch.nn.functional.one_hot,))
 
 
 def _version(node: fx.Node) -> int | None:

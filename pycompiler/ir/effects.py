@@ -40,6 +40,8 @@ _RAISING = frozenset(
         *("scatter", "scatter_add", "scatter_reduce", "take", "put", "embedding", "_embedding_bag", "nll_loss_forward"),
         *("_embedding_bag_forward_only", "nll_loss2d_forward", "multilabel_margin_loss_forward", "multi_margin_loss"),
         *("binary_cross_entropy", "_ctc_loss", "repeat_interleave", "bincount", "cholesky", "linalg_eig"),
+        *("masked_scatter", "histc", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
+        "isin",  # of one element, for some strides (a view in its kernel)
         *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq"),
         *("pick", "within", "branch"),  # ours (`checked.py`, `autograd/branches.py`)
     )
@@ -110,6 +112,24 @@ def stays(op: object) -> bool:
     return draws(op) or acts(op) or raises(op)
 
 
+# Operators that only look: they may be called again.
+_CHECKS = frozenset(
+    (
+        "_linalg_check_errors",
+        "_assert_async",
+        "_assert_scalar",
+        "_assert_tensor_metadata",
+        "_functional_assert_async",
+        "within",
+    )
+)
+
+
+@cache
+def _is_check(op: object) -> bool:
+    return isinstance(op, OpOverload) and op.namespace in _OURS and op.overloadpacket.__name__ in _CHECKS
+
+
 @cache
 def ordered(op: object) -> bool:
     """Calls of such operators are neither merged, nor repeated, nor exchanged with each other."""
@@ -130,4 +150,4 @@ def writes_unseen(op: object) -> bool:
 def noted(op: object) -> tuple[bool, bool, bool]:
     """Whether a call must run though nobody reads its result, writes arguments, and whether it happens once only."""
     writes = isinstance(op, OpOverload) and op._schema.is_mutable
-    return stays(op) or writes_unseen(op), writes, ordered(op)
+    return stays(op) or writes_unseen(op), writes, ordered(op) and not _is_check(op)

@@ -52,10 +52,10 @@ def limit_floats(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out:
 def _given(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     for i, name in _scalars(func):
         value = args[i] if i < len(args) else kwargs.get(name)
-        yield from (v for v in (value if isinstance(value, list | tuple) else (value,)) if type(v) in _FLOATS)
+        yield from (v for v in (value if isinstance(value, list | tuple) else (value,)) if type(v) in _NUMBERS)
 
 
-_FLOATS = (float, torch.SymFloat)
+_NUMBERS = (float, int, torch.SymFloat)
 
 
 @cache

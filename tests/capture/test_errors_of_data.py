@@ -150,6 +150,42 @@ def test_what_a_graph_has_written_is_written_once(write: str, backend: str) -> N
     assert x.tolist() in (expected.tolist(), [1.0] * 3)
 
 
+CHECKED: dict[str, tuple[Callable[[torch.Tensor], Any], Any, Any]] = {
+    "a masked scatter": (lambda x: x.masked_scatter(x > 0, x[:1]), [1.0, -1.0], [1.0, 1.0]),
+    "a histogram": (torch.histc, [1.0, 2.0], [1.0, float("nan")]),
+    "an inverse": (torch.linalg.inv, [[1.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]),
+    "a factor": (torch.linalg.cholesky, [[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, 1.0]]),
+    "classes": (lambda x: torch.nn.functional.one_hot(x.long(), 3), [1.0], [5.0]),
+    "a share": (lambda x: torch.nn.functional.binary_cross_entropy(x, x), [0.5], [2.0]),
+}
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", list(CHECKED))
+def test_kernels_that_check_their_arguments(name: str, backend: str, read: bool) -> None:
+    """Whether somebody reads the result or not."""
+    operator, good, bad = CHECKED[name]
+
+    def fn(seen: list[int], x: torch.Tensor) -> Any:
+        seen.append(1)
+        try:
+            y = operator(x)
+        except RuntimeError as e:
+            return type(e)
+        return (y, x + 1) if read else x + 1
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for values in (good, bad):
+        seen: list[int] = []
+        expected, found = fn([], torch.tensor(values)), compiled(seen, torch.tensor(values))
+        assert seen == [1]
+        if isinstance(expected, type):
+            assert found is expected
+        else:
+            torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_random_numbers_are_drawn_once(backend: str) -> None:
     def fn(seen: list[int], x: torch.Tensor, i: torch.Tensor) -> Any:

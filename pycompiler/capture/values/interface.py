@@ -17,6 +17,7 @@ from pycompiler.ir.source import Source
 if TYPE_CHECKING:
     from pycompiler.capture.breaks import Raised
     from pycompiler.capture.effects import Effects
+    from pycompiler.capture.errors_of_data import ErrorsOfData
     from pycompiler.capture.funnel import Functions
     from pycompiler.capture.graph import GraphBuilder
     from pycompiler.capture.interpreter import Frame
@@ -138,6 +139,7 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     effects: Effects
     functions: Functions
     sizes: Sizes
+    errors_of_data: ErrorsOfData
     ids_are_keys: bool
     variables: list[Token]
     frames: list[Frame]
