@@ -1,11 +1,11 @@
 # Two commands matter: `make demo` runs the main job, `make test` passes the tests.  Each does all its set-up on a
-# fresh machine with Python 3.11 to 3.13, a C++ compiler and Rust.
+# fresh machine with Python 3.11 to 3.14, a C++ compiler and Rust.
 
 VENV ?= .venv
 # The first Python that really starts (a pyenv shim may exist for a version that is not selected).
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 \
-	$(wildcard $(HOME)/.pyenv/versions/3.1[123].*/bin/python); do \
-	$$p -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 \
+	$(wildcard $(HOME)/.pyenv/versions/3.1[1234].*/bin/python); do \
+	$$p -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && echo $$p && break; done)
 OLDEST_VENV ?= .venv-oldest
 OLDEST_TORCH ?= 2.11.0
 OLDEST_PYTHON ?= $(shell for p in python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python); do \
@@ -35,7 +35,7 @@ test: check pytest
 check: format lint types rust
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 found; set PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.14 found; set PYTHON=/path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 

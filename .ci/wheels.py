@@ -13,7 +13,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-VERSIONS = ("3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def find(version: str) -> str | None:

@@ -20,7 +20,7 @@ import torch
 from pycompiler import _native, api, config
 from pycompiler.runtime import build, disk_cache, disk_entries, toolchain
 
-PYTHONS, TORCHES = ((3, 11), (3, 13)), ((2, 11), (2, 15))
+PYTHONS, TORCHES = ((3, 11), (3, 14)), ((2, 11), (2, 15))
 GOOD, NOTE, BAD = "ok", "note", "BAD"
 
 
@@ -161,7 +161,7 @@ def fast_path() -> Finding:
         NOTE,
         f"off: dicts of Python {sys.version.split()[0]} tell of no change (others use all of its eight watchers, or it is "
         "3.13.0 with attributes where they cannot be watched)",
-        "guards of large models take longer; use CPython 3.11, 3.12 or a later 3.13",
+        "guards of large models take longer; use CPython 3.11, 3.12, 3.14 or a later 3.13",
     )
 
 

@@ -387,3 +387,17 @@ def test_an_existing_exception_keeps_the_cause_it_is_raised_from():
     assert got[1] is cause and error.__cause__ is cause and error.__suppress_context__
     pycompiler.compile(raises)(torch.ones(2), error, None)
     assert error.__cause__ is None
+
+
+class Told(Exception):
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def test_an_exception_that_exists_is_initialised() -> None:
+    """Its `args` are C's: the call that sets them is the interpreter's."""
+    made = Told.__new__(Told, "text", 2)
+    pycompiler.compile(Told.__init__, backend="eager")(made, "text", 2)
+    assert made.args == ("text",)
+    assert made.code == 2

@@ -235,8 +235,10 @@ def object_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(*{BaseException.__init__, Exception.__init__})
 def exception_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], Object):
-        args[0].args = list(args[1:])
+    exception = args[0]
+    if not isinstance(exception, Object) or exception.exists:
+        raise Break("mutation-unsupported", "__init__ of an exception that exists")
+    exception.args = list(args[1:])
     return Const(None)
 
 

@@ -1,6 +1,6 @@
 """CPython bytecode as data: decode, edit, analyse, assemble, and the code generators of graph breaks.
 
-In: code objects of CPython 3.11, 3.12 or 3.13. Out: lists of `Instruction`, and code objects made from such lists.
+In: code objects of CPython 3.11 to 3.14. Out: lists of `Instruction`, and code objects made from such lists.
 Nothing here imports torch, so that the room can be tested under a bare interpreter.
 
 Example::

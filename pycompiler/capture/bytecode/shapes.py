@@ -58,7 +58,7 @@ def group(instructions: Sequence[Instruction], offset: int) -> slice:
 
 
 def skip_landing(instructions: Sequence[Instruction], position: int) -> int:
-    """Past END_FOR (and 3.13's POP_TOP): an exhausted FOR_ITER pops its iterator and never runs them."""
+    """Past END_FOR (and 3.13's POP_TOP): an exhausted FOR_ITER never runs them."""
     return position + len(FOR_ITER_LANDING) if instructions[position].opname == "END_FOR" else position
 
 
