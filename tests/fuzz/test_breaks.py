@@ -9,7 +9,7 @@ import pytest
 
 from fuzz.break_check import difference, reduced
 from fuzz.break_programs import generate, line, source
-from fuzz.breaks import backend_of
+from fuzz.forks import backend_of
 
 PROGRAMS = 40
 EACH = 10

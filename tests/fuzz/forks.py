@@ -1,0 +1,269 @@
+"""What the fuzzers of Python programs share: programs by seed run in forks of one process that is warm.
+
+In: a `Subject` (its programs by seed, what is wrong with one, how one is cut down) and the command's arguments. Out: failures as they come,
+progress every ten seconds, a summary at the end, at `--seconds`, or when the process is told to end; then failing
+programs cut down, each printed with its seed. A fork names its seed before it runs it, so that a crash or a hang has one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import logging
+import os
+import selectors
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+PATIENCE = 60.0
+"""Seconds without a new seed after which a process counts as hanging."""
+WORDY = 600
+"""Characters printed of what differs."""
+BROKEN = 100
+SAME = "the same"
+
+
+class Subject(Protocol):
+    """A fuzzer of programs that are text."""
+
+    def text(self, seed: int) -> str:
+        """The program of a seed."""
+
+    def difference(self, text: str, backend: str) -> str | None:
+        """What is wrong with a program, or None."""
+
+    def kind(self, found: str) -> str:
+        """What a text of `difference` is about: a program that is cut down keeps it."""
+
+    def reduced(self, seed: int | None, text: str, fails: Callable[[str], bool]) -> str:
+        """The program (of a seed), cut down as long as it `fails`."""
+
+
+def prepare(subject: Subject) -> None:
+    """One thread, no warnings; errors inside of the compiler are raised; what one program imports is imported."""
+    import torch
+
+    from pycompiler import config
+
+    torch.set_num_threads(1)
+    config.raise_internal_errors = True
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    subject.difference(subject.text(3), "eager")
+    settle()
+
+
+def settle() -> None:
+    """From here on the collector looks only at what comes: all of torch would take it longer than most programs take."""
+    gc.collect()
+    gc.freeze()
+
+
+def backend_of(seed: int, chosen: str) -> str:
+    """By default every twentieth program runs on `native`."""
+    return chosen if chosen != "mixed" else "native" if seed % 20 == 19 else "eager"
+
+
+def outcome(subject: Subject, text: str, backend: str, patience: int = 20) -> str | None:
+    """What is wrong with a program, found out in a fork: its kind or a signal; None where nothing is, or it cannot run."""
+    reads, writes = os.pipe()
+    process = os.fork()
+    if process == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(patience)
+        code = BROKEN
+        with contextlib.suppress(BaseException):
+            found = subject.difference(text, backend)
+            os.write(writes, (SAME if found is None else subject.kind(found)).encode()[:4000])
+            code = 0
+        os._exit(code)
+    os.close(writes)
+    with os.fdopen(reads, "rb") as file:
+        said = file.read().decode()
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return f"signal {-code}" if code < 0 else None if said in ("", SAME) else said
+
+
+def cut_down(subject: Subject, seed: int | None, text: str, backend: str) -> str:
+    """The reduced program of a failing one."""
+    kind = outcome(subject, text, backend)
+    if kind is None:
+        return text + "# it does not fail alone\n"
+    return subject.reduced(seed, text, lambda candidate: outcome(subject, candidate, backend, 10) == kind)
+
+
+class Worker:
+    """A fork that runs every `step`-th seed and writes `seed N` before, `ok` or `FAIL what` after each."""
+
+    def __init__(self, subject: Subject, seeds: range, backend: str) -> None:
+        self.subject, self.seeds, self.backend = subject, seeds, backend
+        self.running: int | None = None
+        self.seen = time.monotonic()
+        self.rest = b""
+        self.output, writes = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            self._work(writes)
+        os.close(writes)
+
+    def _work(self, writes: int) -> NoReturn:
+        code = 1
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for position, seed in enumerate(self.seeds):
+                os.write(writes, b"seed %d\n" % seed)
+                found = self.subject.difference(self.subject.text(seed), backend_of(seed, self.backend))
+                os.write(writes, b"ok\n" if found is None else f"FAIL {found[:4000]!r}\n".encode())
+                if position % 50 == 49:
+                    settle()
+            code = 0
+        finally:
+            os._exit(code)
+
+    def read(self) -> tuple[list[tuple[int, str | None]], bool]:
+        """(seed, what differs or None) of the programs that have ended since, and whether the process has."""
+        data = os.read(self.output, 1 << 16)
+        self.seen = time.monotonic()
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        ended: list[tuple[int, str | None]] = []
+        for text in lines:
+            word, _, what = text.decode().partition(" ")
+            if word == "seed":
+                self.running = int(what)
+            elif self.running is not None:
+                ended.append((self.running, what if word == "FAIL" else None))
+                self.running = None
+        return ended, not data
+
+    def end(self) -> int:
+        """Kill it if it still runs; its exit status."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGKILL)
+        os.close(self.output)
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+
+    def after(self) -> range:
+        """The seeds behind the one that runs."""
+        return self.seeds if self.running is None else self.seeds[self.seeds.index(self.running) + 1 :]
+
+
+class Campaign:
+    """All workers of one run and what they found."""
+
+    def __init__(self, subject: Subject, arguments: argparse.Namespace) -> None:
+        self.subject, self.arguments = subject, arguments
+        self.begin = time.monotonic()
+        self.done = 0
+        self.failures: list[tuple[int, str]] = []
+        self.selector = selectors.DefaultSelector()
+
+    def start(self, seeds: range) -> None:
+        if seeds:
+            worker = Worker(self.subject, seeds, self.arguments.backend)
+            self.selector.register(worker.output, selectors.EVENT_READ, worker)
+
+    def workers(self) -> list[Worker]:
+        return [key.data for key in self.selector.get_map().values()]
+
+    def note(self, seed: int, what: str | None) -> None:
+        self.done += 1
+        if what is not None:
+            self.failures.append((seed, what))
+            print(f"# seed {seed}, backend {backend_of(seed, self.arguments.backend)}: {what[:WORDY]}", flush=True)
+
+    def lose(self, worker: Worker, what: str | None) -> None:
+        """A worker has ended, or hangs: its program failed, and another goes on behind it."""
+        self.selector.unregister(worker.output)
+        status = worker.end()
+        if worker.running is not None:
+            self.note(worker.running, what or f"the process ended with {status}")
+            self.start(worker.after())
+
+    def run(self) -> None:
+        a = self.arguments
+        until, told = self.begin + a.seconds, self.begin
+        jobs = min(a.jobs, a.count)
+        for job in range(jobs):
+            self.start(range(a.seed + job, a.seed + a.count, jobs))
+        while self.selector.get_map() and time.monotonic() < until:
+            for key, _ in self.selector.select(min(1.0, max(0.0, until - time.monotonic()))):
+                ended, gone = key.data.read()
+                for seed, what in ended:
+                    self.note(seed, what)
+                if gone:
+                    self.lose(key.data, None)
+            for worker in self.workers():
+                if time.monotonic() - worker.seen > PATIENCE:
+                    self.lose(worker, "hangs")
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                print(self.summary(), flush=True)
+
+    def stop(self) -> None:
+        for worker in self.workers():
+            self.selector.unregister(worker.output)
+            worker.end()
+
+    def summary(self) -> str:
+        spent = time.monotonic() - self.begin
+        version = ".".join(map(str, sys.version_info[:3]))
+        return f"Python {version}: {self.done} programs, {len(self.failures)} failures, {spent:.0f} s"
+
+
+def run(subject: Subject, arguments: argparse.Namespace) -> int:
+    """The parent: the exit status is 1 if anything failed."""
+    campaign = Campaign(subject, arguments)
+    print(f"{arguments.count} programs from seed {arguments.seed} on, {arguments.jobs} processes", flush=True)
+
+    def told_to_end(*_: object) -> None:
+        arguments.reduce = False
+        raise SystemExit
+
+    signal.signal(signal.SIGTERM, told_to_end)
+    try:
+        prepare(subject)
+        campaign.run()
+    except (KeyboardInterrupt, SystemExit):
+        arguments.reduce = False
+    finally:
+        campaign.stop()
+        campaign.failures.sort()
+        print(f"{campaign.summary()}; failing seeds {[f[0] for f in campaign.failures]}", flush=True)
+    for seed, what in campaign.failures if arguments.reduce else ():
+        backend = backend_of(seed, arguments.backend)
+        text = cut_down(subject, seed, subject.text(seed), backend)
+        print(f"\n# seed {seed}, backend {backend}: {what[:WORDY]}\n{text}", flush=True)
+    return int(bool(campaign.failures))
+
+
+def options(prog: str, description: str | None) -> argparse.ArgumentParser:
+    """The command line that both fuzzers have."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--count", type=int, default=1000, help="programs")
+    parser.add_argument("--seed", type=int, default=0, help="of the first program")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="stop after so long")
+    parser.add_argument("--backend", default="mixed", help="eager, aot_eager, native; mixed: every twentieth is native")
+    parser.add_argument("--no-reduce", dest="reduce", action="store_false", help="do not cut failing programs down")
+    parser.add_argument("--show", action="store_true", help="print the program of --seed")
+    parser.add_argument("--file", help="run the program of this file")
+    return parser
+
+
+def command(subject: Subject, arguments: argparse.Namespace) -> int:
+    """Do what the command line says."""
+    if arguments.show:
+        print(subject.text(arguments.seed))
+        return 0
+    if arguments.file:
+        prepare(subject)
+        found = subject.difference(Path(arguments.file).read_text(), arguments.backend)
+        print(found or "")
+        return int(found is not None)
+    return run(subject, arguments)

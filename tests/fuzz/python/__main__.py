@@ -1,0 +1,60 @@
+"""The program fuzzer: `python -m tests.fuzz.python --count 20000 --seed 0 --jobs 2 --seconds 3600` (from the root).
+
+`--peer` compiles by torch.compile instead: what it finds there says whether it can find anything. `--cut` cuts the
+program of `--file` (or of `--seed`) down.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from fuzz import forks
+
+
+class Programs:
+    """The programs of the program fuzzer, as `forks` wants them."""
+
+    def text(self, seed: int) -> str:
+        from fuzz.python.generate import generate
+
+        return generate(seed)
+
+    def difference(self, text: str, backend: str) -> str | None:
+        from fuzz.python.check import difference
+
+        return difference(text, backend)
+
+    def kind(self, found: str) -> str:
+        kind, _, what = found.partition(", ")[2].partition(":")
+        return f"{kind}:{re.sub('[0-9]+', '', what)[:200]}" if kind == "error" else kind
+
+    def reduced(self, seed: int | None, text: str, fails: Callable[[str], bool]) -> str:
+        from fuzz.python.reduce import reduced
+
+        return reduced(text, fails)
+
+
+def main() -> int:
+    parser = forks.options("python -m tests.fuzz.python", __doc__)
+    parser.add_argument("--peer", dest="backend", action="store_const", const="peer", help="compile by torch.compile")
+    parser.add_argument("--cut", action="store_true", help="cut the program of --file or --seed down")
+    arguments = parser.parse_args()
+    programs = Programs()
+    if arguments.cut:
+        forks.prepare(programs)
+        text = Path(arguments.file).read_text() if arguments.file else programs.text(arguments.seed)
+        backend = forks.backend_of(0 if arguments.file else arguments.seed, arguments.backend)
+        print(forks.cut_down(programs, None, text, backend))
+        return 0
+    return forks.command(programs, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""One program, eager and compiled: everything that can be seen must agree.
+
+In: a program's text. Out: None, or what differs, and in which call. Each side executes the text in a namespace of its
+own. Compared after each call and each change: the result or the exception (class, text, chain, line), what was printed,
+all globals with the objects below them, gradients after a backward through the result, random state, grad mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import linecache
+import random
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import pycompiler
+from fuzz.python import rows
+from fuzz.python.observe import Observer, chain, first_difference
+
+NAME = "<fuzzed program>"
+OWN = {"LOG", "GI", "GL", "GD", "GT"}
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def load(text: str, breaks: types.ModuleType | types.SimpleNamespace = pycompiler) -> dict[str, Any]:
+    """The namespace of a new module that executes the text; `breaks` stands for `pycompiler` in it."""
+    module = types.ModuleType("fuzzed")
+    namespace = vars(module)
+    sys.modules["fuzzed"] = module
+    before = sys.modules["pycompiler"]
+    try:
+        sys.modules["pycompiler"] = breaks  # type: ignore[assignment]
+        exec(compile(text, NAME, "exec"), namespace)
+    finally:
+        sys.modules["pycompiler"] = before
+    return namespace
+
+
+def prelude_names() -> set[str]:
+    """What is not looked at: it is the same in all programs, and nothing changes it but changes."""
+    return set(load(rows.PRELUDE)) - OWN
+
+
+HIDDEN: set[str] = set()
+
+
+def lines_of(error: BaseException) -> list[int | None]:
+    """The lines of the program's text that the traceback names, the outermost first."""
+    return [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == NAME]
+
+
+def call(fn: Callable[..., Any], namespace: dict[str, Any], versions: bool = True) -> dict[str, Any]:
+    """What one call does, and what there is after it."""
+    code = namespace["program"].__code__
+    arguments = [namespace[name] for name in code.co_varnames[: code.co_argcount]]
+    torch.manual_seed(7)
+    random.seed(7)
+    seen: dict[str, Any] = {}
+    result = None
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            result = fn(*arguments)
+        except Exception as error:
+            seen["error"] = chain(error)
+            seen["inside"] = lines_of(error)[-1:]
+            # 3.11, once warm, has the line of the store before for a load that finds nothing
+            if sys.version_info >= (3, 12) or not isinstance(error, UnboundLocalError):
+                seen["line"] = lines_of(error)[:1]
+            error.__traceback__ = None
+    seen["printed"] = printed.getvalue()
+    seen["grad mode"] = torch.is_grad_enabled()
+    seen["random"] = (torch.get_rng_state().sum().item(), hash(random.getstate()))
+    torch.set_grad_enabled(True)
+    observer = Observer(versions)
+    with contextlib.redirect_stdout(io.StringIO()):
+        if "error" not in seen:
+            seen["result"] = observer.look(result)
+        seen["state"] = state(observer, namespace)
+        seen["gradients"] = gradients(observer, result, namespace)
+    return seen
+
+
+def state(observer: Observer, namespace: dict[str, Any]) -> Any:
+    """All globals of the program."""
+    return tuple(
+        (name, observer.look(value))
+        for name, value in namespace.items()
+        if name not in HIDDEN and name != "program" and not name.startswith("__")
+    )
+
+
+def gradients(observer: Observer, result: Any, namespace: dict[str, Any]) -> Any:
+    """The gradients of all leaves after a backward through the tensors of the result."""
+    tensors = (
+        result if isinstance(result, (tuple, list)) else list(result.values()) if type(result) is dict else [result]
+    )
+    ends = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad and t.is_floating_point()]
+    if not ends:
+        return None
+    try:
+        sum((t.sum() for t in ends[1:]), ends[0].sum()).backward()
+    except RuntimeError as error:
+        return ("error", str(error).partition("\n")[0][:60])
+    leaves = [t for t in list(observer.held) if isinstance(t, torch.Tensor) and t.is_leaf]
+    return tuple(None if t.grad is None else (tuple(t.grad.shape), t.grad.to(torch.float64).tolist()) for t in leaves)
+
+
+def calls(text: str, compiles: Compile, breaks: Any = pycompiler, versions: bool = True) -> list[dict[str, Any]]:
+    """What the calls of a program do: two, and one after each change."""
+    if not HIDDEN:
+        HIDDEN.update(prelude_names())
+    namespace = load(text, breaks)
+    fn = compiles(namespace["program"])
+    made = []
+    for change in ("", "", *namespace.pop("CHANGES")):
+        failed = None
+        try:
+            exec(compile(change, "<change>", "exec"), namespace)
+        except Exception as error:
+            failed = type(error).__name__
+        torch.set_grad_enabled(True)
+        made.append(call(fn, namespace, versions) | {"change": failed, "before": change})
+    return made
+
+
+def difference(text: str, backend: str = "eager") -> str | None:
+    """What the compiled program does otherwise than the eager one, or None."""
+    if backend == "peer":
+        return differs(text, peer, peer_breaks(), False)
+    return differs(text, lambda fn: pycompiler.compile(fn, backend=backend), pycompiler, backend == "native")
+
+
+def differs(text: str, compiles: Compile, breaks: Any, near: bool) -> str | None:
+    """The first difference that a way of compiling makes; `near`: kernels round, and what they write has no versions."""
+    linecache.cache[NAME] = (len(text), None, text.splitlines(True), NAME)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        wanted = calls(text, lambda fn: fn, pycompiler, not near)
+        found = calls(text, compiles, breaks, not near)
+    finally:
+        torch.set_grad_enabled(True)
+        if collecting:
+            gc.enable()
+        linecache.cache.pop(NAME, None)
+    for place, (one, other) in enumerate(zip(wanted, found, strict=True)):
+        for key in ("error", "result"):
+            if (key in one) != (key in other):
+                return f"call {place}, {key}: eager {one.get('error', one.get(key))}, compiled {other.get('error', other.get(key))}"
+        for key in ("error", "printed", "line", "result", "grad mode", "change", "state", "random", "gradients"):
+            what = first_difference(one.get(key), other.get(key), near)
+            if what is not None:
+                return f"call {place}, {key}: {what}"
+    return None
+
+
+def peer(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile, as the fuzzer's own check: it must find something there."""
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    return torch.compile(fn, backend="eager")
+
+
+def peer_breaks() -> types.SimpleNamespace:
+    import torch._dynamo
+
+    return types.SimpleNamespace(graph_break=torch._dynamo.graph_break)

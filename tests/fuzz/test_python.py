@@ -1,0 +1,63 @@
+"""The program fuzzer by fixed seeds; each program that it found a fault with has a test by name in `tests/capture`."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import pytest
+
+from fuzz.forks import backend_of
+from fuzz.python.check import difference
+from fuzz.python.generate import generate
+from fuzz.python.reduce import reduced
+
+PROGRAMS = 500
+EACH = 10
+KNOWN = {67, 79, 175, 208, 249, 287, 370, 387, 427, 433, 442, 460}
+"""Seeds that differ still: generators across a break (67, 79), finalizers, properties without setters (387, 427)."""
+
+
+@pytest.mark.parametrize("first", range(0, PROGRAMS, EACH))
+def test_random_programs_do_as_eager_does(first: int) -> None:
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for seed in set(range(first, first + EACH)) - KNOWN:
+                text = generate(seed)
+                found = difference(text, backend_of(seed, "mixed"))
+                assert found is None, f"seed {seed}: {found}\n{text}"
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+TOLD = """
+import pycompiler
+LOG = []
+x = 3
+def program(x):
+    LOG.append(x)
+    kept = [x, {what}]
+    return kept
+CHANGES = ["x = 4"]
+"""
+
+
+@pytest.mark.parametrize("what", ["pycompiler.is_compiling()", "LOG if pycompiler.is_compiling() else []"])
+def test_the_comparison_sees_values_and_identities(what: str) -> None:
+    found = difference(TOLD.replace("{what}", what))
+    assert found is not None
+    assert found.startswith("call 0, result: ")
+
+
+def test_a_failing_program_is_cut_down() -> None:
+    text = TOLD.replace("{what}", "[1, max(x, pycompiler.is_compiling())]")
+    small = reduced(text, lambda candidate: "max" in candidate and "is_compiling" in candidate)
+    assert "LOG" not in small
+    assert "kept" in small
+    assert len(small.splitlines()) <= 4, small
+
+
+def test_a_seed_is_one_program() -> None:
+    assert generate(11) == generate(11)
