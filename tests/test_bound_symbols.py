@@ -170,6 +170,19 @@ def test_native_kernels_run_between() -> None:
     assert not [e for e in profile.events() if e.name == "aten::cos"]
 
 
+def test_of_floats_there_is_nothing_to_check(caplog: pytest.LogCaptureFixture) -> None:
+    """A check of the input's size alone was a node that no binding came before: the graph ran through ATen, with a warning."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum().item() > 0 else x - 1
+
+    compiled = pycompiler.compile(program)
+    with caplog.at_level(logging.WARNING):
+        for x in (torch.ones(9), -torch.ones(10), torch.ones(11)):
+            assert torch.equal(compiled(x), program(x))
+    assert not caplog.records
+
+
 def test_inside_of_other_graphs_they_break_it() -> None:
     def body(x: torch.Tensor) -> torch.Tensor:
         return x.exp()[x > 0].sum()

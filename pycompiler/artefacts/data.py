@@ -17,7 +17,8 @@ from pycompiler.autograd import joint, partition, replay, runtime, views
 from pycompiler.autograd import saved as saved_tensors
 from pycompiler.capture import again, calls
 from pycompiler.capture.bytecode.resume import ResumeInfo
-from pycompiler.ir import guards, source
+from pycompiler.ir import guards, late, source
+from pycompiler.runtime import segments
 from pycompiler.wrapping import original_of
 
 FORMAT = 1
@@ -72,7 +73,8 @@ class SavedCallable:
 CLASSES: frozenset[type] = frozenset({
     SavedEntry, SavedFunction, SavedCallable, ResumeInfo, views.Step, joint.Mutation, joint.Output, joint.Path, joint.Way,
     joint.Joint, partition.Partition, runtime.LazyBackward, runtime.Node, runtime._Variants, runtime._Like, replay.Replay,
-    replay._Like, saved_tensors.Saved, calls.Kept, again.Again,
+    replay._Like, saved_tensors.Saved, calls.Kept, again.Again, late.Check,
+    segments.Run, segments.Called, segments.Compiled, segments.Held, segments.Number,
 })  # fmt: skip
 
 

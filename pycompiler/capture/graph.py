@@ -504,7 +504,7 @@ class GraphBuilder:
             wanted |= {s for n in value.fake.shape if is_symbolic(n) for s in expr_of(n).symbols}
         names = sorted(n for n in (wanted | self.bound.keys()) if n in self.bound or n in self.cx.sizes.origins)
         names = [n for n in names if n not in symbols.floats]
-        if not names:
+        if self.bound.keys().isdisjoint(names):  # of floats nothing is assumed
             return
         with self.graph.inserting_before(last.next):
             nodes = tuple(self._symbol(n) for n in names)

@@ -1,19 +1,21 @@
 """A graph whose symbols are bound while it runs: what comes before, what binds, and what comes after.
 
-In: a functional ATen graph in which nodes bind symbols (`meta["binds"]`), and a compiler of graphs.  Out: a callable of the
-graph's inputs.  Operators that bind are called from Python; what lies between them is compiled, one graph for all that needs
-the same number of bindings, and takes what is bound as inputs: there a bound symbol is a symbol like any other.
+In: a functional ATen graph in which nodes bind symbols (`meta["binds"]`), and a compiler of graphs.  Out: `Run`, data that
+is called with the graph's inputs.  Operators that bind are called from Python; what lies between them is compiled, one graph
+for all that needs the same number of bindings, and takes what is bound as inputs: there a bound symbol is a symbol like any
+other.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 
 from pycompiler.ir import late
 from pycompiler.ir.effects import ordered
@@ -27,17 +29,36 @@ def binds(gm: fx.GraphModule) -> bool:
     return any("binds" in n.meta for n in gm.graph.nodes)
 
 
-def segmented(gm: fx.GraphModule, compiler: Compiler, name: str) -> Callable[..., Sequence[Any]]:
+def segmented(gm: fx.GraphModule, compiler: Compiler, name: str) -> Run:
     cut = _Cut(gm)
-    steps: list[Callable[[dict[fx.Node, Any]], None]] = []
+    inputs = [*gm.graph.find_nodes(op="placeholder")]
+    known = dict.fromkeys(inputs)
+
+    def called(n: fx.Node) -> Called:
+        args, kwargs = fx.map_arg((n.args, n.kwargs), read)
+        known[n] = None
+        return Called(n.name, n.target, args, kwargs)  # type: ignore[arg-type]
+
+    def read(n: fx.Node) -> Any:
+        return Number(n.meta["val"]) if n not in known and _is_number(n) else Held(n.name)
+
+    steps: list[Compiled | Called] = []
     for level in range(cut.depth + 1):
-        steps += [_Called(n) for n in cut.called[level] if "binds" not in n.meta]
+        steps += [called(n) for n in cut.called[level] if "binds" not in n.meta]
         part = cut.part(level)
         if part is not None:
             examples = [n.meta["val"] for n in part.module.graph.find_nodes(op="placeholder")]
-            steps.append(_Compiled(part.inputs, part.outputs, compiler(part.module, examples, f"{name}_{level}")))
-        steps += [_Called(n) for n in cut.called[level] if "binds" in n.meta]
-    return _Run(gm.graph.find_nodes(op="placeholder"), steps, gm.graph.output_node().args[0])  # type: ignore[arg-type]
+            made = compiler(part.module, examples, f"{name}_{level}")
+            steps.append(Compiled(_names(part.inputs), _names(part.outputs), made))
+            known |= dict.fromkeys(part.outputs)
+        steps += [called(n) for n in cut.called[level] if "binds" in n.meta]
+    outputs = fx.map_arg(gm.graph.output_node().args[0], read)
+    symbols = tuple((n.name, n.meta["val"]) for n in known if _is_number(n))
+    return Run(_names(inputs), tuple(steps), tuple(outputs), symbols)  # type: ignore[arg-type]
+
+
+def _names(nodes: Iterable[fx.Node]) -> tuple[str, ...]:
+    return tuple(n.name for n in nodes)
 
 
 def _is_number(n: fx.Node) -> bool:
@@ -124,41 +145,65 @@ class _Cut:
         return called and n not in env and all(a in env for a in n.all_input_nodes)
 
 
-class _Compiled:
-    def __init__(self, inputs: list[fx.Node], outputs: list[fx.Node], run: Callable[..., Sequence[Any]]) -> None:
-        self.inputs, self.outputs, self.run = inputs, outputs, run
+@dataclass(frozen=True)
+class Held:
+    """A value of the run, by the name of its node."""
 
-    def __call__(self, env: dict[fx.Node, Any]) -> None:
+    name: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number made of symbols (torch's SymInt or SymFloat), computed when it is needed."""
+
+    value: Any
+
+    def of(self, symbols: Mapping[str | None, Any]) -> Any:
+        value = value_of(self.value)
+        return value.eval(symbols) if hasattr(value, "eval") else value
+
+
+@dataclass(frozen=True)
+class Compiled:
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    run: Callable[..., Sequence[Any]]
+
+    def __call__(self, run: Run, env: dict[str, Any]) -> None:
         env.update(zip(self.outputs, self.run(*[env[n] for n in self.inputs]), strict=True))
 
 
-class _Called:
-    def __init__(self, node: fx.Node) -> None:
-        self.node = node
+@dataclass(frozen=True)
+class Called:
+    """`args`, `kwargs`: with `Held` and `Number` in the places of nodes."""
 
-    def __call__(self, env: dict[fx.Node, Any]) -> None:
-        node: Any = self.node
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: _value(n, env))
+    name: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self, run: Run, env: dict[str, Any]) -> None:
+        args, kwargs = map_aggregate((self.args, self.kwargs), lambda a: run.value(a, env))
         with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-            env[node] = node.target(*args, **kwargs)
+            env[self.name] = self.target(*args, **kwargs)
 
 
-class _Run:
-    def __init__(self, inputs: list[fx.Node], steps: list[Any], outputs: Sequence[Any]) -> None:
-        self.inputs, self.steps, self.outputs = inputs, steps, outputs
+@dataclass(frozen=True)
+class Run:
+    """The graph as data: `symbols`: which values of the run are symbols' (`Number.of` says which symbol a number is)."""
+
+    inputs: tuple[str, ...]
+    steps: tuple[Compiled | Called, ...]
+    outputs: tuple[Any, ...]
+    symbols: tuple[tuple[str, Any], ...]
 
     def __call__(self, *args: Any) -> list[Any]:
-        env: dict[fx.Node, Any] = dict(zip(self.inputs, args, strict=True))
+        env = dict(zip(self.inputs, args, strict=True))
         for step in self.steps:
-            step(env)
-        return [_value(o, env) if isinstance(o, fx.Node) else o for o in self.outputs]
+            step(self, env)
+        return [self.value(o, env) for o in self.outputs]
 
-
-def _value(n: fx.Node, env: dict[fx.Node, Any]) -> Any:
-    """A value of the run; numbers made of symbols are computed."""
-    if n not in env and _is_number(n):
-        made: Any = n
-        value = value_of(made.meta["val"])
-        names = {symbol_of(m.meta["val"]): v for m, v in env.items() if _is_number(m)}
-        return value.eval(names) if hasattr(value, "eval") else value
-    return env[n]
+    def value(self, of: Any, env: dict[str, Any]) -> Any:
+        if isinstance(of, Number):
+            return of.of({symbol_of(number): env[name] for name, number in self.symbols if name in env})
+        return env[of.name] if isinstance(of, Held) else of

@@ -46,7 +46,8 @@ def main(what: str, folder: Path) -> None:
             model = case.make()
             if what == "save":
                 compiled = pycompiler.compile(model, dynamic=case.dynamic)
-                found = {"results": run(case.calls, compiled), "counters": pycompiler.counters(compiled)}
+                with pycompiler.config.patch(**case.knobs):
+                    found = {"results": run(case.calls, compiled), "counters": pycompiler.counters(compiled)}
                 try:
                     found["saved"] = dataclasses.asdict(pycompiler.save(compiled, path))
                 except pycompiler.exc.ArtefactError as e:

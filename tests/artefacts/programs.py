@@ -15,7 +15,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -38,16 +38,17 @@ class Case:
     entries: int = 1
     left_out: str = ""  # a part of why it is not saved
     dynamic: bool | None = None
+    knobs: dict[str, Any] = field(default_factory=dict)  # while it is compiled
 
 
 CASES: dict[str, Case] = {}
 
 
 def case(
-    *calls: Callable[[Any], Any], entries: int = 1, left_out: str = "", dynamic: bool | None = None
+    *calls: Callable[[Any], Any], entries: int = 1, left_out: str = "", dynamic: bool | None = None, **knobs: Any
 ) -> Callable[[Any], Any]:
     def register(make: Any) -> Any:
-        CASES[make.__name__] = Case(make, list(calls), entries, left_out, dynamic)
+        CASES[make.__name__] = Case(make, list(calls), entries, left_out, dynamic, knobs)
         return make
 
     return register
@@ -631,3 +632,45 @@ def method() -> Any:
 @case(lambda f: f(data(3)))
 def callable_object() -> Any:
     return Model(1.5)
+
+
+# symbols that a call binds ----------------------------------------------------------------------------------------------
+def number(n: int) -> Tensor:
+    return torch.tensor(n)
+
+
+def first(x: Tensor, n: Tensor) -> Tensor:
+    return x[: n.item()].softmax(0) * n
+
+
+@case(*[lambda f, n=n: f(data(9), number(n)) for n in (4, 6, 9, 12, -2)], capture_scalar_outputs=True)
+def item_and_what_it_does_not_fit() -> Any:
+    return first
+
+
+def scaled_by_item(x: Tensor, n: Tensor, w: Tensor) -> Tensor:
+    return F.gelu(x * n.item()) @ w
+
+
+def trained(f: Any, n: int) -> list[Tensor]:
+    x, w = data(3, 4).requires_grad_(), data(4, 2).requires_grad_()
+    y = f(x, number(n), w)
+    return [y.detach(), *torch.autograd.grad(y.sum(), (x, w))]
+
+
+@case(lambda f: trained(f, 3), lambda f: trained(f, -2), capture_scalar_outputs=True)
+def item_with_gradients() -> Any:
+    return scaled_by_item
+
+
+def positive(x: Tensor, scale: float) -> tuple[Tensor, int, Tensor]:
+    chosen = x[x > 0]
+    return chosen.exp() * scale, chosen.shape[0] + 1, (x < 0).nonzero() * 2
+
+
+@case(
+    lambda f: f(data(9), 2.0), lambda f: f(data(9, seed=1), 2.0), lambda f: f(data(5, seed=2), 2.0), entries=2,
+    capture_dynamic_output_shape_ops=True,
+)  # fmt: skip
+def masks_and_nonzero() -> Any:
+    return positive
