@@ -30,6 +30,7 @@ from pycompiler.ir.limits import limit_floats
 from pycompiler.ir.propagate import by_rule, counted, is_ordinary, laid_out, other_path, short_path, wrapped
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.today import Today
+from pycompiler.ir.unloaded import import_lazily, is_idle, without_sympy
 
 PEER = "torch._dynamo"
 # That a symbol's value is asked for is no failure of a shape function.
@@ -61,7 +62,7 @@ class _TorchView:
 def _import(name: str, *args: Any, **kwargs: Any) -> Any:
     if name.startswith(PEER) and PEER not in sys.modules:
         return _VIEW
-    module = builtins.__import__(name, *args, **kwargs)
+    module = import_lazily(name, *args, **kwargs)
     return _VIEW if module is torch else module
 
 
@@ -114,7 +115,7 @@ def _mode_class() -> type[FakeMode]:
         "__builtins__": {**vars(builtins), "__import__": _import},
     }
     methods: dict[str, Any] = {"dispatch": _dispatch, **_COUNTERS}
-    for name in ("__init__", "_dispatch_impl"):
+    for name in ("__init__", "_dispatch_impl", "_make_cache_entry"):
         method: Any = FakeTensorMode.__dict__.get(name)
         if isinstance(method, types.FunctionType):
             made = types.FunctionType(method.__code__, namespace, name, method.__defaults__, method.__closure__)
@@ -265,6 +266,8 @@ def new_fake_mode(*, symbolic: bool = False) -> FakeMode:
     """A FakeTensorMode that accepts real tensors among its inputs; sizes are ints, or if `symbolic` also SymInts of ours."""
     if PEER not in sys.modules:
         _defer_marks()
+    if is_idle():
+        without_sympy()
     try:
         return (_symbolic_mode_class() if symbolic else _mode_class())(allow_non_fake_inputs=True)
     except (AttributeError, TypeError):  # another torch's constructor reads something else

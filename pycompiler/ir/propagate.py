@@ -23,11 +23,13 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from pycompiler.ir.asked import asked, asked_write
 from pycompiler.ir.iterator import as_the_kernel, dense_strides
 from pycompiler.ir.ruled import made, ruled, writes_itself
 from pycompiler.ir.shapes import Layout, agree, has_rule, layouts_of, same
 from pycompiler.ir.symbols import Symbols, symbols_of
 from pycompiler.ir.today import symbols_in
+from pycompiler.ir.unloaded import is_idle
 
 aten = torch.ops.aten
 
@@ -229,13 +231,21 @@ def other_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
     if writes_itself(op, args, kwargs):
         return args[0]
     known = _view(mode, op, args, device)
-    return _ruled(mode, op, args, kwargs, device) if known is None else known
+    known = _ruled(mode, op, args, kwargs, device) if known is None else known
+    if known is not None or device.type != "cpu" or not is_idle():
+        return known
+    if asked_write(op, args, kwargs):
+        return args[0]
+    return _made_of(mode, op, asked(op, args, kwargs), device)
 
 
 def _ruled(
     mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
 ) -> Any:
-    found = ruled(mode, op, args, kwargs, device)
+    return _made_of(mode, op, ruled(mode, op, args, kwargs, device), device)
+
+
+def _made_of(mode: FakeTensorMode, op: OpOverload, found: Any, device: torch.device) -> Any:
     if found is None:
         return None
     results = [None if r is None else wrapped(mode, _fresh(*r), device) for r in found]

@@ -324,7 +324,8 @@ def _unwritten(op: OpOverload) -> OpOverload | None:
 def writes_itself(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether `op` writes its first argument, in the way that pointwise operators do, and returns it."""
     if op in _DRAWS:
-        return args[0].dtype in _FLOATS and args[0].is_contiguous() and all(0 <= p <= 1 for p in args[1:])
+        dense = torch.ops.aten.is_non_overlapping_and_dense.default(_meta(args[0]))
+        return args[0].dtype in _FLOATS and dense and all(0 <= p <= 1 for p in args[1:])
     if op not in _FILLS and _unwritten(op) is None:
         return False
     x = args[0]

@@ -174,6 +174,10 @@ def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 class Apart(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Random numbers come from generators that nobody else has; what acts is refused."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would wrap every call of the mode in torch._dynamo.disable, which imports it
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if acts(func):
@@ -205,8 +209,10 @@ def _stand_in(value: Any) -> Any:
         if value.requires_grad:
             memory.requires_grad_()
         return memory.as_strided(value.shape, value.stride())
-    if type(value) in (list, tuple):
-        return type(value)(_stand_in(v) for v in value)
+    if isinstance(value, list):  # of a graph's arguments, too
+        return [_stand_in(v) for v in value]
+    if type(value) is tuple:
+        return tuple(_stand_in(v) for v in value)
     if type(value) is dict:
         return {k: _stand_in(v) for k, v in value.items()}
     return value

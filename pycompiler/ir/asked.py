@@ -1,0 +1,139 @@
+"""What no rule of `ruled.py` says about sizes that are numbers: the kernel itself is asked, on tensors that lie so.
+
+In: an operator and its arguments (FakeTensors of the host, without symbols).  Out: layouts and types of fresh results, or
+whether it writes its first argument as it lies; None or False where torch's shape functions are asked, which say what is wrong.
+Example: of ``aten.cumsum.default`` with a transposed (2, 3) it is the (2, 3) that the kernel makes.
+
+Torch's shape functions import sympy, half a second of a first call; the kernel takes as long as in the program's own call.
+What a kernel makes of ones and zeros is the answer for all values but where its tags say that they decide.  Where somebody has
+imported sympy, nobody is asked here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from pycompiler.ir.effects import acts, draws
+from pycompiler.ir.kernels import is_asked, memory_of, on_host, tensors_of
+from pycompiler.ir.shapes import Layout
+
+aten = torch.ops.aten
+Results = Sequence[tuple[Layout, torch.dtype]]
+
+_LARGE = 1 << 22  # elements that arguments span together
+_BY_VALUES = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape))
+_BY_RANK = frozenset((aten.linalg_lstsq.default,))  # residuals are there or not
+_INDICES = (torch.int64, torch.int32)
+# Kernels behind functions that read nothing but their arguments' elements (no packed weights, no workspaces).
+_INNER = re.compile(
+    r"(?!_|mkldnn|cudnn|miopen|fbgemm|quantized|mps).*backward$|_safe_softmax|_adaptive_avg_pool[23]d|_cdist_forward"
+    r"|_transformer_encoder_layer_fwd|_native_multi_head_attention"
+)
+# Whose shape functions import nothing, and whose kernels take memory that only they can make.
+_BY_META = frozenset(
+    getattr(aten, name).default for name in ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward") if hasattr(aten, name)
+)
+
+
+def asked(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Results | None:
+    """Layout and type of each result, all of fresh memory."""
+    if op in _BY_META:
+        return _of_meta(op, args, kwargs)
+    if op._schema.is_mutable or not _values_do_not_decide(op, args):
+        return None
+    return _made(op, args, kwargs, _fresh)
+
+
+def _of_meta(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Results:
+    def twin(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    with _disable_current_modes(), torch.no_grad():
+        out = op(*map(twin, args), **kwargs)
+    return [((tuple(t.shape), t.stride()), t.dtype) for t in out]
+
+
+def asked_write(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether `op` writes its first argument, which keeps its layout, and returns it."""
+    return _is_write(op) and _values_do_not_decide(op, args) and _made(op, args, kwargs, _itself) is not None
+
+
+def _values_do_not_decide(op: OpOverload, args: Sequence[Any]) -> bool:
+    if op is aten.index.Tensor:
+        return all(i is None or i.dtype in _INDICES for i in args[1])
+    return _may_be_asked(op)
+
+
+@cache
+def _may_be_asked(op: OpOverload) -> bool:
+    inner = op.namespace == "aten" and _INNER.match(op.overloadpacket.__name__) is not None
+    if not (is_asked(op) or (inner and not draws(op) and not acts(op))):
+        return False
+    return op not in _BY_RANK and _BY_VALUES.isdisjoint(op.tags)
+
+
+@cache
+def _is_write(op: OpOverload) -> bool:
+    first, *rest = op._schema.arguments
+    returns = op._schema.returns
+    if len(returns) != 1 or any(a.is_write for a in rest) or torch.Tag.inplace_view in op.tags:
+        return False
+    return first.is_write and returns[0].alias_info is not None and str(first.type) == "Tensor"
+
+
+Told = Callable[[Sequence[torch.Tensor], Any], "Results | None"]
+
+
+def _made(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], told: Told) -> Results | None:
+    given = list(tensors_of((args, kwargs)))
+    if not all(type(t) is FakeTensor and on_host(t) and _is_plain(t) and t.numel() for t in given):
+        return None
+    if len({memory_of(t) for t in given}) < len(given) or sum(map(_span, given)) > _LARGE:
+        return None
+    made: list[torch.Tensor] = []
+
+    def stand_in(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            ones = torch.ones if value.dtype.is_floating_point else torch.zeros
+            made.append(ones(_span(value), dtype=value.dtype, device="cpu").as_strided(value.shape, value.stride()))
+            return made[-1]
+        if isinstance(value, list):  # of a graph's arguments, too
+            return [*map(stand_in, value)]
+        return tuple(map(stand_in, value)) if type(value) is tuple else value
+
+    try:
+        with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
+            return told(made, op(*map(stand_in, args), **{k: stand_in(v) for k, v in kwargs.items()}))
+    except Exception:  # these are not the program's values: torch's shape function says whether that is wrong
+        return None
+
+
+def _fresh(given: Sequence[torch.Tensor], out: Any) -> Results | None:
+    results = [out] if isinstance(out, torch.Tensor) else list(out) if type(out) in (list, tuple) else None
+    if not results or not all(type(t) is torch.Tensor and on_host(t) and not t.storage_offset() for t in results):
+        return None
+    if len({memory_of(t) for t in (*given, *results)}) < len(given) + len(results):
+        return None
+    return [((tuple(t.shape), t.stride()), t.dtype) for t in results]
+
+
+def _itself(given: Sequence[torch.Tensor], out: Any) -> Results | None:
+    return [] if out is given[0] else None
+
+
+def _is_plain(t: torch.Tensor) -> bool:
+    return t.constant is None and not (t.is_neg() or t.is_conj() or t._has_symbolic_sizes_strides)  # type: ignore[attr-defined]
+
+
+def _span(t: torch.Tensor) -> int:
+    return 0 if 0 in t.shape else 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))

@@ -1,0 +1,68 @@
+"""Kernels that are asked for layouts: which are, and what is taken from their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pycompiler.ir.asked import asked, asked_write
+from pycompiler.ir.fake import fake_of, new_fake_mode
+
+aten = torch.ops.aten
+
+
+def fakes(*values: Any) -> tuple[Any, ...]:
+    mode = new_fake_mode()
+
+    def fake(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return fake_of(mode, value)
+        return [fake(v) for v in value] if isinstance(value, list) else value
+
+    return tuple(map(fake, values))
+
+
+T = torch.randn(3, 4).t()
+I, MASK = torch.tensor([0, 1]), torch.ones(4, 3, dtype=torch.bool)
+KNOWN = [
+    (aten.cumsum.default, (T, 0)),
+    (aten.sort.default, (T,)),
+    (aten.any.dim, (MASK, -1, True)),
+    (aten.index.Tensor, (T, [I, None])),
+    (aten.constant_pad_nd.default, (T, [1, 2], 0.0)),
+    (aten.avg_pool2d_backward.default, (torch.ones(1, 2, 2, 2), torch.ones(1, 2, 4, 4), [2, 2], [2, 2], [0, 0], False, True, None)),
+    (aten._safe_softmax.default, (T, -1)),
+]  # fmt: skip
+UNKNOWN = [
+    (aten.nonzero.default, (T,)),
+    (aten.index.Tensor, (T, [MASK])),
+    (aten.linalg_lstsq.default, (torch.eye(3), torch.eye(3))),
+    (aten.bernoulli.p, (T, 0.5)),
+    (aten.permute.default, (T, [0, 1])),
+    (aten.mkldnn_linear.default, (T, T)),
+    (aten.cumsum.default, (T, 7)),
+    (aten.cumsum.default, (torch.ones(0, 3), 0)),
+]
+
+
+@pytest.mark.parametrize(("op", "args"), KNOWN, ids=[str(op) for op, _ in KNOWN])
+def test_the_kernel_says(op: Any, args: tuple[Any, ...]) -> None:
+    real = op(*args)
+    wanted = [((tuple(t.shape), t.stride()), t.dtype) for t in (real if isinstance(real, tuple) else (real,))]
+    assert asked(op, fakes(*args), {}) == wanted
+
+
+@pytest.mark.parametrize(("op", "args"), UNKNOWN, ids=[f"{i} {op}" for i, (op, _) in enumerate(UNKNOWN)])
+def test_it_is_not_asked(op: Any, args: tuple[Any, ...]) -> None:
+    assert asked(op, fakes(*args), {}) is None
+
+
+def test_writes() -> None:
+    assert asked_write(aten.index_add_.default, fakes(torch.ones(4, 3), 0, I, torch.ones(2, 3)), {})
+    assert not asked_write(aten.index_add_.default, fakes(torch.ones(4, 3), 0, I, torch.ones(5, 3)), {})
+    assert not asked_write(aten.t_.default, fakes(T), {})  # another shape
+    assert not asked_write(aten.normal_.default, fakes(T), {})  # would draw
+    x = fakes(torch.ones(3))[0]
+    assert not asked_write(aten.copy_.default, (x, x), {})  # one memory

@@ -1,0 +1,93 @@
+"""Static programs, trained: what they import is what eager imports, no sympy, no distributed tensors, no peer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+KINDS = {
+    "batch norm": """
+model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1)), torch.randn(2, 3, 8, 8)
+""",
+    "dropout": """
+class Drop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.drop = nn.Linear(8, 8), nn.Dropout(0.3)
+    def forward(self, x):
+        y = self.drop(self.a(x))
+        y += F.dropout(x, 0.2)
+        return F.alpha_dropout(y, 0.1, True)
+model, x = Drop(), torch.randn(4, 8)
+""",
+    "lstm": """
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(8, 8, batch_first=True)
+    def forward(self, x):
+        return self.rnn(x)[0]
+model, x = Last(), torch.randn(2, 5, 8)
+""",
+    "attention": """
+model, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.randn(2, 5, 8)
+""",
+    "convolutions and pools": """
+model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.GELU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 1, groups=2), nn.AvgPool2d(2))
+x = torch.randn(2, 3, 17, 17)
+""",
+    "cross entropy": """
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.norm, self.head = nn.Embedding(10, 8, padding_idx=0), nn.LayerNorm(8), nn.Linear(8, 10)
+    def forward(self, ids):
+        logits = self.head(self.norm(self.e(ids))).flatten(0, 1)
+        return F.cross_entropy(logits, ids.flatten(), ignore_index=0, label_smoothing=0.1)
+model, x = Language(), torch.randint(0, 10, (2, 5))
+""",
+    "optimizer": """
+model, x = nn.Linear(4, 4), torch.randn(2, 4)
+optimizer = torch.optim.Adam(model.parameters())
+""",
+}
+
+PROGRAM = """
+import sys, torch
+from torch import nn
+from torch.nn import functional as F
+optimizer = None
+{kind}
+def step(x):
+    out = model(x)
+    out.sum().backward()
+    if optimizer is not None:
+        optimizer.step()
+    return out
+
+WATCHED = ("sympy", "torch.distributed.tensor", "torch._refs", "torch._dynamo", "torch._inductor")
+step(x)
+before = {{m for m in WATCHED if m in sys.modules}}
+import pycompiler
+model.zero_grad()
+module, model = model, pycompiler.compile(model)
+step(x)
+if optimizer is not None:
+    pycompiler.compile(optimizer.step)()
+with torch.no_grad():
+    pycompiler.compile(module.eval())(x)
+assert all(p.grad is not None for p in module.parameters())
+print(sorted({{m for m in WATCHED if m in sys.modules}} - before))
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_imports_what_eager_imports(kind: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(kind=kind)], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout
+    assert "eagerly" not in done.stderr, done.stderr
