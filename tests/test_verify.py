@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import pycompiler
-from pycompiler import config
+from pycompiler import background, config
 from pycompiler.errors import ArgumentError, VerificationError
 from pycompiler.lowering import LOWERINGS
 from pycompiler.pipeline import verified
@@ -83,6 +84,7 @@ def test_symbolic_sizes(compared: list[Any]) -> None:
     compiled = pycompiler.compile(lambda x: (x * x.shape[0]).sum(0), dynamic=True, verify=1)
     for n in (3, 4, 5):
         compiled(torch.randn(n, 2))
+        assert pycompiler.wait_for_compiles(60)
     assert compared == [None, None, None]
 
 
@@ -91,6 +93,7 @@ def test_a_share_of_the_calls(compared: list[Any]) -> None:
     counts = []
     for _ in range(12):
         compiled(torch.ones(2))
+        assert pycompiler.wait_for_compiles(60)  # a worker compares
         counts.append(len(compared))
     assert counts == [1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4]
 
@@ -207,6 +210,95 @@ def test_errors_of_eager_stay_as_they_are() -> None:
     compiled = pycompiler.compile(lambda x, i: x[i], verify=1)
     with pytest.raises(IndexError, match="out of bounds"):
         compiled(torch.ones(3), torch.tensor([5]))
+
+
+# in serving --------------------------------------------------------------------------------------------------------
+class Gate:
+    """A backend whose graph notes its threads, and waits in those of the pool until it may go on."""
+
+    def __init__(self) -> None:
+        self.go, self.threads = threading.Event(), list[str]()
+        self.wrong = False
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        def run(*inputs: torch.Tensor) -> Any:
+            self.threads.append(threading.current_thread().name)
+            if background.inside():
+                assert self.go.wait(60)
+            return [t * 2 for t in gm(*inputs)] if self.wrong else gm(*inputs)
+
+        return run
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.go.set()
+    assert pycompiler.wait_for_compiles(60)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_calls_that_serve_do_not_wait(context: Any, gate: Gate, compared: list[Any]) -> None:
+    model = nn.Linear(3, 2)
+    compiled = pycompiler.compile(model, backend=gate, verify=1)
+    with context():
+        for _ in range(4):
+            x = torch.randn(5, 3)
+            made, want = compiled(x), model(x)
+            assert torch.equal(made, want)
+            x.zero_()  # what is compared later is a copy
+    assert compared == [None]  # of the first call, which compiles anyway
+    gate.go.set()
+    assert pycompiler.wait_for_compiles(60)
+    assert compared == [None, None]  # one at a time
+    assert set(gate.threads) == {threading.current_thread().name, "pycompiler background"}
+    assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
+def test_a_difference_that_a_worker_finds(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("pycompiler").propagate = True
+    gate.go.set()
+    compiled = pycompiler.compile(lambda x: x + 1, backend=gate, verify=1)
+    compiled(torch.ones(2))
+    gate.wrong = True
+    assert compiled(torch.ones(2)).tolist() == [4, 4]  # nobody waited
+    assert pycompiler.wait_for_compiles(60)
+    assert [r.levelno for r in caplog.records if "differs from eager" in r.getMessage()] == [logging.ERROR]
+    assert compiled(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_parameters_that_change_meanwhile(gate: Gate, compared: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("pycompiler").propagate = True
+    model = nn.Linear(3, 2)
+    compiled = pycompiler.compile(model, backend=gate, verify=1)
+    with torch.no_grad():
+        for _ in range(2):
+            compiled(torch.ones(3))
+        gate.wrong = True
+        model.weight.add_(1)
+        gate.go.set()
+        assert pycompiler.wait_for_compiles(60)
+    assert len(compared) == 2 and compared[1] is not None
+    assert "differs" not in caplog.text
+
+
+@pytest.mark.parametrize("program", [dropout, lambda x, w: torch.cond(x.sum() > 0, torch.rand_like, torch.sin, (x,))])
+def test_calls_that_draw_wait(program: Any, compared: list[Any]) -> None:
+    compiled = pycompiler.compile(program, verify=1)
+    with torch.no_grad():
+        for _ in range(3):
+            compiled(torch.ones(4, 6), torch.ones(6, 5))
+    assert compared == [None] * 3
+
+
+def test_what_draws_nothing_leaves_the_generator_to_others(compared: list[Any]) -> None:
+    compiled = pycompiler.compile(lambda x: (x + 1).sum(), backend="eager", verify=1)
+    x = torch.ones(3, requires_grad=True)
+    compiled(x)
+    with patch.object(torch, "set_rng_state", side_effect=AssertionError):
+        compiled(x)
+    assert compared == [None, None]
 
 
 # copies ------------------------------------------------------------------------------------------------------------

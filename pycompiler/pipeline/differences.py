@@ -20,7 +20,9 @@ TOLERANCES = {
     torch.float16: (3e-3, 1e-2),
     torch.bfloat16: (2e-2, 8e-2),
 }
-CANCELLED = 1e-13  # of the sizes of a graph's float64 results: what is left of them where they cancel
+# Of the size of a graph's largest results: what is left where they cancel.  Of float64: nothing more exact can decide there.
+CANCELLED = {torch.float64: 1e-13}
+CANCELLED_TWICE = 1e-12  # of other dtypes, for squares of what is left
 WORSE = 8  # than eager's error: what rounding in another order may make of a result
 
 
@@ -45,8 +47,10 @@ def first_difference(
     tolerance: float = 0.0,
 ) -> Difference | None:
     """Of results in a row, the first that differs; `strict`: or may differ, which `exact` would decide."""
-    doubles = [t for t in want if isinstance(t, torch.Tensor) and t.dtype in (torch.float64, torch.complex128)]
-    noise = CANCELLED * max((float(_size(_plain(t))) for t in doubles), default=0.0)
+    plain = [
+        _plain(t) for t in want if isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_quantized
+    ]
+    noise = max((float(_size(t.double())) for t in plain if t.dtype.is_floating_point), default=0.0)
     for k, name in enumerate(names):
         judge = None if exact is None else exact[k]
         text = difference(seen[k], want[k], judge, strict=strict, tolerance=tolerance, noise=noise)
@@ -60,7 +64,7 @@ def difference(
 ) -> str:
     """How a result differs from eager's, "" if it does not.  What is no plain tensor is not compared.
 
-    noise: an error of a float64 that is none, since nothing more exact can decide there."""
+    noise: the size of the largest results beside it."""
     if not isinstance(want, torch.Tensor) or not isinstance(seen, torch.Tensor):
         both = isinstance(want, torch.Tensor) == isinstance(seen, torch.Tensor)
         return "" if both and (want is None) == (seen is None) else f"{seen!r}, eager {want!r}"
@@ -72,8 +76,8 @@ def difference(
     seen, want = _plain(seen), _plain(want)
     exact = _plain(exact) if isinstance(exact, torch.Tensor) and exact.shape == want.shape else None
     wrong = _wrong(seen, want, exact, strict, tolerance)
-    if want.dtype is torch.float64:
-        wrong &= ~((seen - want).abs() <= noise)
+    if noise and want.dtype.is_floating_point:
+        wrong &= ~((seen - want).abs() <= noise * CANCELLED.get(want.dtype, CANCELLED_TWICE))
     if not bool(wrong.any()):
         return ""
     at = [int(i) for i in wrong.nonzero()[0]]

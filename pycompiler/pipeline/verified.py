@@ -3,12 +3,16 @@
 In: `compile(..., verify=share)` or `config.verify_correctness`, the captured graph, what the backend made of it.  Out: a
 callable of the graph's inputs.  A difference names the first operator whose value, or gradient, differs, with its line:
 under `verify_correctness` it raises `VerificationError`; else it is an error in the log, and the graph runs eagerly from then on.
+
+Calls wait for the comparison of a graph's first one.  Later ones wait where random numbers are drawn, gradients are wanted or a
+GPU computes; else a worker compares (`background.py`), one call of a graph at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +20,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload, OpOverloadPacket
 
+from pycompiler import background
 from pycompiler.capture.builtins import torch_api
 from pycompiler.errors import VerificationError
 from pycompiler.ir import choices
@@ -111,56 +116,84 @@ def results(call: Call, copies: Copies, *, gradients: bool = True) -> Results:
     names = [f"output {k}" for k in range(len(outputs))]
     names += [f"input {k} after the call" for k in range(len(copies.values))]
     values = [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in (*outputs, *copies.values)]
-    drew = not torch.equal(before, torch.get_rng_state())
     roots = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
     if not (gradients and roots and copies.leaves):
-        return Results(names, values, drew, False)
+        return Results(names, values, not torch.equal(before, torch.get_rng_state()), False)
     generator = torch.Generator().manual_seed(0)
     tangents = [torch.randn(o.shape, generator=generator).to(o.device, o.dtype) for o in roots]
     values += torch.autograd.grad(roots, list(copies.leaves.values()), tangents, allow_unused=True)
-    return Results([*names, *(f"the gradient of input {k}" for k in copies.leaves)], values, drew, True)
+    names += [f"the gradient of input {k}" for k in copies.leaves]
+    return Results(names, values, not torch.equal(before, torch.get_rng_state()), True)
 
 
-def eager_results(graph: Call, inputs: Sequence[Any], dtype: torch.dtype | None = None) -> Results:
+def eager_results(
+    graph: Call, inputs: Sequence[Any], dtype: torch.dtype | None = None, numbers: Numbers | None = None
+) -> Results:
     """Those of eager; without gradients where it refuses to give them."""
+    numbers = numbers or Numbers()
     try:
-        with same_numbers(inputs):
+        with same_numbers(inputs, numbers):
             return results(graph, Copies.of(inputs, dtype))
     except RuntimeError:
-        with same_numbers(inputs):
+        with same_numbers(inputs, numbers):
             return results(graph, Copies.of(inputs, dtype), gradients=False)
+
+
+KNOWN_TO_ALL = {f"attention_{name}" for name in torch_api.ATTENTION}
+SHARED_BY_THREADS = {write for _, write in torch_api.ATTENTION.values()}
+
+
+def own_state() -> dict[str, Any]:
+    """Torch's state that a thread has for itself."""
+    return {k: v for k, v in torch_api.read_state().items() if k not in KNOWN_TO_ALL}
+
+
+@dataclass
+class Numbers:
+    """Whether a graph draws random numbers, or may; one that does not leaves alone what other threads share with it."""
+
+    drawn: bool = True
 
 
 class same_numbers:
     """Random numbers drawn in this block come again after it, and torch's state (grad mode and the like) is as before."""
 
-    def __init__(self, inputs: Sequence[Any]) -> None:
+    def __init__(self, inputs: Sequence[Any], numbers: Numbers) -> None:
         self.devices = {t.device for t in inputs if isinstance(t, torch.Tensor) and t.device.type == "cuda"}
+        self.drawn = numbers.drawn
 
     def __enter__(self) -> None:
-        self.state, self.host = torch_api.read_state(), torch.get_rng_state()
+        self.state = torch_api.read_state() if self.drawn else own_state()
+        self.host = torch.get_rng_state() if self.drawn else None
         self.others = {d: torch.cuda.get_rng_state(d) for d in self.devices}
 
     def __exit__(self, *exc: object) -> None:
         torch_api.write_state(self.state)
-        torch.set_rng_state(self.host)
+        if self.host is not None:
+            torch.set_rng_state(self.host)
         for device, state in self.others.items():
             torch.cuda.set_rng_state(state, device)
 
 
-def compare(graph: Call, made: Call, inputs: Sequence[Any], tolerance: float = 0.0) -> Difference | None:
+def compare(
+    graph: Call, made: Call, inputs: Sequence[Any], tolerance: float = 0.0, numbers: Numbers | None = None
+) -> Difference | None:
     """How a call of `made` differs from one of `graph`, which it stands for.  `inputs` stay as they are.
 
-    tolerance: relative error that is no difference, where a dtype's own (`differences.TOLERANCES`) is smaller."""
-    want = eager_results(graph, inputs)
-    with same_numbers(inputs):
+    tolerance: relative error that is no difference, where a dtype's own (`differences.TOLERANCES`) is smaller.
+    numbers: what is known of the graph, and is known of it now."""
+    numbers = numbers or Numbers()
+    want = eager_results(graph, inputs, None, numbers)
+    with same_numbers(inputs, numbers):
         try:
             seen = results(made, Copies.of(inputs), gradients=want.has_gradients)
         except Exception as error:
             return Difference("the call", f"it raised {type(error).__name__}: {error}; eager did not")
+    on_host = all(t.device.type == "cpu" for t in inputs if isinstance(t, torch.Tensor))
+    numbers.drawn = numbers.drawn and (want.drew or seen.drew or not on_host)
     if first_difference(want.names, seen.values, want.values, strict=True, tolerance=tolerance) is None:
         return None
-    exact = None if want.drew else in_float64(graph, inputs, want)
+    exact = None if numbers.drawn else in_float64(graph, inputs, want)
     return first_difference(want.names, seen.values, want.values, exact, tolerance=tolerance)
 
 
@@ -171,6 +204,48 @@ def in_float64(graph: Call, inputs: Sequence[Any], want: Results) -> list[Any] |
     except Exception:  # the program's own casts meet float64 where they did not expect it
         return None
     return made.values if made.names == want.names else None
+
+
+def can_wait(inputs: Sequence[Any]) -> bool:
+    """Whether a comparison needs nothing of the thread that calls but `Held.surroundings`."""
+    tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
+    gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
+    return not gradients and not modes and all(t.device.type == "cpu" for t in tensors)
+
+
+@dataclass
+class Held:
+    """The inputs of a call, for later.  Parameters that the graph does not write are not copied: `changed` says if others did."""
+
+    inputs: list[Any]
+    versions: dict[int, int]
+    state: dict[str, Any]
+    inference: bool
+
+    @classmethod
+    def of(cls, inputs: Sequence[Any], writes: bool) -> Held:
+        kept = {
+            k: t._version for k, t in enumerate(inputs)
+            if isinstance(t, torch.nn.Parameter) and not (writes or t.is_inference())
+        }  # fmt: skip
+        copies = iter(Copies.of([t for k, t in enumerate(inputs) if k not in kept]).values)
+        held = [t if k in kept else next(copies) for k, t in enumerate(inputs)]
+        return cls(held, kept, own_state(), torch.is_inference_mode_enabled())
+
+    def changed(self) -> bool:
+        return any(self.inputs[k]._version != version for k, version in self.versions.items())
+
+    @contextlib.contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """The state of the thread that called."""
+        before = own_state()
+        with torch.inference_mode(self.inference):
+            torch_api.write_state(self.state)
+            try:
+                yield
+            finally:
+                torch_api.write_state(before)
 
 
 class Verified:
@@ -184,12 +259,18 @@ class Verified:
         self.calls, self.compared = 0, 0
         self.lock = threading.Lock()
         self.difference: str | None = None
+        self.numbers = Numbers()
+        self.waiting = False  # for a worker
         graphs = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
-        if acting := [n for g in graphs for n in g.graph.nodes if happens_once(n)]:
+        nodes = [n for g in graphs for n in g.graph.nodes]
+        # Not so: what branches may draw in one of them, and what is set for all threads is no worker's to set.
+        self.plain = len(graphs) == 1 and not any(n.target in SHARED_BY_THREADS for n in nodes)
+        self.writes = any(n.meta.get("mutates") for n in nodes)
+        if acting := [n for n in nodes if happens_once(n)]:
             self.give_up(f"{_name(acting[0])} may act on more than tensors")
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
-        if self.due():
+        if self.due() and not self.verified_later(inputs):
             self.verify(inputs)
         if self.difference is not None:
             return forward_of(self.gm)(*inputs)  # type: ignore[no-any-return]
@@ -208,14 +289,42 @@ class Verified:
         log.warning("a graph of %s is not compared with eager: %s", self.name, why)
         self.share = -1.0
 
+    def verified_later(self, inputs: Sequence[Any]) -> bool:
+        """Whether a worker compares this call, or is still at another one: then this one is not compared."""
+        if self.raises or self.numbers.drawn or background.inside() or not can_wait(inputs):
+            return False
+        with self.lock:
+            if self.waiting:
+                return True
+            self.waiting = True
+        try:
+            held = Held.of(inputs, self.writes)
+        except NotComparable:
+            self.waiting = False
+            return False
+        background.submit(f"a comparison of {self.name}", lambda: self.verify_held(held))
+        return True
+
+    def verify_held(self, held: Held) -> None:
+        try:
+            with held.surroundings():
+                self.judge(held.inputs, held.changed)
+        finally:
+            self.waiting = False
+
     def verify(self, inputs: Sequence[Any]) -> None:
+        self.judge(inputs, lambda: False)
+
+    def judge(self, inputs: Sequence[Any], changed: Callable[[], bool]) -> None:
         graph = forward_of(self.gm)
         try:
-            found = compare(graph, self.made, inputs, self.tolerance)
+            found = compare(graph, self.made, inputs, self.tolerance, self.numbers if self.plain else Numbers())
         except NotComparable as reason:
             return self.give_up(str(reason))
         except Exception as error:  # eager's own: the call itself raises it
             return log.info("%s: eager raised %s: %s", self.name, type(error).__name__, error)
+        if changed():
+            return None
         self.compared += 1
         if found is None:
             return None
