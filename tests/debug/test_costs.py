@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,3 +179,54 @@ def test_emit_nvtx_and_autograd_profiler(compiled: Any) -> None:
     with torch.autograd.profiler.profile() as found:
         compiled(torch.ones(4, 4), 2)
     assert any(e.name == "pycompiler: run of two_frames" for e in found.function_events)
+
+
+# What a tool puts in place of NVTX's functions, as NVIDIA's own do (NVTX_INJECTION64_PATH); neither GPU nor driver is needed.
+TOOL = """
+#include <stdio.h>
+typedef void (*Function)(void);
+typedef struct { unsigned long size; int (*table)(int module, Function ***out, unsigned *size); } Callbacks;
+static int push(const char *name) { fprintf(stderr, "push %s\\n", name); return 0; }
+static int pop(void) { fprintf(stderr, "pop\\n"); return 0; }
+int InitializeInjectionNvtx2(const void *(*exported)(unsigned id)) {
+    const Callbacks *callbacks = exported(1);
+    Function **table;
+    unsigned size;
+    if (!callbacks || !callbacks->table(1, &table, &size)) return 0;
+    *table[9] = (Function)push;
+    *table[11] = (Function)pop;
+    return 1;
+}
+"""
+UNDER_NVTX = """
+from unittest.mock import patch
+import torch, pycompiler
+compiled = pycompiler.compile(lambda x: (x * 2).relu())
+compiled(torch.ones(3))
+with patch.object(torch.cuda, "synchronize"), torch.autograd.profiler.emit_nvtx():
+    compiled(torch.ones(3))
+    compiled(torch.ones(3, dtype=torch.float64))
+compiled(torch.ones(3))
+"""
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="this torch is built without NVTX")
+def test_ranges_on_nvtx(tmp_path: Path) -> None:
+    (tmp_path / "tool.c").write_text(TOOL)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", "tool.so", "tool.c"], cwd=tmp_path, check=True)
+    environ = {**os.environ, "NVTX_INJECTION64_PATH": str(tmp_path / "tool.so"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", UNDER_NVTX], env=environ, stderr=subprocess.PIPE, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    path: list[str] = []
+    seen = set()
+    for line in done.stderr.splitlines():
+        if line == "pop":
+            path.pop()
+        elif line.startswith("push "):
+            path.append(line[5:].partition(",")[0])
+            seen.add(" / ".join(p.removeprefix("pycompiler: ") for p in path if p.startswith("pycompiler: ")))
+    assert path == []
+    assert {"cache lookup of <lambda>", "run of <lambda> / graph graph / kernel graph_0", "compile / capture"} <= seen
+    assert any(s.startswith("compile / backend / ") for s in seen)
