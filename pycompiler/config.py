@@ -205,7 +205,6 @@ KNOBS: tuple[Knob, ...] = (
         False,
         "float arguments are constants of the graph, always",
         env=("TORCHDYNAMO_SPECIALIZE_FLOAT",),
-        kept=(True,),
     ),
     # guards
     Knob("guard_nn_modules", (_B,), True, "guard the modules that the frame reads", kept=(True,)),
@@ -236,7 +235,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("deterministic", (_B,), False, "only kernels whose result repeats bit for bit", kept=()),
     # compiler
     Knob("threads", (_I,), 0, "threads of CPU kernels; 0: as many as torch uses", low=0, kept=(0,)),
-    Knob("max_fusion_size", (_I,), 64, "loops that one kernel may hold", low=1, kept=()),
+    Knob("max_fusion_size", (_I,), 64, "loops that one nest may hold, of the 48 that a machine takes", low=1),
     Knob("cxx", (_S, _N), None, "the C++ compiler; None: CXX, then c++, g++, clang++"),
     Knob(
         "cxx_timeout",

@@ -194,3 +194,8 @@ def test_integers_that_a_dtype_does_not_hold(make: str, backend: str) -> None:
         exec(f"def fn(x):\n    return {make}", scope)
         with pytest.raises(RuntimeError, match="without overflow"):
             pycompiler.compile(scope["fn"], backend=backend)(torch.ones(2))  # type: ignore[arg-type]
+
+
+def test_floats_that_are_to_be_constants() -> None:
+    with pycompiler.config.patch(specialize_float=True):
+        agree(lambda x, s: x * s, torch.ones(3), (0.5, 0.7, 0.9), 3, "native")

@@ -266,12 +266,12 @@ def test_every_parameter_is_read(name: str) -> None:
 
 
 def test_knobs_that_nothing_reads_say_so_once(said: Any, restored: None) -> None:
-    config.max_fusion_size = 3
-    config.max_fusion_size = 64
-    config.max_fusion_size = 3
+    config.rewrite_assert_with_torch_assert = False
+    config.rewrite_assert_with_torch_assert = True
+    config.rewrite_assert_with_torch_assert = False
     config.specialize_int = True  # which holds all the same
     config.verbose = True
-    assert said() == ["config.max_fusion_size = 3 has no effect: nothing reads this knob yet"]
+    assert said() == ["config.rewrite_assert_with_torch_assert = False has no effect: nothing reads this knob yet"]
 
 
 def test_arguments_that_nothing_reads_say_so_once(said: Any) -> None:

@@ -35,13 +35,14 @@ class Policy:
     """What is symbolic in the captures of one code object.
 
     `everything`: what came as an argument is (`dynamic=True`).  `automatic`: what changed since the last capture is.
-    `integers`: whether integers can be.  `static`: what was asked for by its value, or could not be carried, and is none.
+    `integers`, `floats`: whether they can be.  `static`: what was asked for by its value, or could not be carried, and is none.
     """
 
     everything: bool = False
     automatic: bool = False
     marked: bool = True
     integers: bool = True
+    floats: bool = True
     changed: set[Key] = field(default_factory=set)
     static: set[Key] = field(default_factory=set)
     seen: dict[tuple[Source, str], tuple[float, ...]] = field(default_factory=dict)
@@ -178,6 +179,8 @@ class Sizes:
 
     def floating(self, real: float, source: Source) -> Any:
         """The SymFloat of a float; None where it is a constant."""
+        if not self.policy.floats:
+            return None
         self.policy.observe(source, "float", (real,))
         if not self.policy.wants(source, "float", 0):
             return None

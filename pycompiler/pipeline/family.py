@@ -101,7 +101,8 @@ class Family:
             allowed = config.dynamic_shapes and self.dynamic is not False
             changing = allowed and self.dynamic is None and config.automatic_dynamic_shapes
             everything = allowed and self.dynamic is True
-            made = Policy(everything, changing, marked=allowed, integers=not config.specialize_int)
+            integers, floats = not config.specialize_int, not config.specialize_float
+            made = Policy(everything, changing, marked=allowed, integers=integers, floats=floats)
             found = self.sizes.setdefault(code, made)
         return found
 

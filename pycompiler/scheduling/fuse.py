@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from pycompiler import config
 from pycompiler.ir import choices, watch
 from pycompiler.ir.effects import ordered
 from pycompiler.ir.expr import Expr
@@ -348,7 +349,10 @@ class _Fusion:
 
     def too_big(self, a: Nest, b: Nest) -> bool:
         stages, most = a.stages + b.stages, self.graph.target
-        return len(stages) > most.stages or sum(len(s.loop.body) for s in stages) > most.operations
+        return (
+            len(stages) > min(most.stages, config.max_fusion_size)
+            or sum(len(s.loop.body) for s in stages) > most.operations
+        )
 
     def parallel_enough(self, match: _Match, a: Nest, b: Nest) -> bool:
         """A flat nest does not join rows that are too few to share out."""

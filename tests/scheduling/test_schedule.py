@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from kernel_harness import buffer, check, loop, lowered, program
 
+from pycompiler import config
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.target import of_program
@@ -170,6 +171,15 @@ def test_dead_loops_disappear() -> None:
     (kernel,) = schedule(p, of_program(p)).kernels
     assert kernel.writes == ["o"]
     assert len(list(kernel.stages())) == 1
+
+
+def test_a_nest_holds_as_many_loops_as_the_knob_says() -> None:
+    made = lowered(lambda x: ((x - x.amax(1, keepdim=True)).exp(), x.sum(1), x.amin(1)), [r(8, 32)])
+    nests = []
+    for most in (1, 2, 64):
+        with config.patch(max_fusion_size=most):
+            nests.append(sum(len(k.nests) for k in schedule(made, of_program(made)).kernels))
+    assert nests[0] > nests[1] > nests[2] == 1
 
 
 def test_print() -> None:
