@@ -25,7 +25,7 @@ from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values import array, exceptions, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup, reference
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
@@ -81,8 +81,12 @@ def constructor(*classes: type) -> Callable[[BuiltinHandler], BuiltinHandler]:
 
 # Python functions ---------------------------------------------------------------------------------------------
 def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Call a Python function: special handler, graph node, break, or inline."""
+    """Call a Python function: special handler, graph node, break, or inline; an inlined one looks at its arguments itself."""
     if fn.real is not None:
+        if any(isinstance(v, Lazy) for v in (*args, *kwargs.values())):
+            if _is_only_inlined(fn.real):
+                return inline(cx, fn, args, kwargs)
+            cx.realize_all(args, kwargs)
         marked = _marked(cx, fn.real, args, kwargs)
         if marked is not None:
             if fn.source is not None and fn.real.__closure__ and control.is_constant(fn.real):
@@ -114,6 +118,23 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             kind, seen = reason
             raise Break(kind, _message(args, kwargs) if kind == "explicit-break" else seen)
     return inline(cx, fn, args, kwargs)
+
+
+def _is_only_inlined(fn: types.FunctionType) -> bool:
+    """Whether nothing but the code of `fn` looks at the arguments of its call: one of the program's, without marks."""
+    return (
+        not fn.__dict__
+        and not peer.is_module_call(fn)
+        and fn not in BUILTINS
+        and _late_handler(fn) is None
+        and control.mark_of(fn) is None
+        and control.substitute_of(fn) is None
+        and not control.is_constant(fn)
+        and not skip.in_graph(fn)
+        and not skip.is_operator_of_tensors(fn)
+        and not skip.is_deferred(fn)
+        and skip.why_not_inlined(fn) is None
+    )
 
 
 def _marked(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -244,6 +265,7 @@ def wrong_call(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, V
     stub = types.FunctionType(empty, {}, fn.name, tuple(fn.defaults(cx)))
     stub.__kwdefaults__ = dict(fn.kwdefaults(cx))
     stub.__qualname__ = fn.qualname
+    cx.realize_all(args, kwargs)
     cx.evaluate_raw(stub, *args, **kwargs)
     raise AssertionError(f"{fn.qualname} takes these arguments")
 

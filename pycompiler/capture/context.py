@@ -141,9 +141,19 @@ class Capture:
 
     def realize(self, value: Value) -> Value:
         if isinstance(value, Lazy):
-            assert value.source is not None
-            return self.wrap(value.real, value.source)
+            if value.seen is None:
+                assert value.source is not None
+                value.seen = self.wrap(value.real, value.source)
+            return value.seen
         return value
+
+    def realize_all(self, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """The arguments of a call, where they are.  To look at one may call functions (keys of a dict), which are none of the
+        CALL instruction's."""
+        direct, self.direct = self.direct, False
+        args[:] = map(self.realize, args)
+        kwargs.update([(k, self.realize(v)) for k, v in kwargs.items()])
+        self.direct = direct
 
     def wrap_key(self, real: Any, source: Source) -> Value:
         if isinstance(real, (torch.dtype, torch.device, type, tuple, frozenset)):
@@ -531,18 +541,21 @@ class Capture:
 
     def call(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         fn = self.realize(fn)
-        return self.placed(
-            fn.call(self, [self.realize(a) for a in args], {k: self.realize(v) for k, v in kwargs.items()})
-        )
+        if not fn.passes_on:
+            args, kwargs = [self.realize(a) for a in args], {k: self.realize(v) for k, v in kwargs.items()}
+        return self.placed(fn.call(self, [*args], {**kwargs}))
 
     def call_direct(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The call of a CALL instruction; a frame inlined for it (not for a builtin in between) is `direct`.
 
-        The arguments are realised, and the callee's: an inlined one empties the list.
+        The arguments are the callee's: an inlined one empties the list.
         """
+        fn = self.realize(fn)
+        if not fn.passes_on:
+            self.realize_all(args, kwargs)
         self.direct = True
         try:
-            return self.placed(self.realize(fn).call(self, args, kwargs))
+            return self.placed(fn.call(self, args, kwargs))
         finally:
             self.direct = False
 

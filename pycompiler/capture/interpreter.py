@@ -70,11 +70,14 @@ class Frame:
         return self.cx.realize(self.stack.pop())
 
     def popn(self, n: int) -> list[Value]:
-        if n == 0:
-            return []
-        taken = self.stack[-n:]
-        del self.stack[-n:]
-        return [v if v is NULL else self.cx.realize(v) for v in taken]
+        return [v if v is NULL else self.cx.realize(v) for v in self.taken(n)]
+
+    def taken(self, n: int) -> list[Value]:
+        """The last `n` values of the stack, looked at or not."""
+        at = len(self.stack) - n
+        taken = self.stack[at:]
+        del self.stack[at:]
+        return taken
 
     def jump(self, target: Instruction | None) -> None:
         assert target is not None

@@ -622,11 +622,21 @@ def _as_dict(cx: Capture, value: Value) -> Value:
     return _unwrap(value)
 
 
-def mapping_pairs(cx: Capture, mapping: Value) -> list[tuple[Value, Value]]:
+def unpacked(cx: Capture, value: Value) -> list[Value]:
+    """The elements of an iterable; those of a list or tuple looked at or not."""
+    if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
+        return list(value.items)
+    return list(cx.elements(value))
+
+
+def mapping_pairs(cx: Capture, mapping: Value, *, looked_at: bool = True) -> list[tuple[Value, Value]]:
     """The pairs of a mapping given as ** argument or to update()."""
     mapping = _as_dict(cx, mapping)
     if isinstance(mapping, Dict):
         keys_of(mapping)
+        if not looked_at and mapping.cls is dict:
+            mapping.guard_keys(cx)
+            return [(k.value, v) for k, v in mapping.entries.items()]
         return mapping.pairs(cx)
     keys = cx.call(mapping.getattr(cx, "keys"), [], {})
     return [(k, mapping.getitem(cx, k)) for k in cx.elements(keys)]

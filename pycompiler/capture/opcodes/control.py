@@ -155,13 +155,13 @@ def _call(frame: Frame, values: list[Value], names: tuple[str, ...]) -> None:
 @opcode("CALL")
 def call(frame: Frame, ins: Instruction) -> None:
     names, frame.kw_names = frame.kw_names, ()
-    _call(frame, frame.popn(ins.number), names)
+    _call(frame, frame.taken(ins.number), names)
 
 
 @opcode("CALL_KW")
 def call_kw(frame: Frame, ins: Instruction) -> None:
     names = frame.pop().const()
-    _call(frame, frame.popn(ins.number), names)
+    _call(frame, frame.taken(ins.number), names)
 
 
 @opcode("CALL_FUNCTION_EX")
@@ -179,12 +179,12 @@ def call_function_ex(frame: Frame, ins: Instruction) -> None:
     else:
         fn = frame.pop()
         frame.stack.pop()  # NULL
-    pairs = operators.mapping_pairs(cx, mapping) if mapping is not None else []
+    pairs = operators.mapping_pairs(cx, mapping, looked_at=False) if mapping is not None else []
     if not all(issubclass(k.python_type(), str) for k, _ in pairs):
         cx.throw(TypeError, "keywords must be strings")
-    kwargs = {k.const(): cx.realize(v) for k, v in pairs}
+    kwargs = {k.const(): v for k, v in pairs}
     cx.spread = mapping is not None
-    frame.push(cx.call_direct(fn, list(cx.elements(iterable)), kwargs))
+    frame.push(cx.call_direct(fn, operators.unpacked(cx, iterable), kwargs))
 
 
 @opcode("CALL_INTRINSIC_1")

@@ -148,12 +148,12 @@ def build_slice(frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_TUPLE")
 def build_tuple(frame: Frame, ins: Instruction) -> None:
-    frame.push(Tuple(frame.popn(ins.number)))
+    frame.push(Tuple(frame.taken(ins.number)))
 
 
 @opcode("BUILD_LIST")
 def build_list(frame: Frame, ins: Instruction) -> None:
-    frame.push(List(frame.popn(ins.number)))
+    frame.push(List(frame.taken(ins.number)))
 
 
 @opcode("BUILD_SET")
@@ -163,14 +163,14 @@ def build_set(frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_MAP")
 def build_map(frame: Frame, ins: Instruction) -> None:
-    values = frame.popn(2 * ins.number)
-    frame.push(Dict({Key(frame.cx, k): v for k, v in zip(values[::2], values[1::2], strict=True)}))
+    values = frame.taken(2 * ins.number)
+    frame.push(Dict({Key(frame.cx, frame.cx.realize(k)): v for k, v in zip(values[::2], values[1::2], strict=True)}))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(frame: Frame, ins: Instruction) -> None:
     keys = frame.pop().const()
-    values = frame.popn(ins.number)
+    values = frame.taken(ins.number)
     frame.push(Dict({Key(frame.cx, frame.cx.make(k)): v for k, v in zip(keys, values, strict=True)}))
 
 
@@ -211,7 +211,7 @@ def list_extend(frame: Frame, ins: Instruction) -> None:
         cls = iterable.python_type().__name__
         frame.cx.throw(TypeError, f"Value after * must be an iterable, not {cls}")
     frame.cx.effects.mutate(target, ())
-    target.items.extend(frame.cx.elements(iterable))
+    target.items.extend(operators.unpacked(frame.cx, iterable))
 
 
 @opcode("SET_UPDATE")
@@ -234,7 +234,7 @@ def dict_update(frame: Frame, ins: Instruction) -> None:
 def dict_merge(frame: Frame, ins: Instruction) -> None:
     cx, mapping = frame.cx, frame.pop()
     target = peek(frame, ins.number)
-    for key, value in operators.mapping_pairs(cx, mapping):
+    for key, value in operators.mapping_pairs(cx, mapping, looked_at=False):
         if Key(cx, key) in target.entries:
             fn = cx.realize(frame.stack[-ins.number - (3 if operators.NULL_AFTER_CALLABLE else 2)])
             name = f"{fn.globals.get('__name__')}.{fn.qualname}()" if isinstance(fn, Function) else "function"
@@ -256,7 +256,7 @@ def _unpacked(cx: Capture, value: Value) -> list[Value]:
     cls = value.python_type()
     if not operators.iterable(cx, value):
         cx.throw(TypeError, f"cannot unpack non-iterable {cls.__name__} object")
-    return list(cx.elements(value))
+    return operators.unpacked(cx, value)
 
 
 @opcode("UNPACK_SEQUENCE")

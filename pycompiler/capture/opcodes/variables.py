@@ -9,9 +9,9 @@ from pycompiler.capture import operators, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX
 from pycompiler.capture.opcodes.registry import opcode
-from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, Super
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.functions import Function, Method
 from pycompiler.ir.source import const as const_source
 
@@ -55,6 +55,10 @@ def get_local(frame: Frame, name: str) -> Value:
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
 def load_fast(frame: Frame, ins: Instruction) -> None:
+    value = frame.locals.get(ins.argval)
+    if isinstance(value, Lazy) and type(value.real) in LITERALS:  # it may only be passed on
+        frame.push(value)
+        return
     try:
         frame.push(get_local(frame, ins.argval))
     except Break:  # not the load breaks the graph, but what uses the value

@@ -29,6 +29,7 @@ class Value:
     _within: weakref.ref[Value] | None = None
     passed: Sequence[Place] = ()  # where an exception passed, the innermost place first
     age: int  # grows from value to value
+    passes_on = False  # whether a call of it only hands its arguments on, looked at or not
     ends: bool | None = None  # whether its end may run code (`iterators.ends_others`), where it was asked
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -121,11 +122,12 @@ NULL = Null()
 
 
 class Lazy(Value):
-    """An element not looked at yet: wrapped, and guarded, when it is first used."""
+    """An element not looked at yet: wrapped, and guarded, when it is first used, then the same value wherever it went."""
 
     def __init__(self, real: Any, source: Source) -> None:
         self.real = real
         self.source = source
+        self.seen: Value | None = None
 
     def describe(self) -> str:
         return f"Lazy({self.source})"

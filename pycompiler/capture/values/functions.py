@@ -12,7 +12,7 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Cell, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Tuple
+from pycompiler.capture.values.containers import Dict, List, Tuple
 
 _HAS_DOCSTRING = 0x4000000 if sys.version_info >= (3, 14) else 0
 
@@ -34,6 +34,8 @@ def _annotations(function: types.FunctionType) -> object:
 
 class Function(Value):
     """A Python function, existing (`real`, with a source) or made during capture (cells and defaults are values)."""
+
+    passes_on = True
 
     def __init__(
         self,
@@ -178,6 +180,8 @@ class Descriptor(Value):
 class Method(Value):
     """A bound method: `function` with `receiver` as its first argument."""
 
+    passes_on = True
+
     def __init__(self, receiver: Value, function: Value) -> None:
         self.receiver = receiver
         self.function = function
@@ -207,11 +211,15 @@ class Method(Value):
         return True
 
 
+STORES = list.append  # which does not look at what it is given
+
+
 class Builtin(Value):
     """A builtin function, method descriptor, torch function or other callable object known by identity."""
 
     def __init__(self, fn: Any) -> None:
         self.fn = fn
+        self.passes_on = fn is STORES
 
     def describe(self) -> str:
         module = getattr(self.fn, "__module__", None)
@@ -229,6 +237,8 @@ class Builtin(Value):
         return ("object", id(self.fn))
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.passes_on and not (args and isinstance(args[0], List)):
+            cx.realize_all(args, kwargs)
         return cx.call_builtin(self.fn, args, kwargs)
 
     def getattr(self, cx: Capture, name: str) -> Value:
@@ -248,6 +258,8 @@ class Builtin(Value):
 
 class Partial(Value):
     """functools.partial."""
+
+    passes_on = True
 
     def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], cls: type) -> None:
         self.function = function

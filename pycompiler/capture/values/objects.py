@@ -58,6 +58,8 @@ MODULE_CODE = {name: method.__code__ for name, method in MODULE_METHODS.items()}
 class Object(Value):
     """An instance of a class that no other kind of value models."""
 
+    passes_on = True
+
     def __init__(
         self, cls: type, *, real: Any = MISSING, storage: Value | None = None, args: list[Value] | None = None
     ) -> None:
