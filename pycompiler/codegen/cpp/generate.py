@@ -31,7 +31,17 @@ MANY_NESTS = 4  # nests of a kernel from which each becomes a function that equa
 MANY_CALLS = 4  # in a row from which they become a loop over a table of pointers
 PRELUDE_NAME = re.compile(r"\b(?:pyc|PYC)_\w+")
 SMALL = frozenset(
-    ("PYC_EXPORT", "PYC_RESTRICT", "PYC_INF", "PYC_NAN", "pyc_load", "pyc_store", "pyc_cast", "pyc_thread")
+    (
+        "PYC_EXPORT",
+        "PYC_RESTRICT",
+        "PYC_INF",
+        "PYC_NAN",
+        "pyc_load",
+        "pyc_store",
+        "pyc_cast",
+        "pyc_thread",
+        "pyc_product",
+    )
 )
 
 

@@ -25,6 +25,7 @@ from pycompiler.codegen.cpp.blocks import in_blocks
 from pycompiler.codegen.cpp.body import BodyWriter, Context, Function, Scope, checked_index, store
 from pycompiler.codegen.cpp.folds import Fold
 from pycompiler.codegen.cpp.lines import InnerLoop, closed, indent, nested, opened
+from pycompiler.codegen.cpp.products import rounded_once
 from pycompiler.codegen.cpp.types import ctype, identity
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.hints import likely
@@ -127,8 +128,10 @@ class NestWriter:
         rows = self.row_block()
         loops = [f"for (int64_t {v} = {a}; {v} < {b}; {v} += {step}) {{" for v, a, b, step in self.outer_loops]
         body, finish = self.assemble(loops, rows)
+        shared = self.around.shared
+        rows, body, finish, shared = map(rounded_once([*shared, *body, *finish]), (rows, body, finish, shared))
         alone = not self.accumulated and not shared_stores(nest)
-        return NestCode(self.comments, self.around.shared, body, finish, loops if alone else [], rows)
+        return NestCode(self.comments, shared, body, finish, loops if alone else [], rows)
 
     # ---- the shape -------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,19 @@ PYC_INLINE int32_t pyc_thread() { return 0; }
 PYC_INLINE void* pyc_allocate(uint64_t bytes) { return __builtin_malloc(bytes); }
 PYC_INLINE void pyc_release(void* p) { __builtin_free(p); }
 
+// A product that is rounded: what it is added to is not contracted with it.
+#if defined(__clang__)
+#if __has_builtin(__arithmetic_fence)
+#define pyc_product(x) __arithmetic_fence(x)
+#else
+#define pyc_product(x) (x)
+#endif
+#elif __GNUC__ >= 12
+#define pyc_product(x) __builtin_assoc_barrier(x)
+#else
+#define pyc_product(x) (x)
+#endif
+
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
 
