@@ -53,11 +53,13 @@ class CompiledFunction:
     @property
     def mode(self) -> Mode: ...
     @property
-    def fn(self) -> FunctionType: ...
+    def fn(self) -> Any: ...  # the FunctionType, which mypy would take for a method
     @property
     def name(self) -> str: ...
     recompile_limit: int
     accumulated_limit: int
+    _pycompiler_family: Any  # in its `__dict__`: put there by pycompiler/wrapping.py
+    _orig_mod: Any
 
 @final
 class Entry:

@@ -140,7 +140,7 @@ def _check_arguments(
         raise ArgumentError(f"name must be a string or None, got {_describe(name)}")
 
 
-def _compiled(target: Any, caller: str) -> Any:
+def _compiled(target: Any, caller: str) -> _native.CompiledFunction:
     found = compiled_of(target)
     if found is None:
         raise ArgumentError(f"{caller} takes what pycompiler.compile returned, got {_describe(target)}")
@@ -207,7 +207,7 @@ def set_policy(fn: Any, policy: _native.Mode) -> Any:
     return fn
 
 
-def _parts(fn: Any) -> list[Any]:
+def _parts(fn: Any) -> list[_native.CompiledFunction]:
     """The CompiledFunctions of `fn` and, in a module, of its submodules."""
     candidates = [fn, *fn.modules()] if isinstance(fn, torch.nn.Module) else [fn]
     return [found for found in map(compiled_of, candidates) if found is not None]

@@ -110,7 +110,7 @@ class WrappedModule:
     """Base of the classes made by `wrap_module`.  First in the method resolution order."""
 
     _orig_mod: Any
-    _pycompiler_compiled: Any = None  # the CompiledFunction, in compiled modules
+    _pycompiler_compiled: Any = None  # the CompiledFunction, in compiled modules (a descriptor: mypy would bind it)
 
     def __init_subclass__(cls) -> None:
         """The user's `__init_subclass__` does not run for a wrapper's class."""
@@ -218,15 +218,16 @@ def _signature(module: torch.nn.Module) -> inspect.Signature | None:
 
 
 # the way back -------------------------------------------------------------------------------------------------
-def compiled_of(target: Any) -> Any:
+def compiled_of(target: Any) -> _native.CompiledFunction | None:
     """The `CompiledFunction` behind what `compile` returned, or None."""
     if isinstance(target, WrappedModule):
-        return target._pycompiler_compiled
+        target = target._pycompiler_compiled
     if isinstance(target, (types.MethodType, staticmethod, classmethod)):
         target = target.__func__
     elif isinstance(target, type):
         target = target.__dict__.get("__call__")
-    return target if isinstance(target, _native.CompiledFunction) else None
+    made: _native.CompiledFunction | None = target if isinstance(target, _native.CompiledFunction) else None
+    return made
 
 
 def original_of(target: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pycompiler import _native
 from pycompiler.autograd import joint, partition, replay, runtime, views
 from pycompiler.autograd import saved as saved_tensors
 from pycompiler.capture import again, calls
@@ -40,7 +41,7 @@ class SavedEntry:
     kind: str
     guards: list[guards.Guard]
     target: Any
-    outputs: Any
+    outputs: tuple[str, Any] | None
     inputs: tuple[source.Source, ...]
     hook: bool
     abstract: tuple[tuple[type, type, bool], ...]
@@ -53,7 +54,7 @@ class SavedFunction:
     made: the compiled function where the artefact makes it (a resume function), else None. digest: of its code.
     """
 
-    made: Any
+    made: _native.CompiledFunction | None
     digest: str
     name: str
     entries: list[SavedEntry] = field(default_factory=list)

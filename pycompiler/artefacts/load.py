@@ -72,14 +72,14 @@ def decoded(what: str, function: types.FunctionType, family: Family, body: tuple
     return found
 
 
-def install(made: Any, saved: SavedFunction, family: Family) -> None:
+def install(made: _native.CompiledFunction, saved: SavedFunction, family: Family) -> None:
     for entry in reversed(saved.entries):
         ready = entry_of(entry, made.fn, family)
         family.remarks[ready] = Remarks((), entry.abstract)
         made.install(ready)
 
 
-def entry_of(saved: SavedEntry, function: types.FunctionType, family: Family) -> Any:
+def entry_of(saved: SavedEntry, function: types.FunctionType, family: Family) -> _native.Entry:
     guards = [current(guard) for guard in saved.guards] if saved.abstract else saved.guards
     if saved.kind == "function":
         return family.function_entry(guards, saved.target, function.__globals__, hook=saved.hook)

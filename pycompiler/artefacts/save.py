@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pycompiler._native import CompiledFunction, Entry
 from pycompiler.artefacts import file
 from pycompiler.artefacts.data import SavedCallable, SavedEntry, SavedFunction, Unsavable, model_name
 from pycompiler.artefacts.encode import Encoder
@@ -73,7 +74,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> Saved:
 
 
 class _Writer:
-    def __init__(self, made: Any, family: Family) -> None:
+    def __init__(self, made: CompiledFunction, family: Family) -> None:
         self.made, self.family = made, family
         self.encoder = Encoder(made.fn)
         self.count = 0
@@ -88,12 +89,12 @@ class _Writer:
             [self.function(made, None) for made in self.hooked()],
         )
 
-    def hooked(self) -> list[Any]:
+    def hooked(self) -> list[CompiledFunction]:
         """Functions that the frame hook met; not those that torch.compiler.disable made, which it knows anywhere."""
         members = set(map(id, self.family.members))
         return [made for made in list(self.family.hooked.values()) if id(made) in members and made.entries]
 
-    def knows(self, code: types.CodeType, made: Any) -> bool:
+    def knows(self, code: types.CodeType, made: CompiledFunction) -> bool:
         try:
             with self.encoder.whole_or_nothing():
                 parts = self.encoder.value(code), self.encoder.value(made.fn.__globals__)
@@ -103,7 +104,7 @@ class _Writer:
             self.left_out.append(f"resume function {code.co_qualname}: {e}")
             return False
 
-    def function(self, made: Any, kept: Any) -> SavedFunction:
+    def function(self, made: CompiledFunction, kept: Any) -> SavedFunction:
         code: types.CodeType = made.fn.__code__
         found = SavedFunction(kept, "" if kept is not None else code_digest(code), made.name)
         self.encoder.namespace = made.fn.__globals__
@@ -121,9 +122,9 @@ class _Writer:
             found.entries.append(saved)
         return found
 
-    def entry(self, entry: Any) -> SavedEntry:
-        kind, target = entry.kind, entry.target
-        target = target.__code__ if kind == "function" else None if kind == "eager" else target
+    def entry(self, entry: Entry) -> SavedEntry:
+        kind, run = entry.kind, entry.target
+        target = run.__code__ if kind == "function" else None if kind == "eager" else run
         abstract = self.family.remarks.get(entry, Remarks()).abstract
         return SavedEntry(
             kind, list(entry.guards), target, entry.outputs, tuple(entry.inputs), entry.frame_hook, abstract

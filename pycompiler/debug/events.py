@@ -22,12 +22,14 @@ from typing import Any
 import torch
 
 from pycompiler import _native, config
+from pycompiler._native import CompiledFunction, Entry
 from pycompiler.debug import describe
 from pycompiler.debug.calls import watching
 from pycompiler.debug.describe import Data
 from pycompiler.ir import watch
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.plan import Plan
+from pycompiler.pipeline.records import GraphRecord
 
 # Every event has `event`, `at` (seconds since the epoch) and `thread`.
 EVENTS: dict[str, str] = {
@@ -195,7 +197,7 @@ class Recorder(watch.Observer):
                 plan = value[0]
                 self.times[id(plan)] = Times(plan, graph.number, describe.parts(graph.made["schedule"]))
 
-    def frame(self, record: Any) -> None:
+    def frame(self, record: GraphRecord) -> None:
         number = next(self.frame_numbers)
         models, self.state.recent = self.state.recent, []
         if self.costs:
@@ -219,7 +221,13 @@ class Recorder(watch.Observer):
         return None
 
     def entry(
-        self, function: Any, position: int, guards: tuple[Guard, ...], call: float, all: float, each: list[float]
+        self,
+        function: CompiledFunction,
+        position: int,
+        guards: tuple[Guard, ...],
+        call: float,
+        all: float,
+        each: list[float],
     ) -> None:
         known = [(self.guards.get(id(guard)), spent) for guard, spent in zip(guards, each, strict=True)]
         frame = next((found[0] for found, _ in known if found), None)
@@ -227,7 +235,7 @@ class Recorder(watch.Observer):
                    each={found[1]: spent for found, spent in known if found}, holds=held(function, guards))  # fmt: skip
 
 
-def held(function: Any, guards: tuple[Guard, ...]) -> Data:
+def held(function: CompiledFunction, guards: tuple[Guard, ...]) -> Data:
     """What the entry with these guards holds, in bytes: scratch of a call, constants, the code of its kernels."""
     found: Data = {"scratch": 0, "constants": 0, "library": 0}
     for entry in function.entries:
@@ -240,7 +248,7 @@ def held(function: Any, guards: tuple[Guard, ...]) -> Data:
     return found
 
 
-def plans_of(entry: Any) -> list[Any]:
+def plans_of(entry: Entry) -> list[Any]:
     """The native plans that an entry runs itself: forward or inference, not a backward."""
     target = entry.target
     held = [target, *(target.__code__.co_consts if entry.kind == "function" else ())]

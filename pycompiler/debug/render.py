@@ -10,7 +10,7 @@ import base64
 import html
 import io
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from torch import fx
 
 from pycompiler._native import __version__
 from pycompiler.ir.kernel import KernelGroup, Schedule
-from pycompiler.ir.loops import Program, Ref
+from pycompiler.ir.loops import Buffer, Program, Ref
+from pycompiler.ir.plan import Plan
 from pycompiler.ir.printer import print_loops, print_program
 from pycompiler.ir.symbols import hint_of
 from pycompiler.ir.texts import with_lines
@@ -195,7 +196,7 @@ def schedule(made: Schedule) -> str:
     return f"{made}\n\n{print_loops(made)}\n"
 
 
-def output(plan: Any, inputs: Any) -> str:
+def output(plan: Plan, inputs: Sequence[Buffer | None]) -> str:
     from pycompiler.runtime.output_code import output_code  # brings cffi
 
     return output_code(plan, inputs)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pycompiler import _native, background, config
+from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import SkipFrame
 from pycompiler.capture.frame import Captured, capture_frame
@@ -69,9 +70,9 @@ class FrameCompiler:
         self.family = family
 
     # engine callback ------------------------------------------------------------------------------------------
-    def __call__(self, fn: Any, values: dict[str, Any], reasons: list[tuple[int, int]]) -> Any:
+    def __call__(self, fn: CompiledFunction, values: dict[str, Any], reasons: list[tuple[int, int]]) -> Entry | None:
         """The entry for this call, or None: run the function eagerly from now on."""
-        function = fn.fn
+        function: types.FunctionType = fn.fn
         code, namespace = function.__code__, function.__globals__
         if reasons:
             with modes_off():
@@ -91,7 +92,7 @@ class FrameCompiler:
                 _native.GuardTree(entry.guards, list(values))
             return entry
 
-    def compile_or_explain(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
+    def compile_or_explain(self, function: types.FunctionType, values: dict[str, Any]) -> Entry | None:
         """The entry; None with a log line, or an exception, where there is none."""
         code = function.__code__
         try:
@@ -117,9 +118,10 @@ class FrameCompiler:
                 if error is e:
                     raise  # its cause stays
                 raise error from e
-        return self.failed(code, error, cause)
+        self.failed(code, error, cause)
+        return None
 
-    def compile_and_tell(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
+    def compile_and_tell(self, function: types.FunctionType, values: dict[str, Any]) -> Entry | None:
         """`compile_frame`; whoever looks is told of what fails."""
         try:
             return self.compile_frame(function, values)
@@ -129,7 +131,7 @@ class FrameCompiler:
                 watch.artefact("failure", FailureRecord(self.family, function, values, cause))
             raise
 
-    def compile_frame(self, function: types.FunctionType, values: dict[str, Any]) -> Any:
+    def compile_frame(self, function: types.FunctionType, values: dict[str, Any]) -> Entry | None:
         code = function.__code__
         if skip.has_other_builtins(function):
             raise SkipFrame(f"a function {skip.OTHER_BUILTINS}")
@@ -168,7 +170,7 @@ class FrameCompiler:
 
     def compile_later(
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], examples: list[torch.Tensor]
-    ) -> Any:
+    ) -> Entry:
         """An entry that runs the original code until a worker has compiled the graph."""
         entry = _native.Entry(guards, function, "eager")
         self.family.remarks[entry] = Remarks(("its graph is not compiled yet (wait_for_compiles), or could not be",))
@@ -214,7 +216,7 @@ class FrameCompiler:
 
     def assemble(
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
-    ) -> Any:
+    ) -> Entry | None:
         """The entry of a captured frame whose graph was compiled; None where the original code does as well."""
         with phase("guards"):
             guards = [*guards, *size_guards(captured)]
@@ -228,7 +230,7 @@ class FrameCompiler:
 
     def entry_of(
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
-    ) -> Any:
+    ) -> Entry | None:
         """See `assemble`."""
         if graph is not None:
             graph = with_errors(captured, graph, ours=self.family.ours)

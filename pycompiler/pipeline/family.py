@@ -7,11 +7,13 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pycompiler import _native, backends, config
+from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture.sizes import Policy
 from pycompiler.ir import peer, registered
+from pycompiler.ir.guard_entries import GuardEntry
 from pycompiler.ir.guards import Guard
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.compiler import FrameCompiler
@@ -19,21 +21,22 @@ from pycompiler.pipeline.hook import FrameLookup, original, with_empty_cells
 from pycompiler.pipeline.records import BackendObserver, GraphRecord, Remarks
 
 NO_LIMIT = 2**31
+T = TypeVar("T")
 BACKEND = ("backend", "backend_name", "ours", "backend_options", "knobs")  # the fields that say what compiles graphs
 
 
-class Members:
+class Members(Generic[T]):
     """A weak set of compiled functions or families that threads may add to while others iterate."""
 
     def __init__(self) -> None:
-        self._set: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._set: weakref.WeakSet[T] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def add(self, member: Any) -> None:
+    def add(self, member: T) -> None:
         with self._lock:
             self._set.add(member)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         with self._lock:
             return iter(list(self._set))
 
@@ -46,10 +49,10 @@ class Family:
     backend_name: str
     fullgraph: bool = False
     recompile_limit: int | None = None
-    guard_filter: Callable[[Sequence[Any]], Sequence[bool]] | None = None
+    guard_filter: Callable[[Sequence[GuardEntry]], Sequence[bool]] | None = None
     listener: Callable[[GraphRecord], None] | None = None
-    resumes: dict[types.CodeType, Any] = field(default_factory=dict)
-    members: Members = field(default_factory=Members)
+    resumes: dict[types.CodeType, CompiledFunction] = field(default_factory=dict)
+    members: Members[CompiledFunction] = field(default_factory=Members)
     ours: bool = True
     dynamic: bool | None = None
     backend_options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of each call of the backend
@@ -57,15 +60,19 @@ class Family:
     policy: _native.Mode = "compile"
     background: bool = False  # a call that misses runs eagerly, and its graph is compiled by a worker
     verify: float = 0.0  # share of the calls that are compared with eager
-    hooked: dict[types.CodeType, Any] = field(default_factory=dict)  # functions reached through the frame hook
-    shelf: dict[str, Callable[[Any], None]] = field(
+    hooked: dict[types.CodeType, CompiledFunction] = field(
+        default_factory=dict
+    )  # functions reached through the frame hook
+    shelf: dict[str, Callable[[CompiledFunction], None]] = field(
         default_factory=dict
     )  # such a function's digest → loads its entries
-    remarks: weakref.WeakKeyDictionary[Any, Remarks] = field(default_factory=weakref.WeakKeyDictionary)  # by entry
+    remarks: weakref.WeakKeyDictionary[Entry, Remarks] = field(default_factory=weakref.WeakKeyDictionary)  # by entry
     sizes: dict[types.CodeType, Policy] = field(default_factory=dict)  # which are symbols
 
     forced: Any = None  # the backend that a stance puts in the place of the one asked for
-    aside: dict[Any, tuple[dict[str, Any], weakref.WeakKeyDictionary[Any, list[Any]]]] = field(default_factory=dict)
+    aside: dict[Any, tuple[dict[str, Any], weakref.WeakKeyDictionary[CompiledFunction, list[Entry]]]] = field(
+        default_factory=dict
+    )
     waited: set[types.CodeType] = field(default_factory=set)  # of which a call ran eagerly before the first compile
 
     def __post_init__(self) -> None:
@@ -107,7 +114,7 @@ class Family:
         return found
 
     def set_policy(self, policy: _native.Mode) -> None:
-        """What a miss does, in all members, resume functions included: see `_native.CompiledFunction.set_mode`."""
+        """What a miss does, in all members, resume functions included: see `CompiledFunction.set_mode`."""
         self.policy = policy
         self.apply_policy()
 
@@ -152,15 +159,17 @@ class Family:
     def limit(self) -> int:
         return config.recompile_limit if self.recompile_limit is None else self.recompile_limit
 
-    def set_limits(self, member: Any) -> None:
+    def set_limits(self, member: CompiledFunction) -> None:
         unlimited = self.raises_at_limit or self.observer is not None
         member.recompile_limit = NO_LIMIT if unlimited else min(self.limit, NO_LIMIT)
         member.accumulated_limit = NO_LIMIT if unlimited else min(config.accumulated_recompile_limit, NO_LIMIT)
 
     # members --------------------------------------------------------------------------------------------------
-    def compiled(self, function: Callable[..., Any], *, positional: bool = False, name: str | None = None) -> Any:
+    def compiled(
+        self, function: Callable[..., Any], *, positional: bool = False, name: str | None = None
+    ) -> CompiledFunction:
         """A `CompiledFunction` for `function` in this family."""
-        made = _native.CompiledFunction(
+        made = CompiledFunction(
             function,
             FrameCompiler(self),
             positional=positional,
@@ -171,7 +180,7 @@ class Family:
         made.set_mode(self.mode)
         return made
 
-    def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any:
+    def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> CompiledFunction:
         """The compiled function that goes on with `code` after a break: one a family."""
         found = self.resumes.get(code)
         if found is None:
@@ -182,17 +191,17 @@ class Family:
 
     def function_entry(
         self, guards: Sequence[Guard], code: types.CodeType, namespace: dict[str, Any], *, hook: bool
-    ) -> Any:
+    ) -> Entry:
         """The entry that runs generated code; with a `hook`, functions that it calls are met by the frame hook."""
         function = with_empty_cells(peer.leave_alone(code), namespace)
         return _native.Entry(guards, function, "function", frame_hook=self.frame_hook if hook else None)
 
-    def original_entry(self, function: types.FunctionType) -> Any:
+    def original_entry(self, function: types.FunctionType) -> Entry:
         """The entry that runs a function as it is; what it calls is met by the frame hook."""
         return self.function_entry([], original(function.__code__), function.__globals__, hook=True)
 
 
-_families = Members()
+_families: Members[Family] = Members()
 
 
 def _settings(backend: Any) -> dict[str, Any]:

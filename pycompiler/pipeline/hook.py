@@ -27,7 +27,7 @@ class FrameLookup:
     def __init__(self, family: weakref.ref[Family]) -> None:
         self.family = family
 
-    def __call__(self, code: types.CodeType, function: types.FunctionType) -> Any:
+    def __call__(self, code: types.CodeType, function: types.FunctionType) -> _native.CompiledFunction | None:
         family = self.family()
         if family is None or family.fullgraph or family.mode != "compile":
             return None

@@ -7,7 +7,9 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from pycompiler import _native
+from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture.sizes import Policy
+from pycompiler.ir.guard_entries import GuardEntry
 from pycompiler.ir.guards import Guard
 from pycompiler.pipeline.records import BackendObserver, GraphRecord, Remarks
 
@@ -21,16 +23,16 @@ class Family(Protocol):
     dynamic: bool | None
     background: bool
     verify: float
-    guard_filter: Callable[[Sequence[Any]], Sequence[bool]] | None
+    guard_filter: Callable[[Sequence[GuardEntry]], Sequence[bool]] | None
     listener: Callable[[GraphRecord], None] | None
-    hooked: dict[types.CodeType, Any]
-    shelf: dict[str, Callable[[Any], None]]
+    hooked: dict[types.CodeType, CompiledFunction]
+    shelf: dict[str, Callable[[CompiledFunction], None]]
     waited: set[types.CodeType]
 
     @property
     def backend(self) -> Callable[..., Any]: ...
     @property
-    def remarks(self) -> MutableMapping[Any, Remarks]: ...
+    def remarks(self) -> MutableMapping[Entry, Remarks]: ...
     @property
     def observer(self) -> BackendObserver | None: ...
     @property
@@ -40,9 +42,11 @@ class Family(Protocol):
     @property
     def limit(self) -> int: ...
     def sizes_of(self, code: types.CodeType) -> Policy: ...
-    def compiled(self, function: Callable[..., Any], *, positional: bool = False, name: str | None = None) -> Any: ...
-    def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> Any: ...
+    def compiled(
+        self, function: Callable[..., Any], *, positional: bool = False, name: str | None = None
+    ) -> CompiledFunction: ...
+    def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> CompiledFunction: ...
     def function_entry(
         self, guards: Sequence[Guard], code: types.CodeType, namespace: dict[str, Any], *, hook: bool
-    ) -> Any: ...
-    def original_entry(self, function: types.FunctionType) -> Any: ...
+    ) -> Entry: ...
+    def original_entry(self, function: types.FunctionType) -> Entry: ...

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycompiler import config
+from pycompiler._native import CompiledFunction
 from pycompiler.capture.frame import BreakRecord, Captured
 from pycompiler.errors import (
     InternalError,
@@ -92,7 +93,11 @@ def record(family: Family, code: types.CodeType, captured: Captured, seconds: fl
 
 
 def report_recompile(
-    family: Family, fn: Any, values: dict[str, Any], namespace: dict[str, Any], reasons: list[tuple[int, int]]
+    family: Family,
+    fn: CompiledFunction,
+    values: dict[str, Any],
+    namespace: dict[str, Any],
+    reasons: list[tuple[int, int]],
 ) -> None:
     """Logs why a call compiles again; raises where it must not."""
     raises = family.raises_at_limit
@@ -129,7 +134,7 @@ def report_symbols(code: types.CodeType, changed: Sequence[str]) -> None:
 
 
 def explain_reasons(
-    fn: Any, values: dict[str, Any], namespace: dict[str, Any], reasons: Sequence[tuple[int, int]]
+    fn: CompiledFunction, values: dict[str, Any], namespace: dict[str, Any], reasons: Sequence[tuple[int, int]]
 ) -> list[str]:
     """One line per entry that did not fit: which guard failed, what was seen and expected, where it was made."""
     entries = fn.entries
@@ -146,7 +151,7 @@ def explain_reasons(
     return lines
 
 
-def all_failures(fn: Any, values: dict[str, Any], namespace: dict[str, Any]) -> list[str]:
+def all_failures(fn: CompiledFunction, values: dict[str, Any], namespace: dict[str, Any]) -> list[str]:
     """Every guard of every entry that does not hold for this call."""
     scope = Scope(values, namespace)
     return [
@@ -218,14 +223,14 @@ def located(error: Exception, code: types.CodeType) -> InternalError:
     )
 
 
-def limit_message(fn: Any, limit: int, last: str) -> str:
+def limit_message(fn: CompiledFunction, limit: int, last: str) -> str:
     return (
         f"{fn.name} reached its recompile limit ({limit} entries): calls that fit no entry run eagerly. "
         f"Last failed guard: {last.strip()}"
     )
 
 
-def on_limit(fn: Any, reasons: list[tuple[int, int]]) -> None:
+def on_limit(fn: CompiledFunction, reasons: list[tuple[int, int]]) -> None:
     """Called by the engine, once per code object that reaches its limit."""
     entries = fn.entries
     failed = [str(entries[i].guards[g]) for i, g in reasons[:1] if i < len(entries) and g < len(entries[i].guards)]

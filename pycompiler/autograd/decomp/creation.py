@@ -5,7 +5,7 @@ In: ``aten.zeros_like(x)``. Out: ``aten.full(shape, 0, dtype=…, device=…)``,
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -15,15 +15,27 @@ from pycompiler.ir.symbols import hint_of
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+Dtype: TypeAlias = torch.dtype | None
+Layout: TypeAlias = torch.layout | None
+Device: TypeAlias = torch.device | None
+Pinned: TypeAlias = bool | None
+Format: TypeAlias = torch.memory_format | None
 
 
-def filled(size: list[int], value: Any, dtype: torch.dtype | None, device: Any) -> Any:
+def filled(size: list[int], value: Any, dtype: Dtype, device: Device) -> Any:
     dtype = torch.get_default_dtype() if dtype is None else dtype
     device = torch.device("cpu") if device is None else device
     return aten.full.default(list(size), value, dtype=dtype, device=device, pin_memory=False)
 
 
-def filled_like(x: Tensor, value: Any, dtype: Any, layout: Any, device: Any, memory_format: Any) -> Any:
+def filled_like(
+    x: Tensor,
+    value: Any,
+    dtype: Dtype,
+    layout: Layout,
+    device: Device,
+    memory_format: Format,
+) -> Any:
     if layout not in (None, torch.strided) or x.layout is not torch.strided:
         return NotImplemented
     dtype, device = dtype or x.dtype, device or x.device
@@ -41,33 +53,64 @@ def filled_like(x: Tensor, value: Any, dtype: Any, layout: Any, device: Any, mem
 
 
 @rule(aten.zeros.default, partial=True)
-def zeros(size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def zeros(
+    size: list[int],
+    *,
+    dtype: Dtype = None,
+    layout: Layout = None,
+    device: Device = None,
+    pin_memory: Pinned = None,
+) -> Any:
     return NotImplemented if layout not in (None, torch.strided) else filled(size, 0, dtype, device)
 
 
 @rule(aten._efficientzerotensor.default)
 def zero_tensor(
-    size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+    size: list[int],
+    *,
+    dtype: Dtype = None,
+    layout: Layout = None,
+    device: Device = None,
+    pin_memory: Pinned = None,
 ) -> Any:
     """Autograd's zero without memory, whose address a kernel cannot read."""
     return filled(size, 0, dtype, device)
 
 
 @rule(aten.ones.default, partial=True)
-def ones(size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def ones(
+    size: list[int],
+    *,
+    dtype: Dtype = None,
+    layout: Layout = None,
+    device: Device = None,
+    pin_memory: Pinned = None,
+) -> Any:
     return NotImplemented if layout not in (None, torch.strided) else filled(size, 1, dtype, device)
 
 
 @rule(aten.new_zeros.default, partial=True)  # memory with gaps is made of it after the trace
 def new_zeros(
-    x: Tensor, size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+    x: Tensor,
+    size: list[int],
+    *,
+    dtype: Dtype = None,
+    layout: Layout = None,
+    device: Device = None,
+    pin_memory: Pinned = None,
 ) -> Any:
     return filled(size, 0, dtype or x.dtype, device or x.device)
 
 
 @rule(aten.new_ones.default)
 def new_ones(
-    x: Tensor, size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+    x: Tensor,
+    size: list[int],
+    *,
+    dtype: Dtype = None,
+    layout: Layout = None,
+    device: Device = None,
+    pin_memory: Pinned = None,
 ) -> Any:
     return filled(size, 1, dtype or x.dtype, device or x.device)
 
@@ -78,10 +121,10 @@ def new_full(
     size: list[int],
     fill_value: Any,
     *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
+    dtype: Dtype = None,
+    layout: Layout = None,
+    device: Device = None,
+    pin_memory: Pinned = None,
 ) -> Any:
     return filled(size, fill_value, dtype or x.dtype, device or x.device)
 
@@ -90,11 +133,11 @@ def new_full(
 def zeros_like(
     x: Tensor,
     *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
+    dtype: Dtype = None,
+    layout: Layout = None,
+    device: Device = None,
+    pin_memory: Pinned = None,
+    memory_format: Format = None,
 ) -> Any:
     return filled_like(x, 0, dtype, layout, device, memory_format)
 
@@ -103,11 +146,11 @@ def zeros_like(
 def ones_like(
     x: Tensor,
     *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
+    dtype: Dtype = None,
+    layout: Layout = None,
+    device: Device = None,
+    pin_memory: Pinned = None,
+    memory_format: Format = None,
 ) -> Any:
     return filled_like(x, 1, dtype, layout, device, memory_format)
 
@@ -117,11 +160,11 @@ def full_like(
     x: Tensor,
     fill_value: Any,
     *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
+    dtype: Dtype = None,
+    layout: Layout = None,
+    device: Device = None,
+    pin_memory: Pinned = None,
+    memory_format: Format = None,
 ) -> Any:
     return filled_like(x, fill_value, dtype, layout, device, memory_format)
 
