@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler.ir.asked import asked, asked_write
 from pycompiler.ir.iterator import as_the_kernel, dense_strides
-from pycompiler.ir.ruled import made, ruled, writes_itself
+from pycompiler.ir.ruled import made, ruled, writes_alike, writes_itself
 from pycompiler.ir.shapes import Layout, agree, has_rule, layouts_of, same
 from pycompiler.ir.symbols import Symbols, symbols_of
 from pycompiler.ir.today import symbols_in
@@ -135,11 +135,13 @@ def by_rule(mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[
     `ask(mode, op, args, kwargs)` is torch's own answer for today's numbers: it knows the results' types, and the rule
     must agree with it.
     """
-    if not isinstance(op, OpOverload) or not has_rule(op) or (symbols := _symbols_in(args)) is None:
+    if not isinstance(op, OpOverload) or not (has_rule(op) or op._schema.is_mutable):
+        return None
+    if (symbols := _symbols_in(args)) is None or any(isinstance(v, torch.Tensor) for v in kwargs.values()):
         return None
     device = _one_device(args)
-    if device is None or any(isinstance(v, torch.Tensor) for v in kwargs.values()):
-        return None
+    if device is None or op._schema.is_mutable:
+        return args[0] if device is not None and writes_alike(op, args, kwargs) else None
 
     def results() -> Results | None:
         found = layouts_of(op, args, kwargs)

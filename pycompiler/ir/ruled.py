@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from pycompiler.ir import checked as checked  # adds rules
 from pycompiler.ir import shapes_rest as shapes_rest  # adds rules
 from pycompiler.ir.iterator import broadcast, computes_in, dense_strides, fresh_strides, iterated, operands
-from pycompiler.ir.shapes import RULES, InDoubt, Layout, demand_known, is_packed, layouts_of, packed
+from pycompiler.ir.shapes import RULES, InDoubt, Layout, demand_known, is_packed, layouts_of, packed, same
 
 aten = torch.ops.aten
 Types = tuple[torch.dtype, ...]
@@ -336,6 +336,20 @@ def writes_itself(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     except InDoubt:
         return False
     return shape == tuple(x.shape) and kernels_type(op, args, kwargs) is x.dtype
+
+
+def writes_alike(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """The same for symbolic sizes: of contiguous memory, with operands that are known to have its shape."""
+    if _unwritten(op) is None or not all(isinstance(v, _NUMBERS) for v in (*args, *kwargs.values())):
+        return False
+    x = args[0]
+    for t in _tensors(args):
+        if t.dim() != x.dim() or not all(map(same, t.shape, x.shape)):
+            return False
+    return is_packed(x) and kernels_type(op, args, kwargs) is x.dtype
+
+
+_NUMBERS = (torch.Tensor, int, float, str)  # no SymInt, and no list
 
 
 def _meta(x: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch._ops import OpOverload
 
 from pycompiler.ir import ruled
-from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.fake import fake_like, fake_of, new_fake_mode
+from pycompiler.ir.symbols import Symbols
 
 aten = torch.ops.aten
 F32, F64, I64, I8, B, BF = torch.float32, torch.float64, torch.int64, torch.int8, torch.bool, torch.bfloat16
@@ -189,3 +191,22 @@ def test_random_numbers_are_not_drawn() -> None:
     with mode:
         aten.bernoulli_.float(x, 0.5), aten.bernoulli.p(x, 0.5)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_writes_of_symbolic_sizes() -> None:
+    symbols, mode = Symbols(), new_fake_mode(symbolic=True)
+    n, m = symbols.new(5), symbols.new(6)
+
+    def fake(*shape: Any, dtype: torch.dtype = F32) -> torch.Tensor:
+        strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+        return fake_like(mode, shape, strides, 0, dtype, torch.device("cpu"))
+
+    x = fake(n, m)
+    assert ruled.writes_alike(aten.add_.Tensor, (x, fake(n, m)), {"alpha": 2})
+    assert ruled.writes_alike(aten.relu_.default, (x,), {})
+    assert not ruled.writes_alike(aten.add_.Tensor, (x, fake(n, 1)), {})  # torch's shape function says it
+    assert not ruled.writes_alike(aten.add_.Tensor, (x, fake(m, n)), {})
+    assert not ruled.writes_alike(aten.add_.Tensor, (x, n), {})
+    assert not ruled.writes_alike(aten.add_.Tensor, (fake(n, dtype=I64), fake(n)), {})  # a kernel refuses
+    assert not ruled.writes_alike(aten.add.Tensor, (x, x), {})
+    assert not symbols.relations
