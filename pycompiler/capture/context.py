@@ -251,15 +251,20 @@ class Capture:
         if isinstance(value, Tuple):
             return ("t", *(self.key_of(v) for v in value.items))
         if isinstance(value, (List, Dict, Set)) and not value.is_const():
-            self.throw(TypeError, f"unhashable type: {value.python_type().__name__!r}")
+            self.no_hash(value.python_type().__name__)
         if isinstance(value, Class):
             return ("o", id(value.cls))
         if isinstance(value, Object):
             return self._key_of_object(value)
         if isinstance(value, Deque):
-            self.throw(TypeError, "unhashable type: 'collections.deque'")
+            self.no_hash("collections.deque")
         self.guard_identity(value.value if isinstance(value, Identity) else value)
         return value.identity()
+
+    def no_hash(self, name: str) -> NoReturn:
+        if sys.version_info >= (3, 14):  # whose text says what for
+            raise Break("unsupported-operation", f"hash of an object of {name!r}, which has none")
+        self.throw(TypeError, f"unhashable type: {name!r}")
 
     def guard_identity(self, value: Value) -> None:
         """An existing object is a key by its identity: it is none of the other keys."""
@@ -280,7 +285,7 @@ class Capture:
     def _key_of_object(self, value: Object) -> object:
         hasher = lookup(self, value.cls, "__hash__")
         if hasher is None:
-            self.throw(TypeError, f"unhashable type: {value.cls.__name__!r}")
+            self.no_hash(value.cls.__name__)
         if hasher is object.__hash__ or issubclass(value.cls, (torch.nn.Module, enum.Enum)):
             self.guard_identity(value)
             return value.identity()

@@ -511,7 +511,7 @@ class _Session:
             layout = (kinds + ["value"] * max(0, exit_.effect))[:depth]
             if layout and pushes_result(instruction.opname, key) and instruction.opname != "GET_ITER":
                 layout[-1] = "boxed" if self.gives_end else "value"
-            if loads_method(instruction):
+            if loads_method(instruction) or instruction.opname == "LOAD_GLOBAL" and instruction.flag:
                 layout[-2:] = ["value", "null"] if NULL_AFTER_CALLABLE else ["null", "value"]
             given = tuple(n for n in names if n in boxed)
             code = resume(self.code, exit_.offset, locals=tuple(names), stack=tuple(layout), boxed=given)

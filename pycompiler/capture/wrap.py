@@ -27,7 +27,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import RESTLESS, Deque, Dict, Key, List, Proxy, Set, Tuple, known_hash
-from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
+from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
@@ -175,6 +175,8 @@ def _method(cx: Capture, real: Any, source: Source) -> Value:
 @wraps(functools.partial)
 def _partial(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
+    if HOLE is not None and any(a is HOLE for a in real.args):
+        raise Break("unsupported-type", HOLES)
     args = cx.wrap(real.args, source.attr("args"))
     keywords = cx.wrap(real.keywords, source.attr("keywords"))
     assert isinstance(args, Tuple) and isinstance(keywords, Dict)

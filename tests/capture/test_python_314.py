@@ -109,3 +109,46 @@ def test_breaks_where_a_manager_is_a_method_and_its_receiver_and_where_it_is_one
     results = [g(torch.ones(1), log).tolist() for g, log in zip((f, pycompiler.compile(f)), logs, strict=True)]
     assert results[0] == results[1] == [21]
     assert logs[0] == logs[1]
+
+
+PARTIALS = """
+    import functools
+    def add(a, b, c=0): return a + 2 * b + 3 * c
+    holed = functools.partial(add, functools.Placeholder, 2)
+    class Owner:
+        method = functools.partial(add, 1)
+        def __rmul__(self, other): return 100
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "return functools.partial(add, functools.Placeholder, 2)(x)",
+        "return holed(x), len(holed.args)",
+        "return functools.partial(holed, 5)(x)",
+        "return Owner().method(x)",
+        "return Owner.method(2, x)",
+        "return list(map(add, [1, 2], [x, x], strict=True))",
+    ],
+)
+def test_partials_are_methods_and_have_places_for_arguments(program: str) -> None:
+    f = made(f"{PARTIALS}\n    def f(x):\n        {program}")
+    compiled = pycompiler.compile(f, backend="eager")
+    assert repr(compiled(torch.ones(2))) == repr(compiled(torch.ones(2))) == repr(f(torch.ones(2)))
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["{[]: 1}", "{[1]}", "{}[[]]", "hash([])", "a, b = [1, 2, 3]", "[].index(1)", "list(*3)", "dict(**3)", "not NotImplemented",
+     "list(map(len, [[]], [], strict=True))"],
+)  # fmt: skip
+def test_what_errors_say(program: str) -> None:
+    f = made(f"""
+        def f(x):
+            try:
+                {program}
+            except Exception as error:
+                return x + 1, repr(error)
+    """)
+    assert pycompiler.compile(f, backend="eager")(torch.ones(1))[1] == f(torch.ones(1))[1]

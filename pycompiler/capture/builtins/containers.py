@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import sys
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -218,6 +219,8 @@ def sequence_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     what = "tuple.index(x): x not in tuple"
     if isinstance(target, List):
         what = f"{operators.text(cx, args[1], repr).const() if args[1].is_const() else 'value'} is not in list"
+        if sys.version_info >= (3, 14):
+            what = "list.index(x): x not in list"
     for i in range(len(target.items))[start:stop]:
         if cx.same(target.at(cx, i), args[1]) or cx.equal(target.at(cx, i), args[1]):
             return Const(i)

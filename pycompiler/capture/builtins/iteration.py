@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pycompiler.capture import operators, rebuild
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -107,6 +108,8 @@ def _check_strict(cx: Capture, iterators: list[Value], ended: int) -> None:
 
 @constructor(map)
 def map_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if kwargs:
+        raise Break("builtin-call", "map(..., strict=...)")
     fn, iterators = args[0], [cx.iterator(a) for a in args[1:]]
 
     def step() -> Value | None:

@@ -22,7 +22,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import Const, Identity
 from pycompiler.capture.values.containers import Tuple
-from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
+from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Object, tuple_of
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
 
@@ -339,6 +339,8 @@ def cast(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @constructor(functools.partial)
 def partial(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn = args[0]
+    if HOLE is not None and any(cx.realize(a).python_type() is type(HOLE) for a in (*args, *kwargs.values())):
+        raise Break("builtin-call", HOLES)
     if isinstance(fn, Partial):
         return Partial(fn.function, [*fn.args, *args[1:]], {**fn.kwargs, **kwargs}, functools.partial)
     return Partial(fn, args[1:], kwargs, functools.partial)

@@ -179,6 +179,8 @@ def call_function_ex(frame: Frame, ins: Instruction) -> None:
     else:
         fn = frame.pop()
         frame.stack.pop()  # NULL
+    if not operators.iterable(cx, iterable):
+        raise Break("unsupported-operation", f"a call with * of {iterable.describe()}")
     pairs = operators.mapping_pairs(cx, mapping, looked_at=False) if mapping is not None else []
     if not all(issubclass(k.python_type(), str) for k, _ in pairs):
         cx.throw(TypeError, "keywords must be strings")

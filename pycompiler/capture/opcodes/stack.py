@@ -234,6 +234,8 @@ def dict_update(frame: Frame, ins: Instruction) -> None:
 def dict_merge(frame: Frame, ins: Instruction) -> None:
     cx, mapping = frame.cx, frame.pop()
     target = peek(frame, ins.number)
+    if not isinstance(mapping, Dict) and lookup(cx, mapping.python_type(), "keys") is MISSING:
+        raise Break("unsupported-operation", f"a call with ** of {mapping.describe()}")
     for key, value in operators.mapping_pairs(cx, mapping, looked_at=False):
         if Key(cx, key) in target.entries:
             fn = cx.realize(frame.stack[-ins.number - (3 if operators.NULL_AFTER_CALLABLE else 2)])

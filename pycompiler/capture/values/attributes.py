@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import sys
 import types
 from collections import _tuplegetter  # type: ignore[attr-defined]
 from typing import Any
@@ -172,6 +173,8 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(getter, types.FunctionType):
         function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
         return cx.call(function, [cx.wrap(raw, source), receiver or Const(None), owner], {})
+    if isinstance(raw, functools.partial) and receiver is not None and sys.version_info >= (3, 14):
+        return Method(receiver, cx.wrap(raw, source))
     if getter is not MISSING and not isinstance(raw, (type, types.MethodType, functools.partial)):
         hold(cx, source, raw)
         if callable(raw) and hasattr(raw, "__wrapped__") and isinstance(raw.__wrapped__, types.FunctionType):

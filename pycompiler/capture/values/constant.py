@@ -47,7 +47,7 @@ class Const(Value):
         return self.value
 
     def truth(self, cx: Capture) -> bool:
-        return bool(self.value)
+        return bool(cx.evaluate(bool, self.value).const()) if self.value is NotImplemented else bool(self.value)
 
     def length(self, cx: Capture) -> int:
         return int(cx.evaluate(len, self.value).const())

@@ -5,6 +5,7 @@ What a call does with a function is decided in `calls.py`; here is only what a c
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from typing import Any
@@ -256,8 +257,13 @@ class Builtin(Value):
         return True
 
 
+HOLE = getattr(functools, "Placeholder", None)
+"""3.14: the argument of a partial that the next positional argument takes the place of."""
+HOLES = "a partial with places for arguments"
+
+
 class Partial(Value):
-    """functools.partial."""
+    """functools.partial, without `HOLE`s."""
 
     passes_on = True
 
