@@ -26,7 +26,7 @@ from pycompiler.capture.values.attributes import instance_dict, is_mutable, look
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.containers import RESTLESS, Deque, Dict, Key, List, Proxy, Set, Tuple, known_hash
+from pycompiler.capture.values.containers import RESTLESS, Deque, Dict, Key, List, Proxy, Set, Slice, Tuple, known_hash
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
@@ -399,13 +399,15 @@ def make(cx: Capture, real: Any) -> Value:
         return Tuple([make(cx, v) for v in real], type(real))
     if type(real) is list:
         return List([make(cx, v) for v in real])
+    if type(real) is slice:  # 3.14's compiler makes constants of slices
+        return Slice([make(cx, part) for part in (real.start, real.stop, real.step)])
     if type(real) is dict:
         return Dict({Key(cx, make(cx, k)): make(cx, v) for k, v in real.items()})
     if type(real) in (set, frozenset):
         return Set({Key(cx, make(cx, v)): make(cx, v) for v in real}, type(real), shadow=_shadow(real))
     if type(real) in NUMBERS:
         return _number(cx, real)
-    if isinstance(real, (range, slice, torch.finfo, torch.iinfo)) or arrays.is_constant(real):
+    if isinstance(real, (range, torch.finfo, torch.iinfo)) or arrays.is_constant(real):
         return Const(real)
     if isinstance(real, tuple) and is_plain_tuple(type(real)):
         return Tuple([make(cx, v) for v in real], type(real))

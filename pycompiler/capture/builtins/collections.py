@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -133,7 +134,7 @@ def deque_insert(cx: Capture, target: Deque, index: Value, value: Value) -> None
 
 @_deque_method(deque.remove)
 def deque_remove(cx: Capture, target: Deque, value: Value) -> None:
-    del target.items[_found(cx, target, value, 0, len(target.items))]
+    del target.items[_found(cx, target, value, 0, len(target.items), "remove")]
     target.moves += 1
 
 
@@ -141,16 +142,18 @@ def deque_remove(cx: Capture, target: Deque, value: Value) -> None:
 def deque_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     target = storage(args[0], Deque, "deque.index")
     start, stop = ([cx.index(a) for a in args[2:]] + [0, len(target.items)][len(args) - 2 :])[:2]
-    return Const(_found(cx, target, args[1], start, stop))
+    return Const(_found(cx, target, args[1], start, stop, "index"))
 
 
-def _found(cx: Capture, target: Deque, value: Value, start: int, stop: int) -> int:
+def _found(cx: Capture, target: Deque, value: Value, start: int, stop: int, method: str) -> int:
     """Where the value stands; without one the error names it."""
     for i in range(len(target.items))[start:stop]:
         if cx.same(target.at(cx, i), value) or cx.equal(target.at(cx, i), value):
             return i
     if not value.is_const():
         raise Break("unsupported-operation", f"{value.describe()} is not in a deque")
+    if sys.version_info >= (3, 14):
+        cx.throw(ValueError, f"deque.{method}(x): x not in deque")
     cx.throw(ValueError, f"{operators.text(cx, value, repr).const()} is not in deque")
     raise AssertionError
 

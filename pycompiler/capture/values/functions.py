@@ -15,6 +15,7 @@ from pycompiler.capture.values.base import Capture, Cell, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Tuple
 
+_ADDED = ("__type_params__", "__annotate__")  # by 3.12, 3.14
 _HAS_DOCSTRING = 0x4000000 if sys.version_info >= (3, 14) else 0
 
 
@@ -119,7 +120,7 @@ class Function(Value):
             cx.effects.namespaces.reached(self.real.__dict__, self)
             if name in self.real.__dict__:
                 return cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
-            if name in ("__doc__", "__module__") or (name == "__type_params__" and hasattr(self.real, name)):
+            if name in ("__doc__", "__module__") or (name in _ADDED and hasattr(self.real, name)):
                 return cx.wrap(getattr(self.real, name), self.source.attr(name))
             if name == "__code__":
                 return cx.wrap(self.code, self.source.then("code"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import sys
 import threading
 import types
 import weakref
@@ -459,7 +460,8 @@ class Object(Value):
         if self.storage is not None:
             return self.storage.contains(cx, item)
         if all(lookup(cx, self.cls, n) is MISSING for n in ("__iter__", "__getitem__")):
-            cx.throw(TypeError, f"argument of type {self.cls.__name__!r} is not iterable")
+            what = "a container or iterable" if sys.version_info >= (3, 14) else "iterable"
+            cx.throw(TypeError, f"argument of type {self.cls.__name__!r} is not {what}")
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
 
 

@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import sys
 import types
 import typing
 
@@ -910,6 +911,7 @@ class Weird:
     act = torch.nn.functional.relu
     op = staticmethod(torch.sin)
     part = functools.partial(torch.add, alpha=2)
+    part = staticmethod(part) if sys.version_info >= (3, 14) else part  # a method from then on
     builtin = len
 
     def __init__(self):

@@ -6,6 +6,7 @@ import collections
 import functools
 import itertools
 import operator
+import sys
 
 import torch
 from capture.harness import ANY, case
@@ -656,7 +657,7 @@ def elements_see_what_was_added_before():
     return grown, queue, sorted(members)
 
 
-@case()
+@case(breaks=ANY if sys.version_info >= (3, 14) else ())  # their signatures are not known there
 def wrong_arguments_of_iterators():
     texts = []
     for make in (

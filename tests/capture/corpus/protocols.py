@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import math
 import operator
+import sys
 
 import torch
 from capture.harness import ANY, case
@@ -502,7 +503,7 @@ def eq_non_bool(x):
     return x + 1, Eq() == 1, Eq() != 1, Eq() in [1], [Eq()] == [3]
 
 
-@case(X)
+@case(X, breaks=ANY if sys.version_info >= (3, 14) else ())  # whose errors say what the hash is for
 def unhashable(x):
     out = []
     for make in (lambda: {Eq(): 1}, lambda: {[]: 1}, lambda: hash({}), lambda: {(1, []): 2}):
