@@ -57,7 +57,8 @@ PEER = (
 )
 
 
-PRINTED = re.compile(r"^\s*(?:from|import)\s+(pycompiler\.[\w.]+)", re.MULTILINE)
+PRINTED = re.compile(r"^\s*(?:from|import)\s+((?:pycompiler|torch)\.[\w.]+)", re.MULTILINE)
+BY_NAME = ("import_module", "importlib.import_module", "__import__")
 
 
 def modules() -> dict[str, Path]:
@@ -73,12 +74,14 @@ MODULES = modules()
 
 
 def imports(name: str) -> Iterator[tuple[str, int]]:
-    """Dotted names that a module imports, with line numbers; `from a import b` gives `a.b` and `a`."""
+    """Dotted names that a module imports, by statement or by name, with line numbers; `from a import b` gives `a.b` and `a`."""
     path = MODULES[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):  # text that is printed as code
             yield from ((found, node.lineno) for found in PRINTED.findall(node.value))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME and isinstance(node.args[0], ast.Constant):
+            yield node.args[0].value, node.lineno
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -204,6 +207,11 @@ def test_unsafe_only_in_ffi() -> None:
                 assert "SAFETY" in before, f"{path}:{number}: unsafe without a SAFETY comment"
 
 
+def test_the_engine_names_nothing_of_the_peers_compiler() -> None:
+    for path in sorted((ROOT / "guards-rs" / "src").rglob("*.rs")):
+        assert not re.findall(rf'"(?:{"|".join(map(re.escape, PEER))})\b', rust_code(path)), path
+
+
 def rust_code(path: Path) -> str:
     """A Rust file without its comments."""
     return "\n".join(re.split(r"(?:^|\s)//", line)[0] for line in path.read_text().splitlines())
@@ -240,4 +248,5 @@ def test_the_walls_are_standing() -> None:
     assert "pycompiler.errors" in {target for target, _ in imports("pycompiler.config")}
     printed = {target for target, _ in imports("pycompiler.codegen.triton.generate")}
     assert "pycompiler.codegen.triton.helpers" in printed
+    assert "torch._C._dynamo.eval_frame" in {target for target, _ in imports("pycompiler.ir.peer")}
     assert "import(c" in rust_code(ROOT / "guards-rs" / "src" / "tensor_view.rs")

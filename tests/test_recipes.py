@@ -43,6 +43,23 @@ def run(recipe: str, tmp_path: Path, preamble: str = "") -> None:
     assert out.returncode == 0, out.stderr
 
 
+def test_files_that_the_pages_name_are_there() -> None:
+    elsewhere = {
+        "Python/bytecodes.c",
+        "fx_graph_runnable.py",
+        "minifier_launcher.py",
+    }  # CPython's; written by the debugging tools
+    files = [f"/{p.relative_to(ROOT)}" for top in ("pycompiler", "guards-rs", "tests", "bench", "docs", ".ci")
+             for p in (ROOT / top).rglob("*")]  # fmt: skip
+    files += [f"/{p.name}" for p in ROOT.iterdir()]
+    for page in ("CONTRIBUTING.md", "ARCHITECTURE.md", "README.md"):
+        named = set(re.findall(r"`([\w./-]+\.(?:py|rs|md|txt|h|toml|c))(?::\s?\w+)?`", (ROOT / page).read_text()))
+        assert named
+        for name in named - elsewhere:
+            pattern = re.compile(re.escape(f"/{name.removeprefix('../')}").replace(r"3\.1x", r"3\.1\d") + "$")
+            assert any(map(pattern.search, files)), f"{page} names {name}"
+
+
 def test_the_four_are_there() -> None:
     assert list(RECIPES) == ["add an opcode", "add an operator lowering", "add a guard kind", "add a backend"]
     assert all(blocks(recipe, "python") for recipe in RECIPES)
