@@ -426,6 +426,13 @@ class SymbolicNode:
             args = args[1:] if op == "truediv" else args
             self.env.pin_all(n for a in args if isinstance(a, Real) for n in a.symbols & self.env.floats.keys())
 
+    def _value_hash(self) -> int:
+        """Asked by torch's cache of fake results, which other backends run: it goes on without, since an answer may rest on
+        what is assumed here."""
+        from torch._subclasses.fake_tensor import _BypassDispatchCache
+
+        raise _BypassDispatchCache("numbers that are symbols")
+
     def sym_float(self) -> SymbolicNode:
         if self.is_float():
             return self
@@ -648,6 +655,7 @@ class _ForTorch:
     """What torch's helpers ask of a number's sympy expression and of its ShapeEnv."""
 
     free_symbols: frozenset[Any] = frozenset()  # those without a hint
+    is_number = False  # a number is asked for as one
 
     def __init__(self, node: SymbolicNode) -> None:
         self.node = node
