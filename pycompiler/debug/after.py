@@ -24,7 +24,7 @@ from pycompiler.debug import launcher
 from pycompiler.debug.trial import Setting
 from pycompiler.ir import watch
 from pycompiler.ir.guards import own_frame
-from pycompiler.ir.symbols import Specialise
+from pycompiler.ir.symbols import Specialise, symbols_of
 from pycompiler.ir.texts import forward_of
 from pycompiler.logs import ROOT
 from pycompiler.pipeline.verified import Verified
@@ -41,14 +41,27 @@ NOT_THE_GRAPHS = frozenset({
 })  # fmt: skip
 
 
-def setting_of(layer: str, backend: Any, options: dict[str, Any]) -> Setting:
+def setting_of(layer: str, backend: Any, options: dict[str, Any], values: Sequence[Any] = ()) -> Setting:
     """How a graph is compiled here and now."""
     defaults = {row.name: row.default for row in config.KNOBS}
     knobs = {
         name: value for name, value in config.snapshot().items()
         if value != defaults[name] and name not in NOT_THE_GRAPHS and not name.startswith("trace.")
     }  # fmt: skip
-    return Setting(layer, backend, options, knobs, config.repro_level == ACCURACY, config.repro_tolerance, state())
+    return Setting(
+        layer,
+        backend,
+        options,
+        knobs,
+        config.repro_level == ACCURACY,
+        config.repro_tolerance,
+        state(),
+        any(map(_is_symbolic, values)),
+    )
+
+
+def _is_symbolic(value: Any) -> bool:
+    return symbols_of(value) is not None or (isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides)
 
 
 def state() -> tuple[str, ...]:
@@ -151,7 +164,7 @@ def after_dynamo(backend: Any, name: str) -> Any:
     named = name if backends.REGISTRY.get(backends.ALIASES.get(name, name)) is backend else backend
 
     def watched(gm: fx.GraphModule, examples: list[Any], **options: Any) -> Any:
-        setting = setting_of("dynamo", named, options)
+        setting = setting_of("dynamo", named, options, examples)
         return _watched(gm, examples, setting, lambda: backend(gm, examples, **options))
 
     return watched
@@ -162,7 +175,7 @@ def after_aot(compiler: Any, kind: str) -> Any:
 
     def watched(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         raises = config.raise_internal_errors
-        setting = setting_of("aot", "native", {})
+        setting = setting_of("aot", "native", {}, inputs)
         try:
             return _watched(gm, inputs, setting, lambda: compiler(gm, inputs))
         except Specialise:
@@ -170,7 +183,12 @@ def after_aot(compiler: Any, kind: str) -> Any:
         except Exception as error:
             if raises:
                 raise
-            log.warning("a %s graph runs through ATen: %s: %s", kind, type(error).__name__, error)
+            log.warning(
+                "%s graph runs through ATen: %s: %s",
+                f"an {kind}" if kind[0] in "aeiou" else f"a {kind}",
+                type(error).__name__,
+                error,
+            )
             return forward_of(gm)
 
     return watched

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import runpy
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,7 @@ SETTING = launcher.Setting(
     accuracy={setting.accuracy},
     tolerance={setting.tolerance},
     around={setting.around!r},
+    dynamic={setting.dynamic},
 )
 PLACES = {places}
 
@@ -198,8 +200,14 @@ def minify(
     options = parser.parse_args()
     folder = Path(file).resolve().parent
     checkpoints = folder / CHECKPOINTS
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    checkpoints.mkdir()
+    earlier = None if repro_path(folder).exists() else _left(checkpoints, Path(file))
+    if earlier is not None:
+        print(f"minifier: goes on from {earlier}, where an earlier run ended", file=sys.stderr, flush=True)
+        space = runpy.run_path(str(earlier))
+        module, inputs = space["Repro"](), space["inputs"]()
+    else:
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    checkpoints.mkdir(exist_ok=True)
     threads = torch.get_num_threads()
     _warm()
 
@@ -227,6 +235,15 @@ def minify(
         print(f"minifier:   {node.format_node()}" + (f"\n      {places[node.name]}" if node.name in places else ""))
     print(f"minifier: {smallest.symptom}\nminifier: wrote {path}", flush=True)
     return 0
+
+
+def _left(checkpoints: Path, launcher: Path) -> Path | None:
+    """The smallest part that a run of this launcher, which was ended, has found."""
+    since = launcher.stat().st_mtime
+    found = [
+        p for p in checkpoints.glob("*_operators.py") if p.stat().st_mtime > since and p.with_suffix(".pt").exists()
+    ]
+    return min(found, key=lambda p: int(p.name.partition("_")[0]), default=None)
 
 
 def _warm() -> None:

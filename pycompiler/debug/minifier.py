@@ -197,7 +197,8 @@ class Minifier:
         if known.told is None:
             raise NotReproduced("the graph cannot be run by eager on these inputs")
         self.opaque = {name for name, (kind, *_) in known.told.items() if kind == "opaque"}
-        self.numbers = {name: row[1] for name, row in known.told.items() if row[0] == "number"}
+        given = {n.name for n in self.gm.graph.find_nodes(op="placeholder")} if self.setting.dynamic else set()
+        self.numbers = {name: row[1] for name, row in known.told.items() if row[0] == "number" and name not in given}
         units = units_of(self.gm, self.opaque)
         whole = self.part(units)
         self.whole = whole.count

@@ -55,6 +55,7 @@ class Setting:
     """How a graph is compiled: after "dynamo" by a backend, after "aot" by the compiler of graphs.
 
     accuracy: wrong values are a symptom, not only errors.  around: expressions of contexts that stand around all.
+    dynamic: sizes were symbols.  Parts are then captured anew, with symbols for all sizes of their inputs, after "aot" too.
     """
 
     layer: str = "dynamo"
@@ -64,6 +65,7 @@ class Setting:
     accuracy: bool = False
     tolerance: float = 1e-3
     around: tuple[str, ...] = ()
+    dynamic: bool = False
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -77,10 +79,11 @@ class Setting:
             yield
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-        if self.layer == "aot":
+        if self.layer == "aot" and not self.dynamic:
             return repro.compile_graph(gm, inputs)
-        options = self.options or None
-        made: Callable[..., Sequence[Any]] = compile_function(forward_of(gm), backend=self.backend, options=options)
+        made: Callable[..., Sequence[Any]] = compile_function(
+            forward_of(gm), backend=self.backend, options=self.options or None, dynamic=self.dynamic or None
+        )
         return made
 
 

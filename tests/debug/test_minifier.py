@@ -140,6 +140,38 @@ def test_after_aot(tmp_path: Path) -> None:
     text = (tmp_path / "torch_compile_debug" / "repro.py").read_text()
     assert "sinh = torch.ops.aten.sinh.default(add);  add = None\n        return (sinh,)" in text
     assert "repro.tensor((200, 200), (200, 1), torch.float32, 'cpu')," in text
+    path.parent.parent.joinpath("repro.py").unlink()
+    again = run(tmp_path, str(path))  # as after a run that was ended: the parts found so far are there
+    assert f"goes on from {path.parent / 'checkpoints' / '1_operators.py'}" in again.stderr
+    assert "1 operators are left of 1" in again.stdout, again.stderr
+
+
+def test_symbols_that_a_fault_needs(tmp_path: Path) -> None:
+    with_fault(tmp_path, """
+        import torch
+        from pycompiler.lowering import LOWERINGS
+
+        def for_numbers(low, x, made=LOWERINGS[torch.ops.aten.sinh.default]):
+            assert all(n.symbol is None for n in x.shape)
+            return made(low, x)
+
+        LOWERINGS[torch.ops.aten.sinh.default] = for_numbers
+        """)  # fmt: skip
+    program = write(tmp_path, """
+        import torch, pycompiler
+
+        @pycompiler.compile(dynamic=True)
+        def program(x):
+            y = (x.exp() + 1).sinh() * x.shape[0]
+            return y.softmax(-1).reshape(x.shape[0] * 4)
+
+        program(torch.rand(3, 4))
+        """)  # fmt: skip
+    run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="aot")
+    path = tmp_path / "torch_compile_debug" / "minifier" / "minifier_launcher.py"
+    made = run(tmp_path, str(path))
+    assert "1 operators are left of " in made.stdout, made.stderr
+    assert "aten.sinh.default" in made.stdout
 
 
 # symptoms ---------------------------------------------------------------------------------------------------------

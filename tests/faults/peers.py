@@ -8,10 +8,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.faults.table import Row
+from tests.faults.table import SEARCH, Row
 
+BACKEND = """backend=__import__("os").environ.get("TORCH_COMPILE_BACKEND", "inductor")"""
 LIMIT = 300.0  # seconds of each command
 CALLED = re.compile(r"torch\.ops\.([\w.]+)\(|torch\.([\w.]+)\(")
+
+# What is worth quoting, the first that is found.
+KEYS = (r"- 0/0: (.*)", r"GuardManager: source=L\['table'\].*?(type=<class 'dict'>)", r"^(Scheduler\.__init__ .*)$", r"^(\w+(?:\.\w+)*Error.*)$",
+        r"Reason: (.*)", r"^(W\d+ .*)$")  # fmt: skip
 
 # Where the compiler's interface differs, the program for the peer.
 PROGRAMS = {
@@ -36,9 +41,14 @@ def theirs(row: Row, folder: Path) -> dict[str, Any]:
     if row.no_peer:
         return {"reason": row.no_peer}
     text = PROGRAMS.get(row.name) or row.text.replace("torch, pycompiler", "torch").replace("pycompiler.", "torch.")
+    if row.peer == SEARCH:  # which asks for this
+        text = text.replace("torch.compile(", f"torch.compile({BACKEND}, ").replace(
+            "@torch.compile\n", f"@torch.compile({BACKEND})\n"
+        )
     (folder / "program.py").write_text(text.lstrip())
     said, used = "", 0.0
-    for command in row.peer.split("; "):
+    for command in row.peer.split("; python mini"):
+        command = command if command.startswith(("python", "TORCH")) else f"python mini{command}"
         found = next(iter(folder.rglob("minifier_launcher.py")), None)
         if command.endswith("minifier_launcher.py"):
             if found is None:
@@ -49,13 +59,13 @@ def theirs(row: Row, folder: Path) -> dict[str, Any]:
         said, used = f"{said}{more}\nexit status {status}\n", used + seconds
         if status is None:
             break
-    return {"command": row.peer, "seconds": round(used, 1), "outcome": outcome(row, said, folder), "text": said}
+    return {"command": row.peer, "seconds": round(used, 1), "outcome": outcome(row, said, folder, used), "text": said}
 
 
 def caches(row: Row, folder: Path) -> dict[str, str]:
     """Kernels are kept between rows, as on a machine that is in use (its precompiled headers alone take long); graphs, which
     the fault is in, are not."""
-    if row.name == "wrong_cache_entry":
+    if row.name in ("wrong_cache_entry", "damaged_artefact"):
         return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "peer")}
     kept = Path(tempfile.gettempdir()) / f"faults-peer-{os.getuid()}"
     return {
@@ -65,12 +75,12 @@ def caches(row: Row, folder: Path) -> dict[str, str]:
     }
 
 
-def outcome(row: Row, said: str, folder: Path) -> str:
+def outcome(row: Row, said: str, folder: Path, used: float) -> str:
     """One line: what is named."""
     line = next((part for part in row.lines if part in said), None)
     where = f"the line `{line}`" if line else "no line of the program"
     if "exit status None" in said:
-        return f"it was ended after {LIMIT:g} s: nothing"
+        return f"still at work after {used:.0f} s of the processor, when it was ended"
     if "compiler_bisector" in row.peer:
         found = re.findall(r"BisectionResult\((.*)\)|Bisection complete: (no issue found)", said)
         return f"{''.join(found[-1]) if found else 'it fails'}; {where}"
@@ -83,4 +93,7 @@ def outcome(row: Row, said: str, folder: Path) -> str:
         line = next((part for part in row.lines if part in repros[-1].read_text()), None)
         where = f"the line `{line}`" if line else "no line of the program"
         return f"{len(operators)} operators left: {', '.join(operators[:4])}; {where}"
-    return where
+    keys = (re.findall(key, said, re.M) for key in KEYS)
+    key = next((f"`{' '.join(found[-1].split())[:160]}`; " for found in keys if found), "")
+    place = "" if line or "program.py:" not in said.replace("program.py:8", "") else " (but its function's)"
+    return f"{key}{where}{place}"
