@@ -305,7 +305,7 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             raise Break("builtin-call", _describe_call(fn, args))
         try:
             return handler(cx, args, kwargs)
-        except IndexError:
+        except (IndexError, TypeError, ValueError):
             if _takes(fn, args, kwargs):
                 raise
             raise Break("builtin-call", _describe_call(fn, args)) from None
@@ -467,7 +467,9 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
         try:
             return handler(cx, args, kwargs)
-        except IndexError:
+        except (IndexError, TypeError, ValueError):
+            if _takes(cls, args, kwargs):
+                raise
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...) of too few arguments") from None
     if config.trace_numpy and arrays.dtype_name(cls) is not None:
         return array.make_scalar(cx, cls, args, kwargs)

@@ -386,6 +386,9 @@ def _cell(head: Head, value: Cell, name: str) -> None:
 
 
 def _iter(head: Head, value: Iter, name: str) -> None:
+    if value.exhausted and isinstance(value, Generator):
+        head.store(head.call(rebuild.ended_generator, build.load_const(value.names)), name)
+        return
     if value.exhausted:
         head.store(head.call(iter, build.load_const(())), name)
         return

@@ -166,6 +166,14 @@ def _place() -> Iterator[None]:
     yield
 
 
+def ended_generator(names: tuple[str, str]) -> Iterator[None]:
+    """A generator of these names (plain and qualified) that has ended."""
+    made = _place()
+    made.__name__, made.__qualname__ = names  # type: ignore[attr-defined]
+    made.close()  # type: ignore[attr-defined]
+    return made
+
+
 def add_traceback(exception: BaseException, *places: tuple[str, str, str, int]) -> None:
     """Let the exception have passed these places (file, name, qualified name, line), the innermost first.
 

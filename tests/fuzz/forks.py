@@ -263,7 +263,7 @@ def command(subject: Subject, arguments: argparse.Namespace) -> int:
         return 0
     if arguments.file:
         prepare(subject)
-        found = subject.difference(Path(arguments.file).read_text(), arguments.backend)
+        found = subject.difference(Path(arguments.file).read_text(), backend_of(0, arguments.backend))
         print(found or "")
         return int(found is not None)
     return run(subject, arguments)

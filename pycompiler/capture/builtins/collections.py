@@ -36,6 +36,8 @@ def namedtuple_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(deque)
 def deque_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) > 2:
+        cx.evaluate_raw(deque, *[()] * len(args))
     limit = args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)
     made = Deque([], None if cx.is_none(limit) else cx.index(limit))
     source = args[0] if args else kwargs.get("iterable")

@@ -57,6 +57,8 @@ def range_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(slice)
 def slice_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if not 0 < len(args) < 4:
+        cx.evaluate_raw(slice, *args)
     return Slice([NONE, args[0], NONE] if len(args) == 1 else [*args, *[NONE] * (3 - len(args))])
 
 

@@ -161,9 +161,7 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
             return cx.wrap(raw, source)
         if raw.attrname is None:
             cx.throw(TypeError, "Cannot use cached_property instance without calling __set_name__ on it.")
-        value = cx.call(cx.wrap(raw.func, source.attr("func")), [receiver], {})
-        cx.effects.set_attr(receiver, raw.attrname, value)
-        return value
+        return _cached(cx, raw, raw.attrname, source, receiver)
     if isinstance(raw, property) and receiver is None:
         return cx.wrap(raw, source)
     if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType, _tuplegetter)) and receiver is None:
@@ -181,6 +179,22 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
             return cx.wrap(raw, source) if receiver is None else Method(receiver, cx.wrap(raw, source))
         return cx.wrap_descriptor(raw, source, receiver, owner)
     return cx.wrap(raw, source)
+
+
+def _cached(cx: Capture, raw: Any, name: str, source: Source, receiver: Value) -> Value:
+    """A cached_property: reached through `super()`, the instance may hold it already, behind another descriptor."""
+    shown = mro_lookup(receiver.python_type(), name)
+    if shown is not raw and shown is not MISSING and is_data_descriptor(shown):
+        raise Break(
+            "mutation-unsupported", f"{receiver.describe()}.{name}, a cached property behind a {type(shown).__name__}"
+        )
+    held = receiver.instance_dict_value(cx) if hasattr(receiver, "instance_dict_value") else None
+    known: Value | None = None if held is None else held.lookup(cx, Const(name))
+    if known is not None:
+        return known
+    value = cx.call(cx.wrap(raw.func, source.attr("func")), [receiver], {})
+    cx.effects.set_attr(receiver, name, value)
+    return value
 
 
 def field_index(raw: Any) -> int:

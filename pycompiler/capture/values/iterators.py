@@ -170,6 +170,7 @@ class Generator(Iter):
     def __init__(self, frame: Frame) -> None:
         super().__init__(lambda: None, types.GeneratorType)
         self.frame: Frame | None = frame  # None when it has ended
+        self.names = (frame.code.co_name, frame.code.co_qualname)
         self.started = False
         self.running = False
 
@@ -290,6 +291,8 @@ class IteratorMethod(Value):
             value = it.next(cx)
         elif self.name == "send":
             assert isinstance(it, Generator)
+            if len(args) != 1 or kwargs:
+                cx.throw(TypeError, f"generator.send() takes exactly one argument ({len(args)} given)")
             value = it.send(cx, args[0])
         else:
             assert isinstance(it, Generator)

@@ -1,0 +1,99 @@
+"""What the program fuzzer found (`tests/fuzz/python`), cut down."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import pycompiler
+from pycompiler import config
+
+
+def both(fn: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) -> tuple[list[Any], list[Any]]:
+    """What two calls do, eager and compiled: results or errors, and arguments afterwards."""
+    sides = []
+    for call in (fn, pycompiler.compile(fn, backend="eager")):
+        seen: list[Any] = []
+        args = make()
+        for _ in range(2):
+            try:
+                seen.append(call(*args))
+            except Exception as error:
+                seen.append((type(error), str(error)))
+            seen.append([vars(a) if hasattr(a, "__dict__") else list(a) for a in args])
+        sides.append(seen)
+    return sides[0], sides[1]
+
+
+@pytest.fixture(autouse=True)
+def raise_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "raise_internal_errors", True)
+
+
+def once(k: int) -> Iterator[int]:
+    while k < 3:
+        k += yield k
+
+
+def test_a_generator_that_has_ended_stays_one_across_a_break() -> None:
+    def program(log: list[Any]) -> str:
+        it = once(5)
+        next(it, None)
+        pycompiler.graph_break()
+        log.append((type(it).__name__, it.__name__, it.__qualname__))
+        it.close()
+        return it.send(1)
+
+    eager, compiled = both(program, lambda: ([],))
+    assert eager == compiled
+    assert eager[0] == (StopIteration, "")
+
+
+class Cached:
+    asked = 0
+
+    @functools.cached_property
+    def total(self) -> int:
+        self.asked += 1
+        return 5
+
+
+class Behind(Cached):
+    @property
+    def total(self) -> int:
+        return super().total + 1
+
+
+class Again(Cached):
+    def twice(self) -> int:
+        return super().total + super().total
+
+
+@pytest.mark.parametrize("cls", [Behind, Again])
+def test_a_cached_property_reached_through_super(cls: type) -> None:
+    def program(held: Any) -> int:
+        return held.twice() if hasattr(held, "twice") else held.total + held.total
+
+    eager, compiled = both(program, lambda: (cls(),))
+    assert eager == compiled
+    assert eager[-1][0]["asked"] == 1
+
+
+WRONG = {
+    "append": lambda: [].append(), "insert": lambda: [].insert(1), "pop": lambda: [].pop(1, 2), "get": lambda: {}.get(),
+    "add": lambda: set().add(), "zip": lambda: zip(1), "list": lambda: list(1, 2), "getattr": lambda: getattr(1),
+    "iter": lambda: iter(), "index": lambda: [1].index(), "divmod": lambda: divmod(1), "slice": lambda: slice(),
+    "slice of four": lambda: slice(1, 2, 3, 4), "deque": lambda: collections.deque([1], 2, 3), "send": lambda: once(1).send(),
+    "sort": lambda: [].sort(1), "dict": lambda: dict(1, 2), "namedtuple": lambda: collections.namedtuple(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_builtin_that_does_not_take_its_arguments_raises(name: str) -> None:
+    eager, compiled = both(WRONG[name], lambda: ())
+    assert eager == compiled
+    assert eager[0][0] is TypeError
