@@ -97,3 +97,24 @@ def test_a_builtin_that_does_not_take_its_arguments_raises(name: str) -> None:
     eager, compiled = both(WRONG[name], lambda: ())
     assert eager == compiled
     assert eager[0][0] is TypeError
+
+
+class Slotted:
+    __slots__ = ("log", "size")
+
+    def __init__(self, size: int, log: list[str]) -> None:
+        self.size, self.log = size, log
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "size":
+            self.log.append(name)
+        return super().__getattribute__(name)
+
+
+def test_guards_read_no_slot_behind_a_getattribute() -> None:
+    logs: list[list[str]] = []
+    for call in (lambda held: held.size + 1, pycompiler.compile(lambda held: held.size + 1, backend="eager")):
+        logs.append([])
+        held = Slotted(2, logs[-1])
+        assert [call(held), call(held)] == [3, 3]
+    assert logs == [["size", "size"]] * 2

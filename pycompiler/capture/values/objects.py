@@ -192,6 +192,7 @@ class Object(Value):
             if not self.exists:
                 cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
             assert self.source is not None
+            self._reads_plainly(name)
             try:
                 value = raw.__get__(self.real, self.cls)
             except AttributeError:  # no guard says that it stays empty
@@ -212,6 +213,7 @@ class Object(Value):
                 return cx.exception_attribute(self, name)
             if not self.exists or self.source is None:
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}")
+            self._reads_plainly(name)
             return cx.wrap(getattr(self.real, name), self.source.attr(name))
         getter = mro_lookup(type(raw), "__get__")
         if isinstance(getter, types.FunctionType):
@@ -219,6 +221,11 @@ class Object(Value):
             function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
             return cx.call(function, [descriptor, self, cx.class_of(self)], {})
         raise Break("unsupported-attribute", f"{self.describe()}.{name} ({type(raw).__name__})")
+
+    def _reads_plainly(self, name: str) -> None:
+        """A slot is read by the name of the attribute, in guards, too: no `__getattribute__` of the program's may see it."""
+        if isinstance(mro_lookup(self.cls, "__getattribute__"), types.FunctionType):
+            raise Break("unsupported-attribute", f"{self.describe()}.{name}, a slot behind a __getattribute__")
 
     def _module_attribute(self, cx: Capture, name: str) -> Value | None:
         """nn.Module.__getattr__: parameters, buffers, submodules, without inlining it; a table passed over lacks the name."""
