@@ -89,6 +89,7 @@ class _State(threading.local):
         self.recent: list[int] = []  # models since the last frame was told: those of the next one
         self.models: list[int] = []
         self.graphs: list[Graph] = []
+        self.begun: list[float] = []  # when the phases that are open began
 
 
 class Recorder(watch.Observer):
@@ -136,15 +137,17 @@ class Recorder(watch.Observer):
 
     # compiles -----------------------------------------------------------------------------------------------------
     def begin(self, phase: str) -> None:
+        self.state.begun.append(time.time())
         if phase == "compile":
             self.state.recent.clear()
 
     def end(self, phase: str, seconds: float) -> None:
         state = self.state
+        start = state.begun.pop() if state.begun else time.time() - seconds
         if state.graphs:
             phases = state.graphs[-1].phases
             phases[phase] = phases.get(phase, 0.0) + seconds
-        self.event("phase", name=phase, start=time.time() - seconds, seconds=seconds,
+        self.event("phase", name=phase, start=start, seconds=seconds,
                    model=state.models[-1] if state.models else None,
                    graph=state.graphs[-1].number if state.graphs else None)  # fmt: skip
 

@@ -72,7 +72,7 @@ def chrome_row(event: Data, pid: int) -> Data | None:
             "name": event["name"],
             "ph": "X",
             "ts": event["start"] * 1e6,
-            "dur": event["seconds"] * 1e6,
+            "dur": max(0.0, event["at"] - event["start"]) * 1e6,  # so that spans of a thread nest, as the format has it
             "args": told,
         }
     instant = {**common, "ph": "i", "s": "t", "ts": event["at"] * 1e6}

@@ -160,6 +160,20 @@ def test_functions_that_were_inlined_are_shown() -> None:
     assert any(function["function"].endswith("inner") for function in document.functions.values())
 
 
+def overlapping(spans: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Spans of a thread that begin in another one and end behind it, which no viewer can show."""
+    found: list[tuple[str, str]] = []
+    open_: dict[int, list[tuple[float, str]]] = {}
+    for s in sorted(spans, key=lambda s: (s["ts"], -s["dur"])):
+        stack, end = open_.setdefault(s["tid"], []), s["ts"] + s["dur"]
+        while stack and stack[-1][0] <= s["ts"]:
+            stack.pop()
+        if stack and end > stack[-1][0]:
+            found.append((s["name"], stack[-1][1]))
+        stack.append((end, s["name"]))
+    return found
+
+
 # traces --------------------------------------------------------------------------------------------------------
 def test_a_folder_of_traces(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -181,6 +195,9 @@ def test_a_folder_of_traces(tmp_path: Path) -> None:
     assert {"capture", "lowering", "build"} <= {s["name"] for s in spans if s["ph"] == "X"}
     assert all(s["dur"] >= 0 and s["ts"] > 1e15 for s in spans if s["ph"] == "X")
     assert any(s["name"].startswith("recompile of resume_in_f") for s in spans if s["ph"] == "i")
+    assert {s["ph"] for s in spans} == {"X", "i"} and {s["s"] for s in spans if s["ph"] == "i"} == {"t"}
+    assert all(type(s["pid"]) is type(s["tid"]) is int and isinstance(s["args"], dict) for s in spans)
+    assert overlapping([s for s in spans if s["ph"] == "X"]) == []
     made = run("trace", "traces", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     checked((tmp_path / "traces" / "pycompiler_report.html").read_text())
