@@ -25,6 +25,7 @@ from pycompiler.capture.breaks import Break, Raised, SkipFrame
 from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
+from pycompiler.capture.bytecode.decode import slot_names
 from pycompiler.capture.bytecode.frames import (
     FrameLayout,
     continuation,
@@ -35,7 +36,7 @@ from pycompiler.capture.bytecode.frames import (
     tail_call,
     whole,
 )
-from pycompiler.capture.bytecode.resume import cell_parameters
+from pycompiler.capture.bytecode.resume import cell_parameters, origin_of
 from pycompiler.capture.codegen import Head, ask_drops, replay_effects, return_template
 from pycompiler.capture.context import Capture
 from pycompiler.capture.funnel import write_state
@@ -348,6 +349,9 @@ class _Session:
         """Variables of a frame that are read at or after `entry`, in slot order, and those whose end is seen."""
         wanted = {*frame.reading.live[entry], *(n for n, v in frame.locals.items() if ends_others(v))}
         code = frame.code
+        original = origin_of(code)[0]
+        if original is not code:  # parameters in which a resume function is given cells and its stack are no variables
+            wanted &= {*slot_names(original)}
         return [n for n in dict.fromkeys([*code.co_varnames, *code.co_cellvars, *code.co_freevars, *sorted(wanted)])
                 if n in wanted]  # fmt: skip
 

@@ -118,3 +118,23 @@ def test_guards_read_no_slot_behind_a_getattribute() -> None:
         held = Slotted(2, logs[-1])
         assert [call(held), call(held)] == [3, 3]
     assert logs == [["size", "size"]] * 2
+
+
+def test_a_frame_that_asks_for_its_variables_goes_on_after_two_breaks() -> None:
+    def program(log: list[Any]) -> int:
+        def inner(k: int) -> int:
+            def elements(k: int) -> Iterator[int]:
+                try:
+                    yield k
+                finally:
+                    log.append("closed")
+
+            for _ in elements(3):
+                log.append("append" in dir(log))
+            return k
+
+        return inner(1)
+
+    eager, compiled = both(program, lambda: ([],))
+    assert eager == compiled
+    assert eager[-1] == [[True, "closed"] * 2]
