@@ -55,7 +55,7 @@ def theirs(row: Row, folder: Path) -> dict[str, Any]:
                 said += "\nno launcher was written\n"
                 break
             command = command.replace("minifier_launcher.py", str(found))
-        more, seconds, status = run(command, row.name, folder, LIMIT, **caches(row, folder))
+        more, seconds, status = run(command, row.name, folder, LIMIT, FAULT_OF_PEER="1", **caches(row, folder))
         said, used = f"{said}{more}\nexit status {status}\n", used + seconds
         if status is None:
             break
