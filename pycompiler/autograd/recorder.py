@@ -149,6 +149,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen: dict[Any, Any] = {}
         self._depth = 0
         self._replaced = replaced()
+        self.through: tuple[fx.Node, tuple[Any, ...]] | None = None  # of the call being recorded: what it was a view of
         self.counts = False  # whether the program counts elements from the start of a storage
         self._open: list[OpOverload] = []  # operators being decomposed; one that a rule calls itself stays whole
         self._given: set[int] = set()  # ids of tensors that functionalisation holds
@@ -336,6 +337,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
         if out is NotImplemented:
             out = self._record(func, types, args, kwargs)
+        if self.through is not None:
+            self._node_of[id(out)].meta["through"], self.through = self.through, None
         if pure and func not in BINDS and self._binds == binds:
             self._seen[key] = out
         return out
@@ -574,6 +577,7 @@ def _fold_strided(
         if node.target is not aten.as_strided.default:
             return node.meta["val"], size, stride, None
         offset = node.args[3]
+    recorder.through = recorder.node(x), (size, stride, offset)
     base: torch.Tensor = root.meta["val"]
     if base.dtype != x.dtype or _is_conjugate(node):
         raise AutogradUnsupported(

@@ -83,11 +83,19 @@ def view_root(node: fx.Node) -> fx.Node:
     return node
 
 
+def _written_parent(node: fx.Node) -> tuple[fx.Node, Step] | None:
+    """`view_parent` as the program has it: a gradient goes through all views between, some of which drop a part of it."""
+    if "through" in node.meta:
+        parent, args = node.meta["through"]
+        return parent, Step(aten.as_strided.default, args, {})
+    return view_parent(node)
+
+
 def view_steps(node: fx.Node, base: fx.Node) -> list[Step] | None:
     """The steps that lead from `base` to `node`, or None when `node` is no view of `base` with numbers for arguments."""
     steps: list[Step] = []
     while node is not base:
-        parent = view_parent(node)
+        parent = _written_parent(node)
         if parent is None:
             return None
         node, step = parent

@@ -99,3 +99,20 @@ def test_strides_of_memory_of_another_type() -> None:
 
     x = torch.arange(12.0).view(6, 2)
     assert torch.equal(pycompiler.compile(fn)(x), fn(x))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_result_is_a_view_of_what_it_was_made_of(backend: str) -> None:
+    """The gradient of a view by strides is that of its argument's elements only."""
+
+    def fn(x: torch.Tensor) -> Any:
+        v = (x * 3)[2:]
+        return v.as_strided((2, 2), (2, 1), 1), v.as_strided((2, 2), (1, 2), 5), v
+
+    made = []
+    for run in (fn, pycompiler.compile(fn, backend=backend)):
+        x = torch.arange(10.0).view(5, 2).requires_grad_()
+        results = run(x)
+        torch.autograd.backward([r.square().sum() for r in results])
+        made.append((*[r.detach() for r in results], x.grad))
+    torch.testing.assert_close(made[1], made[0])
