@@ -9,7 +9,6 @@ from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.bytecode.tables import ALWAYS_KEYWORDS, EXIT_DEPTH
 from pycompiler.capture.opcodes.registry import SEND_POPS, Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
-from pycompiler.capture.opcodes.variables import push_method
 from pycompiler.capture.values.attributes import guard_mro
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
 from pycompiler.capture.values.classes import Class
@@ -327,14 +326,15 @@ def before_with(frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_SPECIAL")
 def load_special(frame: Frame, ins: Instruction) -> None:
-    """3.14's `with`: `__exit__` first, then `__enter__`."""
+    """3.14's `with`: `__exit__` first, then `__enter__`; bound, so that what is handed on is one object, as before."""
     cx, manager = frame.cx, frame.pop()
     if ins.argval not in ("__enter__", "__exit__"):
         raise Break("unsupported-opcode", f"LOAD_SPECIAL {ins.argval}")
     found = _manager_method(cx, manager, ins.argval)
     if found is None:
         cx.throw(TypeError, _no_manager(manager.python_type(), ins.argval))
-    push_method(frame, found)
+    frame.push(found)
+    frame.push(NULL)
 
 
 def _no_manager(cls: type, missing: str) -> str:
