@@ -16,7 +16,7 @@ import torch
 PLAIN = (bool, int, str, float, complex, bytes, type(None), type(Ellipsis), type(NotImplemented), slice, range, torch.dtype,
          torch.device, torch.Size)  # fmt: skip
 DEEP = 25
-SKIPPED = {"__dict__", "__weakref__", "__doc__", "__module__", "__abstractmethods__"}
+SKIPPED = {"__dict__", "__weakref__", "__doc__", "__module__", "__abstractmethods__", "__slotnames__"}
 
 
 class Observer:
@@ -55,7 +55,9 @@ class Observer:
             held = object.__getattribute__(value, "__dict__")
         except AttributeError:
             held = {}
-        made = [(key, self.look(held[key], depth)) for key in held]
+        made = [
+            (key, self.look(held[key], depth)) for key in held if not key.startswith("_dynamo")
+        ]  # marks of the peer
         for base in type(value).__mro__:
             for name, slot in vars(base).items():
                 if type(slot) is types.MemberDescriptorType and base.__module__ == "fuzzed":
