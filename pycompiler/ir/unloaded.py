@@ -30,18 +30,18 @@ def is_idle() -> bool:
 
 @functools.cache
 def without_sympy() -> None:
-    """Replace each such function in the modules that name it."""
+    """Replace each such function in the modules that name it; public ones of `torch` stay, which programs know by identity."""
     modules = [module for name in _MODULES if (module := sys.modules.get(name)) is not None]
     made = {}
     for module in modules:
-        space = {**vars(module), "__builtins__": {**vars(builtins), "__import__": import_lazily}}
-        for fn in vars(module).values():
-            if isinstance(fn, types.FunctionType) and fn.__module__ == module.__name__ and _imports(fn):
-                made[fn] = _copy(fn, space)
-    for space in [vars(module) for module in modules] + [copy.__globals__ for copy in made.values()]:
-        for name, fn in list(space.items()):
+        for name, fn in vars(module).items():
+            if isinstance(fn, types.FunctionType) and fn.__globals__ is vars(module) and _imports(fn):
+                if module is not torch or name.startswith("_"):
+                    made[fn] = _copy(fn)
+    for module in modules:
+        for name, fn in list(vars(module).items()):
             if isinstance(fn, types.FunctionType) and fn in made:
-                space[name] = made[fn]
+                setattr(module, name, made[fn])
 
 
 def _imports(fn: types.FunctionType) -> bool:
@@ -55,8 +55,19 @@ def _names(code: types.CodeType) -> bool:
     return any(_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
 
 
-def _copy(fn: types.FunctionType, space: dict[str, Any]) -> types.FunctionType:
-    copy = types.FunctionType(fn.__code__, space, fn.__name__, fn.__defaults__)
+class _Live(dict[str, Any]):
+    """A module's globals as they are when they are read, but for the builtins, which nested functions take from here too."""
+
+    def __init__(self, space: dict[str, Any]) -> None:
+        super().__init__(__builtins__={**vars(builtins), "__import__": import_lazily})
+        self.space = space
+
+    def __missing__(self, name: str) -> Any:
+        return self.space[name]
+
+
+def _copy(fn: types.FunctionType) -> types.FunctionType:
+    copy = types.FunctionType(fn.__code__, _Live(fn.__globals__), fn.__name__, fn.__defaults__)
     copy.__kwdefaults__ = fn.__kwdefaults__
     functools.update_wrapper(copy, fn)
     del copy.__wrapped__  # type: ignore[attr-defined]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import subprocess
 import sys
+import types
 
 import pytest
+
+from pycompiler.ir import unloaded
 
 KINDS = {
     "batch norm": """
@@ -91,3 +95,29 @@ def test_imports_what_eager_imports(kind: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines()[-1] == "[]", done.stdout
     assert "eagerly" not in done.stderr, done.stderr
+
+
+def test_copies_read_the_globals_of_the_module_as_they_are() -> None:
+    module = types.ModuleType("theirs")
+    exec(
+        "size = 1\ndef read():\n    def inner():\n        import sympy\n        return sympy, size\n    return inner()",
+        vars(module),
+    )
+    copy = unloaded._copy(module.read)
+    module.size = 2
+    asked = []
+
+    def answer(name: str, *args: object) -> object:
+        asked.append(name)
+        return name
+
+    copy.__globals__["__builtins__"]["__import__"] = answer
+    assert copy() == ("sympy", 2) and asked == ["sympy"]
+    assert (copy.__name__, copy.__code__) == (module.read.__name__, module.read.__code__)
+
+
+def test_none_of_the_functions_writes_a_global() -> None:
+    for module in map(sys.modules.get, unloaded._MODULES):
+        for fn in vars(module).values() if module is not None else ():
+            if isinstance(fn, types.FunctionType) and unloaded._imports(fn):
+                assert all(i.opname != "STORE_GLOBAL" for i in dis.get_instructions(fn)), fn
