@@ -254,5 +254,31 @@ def test_reason_names_what_was_seen() -> None:
     assert Break("builtin-call").reason == BREAK_KINDS["builtin-call"][0]
 
 
+class Iterates:
+    def __iter__(self) -> Iterator[int]:
+        return iter((1, 2))
+
+
+def test_reasons_show_what_the_program_has() -> None:
+    """Values as their own repr or type, no class of capture's."""
+
+    def fn(x: Any, n: int) -> Any:
+        print("a step", x, 2.5, None, [1, n], {"a": 1}, range(3), slice(1, n), zip([1], [2]), Iterates(), len, len(x))
+        print("l" * 500)
+        return x
+
+    x = torch.ones(3)
+    pycompiler.mark_dynamic(x, 0)
+    breaks = pycompiler.explain(fn, backend="eager")(x, 7).break_reasons
+    shown = [record.reason.partition("captured: ")[2] for record in breaks]
+    values = (
+        "'a step', Tensor([s0], torch.float32), 2.5, None, list of 2, dict of 1, range(0, 3), slice object, zip object"
+    )
+    assert shown == [
+        f"print({values}, Iterates object, builtin len, symbolic int s0)",
+        f"print('{'l' * 76}...)",
+    ]
+
+
 def test_import_break_leaves_no_module() -> None:
     assert "this_module_does_not_exist_at_all" not in sys.modules

@@ -184,16 +184,24 @@ def large(operators: int) -> str:
     return page_of(Document.of([{"event": "start", "program": "x.py"}, graph]))
 
 
-@pytest.mark.parametrize("operators", [400, 40_000])
-def test_long_lists_are_folded(operators: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+SIZES = pytest.mark.parametrize("operators", [400, 40_000])
+
+
+@SIZES
+def test_long_lists_are_folded(operators: int) -> None:
     text = large(operators)
     if operators < 1_000:
         checked(text)
     parts = -(-(operators - OPEN) // PART)
     assert text.count('<details class="part">') == 3 * parts  # steps, operators, memory
     assert len(text) < 2_000 * operators + 100_000
-    (tmp_path / "large.html").write_text(text)
-    opened = request.getfixturevalue("chromium").open(tmp_path / "large.html")
+
+
+@in_browser
+@SIZES
+def test_long_lists_unfold(operators: int, tmp_path: Path, chromium: browser.Browser) -> None:
+    (tmp_path / "large.html").write_text(large(operators))
+    opened = chromium.open(tmp_path / "large.html")
     assert opened.height < 10_000  # what is folded takes no place
     for k, last in ((0, False), (-1, True)):
         summary = f"[...document.querySelectorAll('#kernels ~ .wide ~ details.part > summary')].at({k})"

@@ -52,8 +52,9 @@ class Value:
         raise Break("unsupported-type", type(self).__name__)
 
     def describe(self) -> str:
+        """As people write or know it: reasons of breaks show it."""
         try:
-            return f"{type(self).__name__}({self.python_type().__qualname__})"
+            return f"{self.python_type().__qualname__} object"
         except Break:
             return type(self).__name__
 
@@ -130,7 +131,7 @@ class Lazy(Value):
         self.seen: Value | None = None
 
     def describe(self) -> str:
-        return f"Lazy({self.source})"
+        return str(self.source)
 
     __repr__ = describe
 
@@ -145,7 +146,7 @@ class Cell(Value):
         self.changed = False
 
     def describe(self) -> str:
-        return f"Cell({self.frame_name or ''})"
+        return f"cell {self.frame_name}" if self.frame_name else "cell object"
 
     __repr__ = describe
 

@@ -18,6 +18,7 @@ from pycompiler.capture.values.base import Capture, Value
 
 LITERALS = (int, float, bool, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
+SHOWN = 80  # characters of a constant in the reason of a break
 CONSTANT_TYPES: frozenset[type] = frozenset({*LITERALS, *TORCH_CONSTANTS, range, slice, frozenset})
 
 
@@ -28,7 +29,8 @@ class Const(Value):
         self.value = value
 
     def describe(self) -> str:
-        return f"Const({self.value!r})"
+        shown = repr(self.value)
+        return shown if len(shown) <= SHOWN else f"{shown[: SHOWN - 3]}..."
 
     __repr__ = describe
 

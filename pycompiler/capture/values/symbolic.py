@@ -39,7 +39,7 @@ class Symbolic(Const):
         return NUMBERS[type(self.sym)](self.sym)
 
     def describe(self) -> str:
-        return f"Symbolic({self.sym})"
+        return f"symbolic {self.python_type().__name__} {self.sym}"
 
     __repr__ = describe
 
