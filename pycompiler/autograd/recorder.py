@@ -497,7 +497,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.numbers.node(value) if isinstance(value, SYMBOLIC) else value
 
     def _attach(self, node: fx.Node, out: Any) -> None:
-        node.meta["val"] = out
+        node.meta["val"] = (
+            tuple(out) if isinstance(out, tuple) else out
+        )  # torch's named results have no importable type
         if self.region is not None:
             node.meta["again"] = self.region
         if self.differentiates:

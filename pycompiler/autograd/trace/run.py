@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import _engine_run_backward
 
+from pycompiler.autograd.composites import python_rules
 from pycompiler.autograd.joint import Joint, Mutation, Path, drop_dead
 from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
 from pycompiler.autograd.trace.forward import DATA_DEPENDENT, Forward
@@ -75,7 +75,7 @@ def _python_rules(gm: fx.GraphModule, inputs: Sequence[Any]) -> contextlib.Abstr
     """Torch's Python dispatcher where sizes are symbolic, which C++ composite kernels do not all take."""
     symbolic = any(isinstance(t, torch.Tensor) and t._has_symbolic_sizes_strides for t in inputs)
     symbolic |= any("binds" in n.meta for n in gm.graph.nodes)
-    return enable_python_dispatcher() if symbolic else contextlib.nullcontext()
+    return python_rules() if symbolic else contextlib.nullcontext()
 
 
 class _Trace:

@@ -1,0 +1,99 @@
+"""Composite operators whose Python rules at torch do otherwise than eager's kernels: traces of symbolic sizes follow the rules.
+
+In: nothing. Out: `python_rules()`, torch's Python dispatcher, under which this thread has the rules of this file.
+Example: torch's rule of an LSTM of several layers forgets the dropout between them; ours asks it for one layer at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+Rule = Callable[..., Any]
+_KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
+
+
+class _Inside(threading.local):
+    depth = 0
+
+
+_inside = _Inside()
+
+
+@contextlib.contextmanager
+def python_rules() -> Iterator[None]:
+    _install()
+    _inside.depth += 1
+    try:
+        with enable_python_dispatcher():
+            yield
+    finally:
+        _inside.depth -= 1
+
+
+def _dropout(theirs: Rule, x: Tensor, p: Any, train: bool) -> Tensor:
+    """Theirs draws for p = 1, and complex numbers otherwise than the kernel."""
+    if p == 0 or not train or x.numel() == 0:
+        return x
+    if p == 1:
+        return x * torch.zeros((), dtype=x.dtype, device=x.device)
+    if x.dtype.is_floating_point:
+        return theirs(x, p, train)  # type: ignore[no-any-return]
+    dtype = x.dtype.to_real() if x.is_complex() else x.dtype
+    return x * torch.empty_like(x, dtype=dtype).bernoulli_(1 - p).div_(1 - p)
+
+
+def _layer_by_layer(theirs: Rule, *args: Any) -> Any:
+    """Of `(data, hx, params, …)` or, packed, `(data, batch_sizes, hx, params, …)`.  An LSTM's state is two tensors."""
+    sizes = args[1:2] if isinstance(args[3], (list, tuple)) else ()
+    x, hx, params, has_biases, layers, p, train, both_ways, *batch_first = (args[0], *args[1 + len(sizes) :])
+    if p == 0 or not train or layers < 2:
+        return theirs(*args)
+    states, ways, count = (hx,) if isinstance(hx, Tensor) else hx, 2 if both_ways else 1, len(params) // layers
+    last: list[Any] = []
+    x = x.transpose(0, 1) if batch_first == [True] else x
+    for k in range(layers):
+        state = [s.narrow(0, k * ways, ways) for s in states]
+        given = state[0] if isinstance(hx, Tensor) else state
+        layer = params[k * count : (k + 1) * count]
+        x, *after = theirs(x, *sizes, given, layer, has_biases, 1, 0.0, train, both_ways, *([False] * len(batch_first)))
+        last.append(after)
+        x = torch.dropout(x, p, True) if k < layers - 1 else x
+    x = x.transpose(0, 1) if batch_first == [True] else x
+    return (x, *(torch.cat(parts) for parts in zip(*last, strict=True)))
+
+
+_RECURRENT = (aten.rnn_tanh, aten.rnn_relu, aten.gru, aten.lstm)
+_RULES: dict[OpOverload, Rule] = {
+    aten.dropout.default: _dropout,
+    **{getattr(op, name): _layer_by_layer for op in _RECURRENT for name in ("input", "data")},
+}
+
+
+@cache
+def _install() -> None:
+    """Threads outside of `python_rules` go on with torch's rules."""
+    for op, rule in _RULES.items():
+        for key in _KEYS:
+            theirs: Any = op.py_kernels.get(key)
+            if theirs is not None:
+                op.py_kernels[key] = _chosen(rule, theirs)
+        op._dispatch_cache.clear()
+
+
+def _chosen(ours: Rule, theirs: Rule) -> Rule:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return ours(theirs, *args, **kwargs) if _inside.depth else theirs(*args, **kwargs)
+
+    return called
