@@ -670,6 +670,25 @@ class _ForTorch:
         return node.guard_bool("", 0)
 
 
+def asked_in_vain(error: BaseException) -> frozenset[str] | None:
+    """The symbols of a number that code of torch asked for what it has not (attributes of sympy's), which led to `error`."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        asked = one.obj if isinstance(one, AttributeError) else None
+        if isinstance(asked, _ForTorch):
+            asked = asked.node
+        if isinstance(asked, SymbolicNode):
+            found: frozenset[str] = getattr(asked.value, "symbols", frozenset())
+            return found
+        todo += (one.__cause__, one.__context__)
+    return None
+
+
 def _lies(env: Questions, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
     """Whether the dimensions, innermost first, lie without gaps; those of one element anyhow; tensors of none all do."""
     if _lie_whatever(env, sizes, strides, order):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.graph_text import sizes, tabular
 from pycompiler.ir.guards import own_place
 from pycompiler.ir.late import Check
+from pycompiler.ir.symbolic_node import asked_in_vain
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.texts import drop_text, drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase, wrapped
@@ -42,7 +43,12 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
             log("%s", text(gm))
     step(2, "calling compiler function %s", family.backend_name)
     try:
-        with phase("backend"), own_knobs(family.knobs), contextlib.nullcontext() if family.ours else users_backend():
+        with (
+            phase("backend"),
+            own_knobs(family.knobs),
+            contextlib.nullcontext() if family.ours else users_backend(),
+            answered(),
+        ):
             if choices.taken("captured graph", lambda: described(gm)):
                 backend = wrapped("dynamo", family.backend, family.backend_name)
                 made = backend(gm, examples, **family.backend_options)
@@ -52,7 +58,7 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
         if not any(c.symbols.is_late(needed.names) for n in gm.graph.nodes if isinstance(c := n.target, Check)):
             raise
         log_info("a graph runs eagerly: %s", needed)
-        made = None
+        made = forward_of(gm)
     except Exception as e:
         if not family.ours:
             note = f"raised by backend {family.backend_name!r}, which was called to compile a graph"
@@ -79,6 +85,17 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
     if not family.ours:
         return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
     return made if isinstance(made, _native.Plan) else _native.BackendCall(made)
+
+
+@contextlib.contextmanager
+def answered() -> Iterator[None]:
+    """Machinery of others that takes a number of ours for one of torch's gets a number."""
+    try:
+        yield
+    except Exception as e:
+        if (names := asked_in_vain(e)) is None:
+            raise
+        raise Specialise(sorted(names), f"the backend asks more of it: {e}") from None
 
 
 def described(gm: fx.GraphModule) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch._dynamo.backends.debugging import aot_eager
 
@@ -29,3 +30,24 @@ def test_sizes_and_numbers_together() -> None:
         return x * rate + y.size(0), x.reshape(-1, 2).sum(0)
 
     check(program, *((torch.ones(2 * i, 4), torch.ones(i), 0.5 * i) for i in range(2, 6)))
+
+
+def test_numbers_that_are_asked_for_more() -> None:
+    """torch's tracing looks into the expression of a float that a product in place takes: it is a constant then."""
+
+    def program(x: torch.Tensor, rate: float) -> Any:
+        return x.clone().mul_(0.5 * rate), rate + 1
+
+    compiled = pycompiler.compile(program, backend=aot_eager, fullgraph=True)
+    for rate in (0.1, 0.2, 0.3, 0.3):
+        torch.testing.assert_close(compiled(torch.ones(2), rate), program(torch.ones(2), rate))
+    assert compiled.counters()["hits"] == 1
+
+
+def test_a_backend_s_own_attribute_error() -> None:
+    def broken(gm: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        return examples[0].no_such_attribute
+
+    compiled = pycompiler.compile(lambda x: x + 1, backend=broken, dynamic=True)
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        compiled(torch.ones(3))
