@@ -39,6 +39,7 @@ from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.symbolic import Symbolic, compute
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.source import mro_of, namespace_of
 
 # Differences between versions that the handlers need, by name.
 FOR_ITER_POPS = sys.version_info < (3, 12)
@@ -205,16 +206,16 @@ def _example(value: Value) -> Any:
 
 
 def _is_index(value: Value) -> bool:
-    return not value.is_const() and any("__index__" in c.__dict__ for c in value.python_type().__mro__)
+    return not value.is_const() and any("__index__" in namespace_of(c) for c in mro_of(value.python_type()))
 
 
 def _native_operand(value: Value) -> bool:
     """An object whose operators may be written in C, and are not modelled here."""
     if not isinstance(value, (Object, Opaque)):
         return False
-    bases = [c for c in value.python_type().__mro__ if c is not object]  # types written in C may be made at run time
+    bases = [c for c in mro_of(value.python_type()) if c is not object]  # types written in C may be made at run time
     return builtin_base(value.python_type()) is not object or any(
-        isinstance(found, types.WrapperDescriptorType) for c in bases for found in vars(c).values()
+        isinstance(found, types.WrapperDescriptorType) for c in bases for found in namespace_of(c).values()
     )
 
 

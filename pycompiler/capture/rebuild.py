@@ -16,6 +16,7 @@ from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.iterators import INDEXING
 from pycompiler.errors import Unfit
 from pycompiler.ir.guards import modes_off
+from pycompiler.ir.source import mro_of
 
 
 def compute(number: Any, names: tuple[str, ...], *values: int) -> Any:
@@ -32,7 +33,7 @@ def bound(tensor: Any, read: Any, args: tuple[int, ...]) -> Any:
 
 def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     """An instance without running Python-level `__new__` and `__init__`; `args` are an exception's."""
-    base: Any = next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))  # the most derived class written in C
+    base: Any = next(c for c in mro_of(cls) if not c.__flags__ & (1 << 9))  # the most derived class written in C
     made = base.__new__(cls, *args or ())
     if args is not None:
         base.__init__(made, *args)

@@ -23,7 +23,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from pycompiler.ir.source import Scope, Source, read
+from pycompiler.ir.source import Scope, Source, mro_of, namespace_of, read
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
@@ -180,7 +180,7 @@ def _instance_lacks(value: Any, name: str) -> bool:
 
 
 def _class_lacks(cls: Any, name: str) -> bool:
-    return all(name not in base.__dict__ for base in cls.__mro__)
+    return all(name not in namespace_of(base) for base in mro_of(cls))
 
 
 def foreign_state() -> str | None:

@@ -115,14 +115,19 @@ def const(value: Any) -> Source:
     return Source("const", None, value)
 
 
+# What a class is, whatever its metaclass says of it: names of that one are read first by `cls.__mro__` and `cls.__dict__`.
+mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+namespace_of: Callable[[type], types.MappingProxyType[str, Any]] = type.__dict__["__dict__"].__get__
+
+
 def _instance_dict(obj: Any, _: Any) -> Any:
     return object.__getattribute__(obj, "__dict__")
 
 
 def _mro_lookup(cls: type, name: str) -> Any:
-    for base in cls.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
+    for base in mro_of(cls):
+        if name in (own := namespace_of(base)):
+            return own[name]
     raise AttributeError(name)
 
 

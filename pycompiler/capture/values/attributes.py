@@ -17,7 +17,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Method
-from pycompiler.ir.source import Source
+from pycompiler.ir.source import Source, mro_of, namespace_of
 from pycompiler.ir.source import const as const_source
 
 MISSING = object()
@@ -26,9 +26,9 @@ SETTERS = ("__set__", "__delete__")
 
 def mro_lookup(cls: type, name: str) -> Any:
     """The raw class attribute (no descriptor call), or MISSING."""
-    for base in cls.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
+    for base in mro_of(cls):
+        if name in (own := namespace_of(base)):
+            return own[name]
     return MISSING
 
 
@@ -80,7 +80,20 @@ def guard_setter(cx: Capture, raw: Any) -> None:
 def guard_mro(cx: Capture, cls: type) -> None:
     """That the bases of a class stay what they are: assigning to `__bases__` makes a new `__mro__`."""
     if is_mutable(cls) and not cls.__module__.startswith("torch."):
-        cx.guard("id_is", const_source(cls).attr("__mro__"), cls.__mro__)
+        shadowed = mro_lookup(type(cls), "__mro__") is not type.__dict__["__mro__"]
+        source = const_source(Own(cls)).attr("mro") if shadowed else const_source(cls).attr("__mro__")
+        cx.guard("id_is", source, mro_of(cls))
+
+
+class Own:
+    """What a class itself has, as attributes that guards read."""
+
+    def __init__(self, cls: type, name: str = "") -> None:
+        self.cls, self.name = cls, name
+
+    mro = property(lambda self: mro_of(self.cls))
+    names = property(lambda self: tuple(namespace_of(self.cls)))
+    value = property(lambda self: namespace_of(self.cls)[self.name])
 
 
 class Registrations:
@@ -106,7 +119,7 @@ def _is_subclass(cx: Capture, cls: type, base: type, instance: Value | None) -> 
     meta = type(base)
     if meta is type:
         guard_mro(cx, cls)
-        return base in cls.__mro__
+        return base in mro_of(cls)
     name = "__subclasscheck__" if instance is None else "__instancecheck__"
     hook = lookup(cx, meta, name) if meta.__module__.partition(".")[0] != "torch" else None
     if isinstance(hook, types.FunctionType) and hook is not abc.ABCMeta.__dict__[name]:

@@ -13,6 +13,7 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import (
     MISSING,
+    Own,
     bind,
     guard_mro,
     is_data_descriptor,
@@ -26,6 +27,10 @@ from pycompiler.capture.values.containers import Dict, Key, Proxy
 from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.capture.values.objects import annotation
 from pycompiler.ir.source import const as const_source
+from pycompiler.ir.source import mro_of, namespace_of
+
+# What `type` answers for each class.
+OF_TYPES = ("__name__", "__qualname__", "__module__", "__mro__", "__bases__", "__base__", "__doc__")
 
 
 class Class(Value):
@@ -72,15 +77,15 @@ class Class(Value):
                 return found
             function = cx.wrap(handler, const_source(meta_class).then("mro_lookup", "__getattr__"))
             return cx.call(function, [self, Const(name)], {})
-        if name in ("__name__", "__qualname__", "__module__", "__mro__", "__bases__", "__base__", "__doc__"):
+        meta = lookup(cx, meta_class, name)
+        if name in OF_TYPES and meta is type.__dict__[name]:
             value = getattr(self.cls, name)
             return cx.wrap(value, const_source(self.cls).attr(name)) if is_mutable(self.cls) else cx.make(value)
-        if name == "__dict__" and lookup(cx, meta_class, "__dict__") is type.__dict__["__dict__"]:
+        if name == "__dict__" and meta is type.__dict__["__dict__"]:
             return own_attributes(cx, self.cls)
         if name == "__class__":
             return cx.make(meta_class)
         raw = mro_lookup(self.cls, name)
-        meta = lookup(cx, meta_class, name)
         if meta is not MISSING and is_data_descriptor(meta):
             return self._meta_attribute(cx, name, meta)
         if raw is MISSING:
@@ -151,25 +156,15 @@ class Class(Value):
         raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
 
 
-class Own:
-    """What a class itself has, as attributes that guards read."""
-
-    def __init__(self, cls: type, name: str = "") -> None:
-        self.cls, self.name = cls, name
-
-    names = property(lambda self: tuple(self.cls.__dict__))
-    value = property(lambda self: self.cls.__dict__[self.name])
-
-
 def own_attributes(cx: Capture, cls: type) -> Value:
     """`cls.__dict__`: the names are guarded now, what they lead to where it is looked at."""
     source = const_source(cls).attr("__dict__")
     known = cx.kept.get(("__dict__", cls))
     if known is None:
         if is_mutable(cls):
-            cx.guard("equals", const_source(Own(cls)).attr("names"), tuple(cls.__dict__))
+            cx.guard("equals", const_source(Own(cls)).attr("names"), tuple(namespace_of(cls)))
         found = {
-            Key(cx, Const(n)): cx.lazy(v, const_source(Own(cls, n)).attr("value")) for n, v in cls.__dict__.items()
+            Key(cx, Const(n)): cx.lazy(v, const_source(Own(cls, n)).attr("value")) for n, v in namespace_of(cls).items()
         }
         known = cx.kept["__dict__", cls] = Proxy(Dict(found))
         known.source = source
@@ -260,10 +255,10 @@ class Super(Value):
         of_class = isinstance(receiver, Class) and issubclass(receiver.cls, self.cls)  # else a metaclass's instance
         start = receiver.cls if isinstance(receiver, Class) and of_class else receiver.python_type()
         guard_mro(cx, start)
-        mro = start.__mro__
+        mro = mro_of(start)
         for base in mro[mro.index(self.cls) + 1 :]:
-            if name in base.__dict__:
-                raw = base.__dict__[name]
+            if name in (own := namespace_of(base)):
+                raw = own[name]
                 source = const_source(base).then("mro_lookup", name)
                 if isinstance(raw, property):
                     cx.guard("type_is", source, type(raw))

@@ -13,6 +13,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.objects import Object
+from pycompiler.ir.source import mro_of
 
 Back = dict[int, tuple[Any, Value]]  # id of a stand-in -> the stand-in (kept alive) and the value it stands for
 
@@ -23,7 +24,7 @@ class Placeholder:
 
 def builtin_base(cls: type) -> type:
     """The most derived class of the mro that is not written in Python."""
-    return next(c for c in cls.__mro__ if not c.__flags__ & (1 << 9))
+    return next(c for c in mro_of(cls) if not c.__flags__ & (1 << 9))
 
 
 def stand_in(value: Value, back: Back) -> Any:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir.source import mro_of, namespace_of
+
 QUIET: frozenset[type] = frozenset({
     type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Size,
     type, types.ModuleType, types.CodeType, types.BuiltinFunctionType,
@@ -39,11 +41,6 @@ _QUIET = frozenset(map(id, QUIET))
 def is_quiet(real: Any) -> bool:
     """Whether an object is of one of those classes: its metaclass, which may be the program's, is not asked."""
     return id(type(real)) in _QUIET
-
-
-def _mro(cls: type) -> tuple[type, ...]:
-    """The classes of a class, whatever its metaclass says of them."""
-    return type.__dict__["__mro__"].__get__(cls)  # type: ignore[no-any-return]
 
 
 def runs_code(real: Any) -> bool:
@@ -73,14 +70,14 @@ def _has_end(value: Any) -> bool:
         return bool(value.gi_suspended)
     if cls is types.CoroutineType:
         return bool(value.cr_suspended)
-    if any("__del__" in c.__dict__ for c in _mro(cls)):
+    if any("__del__" in namespace_of(c) for c in mro_of(cls)):
         return True
     return bool(cls.__flags__ & HEAP_TYPE) and any(r.__callback__ is not None for r in weakref.getweakrefs(value))
 
 
 def in_slot(owner: Any, name: str) -> list[Any]:
     """What a slot of an object holds, if there is such a slot, and something in it."""
-    found = next((vars(c)[name] for c in _mro(type(owner)) if name in vars(c)), None)
+    found = next((own[name] for c in mro_of(type(owner)) if name in (own := namespace_of(c))), None)
     if type(found) is not types.MemberDescriptorType:
         return []
     try:

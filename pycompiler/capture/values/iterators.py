@@ -15,6 +15,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key
 from pycompiler.capture.values.finalizers import is_referred_to, runs_code
+from pycompiler.ir.source import mro_of, namespace_of
 
 if TYPE_CHECKING:
     from pycompiler.capture.values.interface import Frame
@@ -43,7 +44,7 @@ def iterator_class(value: Value, *, backwards: bool = False) -> type:
     if value.is_const() and value.python_type() in (str, range):  # whose classes depend on what is in them
         return type(make(value.const()))
     name = "__reversed__" if backwards else "__iter__"
-    owner = next((c for c in value.python_type().__mro__ if name in c.__dict__), None)
+    owner = next((c for c in mro_of(value.python_type()) if name in namespace_of(c)), None)
     example = next((e for e in ITERATED if type(e) is owner), None)
     if owner is None and not backwards:
         return INDEXING

@@ -473,6 +473,41 @@ def metaclass_protocols(x):
     return x + len(WithMeta) + WithMeta[4], 1 in WithMeta, 2 in WithMeta, list(WithMeta)
 
 
+class Hiding(type):
+    """What it says of its classes is no matter to where their attributes are found."""
+
+    __dict__ = property(lambda cls: {"hidden": 1})
+    __mro__ = property(lambda cls: ("hidden",))
+
+
+class Hidden(metaclass=Hiding):
+    marker = 7
+
+    def __init__(self, v):
+        self.v = v
+
+
+class MoreHidden(Hidden):
+    def __init__(self, v):
+        super().__init__(v + 1)
+
+
+HIDDEN = Hidden(2)
+
+
+@case(X)
+def metaclass_that_hides(x):
+    HIDDEN.stored = 3
+    made = MoreHidden(x)
+    told = len(Hidden.__mro__), Hidden.__dict__["hidden"], Hidden.__name__, MoreHidden.marker, hasattr(made, "nope")
+    return (
+        made.v + Hidden.marker + HIDDEN.stored + HIDDEN.v,
+        told,
+        isinstance(made, (dict, Hidden)),
+        issubclass(Hidden, int),
+    )
+
+
 class Color(enum.Enum):
     RED = 1
     GREEN = 2
