@@ -108,6 +108,8 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             return call_tensor_method(cx, fn.real.__name__, args, kwargs)
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)
+        if config.trace_numpy and arrays.is_pure(fn.real):
+            return array.of_dtypes(cx, fn.real, args, kwargs)
         if config.trace_numpy and (name := arrays.name_of(fn.real)) is not None:
             return array.call_function(cx, fn.real, name, args, kwargs)
         if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):
@@ -318,6 +320,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return Const(None)
     if isinstance(fn, functools._lru_cache_wrapper):
         return call_cached(cx, fn, args, kwargs)
+    if config.trace_numpy and arrays.is_pure(fn):
+        return array.of_dtypes(cx, fn, args, kwargs)
     if config.trace_numpy and (numpys := arrays.name_of(fn)) is not None:
         return array.call_function(cx, fn, numpys, args, kwargs)
     owner = getattr(fn, "__objclass__", None)
@@ -471,6 +475,8 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
             if _takes(cls, args, kwargs):
                 raise
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...) of too few arguments") from None
+    if config.trace_numpy and arrays.is_pure(cls):
+        return array.of_dtypes(cx, cls, args, kwargs)
     if config.trace_numpy and arrays.dtype_name(cls) is not None:
         return array.make_scalar(cx, cls, args, kwargs)
     meta_call = lookup(cx, type(cls), "__call__")

@@ -250,9 +250,24 @@ def is_number(value: object) -> bool:
 
 
 def is_constant(value: object) -> bool:
-    """Whether it is an immutable object of NumPy's: a dtype, or one number."""
+    """Whether it is an object of NumPy's that never changes: a dtype, its limits, or one number."""
     module = numpy()
-    return module is not None and issubclass(type(value), (module.dtype, module.generic))
+    kinds = () if module is None else (module.dtype, module.generic, module.finfo, module.iinfo)
+    return issubclass(type(value), kinds)
+
+
+_OF_DTYPES = ("dtype", "finfo", "iinfo", "issubdtype", "promote_types")
+
+
+def is_pure(fn: object) -> bool:
+    """Whether `fn` only tells of dtypes that are given to it."""
+    name, module = getattr(fn, "__name__", None), numpy()
+    return module is not None and name in _OF_DTYPES and getattr(module, name) is fn
+
+
+def says_dtype(value: object) -> bool:
+    """Whether a dtype is meant by `value` itself: NumPy would ask an object, or a class of the program's."""
+    return type(value) is str or is_dtype(value) or _is_kind(value) or any(value is kind for kind in PLAIN_DTYPES)
 
 
 _KNOWN_DTYPES = _NARROW | {"int64", "float64", "complex128"}
@@ -300,10 +315,26 @@ def dtype_name(value: Any) -> str | None:
     module = numpy()
     if module is None:
         return None
-    known = issubclass(type(value), type) and any(c is module.generic for c in type.__dict__["__mro__"].__get__(value))
-    if not known and not is_dtype(value):
+    if not is_dtype(value) and (not _is_kind(value) or value in _abstract()):
         return None
     return str(module.dtype(value).name)
+
+
+_mro_of = type.__dict__["__mro__"].__get__  # whatever the metaclass says
+
+
+def _is_kind(value: Any) -> bool:
+    """Whether it is a class of NumPy's numbers, or of kinds of them."""
+    module = numpy()
+    return module is not None and issubclass(type(value), type) and any(c is module.generic for c in _mro_of(value))
+
+
+@functools.cache
+def _abstract() -> frozenset[Any]:
+    """The classes of kinds of numbers, which are no dtypes."""
+    names = ("generic", "number", "integer", "signedinteger", "unsignedinteger", "inexact", "floating", "complexfloating",
+             "flexible", "character")  # fmt: skip
+    return frozenset(getattr(numpy(), name) for name in names)
 
 
 def dtype_of(dtype: torch.dtype) -> Any:

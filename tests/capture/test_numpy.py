@@ -49,6 +49,13 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "iteration": (lambda x: [row.sum() for row in x], (X,)),
     "tensors": (lambda t: torch.from_numpy(np.sin(t.numpy()) * 2), (torch.arange(4.0),)),
     "tensors of arrays": (lambda x: (torch.as_tensor(x) + 1, torch.tensor(x) + 1), (X,)),
+    "dtypes": (lambda x: (x.astype(np.dtype("float32")), np.dtype("int64").itemsize, np.dtype(x.dtype) == np.float64), (X,)),
+    "limits": (lambda x: (x + np.finfo(np.float32).eps, x.clip(0, np.iinfo("int8").max), np.finfo(x.dtype).tiny), (X,)),
+    "limits beside tensors": (lambda t: t * float(np.finfo(np.float32).tiny) + np.iinfo(np.int16).min, (torch.ones(2),)),
+    "kinds": (
+        lambda x: (x, np.issubdtype(x.dtype, np.floating), np.issubdtype(float, np.integer), np.promote_types("f4", x.dtype)),
+        (X,),
+    ),
     "constants beside tensors": (lambda t: (t / np.sqrt(16), t * np.prod(t.shape), np.float32(2) * t), (torch.ones(4, 2),)),
 }  # fmt: skip
 

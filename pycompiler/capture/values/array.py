@@ -189,6 +189,14 @@ def make_scalar(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Val
     return _record(cx, arrays.scalar, [Const(name), *args], kwargs, scalar=True)
 
 
+def of_dtypes(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What NumPy says of dtypes."""
+    known = [v.const() for v in map(cx.realize, args) if v.is_const()]
+    if kwargs or len(known) < len(args) or not all(map(arrays.says_dtype, known)):
+        raise Break("builtin-call", f"numpy.{fn.__name__}({', '.join(v.describe() for v in args)})")
+    return cx.evaluate(fn, *known)
+
+
 def _of_numbers(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """What NumPy computes of constants: a number, or a constant of another kind."""
     made = cx.evaluate_raw(fn, *(cx.snapshot(v) for v in args), **{k: cx.snapshot(v) for k, v in kwargs.items()})
