@@ -198,6 +198,16 @@ def checks(op: Op) -> bool:
     )
 
 
+def refuses(body: Sequence[Op]) -> list[int]:
+    """Positions of the checks that may fail: a division by a known number does not."""
+
+    def divides_by_number(op: Op) -> bool:
+        by = body[op.args[1]] if op.name != "wrap_index" else None
+        return by is not None and by.name == "const" and by.attrs[0] != 0
+
+    return [k for k, op in enumerate(body) if checks(op) and not divides_by_number(op)]
+
+
 # name -> (number of inputs, number of outputs).  Accumulators: sum, prod, max, min, any, all, xor_sum as their names;
 # argmax/argmin give the first position (flat over the reduction ranges; NaN wins), int64;
 # welford gives (mean, m2): m2 = sum of squared distances to the mean.

@@ -25,7 +25,7 @@ from pycompiler.ir.effects import divides, raises
 from pycompiler.ir.expr import ZERO, Expr, SymbolicError
 from pycompiler.ir.guards import own_frame, own_place
 from pycompiler.ir.hints import hinted, likely
-from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, checks
+from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, checks, refuses
 from pycompiler.ir.numbers import value_of
 from pycompiler.ir.places import apart
 from pycompiler.ir.printer import print_program
@@ -579,11 +579,11 @@ def _output(low: Lowering, a: Any) -> Ref | int | tuple[Any] | None:
 
 
 def _drop_dead(program: Program) -> None:
-    """Removes loops whose results nobody reads."""
+    """Removes loops whose results nobody reads and that check nothing."""
     needed = {r.buffer for r in refs_of(program.outputs)}
     kept: list[Loop | Extern] = []
     for node in reversed(program.nodes):
-        if isinstance(node, Extern) or any(b.name in needed for b in node.out):
+        if isinstance(node, Extern) or any(b.name in needed for b in node.out) or refuses(node.body):
             kept.append(node)
             needed |= set(reads_of(node))
     program.nodes = kept[::-1]

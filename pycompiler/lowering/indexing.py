@@ -165,9 +165,8 @@ def index_add(low: Lowering, x: Value, dim: int, index: Value, source: Value, *,
     index = values.reshape(index, [-1])
 
     def emit(body: Body, i: list[Expr]) -> tuple[Sequence[Expr], Val]:
-        return [*i[:d], position(body, index.load(body, [i[d]]), x.shape[d], "element", d), *i[d + 1 :]], source.load(
-            body, i
-        )
+        at = position(body, index.load(body, [i[d]]), x.shape[d], "row" if x.rank == 1 else "element", d)
+        return [*i[:d], at, *i[d + 1 :]], source.load(body, i)
 
     return added(low, x, source.shape, emit)
 

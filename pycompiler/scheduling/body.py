@@ -9,7 +9,7 @@ from dataclasses import replace
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import LOADS, loads, space_of
-from pycompiler.ir.loops import Loop, Op
+from pycompiler.ir.loops import Loop, Op, refuses
 from pycompiler.scheduling.space import map_exprs
 
 _FREE = ("const", "index", "cast", "load", "masked_load", "bitcast", "not", "and", "or", "neg", "abs", "where")
@@ -95,11 +95,56 @@ def checked_ranges(index: Expr, body: Sequence[Op]) -> dict[str, Expr] | None:
     return found
 
 
+def checked_vars(producer: Loop) -> set[str]:
+    """The variables on which depends what a loop checks."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    work = refuses(producer.body)
+    while work:
+        p = work.pop()
+        if p in seen:
+            continue
+        seen.add(p)
+        op = producer.body[p]
+        symbols = {s for a in op.attrs if isinstance(a, Expr) for s in a.symbols}
+        work += [*op.args, *(int(s[1:]) for s in symbols if s.startswith("%"))]
+        found |= symbols
+    return found & {v for v, _ in space_of(producer)}
+
+
+def covers(dims: Sequence[tuple[str, Expr]], values: Mapping[str, Expr], ranges: Mapping[str, Expr]) -> bool:
+    """Whether variables `dims` take all of their values together where they are `values`, of variables in `ranges`."""
+    flat, total = Expr.of(0), Expr.of(1)
+    for v, n in reversed(dims):
+        flat, total = flat + values[v] * total, total * n
+    flat = flat.simplify(ranges)
+    if not flat.symbols <= {*ranges, *total.symbols}:
+        return False
+    strides: list[tuple[Expr, Expr]] = []
+    for w, n in ranges.items():
+        c = flat.coeff(w)
+        if c is None:
+            return False
+        flat -= c * Expr.sym(w)
+        if c.const is not None and c.const < 0:  # from the last to the first
+            flat, c = flat + c * (n - 1), -c
+        if c != 0 and n != 1:
+            strides.append((c, n))
+    reached = Expr.of(1)
+    while (step := next((s for s in strides if s[0] == reached), None)) is not None:
+        strides.remove(step)
+        reached = reached * step[1]
+    return flat == 0 and not strides and reached == total
+
+
 def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
-    """`consumer` computing what it loaded from `name`, which `producer` (pointwise) writes; None when it cannot be."""
+    """`consumer` computing what it loaded from `name`, which `producer` (pointwise) writes; None when it cannot be: what
+    the producer checks is checked at all of its points."""
     which = [b.name for b in producer.out].index(name)
     store, dims = producer.store_index[which], space_of(producer)
     ranges = dict(space_of(consumer))
+    names = checked_vars(producer)
+    looked_at = [d for d in dims if d[0] in names]
     body: list[Op] = []
     at: dict[int, int] = {}
     for position, op in enumerate(consumer.body):
@@ -114,6 +159,8 @@ def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
             return None
         values = {v: e.simplify({**ranges, **limits}) for v, e in values.items()}
         guard = new.args if op.name == "masked_load" else None
+        if looked_at and (guard is not None or not covers(looked_at, values, ranges)):
+            return None
         at[position] = _splice(body, producer, producer.results[which], values, ranges, guard)
     return tidy(replace(consumer, body=tuple(body), results=tuple(at[r] for r in consumer.results),
                         store_index=tuple(renumber(e, at) for e in consumer.store_index),
@@ -141,7 +188,7 @@ def _splice(body: list[Op], producer: Loop, result: int, values: Mapping[str, Ex
 
 
 def tidy(loop: Loop) -> Loop:
-    """Without duplicate and unused operations."""
+    """Without duplicate and unused operations; an index is looked at, whatever it leads to."""
     seen: dict[tuple[object, ...], int] = {}
     at: dict[int, int] = {}
     body: list[Op] = []
@@ -156,6 +203,7 @@ def tidy(loop: Loop) -> Loop:
     stores = [renumber(e, at) for e in loop.store_index]
     needed: set[int] = set()
     work = results + [int(s[1:]) for e in stores for s in e.symbols if s.startswith("%")]
+    work += [k for k, op in enumerate(body) if op.name == "wrap_index"]
     while work:
         p = work.pop()
         if p in needed:

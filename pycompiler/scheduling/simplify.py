@@ -14,7 +14,7 @@ import torch
 from pycompiler.ir.effects import divides, stays
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import likely_points, loads, space_of
-from pycompiler.ir.loops import Extern, Loop, Node, Op, Program, Ref
+from pycompiler.ir.loops import Extern, Loop, Node, Op, Program, Ref, refuses
 from pycompiler.ir.target import Target
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import CHEAP, FEW, cost, inline, tidy
@@ -62,11 +62,11 @@ def _stays(call: Extern) -> bool:
 
 
 def drop_dead(graph: Graph) -> Graph:
-    """Removes nodes whose results nobody reads.  An Extern that does more than compute them is kept."""
+    """Removes nodes whose results nobody reads.  What does more than compute them, or may raise, is kept."""
     live = set(graph.kept)
     nodes: list[Node] = []
     for node in reversed(graph.nodes):
-        if live.intersection(writes_of(node)) or (isinstance(node, Extern) and _stays(node)):
+        if live.intersection(writes_of(node)) or (_stays(node) if isinstance(node, Extern) else refuses(node.body)):
             nodes.append(node)
             live.update(reads_of(node))
     return replace(graph, nodes=nodes[::-1])
@@ -146,7 +146,7 @@ def _repeat_for_few(graph: Graph, nodes: dict[int, Node], readers: dict[str, set
     """A consumer that wants few of the producer's values computes them itself (a gather from log_softmax)."""
     name = producer.out[0].name
     points = likely_points(space_of(producer))
-    if cost(producer) > CHEAP or points is None or name in graph.held:
+    if cost(producer) > CHEAP or points is None or name in graph.held or refuses(producer.body):
         return
     for u in sorted(readers[name]):
         user = nodes[u]

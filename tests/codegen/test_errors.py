@@ -70,6 +70,34 @@ def test_a_wrong_index_raises_what_eager_raises(name: str, bad: int) -> None:
         assert got[1] == want[1]
 
 
+V = torch.arange(12)
+UNREAD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "first element": lambda i: V[i][0] * 2,
+    "every other": lambda i: T[i][::2] + 1,
+    "columns of a row": lambda i: T[i][:1, :2].exp(),
+    "through a constant index": lambda i: T[i][torch.tensor([0])],
+    "cut": lambda i: torch.nn.functional.pad(V[i], (0, -1)) * 2,
+    "joined": lambda i: torch.cat([T[i][:1], T]) * 2,
+    "of a number": lambda i: torch.ones(12)[i] + 1,
+    "embedding of zeros": lambda i: torch.nn.functional.embedding(i, torch.zeros(12, 2)).sum(),
+    "where never": lambda i: torch.where(torch.zeros(2, dtype=torch.bool), V[i], 1),
+    "division": lambda i: (10 // (i - 12))[:1] + 1,
+    "divisions joined": lambda i: torch.cat([10 % (i - 12), i])[1:3] * 2,
+    "loss": lambda i: torch.nn.functional.nll_loss(torch.ones(2, 12), i),
+    "index_add": lambda i: torch.ones(12).index_add(0, i, torch.ones(2))[:1],
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_nobody_reads_is_checked(name: str) -> None:
+    compiled, good = pycompiler.compile(UNREAD[name], fullgraph=True), torch.tensor([0, 1])
+    torch.testing.assert_close(compiled(good), UNREAD[name](good))
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        UNREAD[name](torch.tensor([0, 12]))
+    with pytest.raises(expected.type, match=re.escape(str(expected.value))):
+        compiled(torch.tensor([0, 12]))
+
+
 def halved(table: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
     return table[i] / 2
 

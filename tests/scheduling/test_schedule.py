@@ -16,7 +16,7 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.target import of_program
 from pycompiler.scheduling import rules, schedule
-from pycompiler.scheduling.body import digits
+from pycompiler.scheduling.body import covers, digits
 from pycompiler.scheduling.space import refine
 
 r = torch.randn
@@ -58,6 +58,7 @@ COUNTS: dict[str, tuple[Callable[..., Any], list[torch.Tensor], int]] = {
     "linear between": (lambda x, w: F.gelu(F.relu(x + 1) @ w), [r(32, 96), r(96, 96)], 2),
     "batch_norm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, True), [r(8, 12, 16, 16), r(12), r(12)], 2),
     "cat": (lambda x, y: torch.cat([x + 1, y * 2], 1), [r(8, 96), r(8, 32)], 1),
+    "columns of rows": (lambda x, i: x[i][:, :5].exp() * 2, [r(96, 10), IDS], 1),  # which looks at all indices
     "swiglu": (lambda x: F.silu(x[:, :48]) * x[:, 48:], [r(32, 96)], 1),
 }
 
@@ -86,6 +87,21 @@ def test_digits_invert_a_store() -> None:
     values = {k: e.simplify({"p": 4, "q": 8}) for k, e in found.items()}
     assert values == {"i": Expr.sym("p"), "j": Expr.sym("q")}
     assert digits(Expr.sym("p"), 4 * i + j, dims) is None  # overlapping: not a number in mixed radix
+
+
+def test_covers_finds_all_values_of_variables_in_others() -> None:
+    i, j, n = Expr.sym("i"), Expr.sym("j"), Expr.sym("n")
+    ranges = {"i": Expr.of(3), "j": Expr.of(4), "k": n}
+    dims = [("a", Expr.of(3)), ("b", Expr.of(4))]
+    assert covers(dims, {"a": i, "b": j}, ranges)
+    assert covers(dims, {"a": Expr.of(2) - i, "b": j}, ranges)
+    assert covers(dims, {"a": i // 4, "b": i % 4}, {"i": Expr.of(12)})
+    assert covers([("a", n)], {"a": Expr.sym("k")}, ranges)
+    assert not covers(dims, {"a": i, "b": Expr.of(0)}, ranges)
+    assert not covers(dims, {"a": i, "b": i}, ranges)
+    assert not covers(dims, {"a": i, "b": j}, {**ranges, "j": Expr.of(2)})
+    assert not covers([("a", n)], {"a": i}, ranges)
+    assert not covers([("a", Expr.of(6))], {"a": i * 2}, ranges)
 
 
 def test_dead_buffers_lend_their_memory() -> None:
