@@ -18,6 +18,7 @@ from pycompiler.errors import ArgumentError, VerificationError
 from pycompiler.lowering import LOWERINGS
 from pycompiler.pipeline import verified
 from pycompiler.pipeline.differences import difference, first_difference
+from pycompiler.pipeline.unwritten import Filled
 
 aten = torch.ops.aten
 
@@ -372,3 +373,40 @@ def test_float64_decides() -> None:
     flags, off = torch.tensor([1, 0, 1]), torch.tensor([1, 1, 1])
     assert difference(off, flags, torch.tensor([1, 1, 1])) == ""  # it hangs on a rounding
     assert difference(off, flags, flags) == "1 of 3 elements, the first at [1]: 1, eager 0"
+
+
+# memory that nobody wrote ------------------------------------------------------------------------------------------
+def unwritten(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Half of the second output is written; the third is a sum of what is not."""
+    half = torch.empty(8)
+    half[:4] = x[:4].sin()
+    return torch.empty_like(x), half, x.new_empty(8).sum(), torch.empty(8, dtype=torch.int32) + 1, x.exp()
+
+
+@pytest.fixture
+def dirty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `torch.empty` gives in a compiled graph is never what it gives to eager."""
+    compare, count = verified.results, iter(range(100))
+
+    def of_another_value(*args: Any, **kwargs: Any) -> Any:
+        k = next(count)
+        with Filled((k + 0.5, k, k % 2 == 0)):
+            return compare(*args, **kwargs)
+
+    monkeypatch.setattr(verified, "results", of_another_value)
+
+
+@pytest.mark.usefixtures("dirty")
+def test_memory_that_nobody_wrote_is_not_compared(compared: list[Any]) -> None:
+    pycompiler.compile(unwritten, backend="eager", verify=True)(torch.randn(8))
+    assert compared == [None]
+
+
+@pytest.mark.usefixtures("dirty")
+@pytest.mark.parametrize(("right", "wrong", "where"), [
+    (aten.exp, aten.expm1, "output 4: 8 of 8"), (aten.sin, aten.tanh, "output 1: 4 of 8"),
+])  # fmt: skip
+def test_what_lies_beside_it_is(right: Any, wrong: Any, where: str) -> None:
+    with patch.dict(LOWERINGS, {right.default: LOWERINGS[wrong.default]}), config.patch(verify_correctness=True):
+        with pytest.raises(VerificationError, match=where):
+            pycompiler.compile(unwritten)(torch.linspace(1, 2, 8))

@@ -28,6 +28,7 @@ from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.texts import forward_of
 from pycompiler.logs import stage
 from pycompiler.pipeline.differences import Difference, first_difference
+from pycompiler.pipeline.unwritten import unwritten, without
 
 log = stage("dynamo")
 
@@ -193,8 +194,12 @@ def compare(
     numbers.drawn = numbers.drawn and (want.drew or seen.drew or not on_host)
     if first_difference(want.names, seen.values, want.values, strict=True, tolerance=tolerance) is None:
         return None
-    exact = None if numbers.drawn else in_float64(graph, inputs, want)
-    return first_difference(want.names, seen.values, want.values, exact, tolerance=tolerance)
+    judged = [seen.values, want.values]
+    if exact := None if numbers.drawn else in_float64(graph, inputs, want):
+        judged.append(exact)
+    if masks := unwritten(lambda: eager_results(graph, inputs, None, numbers).values):
+        judged = [without(values, masks) for values in judged]
+    return first_difference(want.names, *judged, tolerance=tolerance)
 
 
 def in_float64(graph: Call, inputs: Sequence[Any], want: Results) -> list[Any] | None:

@@ -1,0 +1,91 @@
+"""Elements of results that hang on memory that nobody has written: `torch.empty` and its like.
+
+In: a run of a graph by eager.  Out: for each of its results, the elements that change with what such memory holds.  They are
+nobody's to compare: eager's own next call gives others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+FACTORIES = (
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+    aten.empty_permuted,
+    aten.new_empty,
+    aten.new_empty_strided,
+)
+
+
+def _overloads(op: Any) -> list[str]:
+    return [name for name in op.overloads() if "out" not in name]
+
+
+LEAVES_UNWRITTEN = frozenset(getattr(op, name) for op in FACTORIES for name in _overloads(op))
+# What is put there: floats, integers (which may be indices), truths.
+FILLS = ((-1.5, -1, False), (0.75, 0, True), (math.nan, 1, True))
+
+Run = Callable[[], Sequence[Any]]
+
+
+class Filled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Memory that an operator leaves unwritten holds a value of `fills`.  `count`: how often there was some."""
+
+    def __init__(self, fills: tuple[float, int, bool]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fills = fills
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in LEAVES_UNWRITTEN and isinstance(made, torch.Tensor) and not made.is_quantized:
+            self.count += 1
+            made.fill_(self.value(made.dtype))
+        return made
+
+    def value(self, dtype: torch.dtype) -> float | int | bool:
+        real, whole, truth = self.fills
+        if dtype is torch.bool:
+            return truth
+        return real if dtype.is_floating_point or dtype.is_complex else whole if dtype.is_signed else abs(whole)
+
+
+def unwritten(run: Run) -> list[torch.Tensor | None]:
+    """Masks of what is none of the graph's, a result each; None: all of it is.  Empty: nothing hangs on such memory."""
+    runs: list[Sequence[Any]] = []
+    for fills in FILLS:
+        with Filled(fills) as mode, contextlib.suppress(Exception):  # an index out of a tensor, say
+            runs.append(run())
+        if not mode.count:
+            return []
+    same = len({len(values) for values in runs}) == 1  # one that gave no gradients says nothing
+    return [_changing(values) for values in zip(*runs, strict=True)] if same else []
+
+
+def _changing(values: Sequence[Any]) -> torch.Tensor | None:
+    first, *others = values
+    if not all(isinstance(v, torch.Tensor) and v.shape == getattr(first, "shape", None) for v in values):
+        return None
+    if first.layout is not torch.strided or first.is_quantized:
+        return None
+    differ = [(first != v) & ~((first != first) & (v != v)) for v in others]
+    return torch.stack(differ).any(0) if differ else None
+
+
+def without(values: Sequence[Any], masks: Sequence[torch.Tensor | None]) -> list[Any]:
+    """The values with zeros where masks say so."""
+    return [_without(v, mask) for v, mask in zip(values, masks, strict=True)]
+
+
+def _without(value: Any, mask: torch.Tensor | None) -> Any:
+    if mask is None or not isinstance(value, torch.Tensor) or value.shape != mask.shape:
+        return value
+    return value.detach().masked_fill(mask, 0)
