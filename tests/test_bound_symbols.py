@@ -260,3 +260,65 @@ def test_integers_of_64_bits(backend: str) -> None:
     compiled = pycompiler.compile(program, backend=backend)
     for k in (3, -4, 2**62, -(2**63), 2**63 - 1):
         same(result_of(compiled, torch.ones(3), torch.tensor(k)), result_of(program, torch.ones(3), torch.tensor(k)))
+
+
+FITTED: dict[str, Callable[..., Any]] = {
+    "split": lambda x, n: (lambda parts: (x.split(parts), parts))([n.item(), 6 - n.item()]),
+    "list": lambda x, n: [t * 2 for t in torch.split(x, torch.stack([n, 6 - n]).tolist())],
+}
+
+
+@backends
+@pytest.mark.parametrize("name", FITTED)
+def test_what_torch_would_refuse_is_assumed(name: str, backend: str) -> None:
+    """Sizes of data that must fit others are checked by each call; where they do not fit, eager says so."""
+    compiled = pycompiler.compile(FITTED[name], backend=backend, fullgraph=True)
+    for k in (6, 2, 6, 0, 1, 7, -1):
+        x = torch.arange(6.0)
+        same(result_of(compiled, x, torch.tensor(k)), result_of(FITTED[name], x, torch.tensor(k)))
+    assert compiled.counters()["compiles"] == 1
+
+
+@backends
+def test_gradients_of_parts(backend: str) -> None:
+    def program(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        a, b = x.exp().split(n.tolist())
+        return a.sum() + (b * 2).sum()
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for k in (2, 0, 6, 3):
+        x, y = (torch.arange(6.0).requires_grad_() for _ in range(2))
+        got, want = compiled(x, torch.tensor([k, 6 - k])), program(y, torch.tensor([k, 6 - k]))
+        torch.testing.assert_close(got, want)
+        got.backward()
+        want.backward()
+        torch.testing.assert_close(x.grad, y.grad)
+
+
+@pycompiler.nested_compile_region
+def region_of_data(x: torch.Tensor) -> torch.Tensor:
+    return (x.tanh()[x > 0] * x.sum().item()).sum() + x.sin()
+
+
+@pycompiler.nested_compile_region
+def region_over_data(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() * x.shape[0] + 1
+
+
+@backends
+def test_regions(backend: str) -> None:
+    """Those that bind symbols are a part of the graph around; others take what is bound outside."""
+
+    def program(x: torch.Tensor) -> Any:
+        kept = x[x > 0]
+        return region_of_data(region_of_data(x)), region_over_data(region_over_data(kept)), region_over_data(kept[1:])
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for k in range(4):
+        start = torch.randn(6, generator=torch.Generator().manual_seed(k), dtype=torch.float64) + 1
+        mine, theirs = (start.clone().requires_grad_() for _ in range(2))
+        got, want = compiled(mine), program(theirs)
+        same(got, want)
+        sum(t.sum() for t in got).backward()
+        sum(t.sum() for t in want).backward()
+        torch.testing.assert_close(mine.grad, theirs.grad)

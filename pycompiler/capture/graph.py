@@ -156,7 +156,7 @@ class GraphBuilder:
         symbols = self.cx.sizes.symbols
         if symbols is None:
             raise NeedsSymbols
-        if getattr(self, "outer", None) is not None or self.in_region:
+        if getattr(self, "outer", None) is not None:
             raise Break("inner-graph", f"{func}, whose result depends on data")
         if self.happened:
             raise Break("data-dependent-value", f"{func}, after a write or a random number: an assumption may not hold")
@@ -271,17 +271,23 @@ class GraphBuilder:
 
     @contextlib.contextmanager
     def region(self) -> Iterator[None]:
-        """The nodes that are made inside belong together; of regions within each other the outermost counts."""
+        """The nodes that are made inside belong together; of regions within each other the outermost counts.
+
+        Those of a call that binds symbols belong to no region: what is assumed of these is checked by the graph around.
+        """
         last, depth = next(reversed(self.graph.nodes), self.graph._root), self.in_region
         self.in_region += 1
         try:
             yield
         finally:
             self.in_region = depth
-        if depth == 0:
+        made = []
+        while (last := last.next) is not self.graph._root:
+            made.append(last)
+        if depth == 0 and not any("binds" in n.meta for n in made):
             self.regions += 1
-            while (last := last.next) is not self.graph._root:
-                last.meta[REGION] = self.regions
+            for node in made:
+                node.meta[REGION] = self.regions
 
     def submodule(self, body: fx.GraphModule) -> fx.Node:
         """The node that stands for a graph inside of this one."""

@@ -165,6 +165,8 @@ class Questions(Protocol):
     def pin(self, expr: Expr) -> int: ...
     def pin_all(self, names: Iterable[str]) -> None: ...
     def truth(self, condition: Truth | bool, *, ask: Callable[[str, Expr], bool | None]) -> bool | None: ...
+    def is_late(self, names: Iterable[str]) -> bool: ...
+    def demand(self, condition: Truth | bool) -> bool: ...
 
 
 # the node under torch's symbolic numbers ------------------------------------------------------------------------
@@ -586,10 +588,17 @@ class SymbolicNode:
     def bool_(self) -> bool:
         return self.guard_bool("", 0)
 
-    def expect_true(self, file: Any, line: int) -> bool:
+    def guard_size_oblivious(self, file: Any, line: int) -> bool:
         return self.guard_bool(file, line)
 
-    guard_size_oblivious = guard_or_false = guard_or_true = expect_true
+    guard_or_false = guard_or_true = guard_size_oblivious
+
+    def expect_true(self, file: Any, line: int) -> bool:
+        """What torch raises an error for where it does not hold: of symbols that a call binds it is assumed."""
+        value = self.value
+        if isinstance(value, Truth) and value.kind in HOLDS and self.env.is_late(value.args[0].symbols):
+            return self.env.demand(value)
+        return self.guard_bool(file, line)
 
     def statically_known_true(self, file: Any, line: int) -> bool:
         return self.env.truth(self.value, ask=self.env.known) is True
