@@ -49,6 +49,7 @@ from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.base import NULL, Cell, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
+from pycompiler.capture.values.finalizers import names_ends
 from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
 from pycompiler.ir import control
@@ -163,7 +164,7 @@ class _Session:
         self.value_cells = frozenset(n for n in self.layout.cells if n not in raw and n in self.layout.params)
         self.raw_cells = raw
         self.state = torch_api.read_state()
-        self.gives_end = False  # of the instruction that breaks
+        self.gives_end = False  # of the instruction that breaks, or of calls around it
 
     def run(self, fullgraph: bool, on_break: Callable[[BreakRecord], None] | None) -> Captured:
         record: BreakRecord | None = None
@@ -275,6 +276,7 @@ class _Session:
         cx.nothing_suspended()
         head = Head(cx, self.value_cells)
         root = frames[0]
+        self.gives_end = self.gives_end or any(names_ends(f.code, f.globals) for f in frames)
         if len(frames) > 1:
             let_go = build.nop()
             tail = self.leave_calls(head, frames, let_go)
@@ -331,7 +333,8 @@ class _Session:
         kinds = frame.reading.kinds[entry]
         if "exc" in kinds or "lasti" in kinds or len(kinds) != len(frame.stack) + len(extra):
             raise SkipFrame("a break below a call inside of an exception handler")
-        layout = [stack_kind(v) for v in frame.stack] + ["value"] * len(extra)
+        result = "boxed" if self.gives_end else "value"
+        layout = [*map(stack_kind, frame.stack), *[result for _ in extra]]
         boxed = tuple(n for n in names if n in frame.locals and ends_others(frame.locals[n]))
         code = resume(frame.code, entry.offset, locals=tuple(names), stack=tuple(layout), boxed=boxed)
         loads: list[Code] = []
@@ -343,7 +346,8 @@ class _Session:
             if value is not NULL:
                 load = head.load_cell(value) if isinstance(value, Cell) else head.load_item(value)
                 loads.append([*load, *build.build_list(1)] if kind == "boxed" else load)
-        return Resume.of(code, frame.globals), [*loads, *extra]
+        given = [[*load, *(build.build_list(1) if self.gives_end else [])] for load in extra]
+        return Resume.of(code, frame.globals), [*loads, *given]
 
     def live(self, frame: Frame, entry: Any) -> list[str]:
         """Variables of a frame that are read at or after `entry`, in slot order, and those whose end is seen."""

@@ -98,6 +98,7 @@ UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
 def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     inplace = op in INPLACE
     fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
+    _not_ids(op, left, right)
     if isinstance(left, Array) or isinstance(right, Array):
         return array.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
@@ -141,6 +142,12 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
         return printf(cx, left.value, right)
     return _unsupported(cx, op, told, left, right)
+
+
+def _not_ids(op: str, *values: Value) -> None:
+    """Numbers that are not known are computed with eagerly."""
+    if any(isinstance(v, Identity) for v in values):
+        raise Break("unsupported-operation", f"{op} of an id")
 
 
 def _has_symbol(value: Value) -> bool:
@@ -568,6 +575,7 @@ def _compares_natively(cx: Capture, cls: type) -> bool:
 
 def unary(cx: Capture, op: str, value: Value) -> Value:
     fn, special = UNARY[op]
+    _not_ids(op, value)
     if isinstance(value, Const):
         return _of_symbols(cx, fn, value) or cx.evaluate(fn, value.value)
     if isinstance(value, Array):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -138,3 +139,83 @@ def test_a_frame_that_asks_for_its_variables_goes_on_after_two_breaks() -> None:
     eager, compiled = both(program, lambda: ([],))
     assert eager == compiled
     assert eager[-1] == [[True, "closed"] * 2]
+
+
+def test_a_resume_function_shows_no_names_of_its_own() -> None:
+    def made(log: list[Any]) -> Callable[[list[Any]], int]:
+        held, count = [1], 3
+
+        def program(log: list[Any]) -> int:
+            nonlocal count
+            count += held[0]
+            pycompiler.graph_break()
+            log.append((sorted(locals()), sorted(dir())))
+            pycompiler.graph_break()
+            log.append(sorted(locals()))
+            return count
+
+        return program
+
+    for _ in range(2):
+        eager, compiled = [], []
+        assert made(eager)(eager) == pycompiler.compile(made(compiled), backend="eager")(compiled) == 4
+        assert eager == compiled
+        assert eager[-1] == ["count", "held", "log"]
+
+
+ENDED: list[int] = []
+
+
+class Ended:
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def __del__(self) -> None:
+        ENDED.append(self.k)
+
+
+def store_below_a_call(log: list[Any]) -> None:
+    (lambda: Ended(len(log)))().k += 1
+    log.append([*ENDED])
+
+
+def store_below_a_break(log: list[Any]) -> None:
+    (lambda: Ended(id(log) - id(log) + 1))().k += 1
+    log.append([*ENDED])
+
+
+def vars_are_seen(log: list[Any]) -> None:
+    made = Ended(2)
+    pycompiler.graph_break()
+    log.append(made.__dict__.get("k"))
+
+
+@pytest.mark.parametrize("program", [store_below_a_call, store_below_a_break, vars_are_seen])
+def test_the_end_of_an_object_that_only_a_call_held_is_eagers(program: Callable[[list[Any]], None]) -> None:
+    sides = []
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for call in (program, pycompiler.compile(program, backend="eager")):
+            ENDED.clear()
+            log: list[Any] = []
+            for _ in range(2):
+                call(log)
+            sides.append((log, [*ENDED]))
+    finally:
+        if collecting:
+            gc.enable()
+    assert sides[0] == sides[1]
+    assert len(sides[0][1]) == 2
+
+
+def test_arithmetic_of_ids_breaks_the_graph() -> None:
+    def program(log: list[Any]) -> list[Any]:
+        try:
+            return [id(log) - id(log), -id(log) < 0]
+        except TypeError:
+            return ["refused"]
+
+    eager, compiled = both(program, lambda: ([],))
+    assert eager == compiled
+    assert eager[0] == [0, True]

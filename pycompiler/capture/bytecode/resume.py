@@ -156,7 +156,7 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
     instructions = [
         *(instruction for cell in made for instruction in build.make_cell(cell)),
         *build.op("RESUME", 0),
-        *restore_cells(info.restored),
+        *restore_cells(info.restored, moved=True),
         *(i for local in info.boxed for i in (*_unboxed(given[local]), *build.store_fast(local))),
         *_push_stack(stack, items, entry),
         *build.jump(entry),
@@ -191,20 +191,20 @@ def _fresh(name: str, known: Sequence[str]) -> str:
     return name
 
 
-def restore_cells(cells: Sequence[tuple[str, str]]) -> list[Instruction]:
+def restore_cells(cells: Sequence[tuple[str, str]], *, moved: bool = False) -> list[Instruction]:
     """Put the cells that are given into their slots.
 
     MAKE_CELL has wrapped a parameter that is one of the function's own cells; that of a free variable, whose slot no
     closure fills, has another name. So an empty cell is to Python what it was: a local variable, or a free one.
+    `moved`: the other name is deleted, and no `locals()` shows it.
     """
-    return [
-        instruction
-        for cell, given in cells
-        for instruction in (
-            *(build.load_deref(cell) if given == cell else build.load_fast(given)),
-            *build.store_raw(cell),
-        )
-    ]
+    result: list[Instruction] = []
+    for cell, given in cells:
+        own = given == cell
+        result += build.load_deref(cell) if own else build.load_fast(given)
+        result += build.store_raw(cell)
+        result += build.delete_fast(given) if moved and not own else []
+    return result
 
 
 def _push_stack(stack: Sequence[str], items: dict[int, str], entry: Instruction) -> list[Instruction]:

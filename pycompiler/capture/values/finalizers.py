@@ -23,6 +23,7 @@ QUIET: frozenset[type] = frozenset({
 })  # fmt: skip
 """Classes of objects that end quietly, or that more than their owner holds."""
 MOST = 300  # objects that are looked at
+NAMED = 50  # functions that are
 
 
 def _argument() -> int:
@@ -64,13 +65,32 @@ def _held_by(value: Any) -> list[Any]:
     return [c for c in children if not is_quiet(c) and sys.getrefcount(c) <= HELD_ONCE]
 
 
+def names_ends(code: types.CodeType, namespace: dict[str, Any]) -> bool:
+    """Whether a function, or one that it names, names a class whose instances have a finalizer: calls may give such."""
+    todo, seen = [(code, namespace)], {code}
+    for code, namespace in todo:
+        parts = [(c, namespace) for c in code.co_consts if type(c) is types.CodeType]
+        for real in [namespace[name] for name in code.co_names if name in namespace]:
+            if issubclass(type(real), type) and _is_ended(real):
+                return True
+            if type(real) is types.FunctionType:
+                parts.append((real.__code__, real.__globals__))
+        todo += [part for part in parts if part[0] not in seen] if len(todo) < NAMED else []
+        seen.update(part[0] for part in parts)
+    return False
+
+
+def _is_ended(cls: type) -> bool:
+    return any("__del__" in namespace_of(c) for c in mro_of(cls))
+
+
 def _has_end(value: Any) -> bool:
     cls = type(value)
     if cls is types.GeneratorType:
         return bool(value.gi_suspended)
     if cls is types.CoroutineType:
         return bool(value.cr_suspended)
-    if any("__del__" in namespace_of(c) for c in mro_of(cls)):
+    if _is_ended(cls):
         return True
     return bool(cls.__flags__ & HEAP_TYPE) and any(r.__callback__ is not None for r in weakref.getweakrefs(value))
 

@@ -71,7 +71,7 @@ class Object(Value):
         self.storage = storage  # contents of a subclass of dict, list, tuple, ...
         self.args = args  # constructor arguments of an exception
         self.overlay: dict[str, Value] = {}
-        self.namespace: InstanceDict | None = None
+        self._namespace: weakref.ref[InstanceDict] | None = None  # which holds it: a circle would keep what it shows
         self.raised_at: int | None = None  # step of the root frame's instruction that first raised this exception
 
     def describe(self) -> str:
@@ -154,7 +154,8 @@ class Object(Value):
     def instance_dict_value(self, cx: Capture) -> Value:
         """vars(self): a live view of the attributes."""
         cx.effects.looks.at(("attributes", id(self)), None, self.source)
-        if self.namespace is None:
+        shown = None if self._namespace is None else self._namespace()
+        if shown is None:
             base: Value | None = None
             known, memory = False, None
             if self.exists:
@@ -166,10 +167,11 @@ class Object(Value):
                 if not isinstance(base, Dict):
                     raise Break("unsupported-attribute", f"vars({self.describe()}), which is a {base.describe()}")
             assert base is None or isinstance(base, Dict)
-            self.namespace = InstanceDict(cx, self, base)
+            shown = InstanceDict(cx, self, base)
+            self._namespace = weakref.ref(shown)
             if base is not None and not known:  # whoever else reaches that dict gets this view of it
-                cx.remember(memory, self.namespace)
-        return self.namespace
+                cx.remember(memory, shown)
+        return shown
 
     def _data_descriptor(self, cx: Capture, name: str, raw: Any) -> Value:
         if isinstance(raw, property) and mro_lookup(type(raw), "__get__") is property.__dict__["__get__"]:
