@@ -560,7 +560,7 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     if issubclass(cls, tuple):
         if len(args) > 1:
             raise Break("builtin-call", f"{cls.__qualname__}(...) of several arguments")
-        return tuple_of(cls, list(cx.elements(args[0])) if args else [])
+        return tuple_of(cls, cx.listed(args[0]) if args else [])
     if cls is object:
         return Object(object)
     new = mro_lookup(cls, "__new__")
@@ -592,7 +592,7 @@ def fill_storage(cx: Capture, made: Object, args: list[Value], kwargs: dict[str,
         for name, value in kwargs.items():
             storage.setitem(cx, Const(name), value)
     elif isinstance(storage, List):
-        storage.items.extend(cx.elements(args[0]))
+        storage.items.extend(cx.listed(args[0]))
     elif isinstance(storage, Set):
         for v in cx.elements(args[0]):
             storage.add(cx, v)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
-from pycompiler.capture import calls, rebuild, wrap
+from pycompiler.capture import calls, hints, rebuild, wrap
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
 from pycompiler.capture.errors_of_data import ErrorsOfData
@@ -32,7 +32,7 @@ from pycompiler.capture.values.constant import LITERALS, Const, Identity
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function
-from pycompiler.capture.values.iterators import Generator, Iter, Over, ends_others, iterator_class
+from pycompiler.capture.values.iterators import INDEXING, Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import HOOK_DICTS, FunctionDict, InstanceDict, Object, Opaque, Token
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
@@ -602,9 +602,11 @@ class Capture:
         held = value.mapping if isinstance(value, DictView) else getattr(value, "storage", None) or value
         over = Over(held, backwards=backwards) if isinstance(held, (Sequence, Dict, Set)) else None
         if not backwards:
-            return Iter(
+            made = Iter(
                 value.iterate(self), kind, lambda taken: (rebuild.iterator_at, [value, Const(taken)]), over=over
             )
+            made.indexes = value if kind is INDEXING else None
+            return made
         elements = list(value.iterate(self))
         moving = held.backwards(self) if isinstance(held, List) else iter(elements[::-1])
         length = Const(len(elements))
@@ -624,6 +626,12 @@ class Capture:
     def elements(self, value: Value) -> Iterator[Value]:
         """The elements of an iterable, realised."""
         return self.pull(self.iterator(value))
+
+    def listed(self, value: Value) -> list[Value]:
+        """The elements of an iterable of which CPython makes a list or a tuple: it asks for their number first."""
+        iterator = self.iterator(value)
+        hints.ask_length(self, value)
+        return list(self.pull(iterator))
 
     def pull(self, iterator: Value) -> Iterator[Value]:
         """What is left of an iterator, realised."""

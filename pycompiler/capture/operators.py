@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pycompiler.capture import hints
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.array import Array
@@ -260,7 +261,12 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
 
 def additions(cx: Capture, target: List, values: Value) -> Iterable[Value]:
     """What is added to a list, one by one: what gives the next element sees those that were added before."""
-    return list(target.iterate(cx)) if _unwrap(values) is target else cx.elements(values)
+    if _unwrap(values) is target:
+        return list(target.iterate(cx))
+    iterator = cx.iterator(values)
+    if not isinstance(target, Deque):
+        hints.ask_length(cx, values)
+    return cx.pull(iterator)
 
 
 def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
@@ -631,11 +637,11 @@ def _as_dict(cx: Capture, value: Value) -> Value:
     return _unwrap(value)
 
 
-def unpacked(cx: Capture, value: Value) -> list[Value]:
-    """The elements of an iterable; those of a list or tuple looked at or not."""
+def unpacked(cx: Capture, value: Value, *, listed: bool = True) -> list[Value]:
+    """The elements of an iterable; those of a list or tuple looked at or not.  `listed`: a list is made of them."""
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
         return list(value.items)
-    return list(cx.elements(value))
+    return cx.listed(value) if listed else list(cx.elements(value))
 
 
 def mapping_pairs(cx: Capture, mapping: Value, *, looked_at: bool = True) -> list[tuple[Value, Value]]:

@@ -45,14 +45,14 @@ def storage(value: Value, kind: type[Kind], what: str) -> Kind:
 # constructors -------------------------------------------------------------------------------------------------
 @constructor(list)
 def list_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return List(list(cx.elements(args[0])) if args else [])
+    return List(cx.listed(args[0]) if args else [])
 
 
 @constructor(tuple)
 def tuple_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if args and isinstance(args[0], Tuple) and args[0].cls is tuple:
         return args[0]
-    return Tuple(list(cx.elements(args[0])) if args else [])
+    return Tuple(cx.listed(args[0]) if args else [])
 
 
 def _set_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
@@ -200,7 +200,7 @@ def list_delitem(cx: Capture, target: List, key: Value) -> None:
 @builtin(list.__init__)
 def list_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     target = storage(args[0], List, "list.__init__")
-    target.items[:] = list(cx.elements(args[1])) if len(args) > 1 else []
+    target.items[:] = cx.listed(args[1]) if len(args) > 1 else []
     return NONE
 
 

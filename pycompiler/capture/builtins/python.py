@@ -145,7 +145,7 @@ def str_format(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(str.join)
 def str_join(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return cx.evaluate(str.join, args[0].const(), [v.const() for v in cx.elements(args[1])])
+    return cx.evaluate(str.join, args[0].const(), [v.const() for v in cx.listed(cx.iterator(args[1]))])
 
 
 @builtin(hash)

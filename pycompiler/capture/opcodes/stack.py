@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -254,11 +255,16 @@ def list_to_tuple(frame: Frame, ins: Instruction) -> None:
 _TELLS_COUNT = sys.version_info >= (3, 14)
 
 
-def _unpacked(cx: Capture, value: Value) -> list[Value]:
+def _unpacked(cx: Capture, value: Value, before: int | None = None) -> list[Value]:
+    """The elements of what is unpacked; those behind the first `before` are made a list."""
     cls = value.python_type()
     if not operators.iterable(cx, value):
         cx.throw(TypeError, f"cannot unpack non-iterable {cls.__name__} object")
-    return operators.unpacked(cx, value)
+    if before is None or isinstance(value, (Tuple, List)):
+        return operators.unpacked(cx, value, listed=False)
+    iterator = cx.iterator(value)
+    first = [*itertools.islice(cx.pull(iterator), before)]
+    return [*first, *cx.listed(iterator)] if len(first) == before else first
 
 
 @opcode("UNPACK_SEQUENCE")
@@ -277,7 +283,7 @@ def unpack_sequence(frame: Frame, ins: Instruction) -> None:
 def unpack_ex(frame: Frame, ins: Instruction) -> None:
     cx, value = frame.cx, frame.pop()
     before, after = ins.number & 0xFF, ins.number >> 8
-    items = _unpacked(cx, value)
+    items = _unpacked(cx, value, before)
     if len(items) < before + after:
         cx.throw(ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
     middle = items[before : len(items) - after]

@@ -103,7 +103,7 @@ class List(Sequence):
         if isinstance(key, Slice):
             bounds = key.bounds(cx)
             cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
-            cx.evaluate_raw(self.items.__setitem__, bounds, list(cx.elements(value)))
+            cx.evaluate_raw(self.items.__setitem__, bounds, cx.listed(cx.iterator(value)))
             return
         index = cx.index(key, "list")
         if not -len(self.items) <= index < len(self.items):

@@ -94,6 +94,7 @@ class Iter(Value):
         self.exhausted = self.busy = False
         self.taken = 0
         self.over = over
+        self.indexes: Value | None = None  # of one of class INDEXING: whose `__getitem__` it calls
         self.made_at: int | None = None  # step of the root frame's instruction that made it
 
     def python_type(self) -> type:
