@@ -44,6 +44,10 @@ class Filled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fills = fills
         self.count = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would wrap every call of the mode in torch._dynamo.disable, which imports it
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if func in LEAVES_UNWRITTEN and isinstance(made, torch.Tensor) and not made.is_quantized:
