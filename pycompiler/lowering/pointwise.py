@@ -187,8 +187,10 @@ for _op, _tree in LOGIC.items():
 
 
 @lowering(aten.add.Tensor, aten.sub.Tensor)
-def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Value:
+def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Any:
     plus = low.op._overloadpacket is aten.add
+    if not plus and any(v.dtype is torch.bool if isinstance(v, Value) else isinstance(v, bool) for v in (x, y)):
+        return NotImplemented  # ATen's kernel refuses it, its shape function takes a Python bool
     alpha = _alpha(low, alpha, (x, y))
 
     def tree(x: Val, y: Val) -> Val:

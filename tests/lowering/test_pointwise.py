@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from harness import bools, check, ints, randn
 
+import pycompiler
+
 f32, f64, bf16, f16, i64, i32, u8 = (
     torch.float32,
     torch.float64,
@@ -338,3 +340,12 @@ def test_negative_lower_bounds_of_unsigned_numbers():
     x = torch.tensor([0, 1, 200, 255], dtype=u8)
     check(lambda x: (x.clamp(min=-3), x.clamp(-3, 5), x.clamp_min(-1), x.clamp(max=300 - 256)), [x], native=True)
     check(lambda x: F.hardtanh(x, -1, 1), [x], native=True)
+
+
+def test_minus_a_bool_is_refused() -> None:
+    def program(x: torch.Tensor, b: bool) -> torch.Tensor:
+        return x - b
+
+    for run in (program, pycompiler.compile(program)):
+        with pytest.raises(NotImplementedError, match="Subtraction"):  # it gave numbers
+            run(torch.ones(2), True)
