@@ -25,6 +25,14 @@ def _called_as(name: str) -> bool:
     return called.partition(".")[0] == name
 
 
+@rule(getattr(aten.random, "from"), partial=True)
+def random_from(x: Tensor, low: Any, high: Any, generator: Any = None) -> Any:
+    """Of the same kernel; a graph that calls an overload named by a keyword cannot be written as Python."""
+    if generator is not None or high is None or not x.is_contiguous():
+        return NotImplemented
+    return aten.randint.low(low, high, list(x.shape), dtype=x.dtype, device=x.device, pin_memory=False)
+
+
 @rule(aten.bernoulli.p, partial=True)
 def bernoulli(x: Tensor, p: float, generator: Any = None) -> Any:
     if generator is not None:
