@@ -80,9 +80,13 @@ def guard_setter(cx: Capture, raw: Any) -> None:
 def guard_mro(cx: Capture, cls: type) -> None:
     """That the bases of a class stay what they are: assigning to `__bases__` makes a new `__mro__`."""
     if is_mutable(cls) and not cls.__module__.startswith("torch."):
-        shadowed = mro_lookup(type(cls), "__mro__") is not type.__dict__["__mro__"]
-        source = const_source(Own(cls)).attr("mro") if shadowed else const_source(cls).attr("__mro__")
-        cx.guard("id_is", source, mro_of(cls))
+        cx.guard("id_is", of_type(cls, "__mro__"), mro_of(cls))
+
+
+def of_type(cls: type, name: str) -> Source:
+    """Where `__mro__` or `__dict__` of a class is, past a metaclass that has another attribute by this name."""
+    shadowed = mro_lookup(type(cls), name) is not type.__dict__[name]
+    return const_source(Own(cls)).attr(name.strip("_")) if shadowed else const_source(cls).attr(name)
 
 
 class Own:
@@ -92,6 +96,7 @@ class Own:
         self.cls, self.name = cls, name
 
     mro = property(lambda self: mro_of(self.cls))
+    dict = property(lambda self: namespace_of(self.cls))
     names = property(lambda self: tuple(namespace_of(self.cls)))
     value = property(lambda self: namespace_of(self.cls)[self.name])
 

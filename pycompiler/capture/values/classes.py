@@ -20,6 +20,7 @@ from pycompiler.capture.values.attributes import (
     is_mutable,
     lookup,
     mro_lookup,
+    of_type,
 )
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -82,7 +83,7 @@ class Class(Value):
             value = getattr(self.cls, name)
             return cx.wrap(value, const_source(self.cls).attr(name)) if is_mutable(self.cls) else cx.make(value)
         if name == "__dict__" and meta is type.__dict__["__dict__"]:
-            return own_attributes(cx, self.cls)
+            return self.of_type(cx, name)
         if name == "__class__":
             return cx.make(meta_class)
         raw = mro_lookup(self.cls, name)
@@ -99,6 +100,12 @@ class Class(Value):
             cx.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
         source = const_source(self.cls).then("mro_lookup", name)
         return bind(cx, raw, source, None, self)
+
+    def of_type(self, cx: Capture, name: str) -> Value:
+        """`__mro__` or `__dict__`, whatever the metaclass says."""
+        if name == "__dict__":
+            return own_attributes(cx, self.cls)
+        return cx.wrap(mro_of(self.cls), of_type(self.cls, name)) if is_mutable(self.cls) else cx.make(mro_of(self.cls))
 
     def _meta_attribute(self, cx: Capture, name: str, meta: Any) -> Value:
         source = const_source(type(self.cls)).then("mro_lookup", name)
@@ -158,7 +165,7 @@ class Class(Value):
 
 def own_attributes(cx: Capture, cls: type) -> Value:
     """`cls.__dict__`: the names are guarded now, what they lead to where it is looked at."""
-    source = const_source(cls).attr("__dict__")
+    source = of_type(cls, "__dict__")
     known = cx.kept.get(("__dict__", cls))
     if known is None:
         if is_mutable(cls):

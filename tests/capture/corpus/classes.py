@@ -499,7 +499,19 @@ HIDDEN = Hidden(2)
 def metaclass_that_hides(x):
     HIDDEN.stored = 3
     made = MoreHidden(x)
-    told = len(Hidden.__mro__), Hidden.__dict__["hidden"], Hidden.__name__, MoreHidden.marker, hasattr(made, "nope")
+    past = (
+        type.__dict__["__dict__"].__get__(Hidden)["marker"],
+        type.__dict__["__mro__"].__get__(Hidden),
+        len(type(x).__mro__),
+    )
+    told = (
+        past,
+        len(Hidden.__mro__),
+        Hidden.__dict__["hidden"],
+        Hidden.__name__,
+        MoreHidden.marker,
+        hasattr(made, "nope"),
+    )
     return (
         made.v + Hidden.marker + HIDDEN.stored + HIDDEN.v,
         told,
