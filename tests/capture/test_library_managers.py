@@ -1,0 +1,120 @@
+"""Managers of the library that change the process: `warnings.catch_warnings`, `sdpa_kernel`, ranges of the profiler.
+
+With breaks, exceptions, returns and generators inside, what the program sees, and what is left behind, is eager's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import pycompiler
+
+
+def raises(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = x + 1
+        warnings.warn("now", DeprecationWarning, stacklevel=1)
+    return x
+
+
+def caught(x: torch.Tensor) -> Any:
+    try:
+        raises(x)
+    except DeprecationWarning as e:
+        x = x + len(str(e))
+    warnings.warn("later", stacklevel=1)
+    return x
+
+
+def recorded(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warnings.warn("heard", stacklevel=1)
+        x = x + len(seen)
+    return x.sin(), [str(w.message) for w in seen]
+
+
+def broken(x: torch.Tensor) -> Any:
+    first = recorded(x)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="quiet")
+        warnings.warn("quiet", stacklevel=1)
+        x = x * 2
+        pycompiler.graph_break()
+        warnings.warn("quiet too", stacklevel=1)
+        second = recorded(x)
+    warnings.warn("quiet no more", stacklevel=1)
+    return first, second
+
+
+def returned(x: torch.Tensor) -> Any:
+    for i in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if i == 1:
+                return x + i, warnings.filters[0][0]
+            x = x * 2
+    return x
+
+
+def suspended(x: torch.Tensor) -> Any:
+    def parts() -> Iterator[torch.Tensor]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield x + 1
+            warnings.warn("inside", stacklevel=1)
+            yield x + 2
+
+    found = []
+    for part in parts():
+        warnings.warn("outside", stacklevel=1)
+        found.append(part)
+    return found
+
+
+def left_by_an_error(x: torch.Tensor) -> Any:
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            x = F.scaled_dot_product_attention(x, x, x)
+            pycompiler.graph_break()
+            inside = torch.backends.cuda.flash_sdp_enabled()
+            raise KeyError(1)
+    except KeyError:
+        pass
+    return x, inside, torch.backends.cuda.flash_sdp_enabled()
+
+
+def nested(x: torch.Tensor) -> Any:
+    with sdpa_kernel(SDPBackend.MATH), torch.profiler.record_function("outer") as outer, torch.no_grad():
+        x = F.scaled_dot_product_attention(x, x, x)
+        with torch.profiler.record_function("inner"):
+            pycompiler.graph_break()
+            seen = torch.backends.cuda.flash_sdp_enabled(), torch.is_grad_enabled(), outer.name
+    return x, seen, torch.backends.cuda.flash_sdp_enabled(), torch.is_grad_enabled()
+
+
+def observed(fn: Callable[..., Any]) -> Any:
+    """What a call gives, warns of, and leaves behind."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        try:
+            result = fn(torch.ones(1, 1, 2, 2))
+        except Warning as e:
+            result = repr(e)
+        left = warnings.filters == before, torch.backends.cuda.flash_sdp_enabled()
+    return repr(result), [str(w.message) for w in heard], left
+
+
+@pytest.mark.parametrize("fn", [raises, caught, recorded, broken, returned, suspended, left_by_an_error, nested])
+def test_as_eager(fn: Callable[..., Any]) -> None:
+    compiled, wanted = pycompiler.compile(fn, backend="eager"), observed(fn)
+    assert [observed(compiled) for _ in range(3)] == [wanted] * 3
