@@ -275,7 +275,8 @@ class GraphBuilder:
 
         Those of a call that binds symbols belong to no region: what is assumed of these is checked by the graph around.
         """
-        last, depth = next(reversed(self.graph.nodes), self.graph._root), self.in_region
+        backwards = iter(reversed(self.graph.nodes))  # in torch 2.11 `reversed` gives no iterator
+        last, depth = next(backwards, self.graph._root), self.in_region
         self.in_region += 1
         try:
             yield
