@@ -345,17 +345,19 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     ):
         bound = fn.__self__
         if not isinstance(bound, types.ModuleType | type):
-            if asks_type(fn) and len(args) == 1 and isinstance(args[0], Class) and not kwargs:
-                return args[0].of_type(cx, bound.__name__)
+            asked = asked_of_type(fn)
+            if asked is not None and len(args) == 1 and isinstance(args[0], Class) and not kwargs:
+                return args[0].of_type(cx, asked)
             descriptor = getattr(type(bound), fn.__name__, None)
             if descriptor is not None and _handler(descriptor) is not None:
                 return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)
     raise Break("builtin-call", _describe_call(fn, args))
 
 
-def asks_type(fn: Any) -> bool:
-    """Whether `fn` tells what a class is past its metaclass: `type.__dict__["__mro__"].__get__`."""
-    return fn.__name__ == "__get__" and any(fn.__self__ is type.__dict__[name] for name in ("__mro__", "__dict__"))
+def asked_of_type(fn: Any) -> str | None:
+    """What `fn` tells of a class past its metaclass: "__mro__", of `type.__dict__["__mro__"].__get__`."""
+    known = [name for name in ("__mro__", "__dict__") if fn.__self__ is type.__dict__[name]]
+    return known[0] if known and fn.__name__ == "__get__" else None
 
 
 def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
