@@ -162,6 +162,28 @@ def test_integer_arguments_that_change_reach_kernels() -> None:
     assert pycompiler.counters(compiled)["compiles"] == 1
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_integers_below_zero_take_one_compile(backend: str, dynamic: bool | None) -> None:
+    def fn(t: torch.Tensor, n: int) -> object:
+        return t * n + n // 3, n, abs(n), (-n, n % 4, n < -5 or n > 5, divmod(n, 4))
+
+    compiled = pycompiler.compile(fn, dynamic=dynamic, fullgraph=True, backend=backend)
+    t = torch.arange(6.0)
+    for n in (6, -7, -9, -6, -1000, 8, -(2**20), 2**20):
+        result, expected = compiled(t, n), fn(t, n)
+        assert torch.equal(result[0], expected[0]) and result[1:] == expected[1:]  # type: ignore[index]
+    assert pycompiler.counters(compiled)["compiles"] == (3 if dynamic is None else 2)
+
+
+def test_numbers_that_the_program_wants_below_zero_are_numbers_there_only() -> None:
+    compiled = pycompiler.compile(lambda t, n: t + n if n > 0 else t + len(range(n, 0)), dynamic=True)
+    t = torch.arange(6.0)
+    for n in (6, 7, -7, -9, 9):
+        assert torch.equal(compiled(t, n), t + abs(n))
+    assert pycompiler.counters(compiled)["compiles"] <= 3
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_integers_that_grow_too_big_are_refused_as_in_eager(backend: str) -> None:
     """Kernels compute with 64 bits: the cube of a large argument wrapped around."""

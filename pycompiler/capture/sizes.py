@@ -72,8 +72,10 @@ class Policy:
         return [f"{Origin(s, int, what, d).number.name} was {a}, is {b}" for (s, what, d), (a, b) in news.items()]
 
     def wants(self, source: Source, what: str, dim: int) -> bool:
-        key = (source, what, dim)
-        return key not in self.static and ((self.everything and _is_argument(source)) or key in self.changed)
+        if (source, what, dim) in self.static:
+            return False
+        seen = (source, "int" if what == "minus" else what, dim)
+        return (self.everything and _is_argument(source)) or seen in self.changed
 
     def specialise(self, origins: Sequence[Origin]) -> None:
         self.static.update((o.source, o.what, o.dim) for o in origins)
@@ -153,16 +155,18 @@ class Sizes:
         return frozenset(d for d, s in enumerate(alone) if s > 1 and self.policy.wants(source, "stride", d))
 
     def integer(self, real: int, source: Source) -> Any:
-        """The SymInt of an integer argument; None where it is a constant."""
+        """The SymInt of an integer argument; None where it is a constant.  Symbols are not negative: one is minus a symbol."""
         if not self.policy.integers or self._of_module(source):
             return None
         self.policy.observe(source, "int", (real,))
-        if not (2 <= real <= _GREATEST and self.policy.wants(source, "int", 0)):
+        what = "minus" if real < 0 else "int"
+        if not (2 <= abs(real) <= _GREATEST and self.policy.wants(source, what, 0)):
             return None
         if self.symbols is None:
             raise NeedsSymbols
         if source not in self.integers:
-            self.integers[source] = self._new(real, Origin(source, int, "int"), Mark("maybe", high=_GREATEST))
+            symbol = self._new(abs(real), Origin(source, int, what), Mark("maybe", high=_GREATEST))
+            self.integers[source] = -symbol if real < 0 else symbol
         return self.integers[source]
 
     def fits(self, sym: Any) -> None:
@@ -175,7 +179,7 @@ class Sizes:
     def _is_integer(self, name: str) -> bool:
         """Whether the symbol is a number of the program's, and no size."""
         origin = self.origins.get(name)
-        return self.known_symbols.bound.get(name) == "int" if origin is None else origin.what == "int"
+        return self.known_symbols.bound.get(name) == "int" if origin is None else origin.what in ("int", "minus")
 
     def floating(self, real: float, source: Source) -> Any:
         """The SymFloat of a float; None where it is a constant."""

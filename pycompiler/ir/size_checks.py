@@ -16,13 +16,14 @@ from types import MappingProxyType
 from typing import Any
 
 from pycompiler.ir.guards import Guard, UserFrame
-from pycompiler.ir.source import Source
+from pycompiler.ir.source import Source, minus
 from pycompiler.ir.symbols import Relation
 
 READS: dict[str, Callable[[Any, int], int]] = {
     "size": lambda value, dim: int(value.size(dim)),
     "stride": lambda value, dim: int(value.stride(dim)),
     "int": lambda value, dim: int(value),
+    "minus": lambda value, dim: minus(value),
 }
 
 
@@ -38,7 +39,9 @@ class Origin:
     @property
     def number(self) -> Source:
         """The source of the number itself."""
-        return self.source if self.what in ("int", "float") else self.source.then(self.what, self.dim)
+        if self.what in ("int", "float"):
+            return self.source
+        return self.source.then(self.what, None if self.what == "minus" else self.dim)
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ class SizeChecks:
 
     def show(self, sources: Sequence[Source]) -> str:
         names = ", ".join(
-            f"{name} = {sources[at].name}" + ("" if what == "int" else f".{what}({dim})")
-            for name, (at, _, what, dim) in zip(self.names, self.reads, strict=True)
+            f"{name} = {Origin(sources[at], cls, what, dim).number.name}"
+            for name, (at, cls, what, dim) in zip(self.names, self.reads, strict=True)
         )
         limits = [f"|{sources[at].name}| <= {most!r}" for at, most in self.limits]
         return " and ".join([*map(str, self.relations), *limits]) + (f" where {names}" if names else "")

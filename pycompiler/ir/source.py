@@ -158,6 +158,13 @@ def _function(value: Any) -> types.FunctionType:
     return value
 
 
+def minus(value: Any) -> int:
+    """An int with the other sign; an error where one of both has more than 64 bits."""
+    if type(value) is not int or not -(2**63) < value < 2**63:
+        raise TypeError(f"an int of 64 bits is expected, not {value!r}")
+    return -value
+
+
 # Accessors.  Reading must have no side effect, except `attr`, which runs the type's own attribute protocol and is
 # used only where that is known to be harmless (tensors, slots, C getset descriptors).
 ACCESSORS: dict[str, Accessor] = {
@@ -180,6 +187,7 @@ ACCESSORS: dict[str, Accessor] = {
     "grad": Accessor(lambda v, _: v.grad, lambda b, a: f"{b}.grad"),
     "size": Accessor(lambda v, d: v.size(d), lambda b, a: f"{b}.size({a})"),
     "stride": Accessor(lambda v, d: v.stride(d), lambda b, a: f"{b}.stride({a})"),
+    "minus": Accessor(lambda v, _: minus(v), lambda b, a: f"-{b}"),  # of an int of 64 bits
     "as_tensor": Accessor(
         lambda v, _: tensor_of(v), lambda b, a: f"as_tensor({b})"
     ),  # in the memory of an array of NumPy's

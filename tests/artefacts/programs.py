@@ -395,6 +395,15 @@ def sizes_that_change() -> Any:
     return sized
 
 
+def below(x: Tensor, n: int) -> Any:
+    return x * n, n - 1, abs(n)
+
+
+@case(lambda f: [f(data(4, 3), n) for n in (-4, -6, 9, -2)], entries=2, dynamic=True)
+def numbers_below_zero() -> Any:
+    return below
+
+
 def sized_break(x: Tensor) -> Any:
     n = x.shape[0] + 1
     y = x * n

@@ -237,6 +237,6 @@ def sizes_that_are_symbols(rng: random.Random) -> Scene:
             filled(4, 6).t(), filled(12, 4)[::2], filled(6, 8)[:, ::2], filled(6, 1), filled(6, 4, dtype=torch.float64), filled(8, 8),
         ),
         "v": attr(h, "v", h.v, filled(7), filled(9), filled(2), filled(1), filled(0), filled(12)[::2], filled(6, 1)),
-        "n": attr(h, "n", 3, 4, 2, 1, 0, 7, -2, True, 2.0),
+        "n": attr(h, "n", 3, 4, 2, 1, 0, 7, -1, -2, -3, -7, -(2**62), True, 2.0),
         "unread": count(h),
     }, dynamic=True)  # fmt: skip

@@ -263,6 +263,7 @@ READS: list[tuple[Source, Any]] = [
     (X.then("dict_key_at", 1), collections.OrderedDict(a=1, b=2)),
     (X.then("cell"), types.CellType(5)),
     (X.then("grad"), types.SimpleNamespace(grad=5)),
+    (X.then("minus"), -5),
     (GLOBALS.dict_item("g"), None),
     (const({"k": 5}).dict_item("k"), None),
 ]

@@ -17,12 +17,13 @@ from pycompiler.ir.source import Scope, local
 from pycompiler.ir.symbols import Relation
 
 X, Y, N = local("x"), local("y"), local("n")
-A, B, S, I = map(Expr.sym, ("a", "b", "s", "i"))
+A, B, S, I, M = map(Expr.sym, ("a", "b", "s", "i", "m"))
 ORIGINS = {
     "a": Origin(X, torch.Tensor, "size", 0),
     "b": Origin(Y, torch.nn.Parameter, "size", 1),
     "s": Origin(X, torch.Tensor, "stride", 0),
     "i": Origin(N, int, "int"),
+    "m": Origin(N, int, "minus"),
 }
 
 
@@ -91,6 +92,20 @@ def test_what_cannot_be_computed_does_not_hold() -> None:
     assert not agree(divides, {"x": x, "n": 0})
     tree = _native.GuardTree([made(Relation(">=", A * I * I))], ("x", "y", "n"))
     assert tree.check({"x": x, "n": 2**40}, {}) == 0
+
+
+def test_numbers_below_zero_are_read_with_the_other_sign() -> None:
+    guard = made(Relation(">=", M - 2), Relation("!=", M - 7))
+    assert str(guard) == "m >= 2 and m != 7 where m = -L['n']"
+    for n in (-2, -3, -8, -(2**63) + 1):
+        assert agree(guard, {"n": n})
+    for n in (-7, -1, 0, 1, 2, 2**63 - 1, -(2**63), 2**63, -(2**70), True, -2.0, None):
+        assert not agree(guard, {"n": n}), n
+    any_number = made(Relation("!=", M - 1))
+    for n in (2**63 - 1, -(2**63) + 1):
+        assert agree(any_number, {"n": n})
+    for n in (-(2**63), 2**63, -(2**63) - 1):
+        assert not agree(any_number, {"n": n})
 
 
 def test_more_dimensions_than_lie_in_the_tensor() -> None:

@@ -14,6 +14,7 @@ enum What {
     Size(usize),
     Stride(usize),
     Int,
+    Minus,
 }
 
 /// A number of the value at position `value`, which must be of this very class.
@@ -122,7 +123,8 @@ fn build_read(read: Obj, cx: &mut Build) -> Res<Read> {
         "size" => What::Size(dim),
         "stride" => What::Stride(dim),
         "int" => What::Int,
-        other => return Err(value_error(&format!("unknown read {other:?}; known: size, stride, int"))),
+        "minus" => What::Minus,
+        other => return Err(value_error(&format!("unknown read {other:?}; known: size, stride, int, minus"))),
     };
     Ok(Read { value: value.own().as_i64()? as usize, class: cx.keep(class), what })
 }
@@ -135,6 +137,7 @@ impl Sizes {
         }
         let (dim, strides) = match read.what {
             What::Int => return value.exact_i64(),
+            What::Minus => return value.exact_i64().and_then(i64::checked_neg),
             What::Size(dim) => (dim, false),
             What::Stride(dim) => (dim, true),
         };

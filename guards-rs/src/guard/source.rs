@@ -27,6 +27,8 @@ pub enum Read {
     MethodSelf(Obj),
     MethodFunc(Obj),
     Dim(Box<Dim>),
+    /// An `int` with the other sign.
+    Minus,
     /// A tensor in the memory of an array of NumPy's.
     AsTensor,
 }
@@ -135,6 +137,7 @@ const READS: &[(&str, Builder)] = &[
     ("grad", |_, cx| Ok(Read::Attr(name("grad", cx)?))),
     ("size", |dim, cx| Ok(Read::Dim(Box::new(Dim::build("size", dim, cx)?)))),
     ("stride", |dim, cx| Ok(Read::Dim(Box::new(Dim::build("stride", dim, cx)?)))),
+    ("minus", |_, _| Ok(Read::Minus)),
     ("as_tensor", |_, _| Ok(Read::AsTensor)),
 ];
 
@@ -159,6 +162,7 @@ impl Read {
     pub fn fresh(&self, value: Obj) -> Option<Owned> {
         match self {
             Read::Dim(dim) => dim.number(value).and_then(|number| Owned::int(number).ok()),
+            Read::Minus => minus(value),
             _ => None,
         }
     }
@@ -171,7 +175,7 @@ impl Read {
             Read::Type => Ok(Some(value.class())),
             Read::MroLookup(name) => name.find(value),
             Read::Item(i) => item(value, *i),
-            Read::Attr(_) | Read::Dim(_) | Read::AsTensor => Err(MayRunPython),
+            Read::Attr(_) | Read::Dim(_) | Read::Minus | Read::AsTensor => Err(MayRunPython),
             Read::DictKeyAt(i) => key_at(value, *i),
             Read::Cell => Ok(value.is_cell().then(|| value.cell_get()).flatten()),
             Read::Function(part) => Ok(function_part(value, *part)),
@@ -187,6 +191,7 @@ impl Read {
             Read::InstanceDict(dict_name) => or_none(value.generic_getattr(*dict_name)),
             Read::Attr(name) | Read::MethodSelf(name) | Read::MethodFunc(name) => or_none(value.getattr(*name)),
             Read::Dim(dim) => or_none(value.getattr(dim.method).and_then(|method| method.call(&[dim.at], None))),
+            Read::Minus => minus(value.get()),
             Read::DictItem(key) => key.ask(value).flatten(),
             Read::MroLookup(name) => name.ask(value),
             Read::Item(i) => {
@@ -201,6 +206,10 @@ impl Read {
             Read::Type | Read::Cell | Read::Function(_) => None,
         }
     }
+}
+
+fn minus(value: Obj) -> Option<Owned> {
+    value.exact_i64().and_then(i64::checked_neg).and_then(|number| Owned::int(number).ok())
 }
 
 /// The place that index `i` stands for among `len` items.
