@@ -140,7 +140,7 @@ class Program:
 
     An output is a `Ref` (a view of a buffer, often the whole of it), an input index (`int`: returned as is), a
     constant in a 1-tuple, or None.  `constants`: tensors baked into the graph, by buffer name.  `users`: by name of an ATen
-    node whose loops check something of the user's (CHECKS), the line of the user's program.
+    node whose loops check something of the user's (CHECKS), or whose result is large, the line of the user's program.
 
     Of symbolic sizes, `hints` says what they were in the call that was captured, and `numbers` which inputs are numbers:
     symbol -> position.  `floats`: those that are floats.  Others are dimensions of inputs (`origins`).

@@ -24,13 +24,18 @@ Size = int | Expr
 
 @dataclass(frozen=True)
 class Alloc:
-    """slot = empty_strided(shape, stride, dtype, device)."""
+    """slot = empty_strided(shape, stride, dtype, device).  `user`: the lines of the program that a large one is for."""
 
     slot: int
     shape: tuple[Size, ...]
     stride: tuple[Size, ...]
     dtype: torch.dtype
     device: torch.device
+    user: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"alloc slot {self.slot}" + (f", for {' and '.join(self.user)}" if self.user else "")
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ COMPUTABLE = {
 }  # fmt: skip
 
 
+LARGE_BYTES = 1 << 26  # a result that may not fit in memory: errors name its line
+
 # Folds that have a value over nothing.
 OF_NOTHING = frozenset(("sum", "prod", "any", "all"))
 
@@ -417,8 +419,16 @@ def _run(low: Lowering) -> None:
         else:
             raise LoweringError(f"unexpected node in an ATen graph: {node.format_node()}")
         made = [n for n in low.program.nodes[before:] if isinstance(n, Loop)]
-        if node.meta.get("user") and any(checks(op) for loop in made for op in loop.body):
+        if node.meta.get("user") and (any(checks(op) for loop in made for op in loop.body) or _is_large(node)):
             low.program.users[node.name] = own_place(node.meta["user"])
+
+
+def _is_large(node: fx.Node) -> bool:
+    """Whether a result may be too much for the memory that there is."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (
+        value._has_symbolic_sizes_strides or value.numel() * value.element_size() >= LARGE_BYTES
+    )
 
 
 def _placeholder(low: Lowering, node: fx.Node) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pycompiler.ir.expr import Expr
@@ -101,8 +102,20 @@ class _Builder:
         if home not in self.slot_of:
             b = self.schedule.buffers[home]
             self.slot_of[home] = self.new_slot()
-            self.steps.append(Alloc(self.slot_of[home], _sizes(b.shape), _sizes(b.stride), b.dtype, b.device))
+            shape, stride = _sizes(b.shape), _sizes(b.stride)
+            self.steps.append(Alloc(self.slot_of[home], shape, stride, b.dtype, b.device, self.makers(home)))
         return self.slot_of[home]
+
+    def makers(self, name: str) -> tuple[str, ...]:
+        """The lines of the program whose result a buffer is, where they are known."""
+        known = self.schedule.program.users
+        return tuple(dict.fromkeys(known[o] for o in self.origins.get(name, ()) if o in known)) if known else ()
+
+    @cached_property
+    def origins(self) -> dict[str, tuple[str, ...]]:
+        """Buffers that kernels make -> nodes that they come from."""
+        nests = [n for step in self.schedule.steps if isinstance(step, KernelGroup) for n in step.nests]
+        return {b.name: s.loop.origin for n in nests for s in n.stages for b in s.loop.out}
 
     def kernel(self, group: KernelGroup) -> list[int]:
         if group.stores:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+import pycompiler
 from pycompiler import _native
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.plan import Alloc, Aten, CopyInto, Expect, Free, Kernel, Plan, SlotRef, View
@@ -340,6 +341,16 @@ def test_impossible_allocation_names_the_step() -> None:
     plan = _native.Plan(plan_of([f32(0, 1 << 50)], [0], 0, 1))
     with pytest.raises(RuntimeError, match=r"graph hand, step 0 \(alloc slot 0\): .*(alloc|memory|no message)"):
         plan()
+
+
+def test_impossible_allocation_names_the_line() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        return y[:, None] * y[None, :]
+
+    line = program.__code__.co_firstlineno + 2
+    with pytest.raises(RuntimeError, match=rf"alloc slot 1, for .*test_plan.py:{line} in program\): "):
+        pycompiler.compile(program)(torch.ones(1 << 24))
 
 
 @pytest.mark.parametrize("run", [_native.Plan, PythonPlan])

@@ -180,7 +180,7 @@ impl<'py> Builder<'py> {
     fn step(&mut self, step: &Bound<'py, PyAny>) -> PyResult<(Step, String)> {
         let class = step.get_type().name()?.to_string();
         match class.as_str() {
-            "Alloc" => Ok((self.alloc(step)?, format!("alloc slot {}", self.slot(step, "slot")?))),
+            "Alloc" => Ok((self.alloc(step)?, step.getattr("label")?.extract()?)),
             "View" => Ok((self.view(step)?, format!("view of slot {}", self.slot(step, "base")?))),
             "Kernel" => Ok((self.kernel(step)?, step.getattr("label")?.extract()?)),
             "Launch" => {
