@@ -176,6 +176,27 @@ def test_integers_below_zero_take_one_compile(backend: str, dynamic: bool | None
     assert pycompiler.counters(compiled)["compiles"] == (3 if dynamic is None else 2)
 
 
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_padding_cuts_off_no_more_than_there_is(first: int) -> None:
+    """torch's shape function does not look: three zeros came of 40 elements of which 41 were cut off."""
+
+    def fn(t: torch.Tensor, before: int, after: int) -> torch.Tensor:
+        return torch.nn.functional.pad(t, (before, after))
+
+    compiled = pycompiler.compile(fn, dynamic=True)
+    t = torch.arange(40.0)
+    calls = [(-5, 3), (-41, 3), (2, -41)]
+    for before, after in (*calls[first:], *calls[:first], (-7, 5), (3, -4), (-40, 2)):
+        if max(-before, -after) > 40:
+            with pytest.raises(RuntimeError, match="narrow"):
+                fn(t, before, after)
+            with pytest.raises(RuntimeError, match="narrow"):
+                compiled(t, before, after)
+        else:
+            assert torch.equal(compiled(t, before, after), fn(t, before, after))
+    assert pycompiler.counters(compiled)["compiles"] >= 1
+
+
 def test_numbers_that_the_program_wants_below_zero_are_numbers_there_only() -> None:
     compiled = pycompiler.compile(lambda t, n: t + n if n > 0 else t + len(range(n, 0)), dynamic=True)
     t = torch.arange(6.0)

@@ -148,6 +148,8 @@ def _dispatch(
         check_types(func, args, kwargs, symbolic=mode.symbolic)
     if func is torch.ops.aten.as_strided.default and mode.asks and mode.nested == 0:
         _check_reach(*args)
+    if func is torch.ops.aten.constant_pad_nd.default and mode.symbolic and mode.asks and mode.nested == 0:
+        _check_cut(*args)
     args = counted(func, args)
     out = by_rule(mode, func, args, kwargs, _ask_today) if mode.symbolic else None
     if out is not None:
@@ -190,6 +192,13 @@ def _check_reach(t: torch.Tensor, shape: Sequence[Any], stride: Sequence[Any], o
     reach = start + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1
     if reach * t.element_size() > t.untyped_storage().nbytes():
         raise RuntimeError("a view by strides that leaves its memory")
+
+
+def _check_cut(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> None:
+    """Raises as the kernel where padding below zero cuts off more than there is: torch's shape function looks at the
+    result's sizes only, and both ends of a dimension together may have one."""
+    for i, more in enumerate(pad[: 2 * x.dim()]):
+        torch._check(x.shape[-1 - i // 2] + more >= 0, lambda: "narrow(): length must be non-negative.")
 
 
 _EMPTY = types.CellType()

@@ -60,6 +60,7 @@ JOINS = (
     "torch.cat([{v}, {v} * 2], {d})", "torch.stack([{v}, {v} + 1], {d})", "F.pad({v}, (1, 2))", "F.pad({v}, (0, 1), value=2.0)",
     "{v}.repeat_interleave(2, {d})", "{v}.expand(3, *[-1] * {r})", "{v}.roll(1, {d})", "{v}.tril()", "{v}.triu(1)",
     "{v} + torch.arange({v}.shape[-1])", "{v}.masked_fill({v} > 0.3, 0.5)", "torch.where({v} > 0, {v}, {v} * 0.1)",
+    "F.pad({v}, ({v}.shape[-1] // 3, -2))", "F.pad({v}, (-1, {v}.shape[-1] - 4))", "F.pad({v}, (-{v}.shape[0] // 2, 5))",
     "{v}.new_zeros({v}.shape[0]).unsqueeze(-1) + {v}.flatten(1).sum(1, keepdim=True)", "{v}.repeat(2, *[1] * ({r} - 1))",
 )  # fmt: skip
 BINARY = (
@@ -169,6 +170,9 @@ def main() -> int:
                 sep="\n",
                 flush=True,
             )
+        done = seed + 1 - options.seed
+        if done % 100 == 0:
+            print(f"{done} programs, to seed {seed}, {failed} differ, {time.perf_counter() - start:.0f} s", flush=True)
     calls = options.count * CALLS
     print(
         f"{options.count} programs, {served} of {calls} calls by one compile, {failed} differ, {time.perf_counter() - start:.0f} s"
