@@ -27,6 +27,19 @@ def test_linears(measure, peer: Peer) -> None:
         measure.calls("guards: Sequential of 50 Linear", model, torch.ones(8, 8), limits={"torch.compile": 1 / 10})
 
 
+@pytest.mark.parametrize("count", [1, 10])
+def test_dynamic_tensors(measure, peer: Peer, count: int) -> None:
+    """Beside those of numbers above, which they may take 1.3 times."""
+    fn = peer.compile(programs.adder(count), backend=no_work, dynamic=True)
+    measure.calls(f"guards: {count} tensors, dynamic", fn, *(torch.ones(4) for _ in range(count)))
+
+
+def test_dynamic_linears(measure, peer: Peer) -> None:
+    model = peer.compile(programs.linears(50), backend=no_work, dynamic=True)
+    with torch.no_grad():
+        measure.calls("guards: Sequential of 50 Linear, dynamic", model, torch.ones(8, 8))
+
+
 def test_nested(measure, peer: Peer) -> None:
     plain = programs.Nested()
     assert len(list(plain.modules())) == 727

@@ -171,7 +171,7 @@ def main() -> int:
                 flush=True,
             )
         done = seed + 1 - options.seed
-        if done % 100 == 0:
+        if done % 20 == 0:
             print(f"{done} programs, to seed {seed}, {failed} differ, {time.perf_counter() - start:.0f} s", flush=True)
     calls = options.count * CALLS
     print(
