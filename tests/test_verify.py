@@ -411,3 +411,37 @@ def test_what_lies_beside_it_is(right: Any, wrong: Any, where: str) -> None:
     with patch.dict(LOWERINGS, {right.default: LOWERINGS[wrong.default]}), config.patch(verify_correctness=True):
         with pytest.raises(VerificationError, match=where):
             pycompiler.compile(unwritten)(torch.linspace(1, 2, 8))
+
+
+# what cancels ------------------------------------------------------------------------------------------------------
+def divergence(x: torch.Tensor) -> list[torch.Tensor]:
+    """Of equal distributions: a sum of terms up to 0.1 that is 0 but for rounding."""
+    return [nn.functional.kl_div(x.log_softmax(-1), x.softmax(-1), reduction="sum")]
+
+
+def norm_of_two(x: torch.Tensor) -> list[torch.Tensor]:
+    """1 and -1, whatever x is: its gradient is rounding."""
+    return [nn.functional.layer_norm(x, (2,))]
+
+
+def jumps(x: torch.Tensor) -> list[torch.Tensor]:
+    return [(x * 2).floor() / 1000]
+
+
+@pytest.mark.parametrize(("program", "what", "rounding", "wrong"), [
+    (divergence, "output 0", 1e-6, 1e-4), (norm_of_two, "output 0", 5e-7, 1e-3), (jumps, "output 0", 0.0, 1e-3),
+])  # fmt: skip
+def test_rounding_of_what_cancels_is_no_difference(program: Any, what: str, rounding: float, wrong: float) -> None:
+    torch.manual_seed(0)
+    x = torch.arange(512.0).reshape(-1, 2) if program is jumps else torch.randn(8, 8, 2)
+    x.requires_grad_(program is norm_of_two)
+
+    def off(by: float) -> verified.Call:
+        def made(x: torch.Tensor) -> list[torch.Tensor]:
+            return [y + (by * x if y.numel() > 1 and y.requires_grad else by) for y in program(x)]
+
+        return made
+
+    assert verified.compare(program, off(rounding), [x]) is None
+    found = verified.compare(program, off(wrong), [x])
+    assert found is not None and found.what == what

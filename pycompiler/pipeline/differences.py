@@ -45,26 +45,37 @@ def first_difference(
     *,
     strict: bool = False,
     tolerance: float = 0.0,
+    roundings: Sequence[float] | None = None,
 ) -> Difference | None:
-    """Of results in a row, the first that differs; `strict`: or may differ, which `exact` would decide."""
+    """Of results in a row, the first that differs; `strict`: or may differ, which `exact` would decide.
+
+    roundings: how far rounding alone may move each, where that is known."""
     plain = [
         _plain(t) for t in want if isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_quantized
     ]
     noise = max((float(_size(t.double())) for t in plain if t.dtype.is_floating_point), default=0.0)
     for k, name in enumerate(names):
         judge = None if exact is None else exact[k]
-        text = difference(seen[k], want[k], judge, strict=strict, tolerance=tolerance, noise=noise)
+        moved = 0.0 if roundings is None else roundings[k]
+        text = difference(seen[k], want[k], judge, strict=strict, tolerance=tolerance, noise=noise, moved=moved)
         if text:
             return Difference(name, text)
     return None
 
 
 def difference(
-    seen: Any, want: Any, exact: Any = None, *, strict: bool = False, tolerance: float = 0.0, noise: float = 0.0
+    seen: Any,
+    want: Any,
+    exact: Any = None,
+    *,
+    strict: bool = False,
+    tolerance: float = 0.0,
+    noise: float = 0.0,
+    moved: float = 0.0,
 ) -> str:
     """How a result differs from eager's, "" if it does not.  What is no plain tensor is not compared.
 
-    noise: the size of the largest results beside it."""
+    noise: the size of the largest results beside it.  moved: by rounding, at most."""
     if not isinstance(want, torch.Tensor) or not isinstance(seen, torch.Tensor):
         both = isinstance(want, torch.Tensor) == isinstance(seen, torch.Tensor)
         return "" if both and (want is None) == (seen is None) else f"{seen!r}, eager {want!r}"
@@ -76,14 +87,19 @@ def difference(
     seen, want = _plain(seen), _plain(want)
     exact = _plain(exact) if isinstance(exact, torch.Tensor) and exact.shape == want.shape else None
     wrong = _wrong(seen, want, exact, strict, tolerance)
-    if noise and want.dtype.is_floating_point:
-        wrong &= ~((seen - want).abs() <= noise * CANCELLED.get(want.dtype, CANCELLED_TWICE))
+    if (noise or moved) and want.dtype.is_floating_point:
+        wrong &= ~((seen - want).abs() <= max(noise * CANCELLED.get(want.dtype, CANCELLED_TWICE), moved))
     if not bool(wrong.any()):
         return ""
     at = [int(i) for i in wrong.nonzero()[0]]
     values = [t[tuple(at)].item() for t in (seen, want)]
     judged = f" (in float64 {exact[tuple(at)].item()})" if exact is not None and exact.dtype is torch.float64 else ""
     return f"{int(wrong.sum())} of {wrong.numel()} elements, the first at {at}: {values[0]}, eager {values[1]}{judged}"
+
+
+def near(dtype: torch.dtype) -> float:
+    """The tolerance of a dtype where something more exact decides in the end."""
+    return TOLERANCES.get(dtype, (8e-2, 2e-1))[0]
 
 
 def _plain(t: torch.Tensor) -> torch.Tensor:

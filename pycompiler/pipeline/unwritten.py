@@ -50,7 +50,7 @@ class Filled(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if func in LEAVES_UNWRITTEN and isinstance(made, torch.Tensor) and not made.is_quantized:
+        if func in LEAVES_UNWRITTEN and isinstance(made, torch.Tensor) and made.numel() and not made.is_quantized:
             self.count += 1
             made.fill_(self.value(made.dtype))
         return made

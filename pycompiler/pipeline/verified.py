@@ -27,7 +27,8 @@ from pycompiler.ir import choices
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.texts import forward_of
 from pycompiler.logs import stage
-from pycompiler.pipeline.differences import Difference, first_difference
+from pycompiler.pipeline.differences import Difference, first_difference, near
+from pycompiler.pipeline.shaken import roundings
 from pycompiler.pipeline.unwritten import unwritten, without
 
 log = stage("dynamo")
@@ -197,9 +198,16 @@ def compare(
     judged = [seen.values, want.values]
     if exact := None if numbers.drawn else in_float64(graph, inputs, want):
         judged.append(exact)
-    if masks := unwritten(lambda: eager_results(graph, inputs, None, numbers).values):
+
+    def again() -> list[Any]:
+        return eager_results(graph, inputs, None, numbers).values
+
+    if masks := unwritten(again):
         judged = [without(values, masks) for values in judged]
-    return first_difference(want.names, *judged, tolerance=tolerance)
+    found = first_difference(want.names, *judged, tolerance=tolerance)
+    if found is None or masks:
+        return found
+    return first_difference(want.names, *judged, tolerance=tolerance, roundings=roundings(again, want.values, near))
 
 
 def in_float64(graph: Call, inputs: Sequence[Any], want: Results) -> list[Any] | None:

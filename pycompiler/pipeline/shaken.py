@@ -1,0 +1,78 @@
+"""How much of a result is rounding: eager again, with what each operator gives moved by its last digit, up or down.
+
+In: a run of a graph by eager, and what it gave.  Out: for each of its results, how far rounding alone may move it.  Where
+large values cancel (a divergence of equal distributions, the gradient of a norm over two elements) that is all there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+RUNS = 3
+BEYOND = 8  # digits: there are other roundings than one by one
+GROWS = 3  # at least, from one digit to these
+
+Run = Callable[[], Sequence[Any]]
+
+
+class Shaken(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Floats that an operator makes are moved by their last digit.  `size`: of the largest result."""
+
+    def __init__(self, seed: int, digits: int = 1) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.generator = torch.Generator().manual_seed(seed)
+        self.size, self.digits = 0.0, digits
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would wrap every call of the mode in torch._dynamo.disable, which imports it
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        infos = [r.alias_info for r in func._schema.returns]
+        if any(info is not None and not info.is_write for info in infos):  # a view: its base was moved
+            return made
+        for t in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(t, torch.Tensor) and t.dtype.is_floating_point and t.layout is torch.strided:
+                self.size = max(self.size, size_of(t))
+                signs = torch.randint(0, 2, t.shape, generator=self.generator) * 2 - 1
+                t.mul_((1 + self.digits * torch.finfo(t.dtype).eps * signs.double()).to(t.device, t.dtype))
+        return made
+
+
+def size_of(t: torch.Tensor) -> float:
+    finite = t.detach()[t.isfinite()].double()
+    return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+
+
+def roundings(run: Run, given: Sequence[Any], near: Callable[[torch.dtype], float]) -> list[float]:
+    """A number each; 0 where nothing is known.  None is more than `near` (of the dtype) of the largest value on the way.
+
+    Rounding grows with the digits that are moved; what does not is a jump (a comparison, `floor`), and none is forgiven."""
+    few, many = _moved(run, given, near, 1), _moved(run, given, near, BEYOND)
+    return [at_once if at_once > GROWS * one else 0.0 for one, at_once in zip(few, many, strict=True)]
+
+
+def _moved(run: Run, given: Sequence[Any], near: Callable[[torch.dtype], float], digits: int) -> list[float]:
+    found = [0.0] * len(given)
+    for seed in range(RUNS):
+        values: Sequence[Any] = ()
+        with Shaken(seed, digits) as mode, contextlib.suppress(Exception):
+            values = run()
+        if len(values) != len(given):
+            return [0.0] * len(given)
+        for k, (value, one) in enumerate(zip(values, given, strict=True)):
+            if _are_floats(value, one):
+                found[k] = max(found[k], min(size_of(value.double() - one.double()), near(one.dtype) * mode.size))
+    return found
+
+
+def _are_floats(value: Any, one: Any) -> bool:
+    if not (isinstance(value, torch.Tensor) and isinstance(one, torch.Tensor)):
+        return False
+    return one.dtype.is_floating_point and one.layout is torch.strided and value.shape == one.shape
