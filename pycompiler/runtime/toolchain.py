@@ -27,6 +27,9 @@ FLAGS: tuple[str, ...] = (
     "-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pipe", "-w",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fno-semantic-interposition",
     "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fvisibility=hidden",
+    # gcc 12.2 aligns arrays on the stack of some leaf functions to 8 bytes and stores 16 to them as if they were aligned (a
+    # segmentation fault, `tests/codegen/test_stack.py`); those without a red zone keep the ABI's alignment.
+    *(("-mno-red-zone",) if platform.machine() in ("x86_64", "AMD64") else ()),
 )  # fmt: skip
 # Tried in turn, behind the source.  The first names what kernels may need: reading libstdc++ would take half of the
 # linker's time.  A clang has other libraries; one without libomp still has `omp simd`.

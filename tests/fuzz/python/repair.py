@@ -64,9 +64,10 @@ def tried(text: str) -> list[dict[str, Any]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = check.calls(text, lambda fn: fn)
+        ended = sys.gettrace() is not trace  # a RecursionError of its own: the stack was used up inside of it
     finally:
         sys.settrace(before)
-    if left < 0:
+    if left < 0 or ended:
         raise TooLong
     return made
 
