@@ -11,7 +11,7 @@ from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX
 from pycompiler.capture.opcodes.registry import opcode
 from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, Super
-from pycompiler.capture.values.constant import LITERALS, Const
+from pycompiler.capture.values.constant import LITERAL_IDS, Const
 from pycompiler.capture.values.functions import Function, Method
 from pycompiler.ir.source import const as const_source
 
@@ -56,7 +56,7 @@ def get_local(frame: Frame, name: str) -> Value:
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
 def load_fast(frame: Frame, ins: Instruction) -> None:
     value = frame.locals.get(ins.argval)
-    if isinstance(value, Lazy) and type(value.real) in LITERALS:  # it may only be passed on
+    if isinstance(value, Lazy) and id(type(value.real)) in LITERAL_IDS:  # it may only be passed on
         frame.push(value)
         return
     try:
