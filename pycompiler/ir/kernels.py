@@ -24,7 +24,8 @@ from pycompiler.ir.effects import acts, draws
 from pycompiler.ir.symbols import hint_of
 from pycompiler.ir.today import Today
 
-# Of one of these types throughout, a kernel takes all arguments or none, whatever their shapes and the numbers beside.
+# Of one of these types throughout, a kernel takes all arguments or none, whatever their shapes and the numbers beside
+# (but for truths, which some refuse).
 _COMMON = frozenset((torch.float32, torch.float64, torch.bfloat16))
 _ABOUT_TYPES = re.compile(
     r"not (yet )?(implemented|supported)|support|dtype|scalar type|type of|same type|[Bb]ool|complex|converted|cast\b|[Ii]nteger"
@@ -48,7 +49,11 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return
     tensors = list(tensors_of((args, kwargs)))
     if symbolic:
-        if op._schema.is_mutable or all(0 in map(hint_of, t.shape) for t in tensors) or not _is_known(op, tensors):
+        if (
+            op._schema.is_mutable
+            or all(0 in map(hint_of, t.shape) for t in tensors)
+            or not _is_known(op, tensors, args)
+        ):
             today = Today()
             check_types(op, today.of(args), today.of(kwargs))
         return
@@ -62,7 +67,7 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
             types[value.dtype] = None
         elif type(value) in (list, tuple) and value and isinstance(value[0], torch.Tensor):
             types.update((v.dtype, None) for v in value if isinstance(v, torch.Tensor))
-    key: tuple[Any, ...] = (op, *types)
+    key: tuple[Any, ...] = (op, *types, _has_truth(args))
     if len(types) != 1 or next(iter(types)) not in _COMMON:
         key = (op, *(_key(a) for a in args), *((k, _key(v)) for k, v in kwargs.items()))
     try:
@@ -81,10 +86,15 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         raise type(answer)(*answer.args)
 
 
-def _is_known(op: OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
+def _has_truth(args: Sequence[Any]) -> bool:
+    """Whether True or False stands where numbers may: ``x - True`` is refused, ``x - 1`` is not."""
+    return any(type(a) is bool for a in args)
+
+
+def _is_known(op: OpOverload, tensors: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
     """Whether the kernel takes arguments of these types, all of them common ones."""
     types = dict.fromkeys(t.dtype for t in tensors)
-    return len(types) == 1 and next(iter(types)) in _COMMON and _answers.get((op, *types), op) is None
+    return len(types) == 1 and next(iter(types)) in _COMMON and _answers.get((op, *types, _has_truth(args)), op) is None
 
 
 def check_number(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

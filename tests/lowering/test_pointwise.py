@@ -349,3 +349,8 @@ def test_minus_a_bool_is_refused() -> None:
     for run in (program, pycompiler.compile(program)):
         with pytest.raises(NotImplementedError, match="Subtraction"):  # it gave numbers
             run(torch.ones(2), True)
+    compiled = pycompiler.compile(lambda x, n: x - n)  # what is said of truths is not said of numbers
+    assert [compiled(torch.ones(2), n).tolist() for n in (0.5, 0.25, 3.0)] == [[0.5, 0.5], [0.75, 0.75], [-2.0, -2.0]]
+    assert compiled.counters()["compiles"] == 2
+    with pytest.raises(NotImplementedError, match="Subtraction"):
+        compiled(torch.ones(2), True)
