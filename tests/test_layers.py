@@ -250,3 +250,13 @@ def test_the_walls_are_standing() -> None:
     assert "pycompiler.codegen.triton.helpers" in printed
     assert "torch._C._dynamo.eval_frame" in {target for target, _ in imports("pycompiler.ir.peer")}
     assert "import(c" in rust_code(ROOT / "guards-rs" / "src" / "tensor_view.rs")
+
+
+def test_dispatch_modes_have_one_base() -> None:
+    """Each other one makes torch import its compiler at the mode's first call."""
+    made = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if "(TorchDispatchMode)" in path.read_text()
+    ]
+    assert made == ["ir/modes.py"]

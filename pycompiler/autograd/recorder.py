@@ -21,7 +21,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.autograd.kernels import recorded
 from pycompiler.autograd.policies import Policy
@@ -33,6 +33,7 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.guards import own_place
 from pycompiler.ir.kernels import is_asked
 from pycompiler.ir.late import BINDS
+from pycompiler.ir.modes import OwnMode
 from pycompiler.ir.numbers import SYMBOLIC, Numbers, symbol_of, value_of
 from pycompiler.ir.places import apart
 from pycompiler.ir.propagate import propagate
@@ -125,15 +126,11 @@ def plain(mode: FakeTensorMode) -> Iterator[None]:
         torch._enable_functionalization(reapply_views=True)
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(OwnMode):
     """Dispatch mode that appends what it sees to an fx graph; see the module docstring."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would wrap every call of the mode in torch._dynamo.disable, which costs, and imports it
-
     def __init__(self, fake_mode: FakeTensorMode, decompositions: Mapping[OpOverload, Decomposition]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.fake_mode = fake_mode
         self.decompositions = decompositions
         self.graph = fx.Graph()

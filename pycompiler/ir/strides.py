@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.ir.effects import acts, draws
 from pycompiler.ir.kernels import memory_of, tensors_of
+from pycompiler.ir.modes import OwnMode
 from pycompiler.ir.shapes import is_packed
 from pycompiler.ir.symbols import Symbols, expr_of, hint_of
 from pycompiler.ir.today import Today, symbols_in
@@ -162,7 +163,7 @@ def _fresh(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> li
 
 
 def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], once: bool) -> list[Layout]:
-    mode = Apart() if once else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+    mode = Apart() if once else contextlib.nullcontext()
     try:
         with _disable_current_modes(), mode:
             real = run(*map(_stand_in, args), **{k: _stand_in(v) for k, v in kwargs.items()})
@@ -171,12 +172,8 @@ def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     return [(tuple(t.shape), t.stride()) for t in tensors_of(real) if t.layout is torch.strided]
 
 
-class Apart(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Apart(OwnMode):
     """Random numbers come from generators that nobody else has; what acts is refused."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would wrap every call of the mode in torch._dynamo.disable, which imports it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

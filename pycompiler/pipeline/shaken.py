@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from pycompiler.ir.modes import OwnMode
 
 RUNS = 3
 BEYOND = 8  # digits: there are other roundings than one by one
@@ -20,17 +21,13 @@ GROWS = 3  # at least, from one digit to these
 Run = Callable[[], Sequence[Any]]
 
 
-class Shaken(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Shaken(OwnMode):
     """Floats that an operator makes are moved by their last digit.  `size`: of the largest result."""
 
     def __init__(self, seed: int, digits: int = 1) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.generator = torch.Generator().manual_seed(seed)
         self.size, self.digits = 0.0, digits
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would wrap every call of the mode in torch._dynamo.disable, which imports it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from pycompiler.ir.modes import OwnMode
 
 aten = torch.ops.aten
 FACTORIES = (
@@ -36,17 +37,13 @@ FILLS = ((-1.5, -1, False), (0.75, 0, True), (math.nan, 1, True))
 Run = Callable[[], Sequence[Any]]
 
 
-class Filled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Filled(OwnMode):
     """Memory that an operator leaves unwritten holds a value of `fills`.  `count`: how often there was some."""
 
     def __init__(self, fills: tuple[float, int, bool]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.fills = fills
         self.count = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would wrap every call of the mode in torch._dynamo.disable, which imports it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
