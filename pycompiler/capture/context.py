@@ -151,9 +151,11 @@ class Capture:
         """The arguments of a call, where they are.  To look at one may call functions (keys of a dict), which are none of the
         CALL instruction's."""
         direct, self.direct = self.direct, False
-        args[:] = map(self.realize, args)
-        kwargs.update([(k, self.realize(v)) for k, v in kwargs.items()])
-        self.direct = direct
+        try:
+            args[:] = map(self.realize, args)
+            kwargs.update([(k, self.realize(v)) for k, v in kwargs.items()])
+        finally:
+            self.direct = direct
 
     def wrap_key(self, real: Any, source: Source) -> Value:
         if isinstance(real, (torch.dtype, torch.device, type, tuple, frozenset)):

@@ -5,6 +5,8 @@ In: ``aten.zeros_like(x)``. Out: ``aten.full(shape, 0, dtype=…, device=…)``,
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -52,107 +54,26 @@ def filled_like(
     return aten.permute.default(filled([x.shape[d] for d in order], value, dtype, device), inverse)
 
 
-@rule(aten.zeros.default, partial=True)
-def zeros(
-    size: list[int],
-    *,
-    dtype: Dtype = None,
-    layout: Layout = None,
-    device: Device = None,
-    pin_memory: Pinned = None,
-) -> Any:
-    return NotImplemented if layout not in (None, torch.strided) else filled(size, 0, dtype, device)
+def fresh(value: int) -> Callable[..., Any]:
+    def made(
+        size: list[int], *, dtype: Dtype = None, layout: Layout = None, device: Device = None, pin_memory: Pinned = None
+    ) -> Any:
+        return NotImplemented if layout not in (None, torch.strided) else filled(size, value, dtype, device)
+
+    return made
 
 
 @rule(aten._efficientzerotensor.default)
-def zero_tensor(
-    size: list[int],
-    *,
-    dtype: Dtype = None,
-    layout: Layout = None,
-    device: Device = None,
-    pin_memory: Pinned = None,
-) -> Any:
+def zero_tensor(size: list[int], *, dtype: Dtype = None, device: Device = None, **ignored: Any) -> Any:
     """Autograd's zero without memory, whose address a kernel cannot read."""
     return filled(size, 0, dtype, device)
 
 
-@rule(aten.ones.default, partial=True)
-def ones(
-    size: list[int],
-    *,
-    dtype: Dtype = None,
-    layout: Layout = None,
-    device: Device = None,
-    pin_memory: Pinned = None,
-) -> Any:
-    return NotImplemented if layout not in (None, torch.strided) else filled(size, 1, dtype, device)
-
-
-@rule(aten.new_zeros.default, partial=True)  # memory with gaps is made of it after the trace
-def new_zeros(
-    x: Tensor,
-    size: list[int],
-    *,
-    dtype: Dtype = None,
-    layout: Layout = None,
-    device: Device = None,
-    pin_memory: Pinned = None,
-) -> Any:
-    return filled(size, 0, dtype or x.dtype, device or x.device)
-
-
-@rule(aten.new_ones.default)
-def new_ones(
-    x: Tensor,
-    size: list[int],
-    *,
-    dtype: Dtype = None,
-    layout: Layout = None,
-    device: Device = None,
-    pin_memory: Pinned = None,
-) -> Any:
-    return filled(size, 1, dtype or x.dtype, device or x.device)
-
-
 @rule(aten.new_full.default)
 def new_full(
-    x: Tensor,
-    size: list[int],
-    fill_value: Any,
-    *,
-    dtype: Dtype = None,
-    layout: Layout = None,
-    device: Device = None,
-    pin_memory: Pinned = None,
+    x: Tensor, size: list[int], fill_value: Any, *, dtype: Dtype = None, device: Device = None, **ignored: Any
 ) -> Any:
     return filled(size, fill_value, dtype or x.dtype, device or x.device)
-
-
-@rule(aten.zeros_like.default, partial=True)
-def zeros_like(
-    x: Tensor,
-    *,
-    dtype: Dtype = None,
-    layout: Layout = None,
-    device: Device = None,
-    pin_memory: Pinned = None,
-    memory_format: Format = None,
-) -> Any:
-    return filled_like(x, 0, dtype, layout, device, memory_format)
-
-
-@rule(aten.ones_like.default, partial=True)
-def ones_like(
-    x: Tensor,
-    *,
-    dtype: Dtype = None,
-    layout: Layout = None,
-    device: Device = None,
-    pin_memory: Pinned = None,
-    memory_format: Format = None,
-) -> Any:
-    return filled_like(x, 1, dtype, layout, device, memory_format)
 
 
 @rule(aten.full_like.default, partial=True)
@@ -167,6 +88,15 @@ def full_like(
     memory_format: Format = None,
 ) -> Any:
     return filled_like(x, fill_value, dtype, layout, device, memory_format)
+
+
+for value, makes, new, like in (
+    (0, aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default),
+    (1, aten.ones.default, aten.new_ones.default, aten.ones_like.default),
+):
+    rule(makes, partial=True)(fresh(value))
+    rule(new, partial=value == 0)(partial(new_full, fill_value=value))  # zeros with gaps are made of it after the trace
+    rule(like, partial=True)(partial(full_like, fill_value=value))
 
 
 @rule(aten.fill.Scalar, partial=True)
