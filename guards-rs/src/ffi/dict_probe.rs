@@ -54,11 +54,38 @@ pub fn force(sign: Option<Sign>) -> Sign {
     found().sign
 }
 
+extern "C" {
+    fn PyThreadState_EnterTracing(thread: *mut PyThreadState);
+    fn PyThreadState_LeaveTracing(thread: *mut PyThreadState);
+}
+
+/// No trace or profile function of this thread sees what runs while this lives.
+struct Untraced(*mut PyThreadState);
+
+impl Untraced {
+    fn new() -> Untraced {
+        // SAFETY: the GIL is held, as for every caller of this module, so this thread has a state.
+        unsafe {
+            let thread = PyThreadState_Get();
+            PyThreadState_EnterTracing(thread);
+            Untraced(thread)
+        }
+    }
+}
+
+impl Drop for Untraced {
+    fn drop(&mut self) {
+        // SAFETY: as above; a thread's state lives as long as the thread holds the GIL.
+        unsafe { PyThreadState_LeaveTracing(self.0) }
+    }
+}
+
 /// The way to rely on `sign` here.
 fn probe(sign: Sign) -> Option<Found> {
     if sign == Sign::Event && !dict_events::available() {
         return None;
     }
+    let _untraced = Untraced::new();
     let works = |found: &Found| {
         tells_of_every_change(*found).unwrap_or_else(|Raised| {
             clear_error();
