@@ -1,15 +1,20 @@
 """What errors a graph may raise when it runs, and whether the program would see that they came early.
 
-Capture finds no error that depends on data: an index out of range is one when the graph runs.  Eager has done by then what stands
-before the operator, none of what stands behind it, and goes on at the program's handlers.  A graph that has done nothing that
-cannot be done twice leaves all of that to eager: the frame runs again from its start.
+Capture finds no error that depends on data: an index out of range is one when the graph runs.  Eager has done by then what
+stands before the operator, none of what stands behind it, and goes on at the program's handlers.  All of that is left to eager:
+the frame runs again from its start.  So the graph's random numbers are put back, and compiled graphs write inputs when nothing
+can be refused any more.  What else happens once (operators that act) is in no graph with errors that the program would see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import torch
+
+from pycompiler.capture.breaks import Break
 
 
 class Running(Protocol):
@@ -21,20 +26,33 @@ class Running(Protocol):
 
 @dataclass
 class ErrorsOfData:
-    """refuses: an operator may raise.  caught: where the program handles it.  once: something cannot be done twice (random
-    numbers, writes to inputs).  switches: state of torch's is switched, which would stay switched."""
+    """refuses: an operator may raise.  seen: where the program handles it, or has had effects, which come behind the graph.
+    writes: inputs are written.  acts: something else happens once.  switches: state of torch's is switched, and would stay so.
+    draws: the devices of random numbers.  written: the positions of inputs whose versions count the writes.  whole: no break."""
 
+    whole: bool = False
     refuses: bool = False
-    caught: bool = False
-    once: bool = False
+    seen: bool = False
+    writes: bool = False
+    acts: bool = False
     switches: bool = False
+    draws: dict[torch.device, None] = field(default_factory=dict)
+    written: tuple[int, ...] = ()
 
-    def note(self, *, refuses: bool, once: bool, frames: Sequence[Running]) -> None:
-        """An operator is recorded while `frames` run."""
+    def note(
+        self, *, refuses: bool, acts: bool, draws: Iterable[torch.device], frames: Sequence[Running], effects: bool
+    ) -> None:
+        """An operator is recorded while `frames` run, after `effects`."""
         self.refuses |= refuses
-        self.once |= once
-        self.caught = self.caught or refuses and any(f.current.handler is not None for f in frames)
+        self.acts |= acts
+        self.draws |= dict.fromkeys(draws)
+        self.seen |= refuses and (effects or any(f.current.handler is not None for f in frames))
+        if (refuses or acts) and self.seen and self.acts and not self.whole:
+            raise Break(
+                "unsupported-operation", "an error of data, seen by the program, beside a call that cannot be undone"
+            )
 
-    def are_seen_by(self, effects: bool) -> bool:
-        """Whether an error is left to eager; `effects`: the frame has some, which come after the graph."""
-        return self.refuses and not self.once and (self.caught or effects)
+    @property
+    def are_eagers(self) -> bool:
+        """Whether an error is left to eager: the program sees what happened before it."""
+        return self.refuses and not (self.seen and self.acts) and (self.seen or self.writes or bool(self.draws))

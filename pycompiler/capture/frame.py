@@ -39,6 +39,7 @@ from pycompiler.capture.bytecode.frames import (
 from pycompiler.capture.bytecode.resume import cell_parameters, origin_of
 from pycompiler.capture.codegen import Head, ask_drops, replay_effects, return_template
 from pycompiler.capture.context import Capture
+from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.interpreter import Frame
@@ -102,8 +103,7 @@ class Captured:
     inlined: set[types.CodeType] = field(default_factory=set)
     process: tuple[str, ...] = ()  # why it means nothing in another process
     abstract: tuple[tuple[type, type, bool], ...] = ()  # (class, abstract class, whether it was one)
-    again: bool = False  # where its graph raises, the frame runs eagerly instead: nothing else has happened
-    switches: bool = False  # the graph switches state of torch's, which outlives an error
+    errors: ErrorsOfData = field(default_factory=ErrorsOfData)
     sizes: Sizes | None = None  # symbols, and what is assumed of them: more may be while the graph is compiled
 
 
@@ -172,6 +172,7 @@ class _Session:
         while True:
             torch_api.write_state(self.state)
             cx, frame = self.start(stop)
+            cx.errors_of_data.whole = fullgraph
             last = stop
             try:
                 try:
@@ -466,8 +467,8 @@ class _Session:
         result.process = tuple(cx.process)
         result.abstract = tuple((cls, base, answer) for (cls, base), answer in cx.abstract.items())
         result.op_count = cx.graph.op_count() if gm is not None else 0
-        result.switches = cx.errors_of_data.switches
-        result.again = cx.errors_of_data.are_seen_by(bool(cx.effects))
+        result.errors = cx.errors_of_data
+        result.errors.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
         if template is not None:
             result.template = template
             result.empty = gm is None

@@ -38,6 +38,7 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, late, transforms
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of
+from pycompiler.ir.kernels import tensors_of
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.nested import REGION
 from pycompiler.ir.size_graph import SizeNodes
@@ -309,7 +310,7 @@ class GraphBuilder:
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
-        before, counted = [_version(n) for n in operands], self._counts()
+        before, counted, draws = [_version(n) for n in operands], self._counts(), self.fake_mode.draws
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
         self.fake_mode.asks, self.fake_mode.binder, self._binding = True, self._bind, []
         cause: BaseException | None = None
@@ -345,7 +346,7 @@ class GraphBuilder:
         if mutates:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
-            self.cx.errors_of_data.once |= self._is_given(n.meta["example_value"] for n in written)
+            self.cx.errors_of_data.writes |= self._is_given(n.meta["example_value"] for n in written)
         cut = bool(self.levels) and _name(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
@@ -353,9 +354,13 @@ class GraphBuilder:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
         binds = bool(self._binding)
         self.happened |= always or mutates or once
+        drawn = self.fake_mode.draws > draws
         self.cx.errors_of_data.note(
-            refuses=acts and not once, once=once or (always and not mutates), frames=self.cx.frames
-        )
+            refuses=acts and not once, acts=once and not drawn,
+            draws=[t.device for t in tensors_of((result, fakes, kfakes))] if drawn else (),
+            frames=self.cx.frames, effects=bool(self.cx.effects),
+        )  # fmt: skip
+        self.cx.errors_of_data.writes |= always and not mutates
         if not (always or mutates or acts or binds or _has_tensor(result)):
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
@@ -548,6 +553,11 @@ class GraphBuilder:
             if starts(node.target) or (found and any(n in found for n in node.all_input_nodes)):
                 found.add(node)
         return found
+
+    def positions(self, inputs: Iterable[int]) -> list[int]:
+        """Where inputs are among those of the finished graph, by their numbers."""
+        nodes = {self.inputs[i].node for i in inputs}
+        return [k for k, t in enumerate(self.used) if t.node in nodes]
 
     def mutated_inputs(self) -> list[int]:
         return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]

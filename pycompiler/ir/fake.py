@@ -23,7 +23,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
-from pycompiler.ir.effects import divides, drops_nothing, noted
+from pycompiler.ir.effects import divides, draws, drops_nothing, noted
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         effects: int
         writes: int
         once: int
+        draws: int
         others: int
         nested: int
         asks: bool
@@ -89,6 +90,7 @@ _COUNTERS = {
     "effects": 0,
     "writes": 0,
     "once": 0,
+    "draws": 0,
     "others": 0,
     "nested": 0,
     "asks": False,
@@ -103,8 +105,8 @@ def _mode_class() -> type[FakeMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
     `effects` counts the operators dispatched that do more than compute their results, `once` those that no call may repeat,
-    `writes` those that write, `others` those that are not ordinary; while it `asks`, kernels say whether they take the
-    arguments' types (`kernels.py`).
+    `draws` those of them that take random numbers, `writes` those that write, `others` those that are not ordinary; while it
+    `asks`, kernels say whether they take the arguments' types (`kernels.py`).
     """
     namespace = {
         **vars(fake_tensor),
@@ -143,7 +145,9 @@ def _dispatch(
     for name, n in zip(("effects", "writes", "once"), noted(func), strict=True):
         if n:
             setattr(mode, name, getattr(mode, name) + 1)
-    mode.once -= drops_nothing(func, args, kwargs)
+    drawn = draws(func) and not drops_nothing(func, args, kwargs)
+    mode.once -= draws(func) and not drawn
+    mode.draws += drawn
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
         check_types(func, args, kwargs, symbolic=mode.symbolic)
     if func is torch.ops.aten.as_strided.default and mode.asks and mode.nested == 0:

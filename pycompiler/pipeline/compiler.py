@@ -234,6 +234,8 @@ class FrameCompiler:
         """See `assemble`."""
         if graph is not None:
             graph = with_errors(captured, graph, ours=self.family.ours)
+            if graph is None:
+                return _native.Entry(guards, function, "eager")
         if captured.template is not None:
             if captured.empty:
                 if function.__code__ in self.family.hooked:  # nothing to gain from compiling it

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
+from torch import fx
 
 from pycompiler import _native
 from pycompiler.capture.builtins import torch_api
@@ -14,22 +17,54 @@ from pycompiler.logs import stage
 log = stage("dynamo")
 
 
-def with_errors(captured: Captured, graph: Callable[..., Any], *, ours: bool) -> Callable[..., Any]:
-    """`graph`, or what runs it; an error of a user's backend reaches the user."""
-    again = captured.again and ours
-    switched = captured.switches and not isinstance(graph, _native.Plan)
+def with_errors(captured: Captured, graph: Callable[..., Any], *, ours: bool) -> Callable[..., Any] | None:
+    """`graph`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run eagerly."""
+    errors = captured.errors
+    again = errors.are_eagers and ours
+    switched = errors.switches and not isinstance(graph, _native.Plan)
+    if again and runs_as_captured(graph):  # what it has written by then is what eager has
+        if errors.seen and errors.writes:
+            log.info("a frame runs eagerly: it sees an error of data, behind which its graph has written inputs")
+            return None
+        again = errors.seen
     if not (again or switched):
         return graph
     state = tuple(torch_api.read_state().items()) if switched else ()  # the call's, which guards compare
+    devices = tuple(d for d in errors.draws if d.type in GENERATORS) if again else ()
+    written = errors.written
 
     def run(*inputs: Any) -> Any:
+        drawn, versions = [GENERATORS[d.type][0](d) for d in devices], counts(inputs, written)
         try:
             return graph(*inputs)
         except BaseException as error:
             torch_api.write_state(dict(state))
             if not again or isinstance(error, PyCompilerError) or not isinstance(error, Exception):
                 raise
+            if versions != counts(inputs, written):
+                log.warning("a graph that has written its inputs raised: what eager does then is not done")
+                raise
+            for device, numbers in zip(devices, drawn, strict=True):
+                GENERATORS[device.type][1](numbers, device)
             log.info("a graph raised %s: its frame runs eagerly", type(error).__name__)
         raise Unfit("an operator raised")
 
     return _native.BackendCall(run)
+
+
+def runs_as_captured(graph: Callable[..., Any]) -> bool:
+    """Whether the captured graph runs operator by operator, in the program's order."""
+    target = graph.target if isinstance(graph, _native.BackendCall) else graph
+    return isinstance(getattr(target, "__self__", None), fx.GraphModule)
+
+
+def counts(inputs: Sequence[Any], written: Sequence[int]) -> list[int]:
+    """The versions of the inputs that a graph writes; inference tensors have none."""
+    return [0 if inputs[i].is_inference() else inputs[i]._version for i in written]
+
+
+# By type of device: how a generator's state is read and put back.
+GENERATORS: dict[str, tuple[Callable[[torch.device], torch.Tensor], Callable[[torch.Tensor, torch.device], None]]] = {
+    "cpu": (lambda device: torch.default_generator.get_state(), lambda state, device: torch.set_rng_state(state)),
+    "cuda": (torch.cuda.get_rng_state, torch.cuda.set_rng_state),
+}

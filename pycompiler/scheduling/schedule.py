@@ -17,7 +17,7 @@ from pycompiler.scheduling.memory import plan_memory
 from pycompiler.scheduling.place import memory_of, place
 from pycompiler.scheduling.simplify import prepare
 from pycompiler.scheduling.space import restart_names
-from pycompiler.scheduling.stores import in_place
+from pycompiler.scheduling.stores import copies_last, in_place
 
 
 def schedule(program: Program, target: Target, alone: Set[str] = frozenset()) -> Schedule:
@@ -49,7 +49,7 @@ def _schedule(program: Program, target: Target, alone: Set[str]) -> Schedule:
         nests.append(nest)
         adds = any(s.loop.store_mode == "add" for s in nest.stages)
         touched[id(nest)] = (g.reads if adds else g.reads - g.writes, g.writes)
-    bundled = bundle(nests, touched, target)
+    bundled = copies_last(bundle(nests, touched, target), {b.name for b in program.inputs if b is not None})
     stores = in_place(bundled, graph.copies, graph.buffers)
     steps: list[KernelGroup | Extern] = []
     for step in bundled:

@@ -8,19 +8,21 @@ buffer lives in the input's memory.  Example (`p`, `m` are inputs):
     extern copy_(m, b1); extern copy_(p, b2)
 
 A value is stored in place when everybody who reads the old value has done so: in an earlier step or nest, or in the same
-nest at the very point that is stored, before the store (`conflict`).  All else keeps its copy.  That two inputs share no
-memory is checked at each call (`_native.unless_shared`).
+nest at the very point that is stored, before the store (`conflict`); and when nothing is refused any more: a call that
+raises has written nothing, and can be run again eagerly (`pipeline/with_errors.py`).  All else keeps its copy, at the end.
+That two inputs share no memory is checked at each call (`_native.unless_shared`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import torch
 
+from pycompiler.ir.effects import acts, divides, raises
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Nest, Stage, loads
-from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Program, Ref
+from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Program, Ref, refuses
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import is_indirect
 
@@ -174,14 +176,43 @@ def in_place(
                 readers.setdefault(name, []).append((k, j))
             made |= dict.fromkeys(writes, (k, j))
     stores: dict[str, str] = {}
+    settled = max((k for k, step in enumerate(steps) if _may_refuse(step, buffers)), default=-1)
     for value, copy in copies.items():
         target, at = target_of(copy), made[value]
-        if any(reader > at for reader in readers.get(target, ())):
+        if at[0] <= settled or any(reader > at for reader in readers.get(target, ())):
             continue
         step = steps[at[0]]
         if isinstance(step, list) and conflict(step[at[1]], value, target, buffers[value].device) is None:
             stores[value] = target
     return stores
+
+
+def _may_refuse(step: list[Nest] | Extern, buffers: dict[str, Buffer]) -> bool:
+    """Whether a call may end there with an error of its data; a GPU's kernels tell none."""
+    if isinstance(step, Extern):
+        return raises(step.op) or acts(step.op) or divides(step.op, step.args, step.out)
+    stages = [s for nest in step for s in nest.stages]
+    return any(refuses(s.loop.body) and buffers[s.outputs[0]].device.type == "cpu" for s in stages)
+
+
+def copies_last(steps: Sequence[list[Nest] | Extern], inputs: Set[str]) -> list[list[Nest] | Extern]:
+    """Copies into inputs come behind all that does not see them."""
+    order: list[list[Nest] | Extern] = []
+    waiting: list[Extern] = []
+    for step in steps:
+        if isinstance(step, Extern) and step.op is COPY and target_of(step) in inputs:
+            waiting.append(step)
+            continue
+        parts: Sequence[Nest | Extern] = step if isinstance(step, list) else [step]
+        if waiting and any(_meets(copy, *_touched(part)) for part in parts for copy in waiting):
+            order += waiting
+            waiting = []
+        order.append(step)
+    return order + waiting  # type: ignore[operator]
+
+
+def _meets(copy: Extern, reads: set[str], writes: set[str]) -> bool:
+    return target_of(copy) in reads | writes or not writes.isdisjoint(reads_of(copy))
 
 
 def _touched(part: Nest | Extern) -> tuple[set[str], set[str]]:
