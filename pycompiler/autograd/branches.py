@@ -25,6 +25,7 @@ from pycompiler.autograd.views import view_root
 from pycompiler.ir import transforms
 from pycompiler.ir.effects import acts, draws
 from pycompiler.ir.symbols import Specialise, expr_of
+from pycompiler.ir.watch import artefact
 
 aten = torch.ops.aten
 
@@ -177,6 +178,7 @@ class Branches:
                 raise AutogradUnsupported("branches whose results lie otherwise", str(module.graph), "none")
             sides.append(self.compiler(module, [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]))
         choice = Choice((sides[0], sides[1]), like)
+        artefact("branch", (choice.number, modules, choice.like))
         self.choices.append(choice)
         return choice
 

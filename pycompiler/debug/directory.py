@@ -19,10 +19,12 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import fx
 
 from pycompiler import config, logs
 from pycompiler.debug import render
@@ -37,16 +39,16 @@ class File:
 
     switch: str
     artefact: str
-    text: Callable[[dict[str, Any]], str]  # of the artefacts of the graph so far
+    text: Callable[[dict[str, Any]], str]  # of the artefacts of the graph so far, and of all branches: "branches"
 
 
 FILES: dict[str, File] = {
     "fx_graph_readable.py": File("fx_graph", "fx_graph", lambda a: render.readable(a["fx_graph"])),
-    "fx_graph_runnable.py": File("fx_graph", "fx_graph", lambda a: render.runnable(a["fx_graph"])),
+    "fx_graph_runnable.py": File("fx_graph", "fx_graph", lambda a: render.runnable(a["fx_graph"], a["branches"])),
     "fx_graph_transformed.py": File("fx_graph_transformed", "schedule", render.transformed),
     "ir_pre_fusion.txt": File("ir_pre_fusion", "program", lambda a: render.program(a["program"])),
     "ir_post_fusion.txt": File("ir_post_fusion", "schedule", lambda a: render.schedule(a["schedule"])),
-    "output_code.py": File("output_code", "plan", lambda a: render.output(*a["plan"])),
+    "output_code.py": File("output_code", "plan", lambda a: render.output(a, a["branches"])),
     "graph_diagram.svg": File("graph_diagram", "schedule", lambda a: render.diagram(a["schedule"])),
 }
 LOGS = {"debug.log": ("debug_log", logging.DEBUG), "info.log": ("info_log", logging.INFO)}
@@ -54,10 +56,21 @@ LOGS = {"debug.log": ("debug_log", logging.DEBUG), "info.log": ("info_log", logg
 
 @dataclass
 class Graph:
-    """A graph that is being compiled."""
+    """A graph that is being compiled.  What binds symbols cuts it into parts: the files of later ones have a number."""
 
     folder: Path
     made: dict[str, Any] = field(default_factory=dict)
+    part: int = 0
+
+    def add(self, name: str, value: Any) -> None:
+        if name == "program" and "plan" in self.made:
+            self.part += 1
+            del self.made["plan"]
+        self.made[name] = value
+
+    def path(self, file: str) -> Path:
+        stem, _, suffix = file.partition(".")
+        return self.folder / (f"{stem}_{self.part}.{suffix}" if self.part else file)
 
 
 class _State(threading.local):
@@ -90,6 +103,7 @@ class Directory(watch.Observer):
         self.state = _State()
         self.counts: dict[int, itertools.count[int]] = {}
         self.numbers: dict[int, int] = {}  # of a model in this directory, by its number in the process
+        self.branches: dict[int, tuple[Sequence[fx.GraphModule], Sequence[Any]]] = {}
         self.dynamo: logging.Handler | None = None
         self.root: Path | None = None
         self.pid = os.getpid()
@@ -169,7 +183,7 @@ class Directory(watch.Observer):
             if config.trace.compile_profile:
                 profile = cProfile.Profile()
                 profile.enable()
-        self.state.graphs.append(Graph(folder))
+        self.state.graphs.append(Graph(folder, {"branches": self.branches}))
         logs.stage("native").debug("compile of %s begins", folder.name)
         try:
             yield
@@ -186,13 +200,16 @@ class Directory(watch.Observer):
     def artefact(self, name: str, value: Any) -> None:
         if name == "joint":
             logs.stage("autograd").debug("joint graph:\n%s", value)
+        if name == "branch":
+            number, sides, like = value
+            self.branches[number] = sides, like
         if not self.state.graphs:
             return
         graph = self.state.graphs[-1]
-        graph.made[name] = value
+        graph.add(name, value)
         if name == "fx_graph":
             logs.stage("autograd").debug("%s:\n%s", graph.folder.name, value.graph)
         for file, row in FILES.items():
             if row.artefact == name and config.get_knob(f"trace.{row.switch}"):
                 with self.safely(file):
-                    (graph.folder / file).write_text(row.text(graph.made))
+                    graph.path(file).write_text(row.text(graph.made))

@@ -7,16 +7,17 @@ In: a function or module and arguments.  Out: `Explanation`, which prints the re
 from __future__ import annotations
 
 import dis
+import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from pycompiler import backends, config, pipeline, wrapping
+from pycompiler import api, config, pipeline, wrapping
 from pycompiler.capture.frame import BreakRecord
 from pycompiler.ir.guards import Guard
 
@@ -140,28 +141,41 @@ def _taken_apart(frame: Any) -> int:
     return int(at.arg or 0) if at is not None and at.opname == "UNPACK_SEQUENCE" else 6
 
 
-def explain(fn: Callable[..., Any], /, *args: Any, backend: str | Callable[..., Any] = "eager", **kwargs: Any) -> Any:
+# Keyword arguments of `compile` that `explain` takes, too, with what it does without them.
+OPTIONS = {
+    "backend": "eager", "dynamic": None, "fullgraph": False, "mode": None, "options": None, "recompile_limit": None,
+}  # fmt: skip
+
+
+def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """`explain(fn)(*args)` runs `fn` once under capture and returns an `Explanation`; `fn`'s own cache is not touched.
 
-    With `backend="native"` the report has kernels, too.  The older form `explain(fn, *args)` does the same at once.
+    `backend`, `dynamic`, `fullgraph`, `mode`, `options` and `recompile_limit` are those of `compile`, where `fn` has no parameter
+    of that name; the backend is "eager", and with "native" the report has kernels, too.
+    The older form `explain(fn, *args)` does the same at once.
     """
+    own = _parameters(fn)
+    settings = OPTIONS | {name: kwargs.pop(name) for name in OPTIONS if name in kwargs and name not in own}
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
         from pycompiler.debug.events import Recorder  # only who asks needs it
 
         explanation = Explanation()
-        function = backends.lookup(backend)
-        family = pipeline.Family(
-            backend=function,
-            backend_name=getattr(function, "__name__", repr(function)),
-            listener=explanation.add,
-            ours=backends.is_ours(backend),
-        )
+        compiled = api.compile(fn, **settings)
+        if (made := wrapping.compiled_of(compiled)) is not None:
+            made._pycompiler_family.listener = explanation.add
         with Recorder(explanation.events.append, costs=True):
-            explanation.result = wrapping.compiled(fn, family, None)(*args, **kwargs)
+            explanation.result = compiled(*args, **kwargs)
         return explanation
 
     if not args and not kwargs:
         return run
     config.say_once("explain(fn, *args) is deprecated: explain(fn)(*args)")
     return run(*args, **kwargs)
+
+
+def _parameters(fn: Callable[..., Any]) -> Collection[str]:
+    try:
+        return inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # a builtin that has none
+        return ()

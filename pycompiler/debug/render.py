@@ -15,15 +15,20 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._library.custom_ops import OPDEFS
+from torch._ops import OpOverload
 
 from pycompiler._native import __version__
 from pycompiler.ir.kernel import KernelGroup, Schedule
-from pycompiler.ir.loops import Buffer, Program, Ref
-from pycompiler.ir.plan import Plan
+from pycompiler.ir.late import Check
+from pycompiler.ir.loops import Program, Ref
 from pycompiler.ir.printer import print_loops, print_program
 from pycompiler.ir.symbols import hint_of
 from pycompiler.ir.texts import with_lines
 
+Branches = Mapping[
+    int, tuple[Sequence[fx.GraphModule], Sequence[Any]]
+]  # number → two graphs, what their results are like
 EMBED_BYTES = 1 << 20  # tensors up to this size are part of the file
 
 
@@ -56,7 +61,7 @@ import io
 import torch
 from pycompiler.debug import repro
 {imports}
-
+{operators}
 
 {classes}
 
@@ -73,18 +78,45 @@ if __name__ == "__main__":
 '''
 
 
-def runnable(gm: fx.GraphModule) -> str:
-    """The graph as a program; symbolic sizes are those of the call that was captured."""
+def runnable(gm: fx.GraphModule, branches: Branches | None = None) -> str:
+    """The graph as a program; symbolic sizes are those of the call that was captured.  `branches`: those that it may take."""
     imports, classes = module_text(gm)
     return RUNNABLE.format(
         version=__version__,
         torch=torch.__version__,
         imports=imports,
         classes=classes,
+        operators=operators(gm, branches or {}),
         inputs="\n".join(
             f"        {input_text(n.meta.get('val'))},  # {n.name}" for n in gm.graph.find_nodes(op="placeholder")
         ),
     )
+
+
+def operators(gm: fx.GraphModule, branches: Branches) -> str:
+    """A program's lines that make the operators that `gm` calls and torch does not have: the program's own, and branches."""
+    own = dict.fromkeys(str(n.target._schema.name) for n in gm.graph.nodes if isinstance(n.target, OpOverload))
+    lines = [line for name in own if name.partition("::")[0] not in KNOWN for line in _own_operator(name)]
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.pycompiler.branch.default):
+        number, names = node.args[2], []
+        sides, like = branches[number]
+        for k, side in enumerate(sides):
+            names.append(f"Branch_{number}_{k}")
+            imports, classes = module_text(side, names[-1])
+            lines += [imports, operators(side, branches), classes]
+        made = ", ".join(f"{name}()" for name in names)
+        lines.append(f"BRANCH_{number} = repro.branch({number}, ({made}), {like!r})")
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+KNOWN = ("aten", "prims", "prim", "pycompiler")
+
+
+def _own_operator(name: str) -> list[str]:
+    made = getattr(OPDEFS.get(name), "_init_fn", None)
+    module = getattr(made, "__module__", "__main__")
+    imports = [f"import {module}  # registers {name}"] if module != "__main__" else []
+    return [*imports, f"repro.needs({name!r})"]
 
 
 CLASS = """\
@@ -130,6 +162,8 @@ def import_text(name: str, value: Any) -> str:
         return ""
     if isinstance(value, type(torch)):
         return f"import {value.__name__} as {name}"
+    if isinstance(value, Check):
+        return f"{name} = repro.unchecked"
     module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if module and own and "<" not in own and "." not in own:
         return f"from {module} import {own}" + (f" as {name}" if own != name else "")
@@ -196,10 +230,12 @@ def schedule(made: Schedule) -> str:
     return f"{made}\n\n{print_loops(made)}\n"
 
 
-def output(plan: Plan, inputs: Sequence[Buffer | None]) -> str:
+def output(made: Mapping[str, Any], branches: Branches) -> str:
     from pycompiler.runtime.output_code import output_code  # brings cffi
 
-    return output_code(plan, inputs)
+    plan, inputs = made["plan"]
+    lines = operators(made["fx_graph"], branches)
+    return output_code(plan, inputs, f"import io\n\nfrom pycompiler.debug import repro\n{lines}" if lines else "")
 
 
 # a diagram ----------------------------------------------------------------------------------------------------

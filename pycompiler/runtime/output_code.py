@@ -47,9 +47,10 @@ GUESS = 8  # of a symbolic size of which nothing is known
 EMBED_BYTES = 1 << 20  # constants up to this size are part of the file
 
 
-def output_code(plan: Plan, inputs: Sequence[Any] = ()) -> str:
-    """The module's text.  `inputs`: tensors, fake ones too, or buffers (shape, stride, dtype, device), or None."""
-    return "\n".join(_Printer(plan).module(inputs))
+def output_code(plan: Plan, inputs: Sequence[Any] = (), prelude: str = "") -> str:
+    """The module's text.  `inputs`: tensors, fake ones too, or buffers (shape, stride, dtype, device), or None.
+    `prelude`: what makes operators that are not torch's (`debug.render.operators`)."""
+    return "\n".join(_Printer(plan).module(inputs, prelude))
 
 
 HEAD = '''\
@@ -140,15 +141,28 @@ MAIN = """
 def random_inputs():
     def fill(shape, stride, dtype, device):
         t = torch.empty_strided(shape, stride, dtype=dtype, device=device)
-        return t.normal_() if dtype.is_floating_point or dtype.is_complex else t.random_(0, 2)
+        items = (t.untyped_storage().nbytes() // t.itemsize,)  # elements may lie on each other
+        if dtype.is_floating_point or dtype.is_complex:
+            values = torch.randn(items, dtype=torch.complex64 if dtype.is_complex else torch.float32)
+        else:
+            values = torch.randint(0, 2, items)
+        t.as_strided(items, (1,)).copy_(values)
+        return t
 
+    torch.manual_seed(0)
     return [
 {inputs}
     ]
 
 
 if __name__ == "__main__":
-    for i, out in enumerate(call(random_inputs())):
+    inputs = random_inputs()
+    try:
+        outputs = call(inputs)
+    except Exception as error:
+        outputs = ()
+        print(f"these random inputs are none for this graph: {{type(error).__name__}}: {{error}}")
+    for i, out in enumerate(outputs):
         shown = f"{{tuple(out.shape)}} {{out.dtype}} {{out.device}}" if isinstance(out, torch.Tensor) else repr(out)
         print(f"output {{i}}: {{shown}}")
 """
@@ -159,12 +173,14 @@ class _Printer:
         self.plan = plan
         self.helpers: set[str] = set()
 
-    def module(self, inputs: Sequence[Any]) -> Iterable[str]:
+    def module(self, inputs: Sequence[Any], prelude: str) -> Iterable[str]:
         plan, symbols = self.plan, kernel_symbols(self.plan)
         body = list(self.body())
         launches, operators = (sum(isinstance(s, kind) for s in plan.steps) for kind in (Launch, Aten))
         yield HEAD.format(name=plan.name, n_inputs=plan.n_inputs, n_steps=len(plan.steps),
                           n_kernels=len(symbols) + launches, n_operators=operators)  # fmt: skip
+        if prelude:
+            yield prelude
         if symbols:
             yield HOST.format(
                 source=plan.source.replace('"""', '\\"\\"\\"'),

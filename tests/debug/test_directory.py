@@ -118,6 +118,95 @@ def test_symbolic_sizes_are_those_of_the_call(traced: Path) -> None:
     assert repro.main(made["Repro"](), inputs) == 0
 
 
+def strided(x: torch.Tensor, y: torch.Tensor) -> Any:
+    return x + y.sum(0), x.t(), x.view(torch.uint8)[0] if x.is_contiguous() else x[::2]
+
+
+def drawn(x: torch.Tensor) -> Any:
+    return torch.nn.functional.dropout(x, 0.5) + torch.rand(4), torch.randperm(4)
+
+
+def bound(x: torch.Tensor) -> Any:
+    return x * x.sum().item(), x[x > 0] * 2, torch.nonzero(x)
+
+
+def chosen(x: torch.Tensor) -> Any:
+    return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+
+def raising(x: torch.Tensor) -> Any:
+    return torch.linalg.cholesky(x) + 1
+
+
+def unwritten(x: torch.Tensor) -> Any:
+    return torch.empty_like(x), torch.empty_like(x).fill_(2) + x
+
+
+ODD: dict[str, tuple[Any, Any]] = {
+    "strides": (strided, lambda: (torch.randn(4, 6).t()[::2], torch.randn(5, 1).expand(5, 4))),
+    "overlapping": (strided, lambda: (torch.randn(10).as_strided((3, 3), (1, 2)), torch.randn(2, 3))),
+    "dtypes": (lambda *a: [x + 1 if x.dtype != torch.bool else ~x for x in a], lambda: [
+        torch.ones(3, dtype=d) for d in (torch.bool, torch.uint8, torch.bfloat16, torch.float64, torch.int16)]),
+    "small floats": (lambda x: x.float() * 2, lambda: [torch.ones(3).to(torch.float8_e4m3fn)]),
+    "complex": (lambda x: (x * x.conj()).real, lambda: [torch.randn(3, dtype=torch.complex64)]),
+    "random numbers": (drawn, lambda: [torch.randn(4)]),
+    "numbers of the call": (bound, lambda: [torch.tensor([1.0, -2.0, 3.0])]),
+    "a branch": (chosen, lambda: [torch.randn(4)]),
+    "an error": (raising, lambda: [torch.eye(3)]),
+    "memory that nobody wrote": (unwritten, lambda: [torch.ones(3)]),
+    "no elements": (lambda x: (x.sum(), x.sin()), lambda: [torch.ones(0, 4)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_programs_run(traced: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both programs of each folder run, on the same random inputs."""
+    program, args = ODD[name]
+    with config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        pycompiler.compile(program, fullgraph=True)(*args())
+    for folder in graphs(traced).values():
+        with pytest.raises(SystemExit) as left:
+            runpy.run_path(str(folder / "fx_graph_runnable.py"), run_name="__main__")
+        assert left.value.code == 0, capsys.readouterr().out
+        made = runpy.run_path(str(folder / "output_code.py"), run_name="__main__")
+        if name != "numbers of the call":
+            inputs = runpy.run_path(str(folder / "fx_graph_runnable.py"))["inputs"]()
+            torch.testing.assert_close(made["random_inputs"](), inputs, equal_nan=True)
+    said = capsys.readouterr().out
+    assert ("these random inputs are none for this graph: _LinAlgError" in said) == (name == "an error")
+    assert said.count("not compared") == (name == "memory that nobody wrote")
+    assert "DIFFERENT" not in said
+
+
+def test_parts_of_a_graph_have_files_of_their_own(traced: Path) -> None:
+    with config.patch(capture_scalar_outputs=True):
+        pycompiler.compile(lambda x: (x + 1) * x.sum().item())(torch.ones(3))
+    (folder,) = graphs(traced).values()
+    assert DOCUMENTED | {"output_code_1.py", "ir_pre_fusion_1.txt"} <= {p.name for p in folder.iterdir()}
+    assert "sum" in (folder / "ir_pre_fusion.txt").read_text()
+    assert "mul" in (folder / "ir_pre_fusion_1.txt").read_text()
+
+
+@torch.library.custom_op("pycompiler_test_directory::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+twice.register_fake(torch.empty_like)
+
+
+def test_an_operator_of_the_program(traced: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module is imported, or the program says what is missing."""
+    pycompiler.compile(lambda x: twice(x) + 1)(torch.ones(3))
+    (folder,) = graphs(traced).values()
+    for name in ("fx_graph_runnable.py", "output_code.py"):
+        text = (folder / name).read_text()
+        assert f"import {__name__}  # registers pycompiler_test_directory::twice" in text
+        assert "repro.needs('pycompiler_test_directory::twice')" in text
+    with pytest.raises(SystemExit, match="the program's own operator nobody::has_this: import here"):
+        repro.needs("nobody::has_this")
+
+
 def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     class Repro(torch.nn.Module):
         def forward(self, x: Any) -> Any:

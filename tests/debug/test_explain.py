@@ -72,6 +72,27 @@ def test_old_form_with_arguments() -> None:
     assert pycompiler.explain(toy_example, torch.ones(10), torch.ones(10)).graph_count == 3
 
 
+def test_options_of_compile() -> None:
+    def kernels(x: Any) -> Any:
+        return x * x.shape[0] + 1
+
+    report = pycompiler.explain(kernels, dynamic=True, backend="native")(torch.ones(3))
+    assert [n.op for n in report.graphs[0].graph.nodes].count("placeholder") == 2  # the tensor, and its size
+    assert report.document.graphs
+    with pytest.raises(pycompiler.exc.Unsupported):
+        pycompiler.explain(toy_example, fullgraph=True)(torch.ones(10), torch.ones(10))
+    with pytest.raises(RuntimeError, match="dynamic must be None, True or False"):
+        pycompiler.explain(kernels, dynamic=3)(torch.ones(3))
+
+
+def test_a_parameter_of_the_function_is_no_option() -> None:
+    def sized(x: Any, dynamic: bool = False, backend: str = "") -> Any:
+        return x * 2 if dynamic else x, backend
+
+    seen, backend = pycompiler.explain(sized, torch.ones(3), dynamic=True, backend="mine").result
+    assert (seen.tolist(), backend) == ([2, 2, 2], "mine")
+
+
 @pytest.mark.parametrize(
     "target, args",
     [
