@@ -37,7 +37,7 @@ from pycompiler.capture.bytecode.frames import (
     whole,
 )
 from pycompiler.capture.bytecode.resume import cell_parameters, origin_of
-from pycompiler.capture.codegen import Head, ask_drops, replay_effects, return_template
+from pycompiler.capture.codegen import Head, ask_drops, given_back, replay_effects, return_template
 from pycompiler.capture.context import Capture
 from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import write_state
@@ -119,8 +119,13 @@ def capture_frame(
     fullgraph: bool = False,
     on_break: Callable[[BreakRecord], None] | None = None,
     policy: Policy | None = None,
+    unused: bool = False,
 ) -> Captured:
-    """Capture the frame of `code` with the locals array `values` (by name, cells as cells) and globals `namespace`."""
+    """Capture the frame of `code` with the locals array `values` (by name, cells as cells) and globals `namespace`.
+
+    `unused`: calls whose result nobody reads stay in the graph, and with `fullgraph` a frame that
+    gives its tensors back has one.
+    """
     reason = skip.why_frame_skipped(code)
     if reason is None and torch._C._functorch.peek_interpreter_stack() is not None:
         reason = "it runs inside of a torch.func transform"
@@ -129,8 +134,8 @@ def capture_frame(
     state, seen = torch_api.read_state(), global_state()
     try:
         with DEEP_STACK, modes_off():
-            session = _Session(code, namespace, values, policy or Policy(), function_modes(), seen)
-            return session.run(fullgraph, on_break)
+            session = _Session(code, namespace, values, policy or Policy(), function_modes(), seen, unused, fullgraph)
+            return session.run(on_break)
     finally:
         torch_api.write_state(state)
 
@@ -150,8 +155,12 @@ class _Session:
         policy: Policy,
         modes: list[Any],
         seen: tuple[Any, ...],
+        unused: bool,
+        fullgraph: bool,
     ) -> None:
         self.code = code
+        self.unused = unused
+        self.fullgraph = fullgraph
         self.modes = modes  # function modes that are on around the call
         self.seen = seen  # torch's state around the call
         self.policy = policy
@@ -166,13 +175,13 @@ class _Session:
         self.state = torch_api.read_state()
         self.gives_end = False  # of the instruction that breaks, or of calls around it
 
-    def run(self, fullgraph: bool, on_break: Callable[[BreakRecord], None] | None) -> Captured:
+    def run(self, on_break: Callable[[BreakRecord], None] | None) -> Captured:
         record: BreakRecord | None = None
         stop: int | None = None
         while True:
             torch_api.write_state(self.state)
             cx, frame = self.start(stop)
-            cx.errors_of_data.whole = fullgraph
+            cx.errors_of_data.whole = self.fullgraph
             last = stop
             try:
                 try:
@@ -247,6 +256,8 @@ class _Session:
             and not cx.effects.looks.watches
         ):
             template = return_template(head, result)
+            if template is not None and self.unused and self.fullgraph and not self.has_graph(cx, head):
+                template = given_back(head, template)
             if template is not None:
                 return self.captured(cx, head, template=template)
             head = Head(cx, self.value_cells)
@@ -438,6 +449,12 @@ class _Session:
             code += [*head.call(write_state, build.load_const(functions.state)), *build.pop_top()]
         return code
 
+    def has_graph(self, cx: Capture, head: Head) -> bool:
+        """Whether a graph is to run."""
+        graph = cx.graph
+        needed = bool(head.outputs) or bool(graph.mutated_inputs()) or graph.has_effects() or graph.must_check()
+        return needed or (self.unused and graph.computes())
+
     def captured(
         self,
         cx: Capture,
@@ -455,12 +472,12 @@ class _Session:
             cx.guard("no_alias", sources[0], None, tuple(sources[1:]))
         cx.guard_mutated_objects()
         cx.guard_keys_apart()
-        has_graph = bool(head.outputs) or bool(mutated) or cx.graph.has_effects() or cx.graph.must_check()
+        has_graph = self.has_graph(cx, head)
         gm: fx.GraphModule | None = None
         inputs: list[Source] = []
         examples: list[Example] = []
         if has_graph:
-            gm = cx.graph.finish(head.outputs)
+            gm = cx.graph.finish(head.outputs, unused=self.unused)
             inputs = [t.source for t in cx.graph.used if t.source is not None]
             examples = [Example(t.real, t.fake, t.layout) for t in cx.graph.used]
         result = Captured(list(cx.guards.values()), gm, inputs, examples, inlined=cx.inlined, sizes=cx.sizes)

@@ -480,11 +480,12 @@ class GraphBuilder:
         return value
 
     # end ------------------------------------------------------------------------------------------------------
-    def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
-        """The graph returning a tuple of `outputs`; dead calls are removed unless they mutate."""
+    def finish(self, outputs: list[Tensor], *, unused: bool = False) -> fx.GraphModule:
+        """The graph returning a tuple of `outputs`; calls whose result nobody reads are removed unless they mutate, but with
+        `unused`, if they are the program's."""
         self.graph.output(tuple(self.node_of(t) for t in outputs))
         self._check_bound()
-        remove_dead(self.graph)
+        remove_dead(self.graph, unused=unused)
         self._name_sizes()
         self.used = self._prune_inputs()
         module = fx.GraphModule(self.attributes, self.graph, class_name="CapturedGraph")
@@ -499,6 +500,10 @@ class GraphBuilder:
             n.meta.get("acts") or (n.meta.get("mutates") and isinstance(n.meta["example_value"], torch.Tensor) and not n.users)
             for n in self.graph.nodes if n.op in ("call_function", "call_method")
         )  # fmt: skip
+
+    def computes(self) -> bool:
+        """Whether the program calls anything."""
+        return any(map(_is_programs, self.graph.nodes))
 
     def must_check(self) -> bool:
         """Whether something is assumed of what a call binds, although nothing of the graph may be returned."""
@@ -647,9 +652,15 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
     raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
 
 
-def remove_dead(graph: fx.Graph) -> None:
+def _is_programs(node: fx.Node) -> bool:
+    """Whether it is a call that the program makes: not the parts of its result, or numbers made of sizes."""
+    return "user" in node.meta and node.op in ("call_function", "call_method")
+
+
+def remove_dead(graph: fx.Graph, *, unused: bool = False) -> None:
+    """Remove what nobody reads and has no effect; `unused`: but calls of the program."""
     for node in reversed(list(graph.nodes)):
         if node.op == "placeholder" or node.op == "output" or node.users:
             continue
-        if not (node.meta.get("mutates") or node.meta.get("acts")):
+        if not (node.meta.get("mutates") or node.meta.get("acts") or (unused and _is_programs(node))):
             graph.erase_node(node)

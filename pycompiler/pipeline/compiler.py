@@ -145,7 +145,7 @@ class FrameCompiler:
                 with phase("capture"):
                     captured = capture_frame(
                         code, function.__globals__, values, fullgraph=self.family.fullgraph,
-                        on_break=partial(on_break, self.family), policy=policy,
+                        on_break=partial(on_break, self.family), policy=policy, unused=not self.family.ours,
                     )  # fmt: skip
                 report_symbols(code, policy.told())
                 with phase("guards"):

@@ -1,0 +1,84 @@
+"""A user's backend is given what the program computes, whether anybody reads it or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+
+class Recorded:
+    """A backend that runs the graph as it is, and keeps it."""
+
+    def __init__(self) -> None:
+        self.graphs: list[torch.fx.GraphModule] = []
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        self.graphs.append(gm)
+        return gm.forward
+
+    @property
+    def operators(self) -> int:
+        return sum(n.op in ("call_function", "call_method") for gm in self.graphs for n in gm.graph.nodes)
+
+
+def nothing(x: torch.Tensor) -> None:
+    torch.mul(x, 2)
+
+
+def only_its_shape(x: torch.Tensor) -> Any:
+    return (x + 1).shape
+
+
+def beside_the_result(x: torch.Tensor) -> torch.Tensor:
+    x.sin()
+    return x.cos()
+
+
+def parts(x: torch.Tensor) -> torch.Tensor:
+    first, _, _ = x.split(1)
+    return first
+
+
+@pytest.mark.parametrize(
+    ("program", "operators"), [(nothing, 1), (only_its_shape, 1), (beside_the_result, 2), (parts, 2)],
+    ids=lambda p: getattr(p, "__name__", str(p)),
+)  # fmt: skip
+def test_calls_stay_in_the_graph(program: Callable[..., Any], operators: int) -> None:
+    backend = Recorded()
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    x = torch.rand(3)
+    for _ in range(2):
+        assert str(compiled(x)) == str(program(x))
+    assert (len(backend.graphs), backend.operators) == (1, operators)
+
+
+def test_a_frame_that_calls_nothing_has_no_graph() -> None:
+    backend = Recorded()
+    assert pycompiler.compile(lambda x: x.shape[0], backend=backend, fullgraph=True)(torch.rand(3)) == 3
+    assert not backend.graphs
+
+
+def test_a_frame_that_gives_its_tensors_back_has_a_graph() -> None:
+    backend = Recorded()
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return [y, {"x": x}], y.dim()
+
+    x, y = torch.rand(3), torch.rand(4)
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for _ in range(2):
+        (first, more), dims = compiled(x, y)
+        assert first is y and more["x"] is x and dims == 1
+    assert (len(backend.graphs), backend.operators) == (1, 0)
+
+
+def test_our_own_backends_leave_them_out() -> None:
+    for backend in ("eager", "native"):
+        compiled = pycompiler.compile(nothing, backend=backend, fullgraph=True)
+        compiled(torch.rand(3))
+        assert [entry.kind for entry in compiled.entries] == ["eager"]
