@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from pycompiler.errors import UnknownName, UserError, describe
+from pycompiler.ir import choices
 from pycompiler.ir.texts import forward_of
 
 Backend = Callable[..., Callable[..., Sequence[Any]]]
@@ -60,7 +61,7 @@ def lookup(backend: str | Backend) -> Backend:
         name = ALIASES.get(backend, backend)
         if name not in REGISTRY:
             raise UnknownName.of("backend", backend, list_backends(exclude_tags=()))
-        return REGISTRY[name]
+        return REGISTRY[choices.settings.get("backend", name) if name == "native" else name]
     if not callable(backend):
         raise UserError(f"backend must be a name or a callable (gm, example_inputs) -> callable, got {backend!r}")
     return backend

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import runpy
 import signal
@@ -16,11 +17,11 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
-from pycompiler import backends, config
+from pycompiler import config
 from pycompiler.debug.trial import Outcome, Symptom, in_child, symptom_of
 from pycompiler.errors import VerificationError
 from pycompiler.ir import choices
@@ -81,24 +82,24 @@ class Bisector:
     def __init__(self, script: str, arguments: list[str], limit: float = LIMIT, *, quiet: bool = True) -> None:
         self.script, self.arguments, self.limit, self.quiet = script, arguments, limit, quiet
         self.report = Report()
-        self.verify = False
+        self.verify = ""  # which calls of a graph are compared: none, the "first", or "each"
         self.backend = ""
         self.wanted: Symptom | None = None
-        self.choices: dict[str, list[str]] = {}  # of the last run, by level
-        self.whole: dict[str, list[str]] = {}  # of a run that left out nothing
+        self.choices: dict[str, Choices] = {}  # of the last run, by level
+        self.whole: dict[str, Choices] = {}  # of a run that left out nothing
+        self.input: IO[bytes]  # what runs have read of standard input
 
     # runs ---------------------------------------------------------------------------------------------------------
     def run(self, bisect: str = "", **knobs: Any) -> Outcome:
         self.report.runs += 1
+        more = [f"backend={self.backend}"] * bool(self.backend) + ["verify=each"] * (self.verify == "each")
+        text = ",".join([bisect, *more] if bisect else more)
         with tempfile.NamedTemporaryFile(suffix=".log") as log:
             outcome = in_child(
-                lambda: self.program({"bisect": bisect or None, "bisect_log": log.name, **knobs}),
+                lambda: self.program({"bisect": text or None, "bisect_log": log.name, **knobs}),
                 self.limit, torch.get_num_threads(), quiet=self.quiet,
             )  # fmt: skip
-            self.choices = {}
-            for line in Path(log.name).read_text().splitlines():
-                level, _, what = line.split("\t", 2)
-                self.choices.setdefault(level, []).append(what)
+            self.choices = read_choices(Path(log.name).read_text())
         return outcome
 
     def program(self, knobs: dict[str, Any]) -> list[str] | None:
@@ -106,10 +107,10 @@ class Bisector:
         verify = {"verify_correctness": True} if self.verify else {}
         sys.argv = [self.script, *self.arguments]
         sys.path.insert(0, str(Path(self.script).resolve().parent))
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(SameInput(self.input)))
         for name, value in {**verify, "raise_internal_errors": True, **knobs}.items():
             config.set_knob(name, value)
-        if self.backend:
-            _answer_for_ours(self.backend)
+            os.environ[config.BY_NAME[name].variables[0]] = str(value)  # for processes that the program starts
         try:
             runpy.run_path(self.script, run_name="__main__")
         except SystemExit as end:
@@ -136,6 +137,10 @@ class Bisector:
 
     # the search -----------------------------------------------------------------------------------------------------
     def search(self) -> Report:
+        with tempfile.TemporaryFile() as self.input:
+            return self.searched()
+
+    def searched(self) -> Report:
         report = self.report
         self.begin()
         report.symptom = self.wanted
@@ -167,9 +172,10 @@ class Bisector:
         if eager is not None:
             raise NothingFound(f"without the compiler too: {eager}")
         self.wanted = self.run().symptom
-        if self.wanted is None:
-            self.verify = True
-            self.wanted = self.run().symptom
+        for calls in ("first", "each"):
+            if self.wanted is None:
+                self.verify = calls
+                self.wanted = self.run().symptom
         if self.wanted is None:
             raise NothingFound("the program ends well, and each graph gives what eager gives (verify_correctness)")
         self.say(f"the program fails: {self.wanted}")
@@ -177,8 +183,8 @@ class Bisector:
     def halve(self, level: str) -> bool:
         """Finds the first choice of a level that makes the program fail, where it fails because of one."""
         more = {"recompile_limit": 1 << 20, "accumulated_recompile_limit": 1 << 20} if level == "guards" else {}
-        lines = self.whole.get(level, [])
-        high = count = len(lines)
+        known = self.whole.get(level, {})
+        high = count = max(known, default=0)
         if not count:
             return False
         if self.fails(f"{level}<0", **more):
@@ -193,7 +199,7 @@ class Bisector:
             else:
                 low = middle
         # up to this choice all were made, as in the whole run: its log names it
-        self.report.found.append(Found(level, high, count, self.with_places(level, lines[high - 1])))
+        self.report.found.append(Found(level, high, count, self.with_places(level, known.get(high, "?"))))
         return True
 
     def with_places(self, level: str, what: str) -> str:
@@ -201,14 +207,49 @@ class Bisector:
         if level not in ("fusion", "memory"):
             return what
         names = what.replace("[", " ").replace("]", " ").split()
-        known = dict(line.partition(": ")[::2] for line in self.whole.get("operator", ()))
+        operators = self.whole.get("operator", {}).values()
+        known = dict(line.partition(": ")[::2] for lines in operators for line in lines.split(OR))
         return what + "".join(f"\n    {n}: {known[n]}" for n in dict.fromkeys(names) if n in known)
 
 
-def _answer_for_ours(name: str) -> None:
-    """Compiles of our own backends go to the one of this name."""
-    backends.REGISTRY["native"] = backends.REGISTRY[name]
-    backends.set_default_backend(name)
+Choices = dict[int, str]  # by number: what it is; several, where processes of the program count by themselves
+OR = "; in another process: "
+
+
+def read_choices(log: str) -> dict[str, Choices]:
+    """By level."""
+    found: dict[str, Choices] = {}
+    for line in log.splitlines():
+        level, _, rest = line.partition("\t")
+        number, tab, what = rest.partition("\t")
+        if not tab:
+            continue  # a process was ended while it wrote
+        known = found.setdefault(level, {})
+        others = known.get(int(number), what).split(OR)
+        known[int(number)] = OR.join(dict.fromkeys([*others, what]))
+    return found
+
+
+class SameInput(io.RawIOBase):
+    """Standard input of a run: what runs before it have read comes again; what is new is kept for those after it."""
+
+    def __init__(self, kept: IO[bytes]) -> None:
+        self.kept, self.at = kept.fileno(), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 0
+
+    def readinto(self, buffer: Any) -> int:
+        part = os.pread(self.kept, len(buffer), self.at)
+        if not part:
+            part = os.read(0, len(buffer))
+            os.pwrite(self.kept, part, self.at)
+        self.at += len(part)
+        buffer[: len(part)] = part
+        return len(part)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -177,9 +177,9 @@ def in_child(job: Callable[[], Any], limit: float, threads: int, *, quiet: bool 
     finally:
         os.close(reader)
     ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) and not timed_out else 0
-    whole = not timed_out and not ended and os.waitstatus_to_exitcode(status) == 0
+    whole = not timed_out and not ended and os.waitstatus_to_exitcode(status) == 0 and bool(text)
     if not (whole or timed_out or ended):
-        ended = signal.SIGABRT  # it left by itself, without an answer: exit() in native code
+        ended = signal.SIGABRT  # it left by itself, without an answer: _exit()
     return Outcome(json.loads(text) if whole else None, ended, timed_out, time.monotonic() - start)
 
 

@@ -24,8 +24,15 @@ LEVELS: dict[str, str] = {
     "cache": "the kernels are built anew",
 }
 
+# What else a bisector sets; processes that the program starts have it from their environment.
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "backend": ("eager", "aot_eager"),  # which one answers for the native one
+    "verify": ("each",),  # calls that `verify_correctness` compares, not only the first one of a graph
+}
+
 active = False  # whether anything is asked at all
 limits: dict[str, int] = {}
+settings: dict[str, str] = {}
 _counts: dict[str, int] = {}
 _answers: dict[tuple[str, Hashable], bool] = {}
 _log: TextIO | None = None
@@ -48,16 +55,22 @@ def taken(level: str, what: Callable[[], str], key: Hashable = None) -> bool:
 
 
 def set_limits(text: str | None, log: str | None) -> None:
-    """text: `level<number` and so on, separated by commas; log: a file that gets a line for each choice."""
+    """text: `level<number` or `setting=value` and so on, separated by commas; log: a file that gets a line for each choice."""
     global active, _log
     limits.clear()
+    settings.clear()
     _counts.clear()
     _answers.clear()
     if _log is not None:
         _log.close()
         _log = None
     for part in (text or "").split(","):
-        if part.strip():
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if equals:
+            if value not in SETTINGS.get(name, ()):
+                raise ValueError(f"expected one of {SETTINGS}; got {part!r}")
+            settings[name] = value
+        elif part.strip():
             level, _, number = part.partition("<")
             if level.strip() not in LEVELS or not number.strip().isdecimal():
                 raise ValueError(f"expected `level<number`, levels {', '.join(LEVELS)}; got {part!r}")

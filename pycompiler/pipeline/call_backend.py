@@ -112,8 +112,9 @@ def verified(family: Family, gm: fx.GraphModule, made: Callable[..., Any]) -> Ca
             made: Callable[..., Any] = family.backend(part, examples_of(inputs, family.ours), **family.backend_options)
             return made
 
+    share = 1.0 if choices.settings.get("verify") == "each" else family.verify
     raises = config.verify_correctness
-    return Verified(gm, made, rebuild, current_name() or "a graph", share=family.verify, raises=raises)
+    return Verified(gm, made, rebuild, current_name() or "a graph", share=share, raises=raises)
 
 
 def example_inputs(captured: Captured, ours: bool) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -151,3 +152,72 @@ def test_a_slow_guard_is_named() -> None:
     profile = pycompiler.guard_profile(compiled, torch.ones(3), table)
     _, _, guard = profile.guards[0]
     assert (guard.kind, str(guard.source)) == ("dict_keys", "L['table']")
+
+
+# programs of every kind ---------------------------------------------------------------------------------------------------
+COMPUTED = """
+import sys, torch, pycompiler
+
+def program(x):
+    return (x * 2).exp() + x.sin()
+
+def differs(numbers):
+    x = torch.tensor(numbers)
+    return not torch.allclose(pycompiler.compile(program)(x), program(x))
+"""
+ENDS = {
+    "argv": "sys.exit(differs([float(a) for a in sys.argv[2:]]) and sys.argv[1] == '--flag')",
+    "stdin": "numbers = [float(sys.stdin.readline()), float(input())]\nassert sys.stdin.read() == 'rest' and not differs(numbers)",
+    "fork": "import multiprocessing\nwith multiprocessing.get_context('fork').Pool(1) as pool:\n    assert pool.map(differs, [[1.0]]) == [False]",
+    "third call": "compiled = pycompiler.compile(lambda x: torch.where(x > 2, x.sin(), x * 2))\nfor k in range(4):\n    compiled(torch.full((3,), k))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ENDS)
+def test_however_the_program_is_written(way: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    """Arguments, standard input, other processes, and a call that is not the first one."""
+    path = tmp_path / "program.py"
+    path.write_text(COMPUTED.lstrip() + ENDS[way])
+    ours.wrong_lowering(monkeypatch)
+    given = tmp_path / "given"
+    given.write_text("1\n2.5\nrest")
+    before = os.dup(0)
+    with config.patch(cache_dir=str(tmp_path / "cache")), given.open() as file:
+        os.dup2(file.fileno(), 0)
+        try:
+            report = bisect.Bisector(str(path), ["--flag", "1", "2"]).search()
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
+    assert report.layer == "native"
+    assert "aten.sin.default" in str(report)
+
+
+def test_choices_of_several_processes() -> None:
+    log = "graph\t1\tone of a\noperator\t1\tx\ngraph\t1\tone of b\ngraph\t2\tof a\noperator\t2"
+    assert bisect.read_choices(log) == {
+        "graph": {1: "one of a; in another process: one of b", 2: "of a"},
+        "operator": {1: "x"},
+    }
+
+
+INNER = """
+import subprocess, sys
+from pycompiler import config
+from pycompiler.ir import choices
+
+if len(sys.argv) == 1:
+    subprocess.run([sys.executable, __file__, "inner"], check=True)
+else:
+    ours = [choices.taken("operator", lambda n=n: n) for n in "abc"]
+    sys.exit(ours[1] and not config.disable and "backend" not in choices.settings)
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_the_program_starts(tmp_path: Path) -> None:
+    """They know from their environment what is left out; the second choice of this one is wrong."""
+    path = tmp_path / "program.py"
+    path.write_text(INNER)
+    report = bisect.Bisector(str(path), []).search()
+    assert [(f.level, f.number, f.count, f.what) for f in report.found] == [("operator", 2, 3, "b")]
