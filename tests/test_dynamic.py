@@ -222,3 +222,43 @@ def test_integers_that_grow_too_big_are_refused_as_in_eager(backend: str) -> Non
                 compiled(t, n)
         else:
             assert torch.equal(compiled(t, n), expected)
+
+
+CUTS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "from": lambda x, n: x[n:] * 2,
+    "to": lambda x, n: x[:n] * 2,
+    "but the last": lambda x, n: x[:-n] * 2,
+    "the last": lambda x, n: x[-n:] * 2,
+    "columns": lambda x, n: x.t()[..., n:] * 3,
+    "steps": lambda x, n: x[n::2] * 2,
+    "a window": lambda x, n: x[n : n + 4] * 2,
+    "narrow": lambda x, n: x.narrow(0, n, 4) * 2,
+    "split": lambda x, n: x.split([n, 16 - n])[1] * 2,
+    "row": lambda x, n: x[n] + x[:, 0].sum(),
+    "written": lambda x, n: torch.zeros(16, 3).slice_scatter(x[:2] * 2, 0, n, n + 2),
+    "a cache": lambda x, n: x.mul(2).index_fill(0, torch.arange(n, n + 2), 0.5)[: n + 1].sum(0),
+}
+ODD = (0, 2, 15, 16, 17, -1, -3, -17)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "aot_eager") for name in CUTS), ("a window", "native"), ("written", "native")]
+)
+def test_integers_that_cut_tensors_of_known_sizes(name: str, backend: str) -> None:
+    """Each value compiled again: C++ kernels of views of numbers asked for the integer."""
+    compiled = pycompiler.compile(CUTS[name], dynamic=None, backend=backend)
+    for n in (3, 4, 5, 7, 10, *(ODD if backend == "aot_eager" else ())):
+        x, y = torch.arange(48.0).view(16, 3).requires_grad_(), torch.arange(48.0).view(16, 3).requires_grad_()
+        try:
+            want = CUTS[name](y, n)
+        except (RuntimeError, IndexError) as error:
+            with pytest.raises(type(error)):
+                compiled(x, n)
+            continue
+        got = compiled(x, n)
+        assert torch.equal(got, want) and got.stride() == want.stride()
+        got.square().sum().backward()
+        want.square().sum().backward()
+        assert torch.equal(x.grad, y.grad)  # type: ignore[arg-type]
+        if n == 10:
+            assert pycompiler.counters(compiled)["compiles"] == 2

@@ -72,8 +72,10 @@ def trace_joint(
 
 
 def _python_rules(gm: fx.GraphModule, inputs: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
-    """Torch's Python dispatcher where sizes are symbolic, which C++ composite kernels do not all take."""
-    symbolic = any(isinstance(t, torch.Tensor) and t._has_symbolic_sizes_strides for t in inputs)
+    """Torch's Python dispatcher where numbers are symbolic, which C++ kernels of views and composites do not all take."""
+    symbolic = any(
+        t._has_symbolic_sizes_strides if isinstance(t, torch.Tensor) else isinstance(t, torch.SymInt) for t in inputs
+    )
     symbolic |= any("binds" in n.meta for n in gm.graph.nodes)
     return python_rules() if symbolic else contextlib.nullcontext()
 
