@@ -5,7 +5,7 @@ A `Joint` is made by `trace`, cut in two by `partition`, and run by `runtime`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -175,8 +175,8 @@ class Joint:
         return [i for i, d in enumerate(self.differentiable) if d] if self.tangents else []
 
 
-def drop_dead(graph: fx.Graph) -> None:
+def drop_dead(graph: fx.Graph, stays: Callable[[fx.Node], bool] = node_stays) -> None:
     """Erase nodes without users; operators that do more than compute their results stay."""
     for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output") and not node_stays(node):
+        if not node.users and node.op not in ("placeholder", "output") and not stays(node):
             graph.erase_node(node)

@@ -343,7 +343,7 @@ def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> 
         else:
             grads.append(g)
     graph.output(tuple(kept))
-    drop_dead(graph)
+    drop_dead(graph, lambda n: ordered(n.target))  # what may only raise is a part of formulas, of the missing ones here
     given = {g[1] for g in grads if g is not None and g[0] == "saved"}
     taken = []
     for j, node in enumerate([n for n in graph.nodes if n.op == "placeholder"][: len(part.saved)]):

@@ -564,6 +564,27 @@ def test_output_view_of_an_intermediate_is_written(backend: str) -> None:
     torch.testing.assert_close(run(pycompiler.compile(fn, backend=backend)), run(fn))
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_one_of_several_views_is_not_written_where_it_is_alone(backend: str) -> None:
+    """Its memory is nobody else's then; autograd forbids it all the same, behind its back too."""
+
+    def alone(t: torch.Tensor) -> torch.Tensor:
+        return (t * 2).unbind(0)[0]
+
+    compiled = pycompiler.compile(alone, backend=backend)
+    for fn in (alone, compiled):
+        x = torch.ones(2, 3, requires_grad=True)
+        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+            fn(x).add_(1)
+        y = fn(x)
+        y.detach().mul_(2)
+        with pytest.raises(RuntimeError, match="a function that returns multiple views"):
+            y.sum().backward()
+        fn(x).sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [[2.0] * 3, [0.0] * 3]
+
+
 def test_one_of_several_views_is_not_written() -> None:
     x = torch.randn(3, 3, requires_grad=True)
     for fn in (lambda t: (t * 2).chunk(3), lambda t: (t * 2).unbind(0)):

@@ -400,3 +400,18 @@ def test_a_copy_of_elements_that_share_places_lies_as_they_do(backend: str) -> N
         return torch.pow(t.as_strided((1, 4, 4), (1, 1, 1), 0).abs() + 0.1, 3), t[::2, 5]
 
     same(fn, [torch.randn(6, 6, dtype=torch.float64, requires_grad=True)], backend)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("dims", [(), (1,)])
+def test_a_product_that_is_written_behind_autograds_back(backend: str, dims: tuple[int, ...]) -> None:
+    """Eager's formula reads the product where nothing is zero."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x.prod(*dims)
+        y.data.add_(1)
+        return y
+
+    x = torch.rand(3, 3, requires_grad=True)
+    found, expected = (torch.autograd.grad(f(x).sum(), x) for f in (pycompiler.compile(fn, backend=backend), fn))
+    torch.testing.assert_close(found, expected)

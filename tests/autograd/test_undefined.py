@@ -94,3 +94,21 @@ def test_a_gradient_that_is_zero_is_no_missing_one(backend: str) -> None:
             assert (a is None) == (b is None), chosen
             if b is not None:
                 torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_what_only_others_formulas_check_is_not_kept(backend: str) -> None:
+    """index_reduce's gradient gathers, which may raise: that is a part of its formula, and kept its result for all outputs."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor, i: torch.Tensor) -> Any:
+        a = x.index_reduce(0, i, x.detach() * 2, "amax")
+        b = w.var(0)
+        pycompiler.graph_break()
+        a += 3
+        return b
+
+    x, w = torch.rand(3, requires_grad=True), torch.rand(3, requires_grad=True)
+    i = torch.tensor([0, 1, 1])
+    (expected,) = torch.autograd.grad(fn(x * 1, w, i), w)
+    (found,) = torch.autograd.grad(pycompiler.compile(fn, backend=backend)(x * 1, w, i), w)
+    torch.testing.assert_close(found, expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from pycompiler.autograd.joint import Path
 from pycompiler.autograd.recorder import tensors_in
 from pycompiler.autograd.saved import modified
 from pycompiler.autograd.trace.inputs import storage_of
+from pycompiler.autograd.unsupported import AutogradUnsupported
 
 
 class Slices:
@@ -58,15 +59,20 @@ def paths(
     leaves: Mapping[int, int],
     kept_as: Mapping[int, tuple[str, int]],
     slices: Slices,
+    written: Callable[[torch.Tensor], bool],
 ) -> list[Path]:
     """For each output its gradient's way.  `leaves`: ids of leaves → inputs; `kept_as`: storages → what `Path.kept` calls
-    them.  Sets are bits of numbers on the way: networks have thousands of nodes."""
+    them; `written`: whether a product is another by now.  Sets are bits of numbers: networks have thousands of nodes."""
     names = list(dict.fromkeys(kept_as.values()))
     numbers = {name: 1 << i for i, name in enumerate(names)}
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
     found: dict[Any, tuple[int, int, int]] = {}
     for number, node in enumerate(_in_order([t.grad_fn for t in outputs])):
         keeps = [*_kept_tensors(node), *slices.kept.get(node, ())]
+        if type(node).__name__.startswith("ProdBackward") and written(node._saved_result):
+            raise AutogradUnsupported(  # whose values the formula reads where nothing is zero: a trace has the other one
+                "a product is written behind autograd's back", "`.data` of a result of prod", "clone it first"
+            )
         leaf = leaves.get(id(getattr(node, "variable", None)))
         inputs, nodes, kept = 0 if leaf is None else 1 << leaf, (1 << number if keeps else 0), 0
         for t in keeps:

@@ -195,8 +195,8 @@ class Results:
     def _alone(self, k: int, t: torch.Tensor) -> Output:
         """Result `k`, which is `t`, whose memory no other result has."""
         index = self.fresh(t, ("result", k))
-        if t.requires_grad and t._is_view() and _creation(t) == _IN_FUNCTION:
-            return Output("view", index, steps=(_ALIAS, Step(as_a_functions, (), {})))
+        if t.requires_grad and t._is_view() and (marks := _MARKS.get(_creation(t))) is not None:
+            return Output("view", index, steps=(_ALIAS, Step(marks, (), {})))
         return Output("fresh", index)
 
     @staticmethod
@@ -321,7 +321,10 @@ def with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> list
 
 _creation = torch._C._autograd._get_creation_meta
 _MULTI_OUTPUT = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
-_IN_FUNCTION = torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION
+_MARKS = {
+    _MULTI_OUTPUT: as_one_of_several,
+    torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION: as_a_functions,
+}
 
 
 def is_lazy(t: torch.Tensor) -> bool:

@@ -221,7 +221,11 @@ class _Trace:
         kept = {s: ("input", i) for s, i in self.results.input_of_storage.items()}
         for k, t in enumerate(self.results.fresh_tensors):
             kept.setdefault(storage_of(t), ("fresh", k))
-        return paths(outputs, leaves, kept, self.forward.slices)
+        return paths(outputs, leaves, kept, self.forward.slices, self._is_no_product)
+
+    def _is_no_product(self, t: torch.Tensor) -> bool:
+        """Whether something else than the operator made what is in `t` now."""
+        return "prod" not in str(self.recorder.node(inner(t)).target)
 
     def _tangent(self, k: int) -> torch.Tensor:
         value = self.joint.fresh[k].meta["val"]
