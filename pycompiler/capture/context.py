@@ -316,7 +316,10 @@ class Capture:
     def index(self, value: Value, sequence: str = "") -> int:
         """operator.index(value); for `sequence`[value] the TypeError says so."""
         if isinstance(value, Tensor):
-            raise Break("data-dependent-value", "a tensor used as an index")
+            known = self.graph.literal(value)
+            if known is None:
+                raise Break("data-dependent-value", "a tensor used as an index")
+            return known
         method = value.special(self, "__index__") if isinstance(value, Object) else None
         if method is not None:
             return int(self.call(method, [], {}).const())

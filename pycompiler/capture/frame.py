@@ -11,7 +11,6 @@ work of that instruction is left in graph, guards or side effects.
 from __future__ import annotations
 
 import contextlib
-import sys
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from pycompiler.capture.bytecode.frames import (
 from pycompiler.capture.bytecode.resume import cell_parameters, origin_of
 from pycompiler.capture.codegen import Head, ask_drops, given_back, replay_effects, return_template
 from pycompiler.capture.context import Capture
+from pycompiler.capture.deep import DEEP_STACK
 from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
@@ -56,14 +56,11 @@ from pycompiler.capture.values.objects import Object
 from pycompiler.ir import control
 from pycompiler.ir.fake import Layout
 from pycompiler.ir.guards import Guard, UserFrame, function_modes, global_state, modes_off
-from pycompiler.ir.shared import WhileInside
 from pycompiler.ir.source import Source, local
 from pycompiler.ir.symbols import Specialise
 from pycompiler.logs import stage
 
 log = stage("dynamo")
-
-STACK_NEEDED = 5000
 
 
 @dataclass(frozen=True)
@@ -138,10 +135,6 @@ def capture_frame(
             return session.run(on_break)
     finally:
         torch_api.write_state(state)
-
-
-DEEP_STACK = WhileInside(sys.getrecursionlimit, sys.setrecursionlimit, lambda before: max(before, STACK_NEEDED))
-"""A recursion limit that captures can live with: an inlined call takes about a dozen of our own."""
 
 
 class _Session:

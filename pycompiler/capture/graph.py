@@ -479,6 +479,17 @@ class GraphBuilder:
         self.by_fake[id(fake)] = value
         return value
 
+    def literal(self, value: Tensor) -> int | None:
+        """The integer of which the program made a tensor, where it has written nothing since."""
+        node = value.node
+        if node.graph is not self.graph or node.target not in (torch.tensor, torch.as_tensor) or node.kwargs:
+            return None
+        later = node
+        while (later := later.next) is not self.graph._root:
+            if later.meta.get("mutates"):
+                return None
+        return node.args[0] if len(node.args) == 1 and type(node.args[0]) is int else None
+
     # end ------------------------------------------------------------------------------------------------------
     def finish(self, outputs: list[Tensor], *, unused: bool = False) -> fx.GraphModule:
         """The graph returning a tuple of `outputs`; calls whose result nobody reads are removed unless they mutate, but with

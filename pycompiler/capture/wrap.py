@@ -26,7 +26,20 @@ from pycompiler.capture.values.attributes import instance_dict, is_mutable, look
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.containers import RESTLESS, Deque, Dict, Key, List, Proxy, Set, Slice, Tuple, known_hash
+from pycompiler.capture.values.containers import (
+    RESTLESS,
+    Deque,
+    Dict,
+    DictView,
+    Key,
+    KeysOf,
+    List,
+    Proxy,
+    Set,
+    Slice,
+    Tuple,
+    known_hash,
+)
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
@@ -140,6 +153,17 @@ def _proxy(cx: Capture, real: Any, source: Source) -> Value:
     if source.root.kind != "const":
         raise Break("unsupported-type", "mappingproxy")
     return Proxy(Dict({Key(cx, cx.make(k)): cx.make(v) for k, v in real.items()}))
+
+
+@wraps(DictView.CLASSES["keys"])
+def _keys(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, type(real))
+    if not all(type(k) in (str, int, bool, float, bytes, type(None)) for k in real):
+        return Opaque(real)
+    keys = Dict({Key(cx, Const(k)): Const(None) for k in real}, real=real)
+    keys.source = source
+    keys.guard_keys(cx)
+    return KeysOf(keys, "keys")
 
 
 # Members of existing sets that equal themselves only, or by value.

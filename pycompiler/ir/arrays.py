@@ -73,6 +73,9 @@ ARRAYS = MAKES | {
     "real_if_close", "reshape", "roll", "rollaxis", "sort", "squeeze", "swapaxes", "tensordot", "tile", "transpose", "where",
     "zeros_like",
 }  # fmt: skip
+LIKES = frozenset(
+    {"zeros_like", "ones_like", "full_like", "empty_like"}
+)  # they look at their first argument as an array
 SPACES = ("", "linalg", "fft")
 UNKNOWN_DTYPES = frozenset({"uint16", "uint32", "uint64", "float128", "longdouble", "complex256"})
 
@@ -166,7 +169,7 @@ def _check(name: str, args: tuple[Any, ...]) -> None:
     if name == "where" and not all(isinstance(a, torch.Tensor) for a in args):
         raise TypeError("numpy.where of numbers")
     other = names & OTHERWISE.get(name, frozenset())
-    if name.startswith("fft."):
+    if name.startswith("fft.") and not name.endswith("shift"):  # which computes nothing
         other = names - {"float64", "complex128"}
     if name in BY_ELEMENT and not any(n.startswith(("float", "complex")) for n in names):
         by = args[1] if len(args) > 1 else None

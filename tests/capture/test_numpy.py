@@ -289,3 +289,24 @@ def test_each_function_gives_what_numpy_gives(count: int) -> None:
             assert np.allclose(want, got, close, close, equal_nan=True), (name, dtypes)
             tried += 1
     assert tried > 500
+
+
+def test_arrays_like_tensors_and_moved_frequencies() -> None:
+    def program(x: torch.Tensor) -> Any:
+        shifted = np.fft.ifftshift(np.fft.fftshift(x.numpy()), axes=(0,))
+        total = np.asarray(np.sum(x.numpy()))
+        total_of = torch.from_numpy(total)
+        total_of += 1
+        return (
+            np.ones_like(x, dtype=np.float64),
+            np.full_like(x, 2.5, dtype=np.dtype("float")),
+            shifted,
+            total,
+            total_of,
+        )
+
+    x = torch.arange(12.0).reshape(3, 4)
+    got, want = pycompiler.compile(program, backend="eager", fullgraph=True)(x), program(x)
+    for a, b in zip(got, want, strict=True):
+        assert type(a) is type(b) and a.dtype == b.dtype and a.shape == b.shape
+        assert a.tolist() == b.tolist()

@@ -11,12 +11,13 @@ from pycompiler.capture.builtins import (
     numbers,
     overrides,
     python,
+    scalars,
     torch_api,
     transforms,
     variables,
 )
 
 FAMILIES = (
-    autograd_function, collections, containers, exceptions, gradients, iteration, nested, numbers, overrides, python, torch_api,
-    transforms, variables,
+    autograd_function, collections, containers, exceptions, gradients, iteration, nested, numbers, overrides, python, scalars,
+    torch_api, transforms, variables,
 )  # fmt: skip

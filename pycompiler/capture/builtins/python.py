@@ -173,6 +173,8 @@ def getattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(hasattr)
 def hasattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], Partial) and args[0].cls is functools.partial and args[1].const() == "__dict__":
+        return Const(True)
     return Const(cx.catching(AttributeError, lambda: args[0].getattr(cx, args[1].const())) is not None)
 
 

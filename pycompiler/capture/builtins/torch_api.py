@@ -6,6 +6,7 @@ it outlives the frame, replayed by the generated code (`codegen.py`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from pycompiler import config
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
+from pycompiler.capture.deep import programs_limit
 from pycompiler.capture.values import array, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
@@ -140,11 +142,21 @@ def ask(cx: Capture, fn: Any) -> Value:
     return cx.wrap(kept.result, const_source(kept).attr("result"))
 
 
-_asked(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision, arrays.raises_errors)
+_asked(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision, arrays.raises_errors,
+       torch.autograd._is_checkpoint_valid, torch.fx._symbolic_trace.is_fx_tracing)  # fmt: skip
+builtin(sys.getrecursionlimit)(lambda cx, args, kwargs: ask(cx, programs_limit))
 LATE["torch.distributed", "is_available"] = lambda cx, args, kwargs: Const(torch.distributed.is_available())
 LATE["torch.distributed.distributed_c10d", "is_initialized"] = lambda cx, args, kwargs: ask(
     cx, torch.distributed.is_initialized
 )
+
+
+@builtin(torch._C._len_torch_dispatch_stack)
+def dispatch_modes(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """None: a call under one runs eagerly, and none is entered in a graph."""
+    if torch._C._len_torch_dispatch_stack():
+        raise Break("global-state", "the stack of dispatch modes")
+    return Const(0)
 
 
 @builtin(torch._C._are_functorch_transforms_active)

@@ -154,6 +154,8 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
         return _of_numbers(cx, fn, args, kwargs)
     if "out" in kwargs:
         raise Break("unsupported-operation", f"numpy.{name}(out=...)")
+    if name in arrays.LIKES and args and isinstance(first := cx.realize(args[0]), Tensor):
+        args = [of_tensor(cx, first, [], {}), *args[1:]]
     return _record(cx, arrays.function, [Const(name), *args], kwargs, scalar=name not in arrays.ARRAYS)
 
 
@@ -318,6 +320,10 @@ def _result(cx: Capture, value: Value, given: list[Array], name: str, scalar: bo
         return value
     scalar = scalar and value.fake.dim() == 0
     known = next((v for v in given if v.tensor is value), None)
+    if known is not None and known.scalar and name == "asarray":  # a new array of a number
+        copied = cx.graph.call_method("clone", [value], {})
+        assert isinstance(copied, Tensor)
+        return Array(copied)
     if known is not None and (name in arrays.VIEWS or name in WRITES or name.startswith("__i")):
         return known
     shares = [v for v in given if _memory(v.tensor) == _memory(value)]

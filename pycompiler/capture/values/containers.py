@@ -495,6 +495,35 @@ class DictView(Value):
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
 
 
+class KeysOf(DictView):
+    """keys() of an existing dict that only the view leads to.  Whether the program has changed that dict is not known."""
+
+    def _settled(self, cx: Capture) -> None:
+        if cx.effects:
+            raise Break("unsupported-operation", "keys of an existing dict, after a change of what may be the dict")
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        self._settled(cx)
+        return self._each(cx, super().iterate(cx))
+
+    def _each(self, cx: Capture, elements: Iterator[Value]) -> Iterator[Value]:
+        for value in elements:
+            yield value
+            self._settled(cx)
+
+    def length(self, cx: Capture) -> int:
+        self._settled(cx)
+        return super().length(cx)
+
+    def truth(self, cx: Capture) -> bool:
+        self._settled(cx)
+        return super().truth(cx)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        self._settled(cx)
+        return super().contains(cx, item)
+
+
 UNORDERED = "the order of a set whose elements' hashes, or whose history, are not known"
 KNOWN_HASH = (str, int, float, complex, bytes, bool, type(None), torch.dtype, torch.device, type)
 

@@ -1,0 +1,54 @@
+"""keys() of an existing dict, passed to a compiled function: guarded, and not looked at when the dict may have changed."""
+
+from __future__ import annotations
+
+from collections.abc import KeysView
+from typing import Any
+
+import torch
+
+import pycompiler
+
+X = torch.arange(3.0)
+
+
+def test_keys_are_guarded() -> None:
+    def program(x: torch.Tensor, keys: KeysView[str]) -> Any:
+        for key in keys:
+            x = x * 2 + len(key)
+        return x - 1 if "c" in keys else x + len(keys), keys
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    d: dict[str, int] = {"a": 1, "b": 2}
+    for change in ({}, {"c": 3}, {"long": 4}):
+        d.update(change)
+        want, got = program(X, d.keys()), compiled(X, view := d.keys())
+        assert torch.equal(got[0], want[0]) and got[1] is view
+    del d["a"]
+    d["a"] = 1  # in another order, and equal
+    assert torch.equal(compiled(X, d.keys())[0], program(X, d.keys())[0])
+    assert torch.equal(compiled(X, {}.keys())[0], program(X, {}.keys())[0])
+
+
+def test_a_dict_that_changes_meanwhile() -> None:
+    def program(x: torch.Tensor, d: dict[str, int], keys: KeysView[str]) -> Any:
+        x = x + len(keys)
+        d["new"] = 1
+        return x * 2 + len(keys) if "new" in keys else x
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for first in ({"a": 1}, {"a": 1, "b": 2}):
+        other = dict(first)
+        assert torch.equal(compiled(X, other, other.keys()), program(X, first, first.keys()))
+        assert other == first
+
+
+def test_keys_of_another_dict() -> None:
+    def program(x: torch.Tensor, d: dict[str, int], keys: KeysView[str]) -> Any:
+        x = x + len(d) * 10
+        return x + len(keys)
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    d, other = {"a": 1}, {"b": 2, "c": 3}
+    for keys in (d.keys(), other.keys(), {"a": 5}.keys()):
+        assert torch.equal(compiled(X, d, keys), program(X, d, keys))
