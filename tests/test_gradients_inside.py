@@ -161,3 +161,74 @@ def test_whether_a_gradient_lies_as_wanted_is_not_known(backend: str) -> None:
         run(x).backward()
         grads.append(x.grad)
     assert torch.equal(grads[0], grads[1])
+
+
+# hooks of tensors that exist ------------------------------------------------------------------------------------
+
+
+def of_an_argument(x: torch.Tensor, seen: list[Any]) -> Any:
+    x.register_hook(lambda g: g * 2)
+    return (x * 3).sum()
+
+
+def kept(x: torch.Tensor, seen: list[Any]) -> Any:
+    handle = x.register_hook(lambda g: seen.append(g.clone()))
+    seen.append(handle)
+    return (x * 3).sum(), handle, handle
+
+
+def removed(x: torch.Tensor, seen: list[Any]) -> Any:
+    handle = x.register_hook(lambda g: g * 2)
+    x.register_hook(lambda g: g + 1)
+    y = (x * 3).sum()
+    handle.remove()
+    handle.remove()
+    return y, handle
+
+
+def of_a_break(x: torch.Tensor, seen: list[Any]) -> Any:
+    handle = x.register_hook(lambda g: g * 2)
+    y = x * 3
+    pycompiler.graph_break()
+    seen.append(handle.id >= 0)
+    handle.remove()
+    return y.sum()
+
+
+def asked_inside(x: torch.Tensor, seen: list[Any]) -> Any:
+    x.register_hook(lambda g: g * 2)
+    y = (x * x).sum()
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
+    return y + g.sum()
+
+
+@pytest.mark.parametrize("program", [of_an_argument, kept, removed, of_a_break, asked_inside], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_hooks_of_arguments(program: Callable[..., Any], backend: str) -> None:
+    whole = program not in (of_a_break, asked_inside)
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=whole)
+    for _ in range(2):
+        found = []
+        for fn in (program, compiled):
+            x, seen = torch.linspace(0, 1, 3, requires_grad=True), []
+            result = fn(x, seen)
+            first, *handles = result if isinstance(result, tuple) else (result,)
+            first.backward()
+            assert all(h is handles[0] and isinstance(h, torch.utils.hooks.RemovableHandle) for h in handles)
+            assert not handles or (handles[0].id in x._backward_hooks) is (program is kept)
+            found.append((x.grad.tolist(), len(x._backward_hooks), [str(v) for v in seen if not hasattr(v, "id")]))
+        assert found[0] == found[1]
+
+
+def test_a_hook_of_what_has_a_history_breaks_the_graph() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.register_hook(lambda g: g * 2)
+        return x * 3
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for fn in (program, compiled):
+        leaf = torch.ones(3, requires_grad=True)
+        fn(leaf * 2).sum().backward()
+        assert leaf.grad is not None and leaf.grad.tolist() == [12.0] * 3
+    with pytest.raises(RuntimeError, match="doesn't require grad"):
+        compiled(torch.ones(3))

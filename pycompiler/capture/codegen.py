@@ -45,7 +45,7 @@ from pycompiler.capture.values.functions import Builtin, Function, Method, Parti
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque
 from pycompiler.capture.values.symbolic import Symbolic
-from pycompiler.capture.values.tensor import Tensor, TensorMethod
+from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
 from pycompiler.ir import transforms
 from pycompiler.ir.arrays import array_of, number_of
 from pycompiler.ir.source import ACCESSORS, Source, local
@@ -501,13 +501,19 @@ def _super(head: Head, value: Super, name: str) -> None:
     head.store(head.call(super, build.load_const(value.cls), head.load(value.receiver)), name)
 
 
+def _handle(head: Head, value: Handle, name: str) -> None:
+    if value.owner is None or value.hook is None:
+        raise SkipFrame(f"{value.describe()} of a tensor of the graph")
+    head.store(head.call(torch.Tensor.register_hook, head.load(value.owner), head.load_item(value.hook)), name)
+
+
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object,
     Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const,
     Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method,
     IteratorMethod: _iterator_method, Super: _super,
-    Tensor: _tensor, Array: _array, ArrayMethod: _array_method,
+    Tensor: _tensor, Handle: _handle, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
 
 

@@ -19,6 +19,10 @@ from pycompiler.ir.guards import modes_off
 from pycompiler.ir.source import mro_of
 
 
+def keep(value: Any) -> None:
+    """A value that is made for what making it does."""
+
+
 def compute(number: Any, names: tuple[str, ...], *values: int) -> Any:
     """A size or a float computed from sizes: `number` is an Expr or a Real over `names`."""
     return number.eval(dict(zip(names, values, strict=True)))

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import polyfills, tracers
+from pycompiler.capture import polyfills, rebuild, tracers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers import Sequence, Tuple
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.functions import Builtin
+from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.ir import transforms
 
 AUTOCAST: dict[str, Any] = {"autocast_cpu": False, "autocast_cuda": False}
@@ -26,6 +27,8 @@ AUTOCAST: dict[str, Any] = {"autocast_cpu": False, "autocast_cuda": False}
 @builtin(torch.autograd.grad)
 def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     _refuse_inside(cx, "torch.autograd.grad")
+    if any(w.kind == "call" and any(isinstance(v, Handle) for v in w.value) for w in cx.effects.journal):
+        raise Break("unsupported-operation", "torch.autograd.grad after a hook of an existing tensor, which waits")
     if "is_grads_batched" in kwargs and cx.truth(kwargs["is_grads_batched"]) or len(args) > 7:
         raise Break("unsupported-operation", "torch.autograd.grad of a batch")
     outputs = kwargs["outputs"] if "outputs" in kwargs else args[0]
@@ -77,17 +80,23 @@ def _is_plain_leaf(cx: Capture, value: Tensor) -> bool:
     return True
 
 
-class Handle(Value):
-    """What `register_hook` gives: the program may drop it."""
-
-    def describe(self) -> str:
-        return "the handle of a hook"
+def of_existing(cx: Capture, tensor: Tensor, hook: Value) -> Value:
+    """A hook of an existing leaf, which no write replaces: only a backward calls it, so it is registered after the graph."""
+    assert tensor.real is not None and tensor.source is not None
+    cx.guard("equals", tensor.source.attr("is_leaf"), tensor.real.is_leaf)
+    if not tensor.real.is_leaf or not tensor.fake.requires_grad:
+        raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor that exists outside of the graph")
+    handle = Handle(tensor, hook)
+    cx.effects.defer(Builtin(rebuild.keep), [handle])
+    return handle
 
 
 def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """The hook is traced at once, for any gradient of the tensor's shape; it may change nothing."""
     tensor, hook = cx.realize(args[0]), args[1] if len(args) == 2 and not kwargs else None
     _refuse_inside(cx, "a hook")
+    if hook is not None and isinstance(tensor, Tensor) and tensor.exists and not tensor.is_special:
+        return of_existing(cx, tensor, hook)
     if hook is None or not isinstance(tensor, Tensor) or tensor.exists or tensor.is_special:
         raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor that exists outside of the graph")
     if not tensor.fake.requires_grad or tensor.fake.is_leaf:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils.hooks import RemovableHandle
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.polyfills import OF_TENSORS
@@ -21,6 +22,7 @@ from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lo
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.functions import Builtin
 from pycompiler.ir import arrays
 
 # Attributes that read data or autograd state that the graph does not have.
@@ -253,6 +255,38 @@ def takes_part(cls: type) -> bool:
     """Whether torch asks `__torch_function__` of a class of tensors."""
     hook = getattr(cls, "__torch_function__", None)
     return cls is not torch.Tensor and hook is not torch._C._disabled_torch_function_impl
+
+
+class Handle(Value):
+    """What `register_hook` gives.  `owner`: the existing tensor whose hook is registered when the graph has run."""
+
+    def __init__(self, owner: Tensor | None = None, hook: Value | None = None) -> None:
+        self.owner = owner
+        self.hook = hook
+
+    def describe(self) -> str:
+        return "the handle of a hook"
+
+    def python_type(self) -> type:
+        return RemovableHandle
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if self.owner is None or name != "remove":
+            raise Break("unsupported-attribute", f"{name} of {self.describe()}")
+        return Remover(self)
+
+
+class Remover(Value):
+    """`handle.remove`, called: after the graph, too."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if args or kwargs:
+            raise Break("builtin-call", "the removal of a hook with arguments")
+        cx.effects.defer(Builtin(RemovableHandle.remove), [self.handle])
+        return Const(None)
 
 
 METHODS: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
