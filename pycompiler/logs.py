@@ -37,7 +37,15 @@ STAGES: dict[str, str] = {
     "runtime": f"{ROOT}.runtime",
     "background": f"{ROOT}.background",
     "dynamic": f"{ROOT}.shapes",
-    "distributed": f"{ROOT}.distributed",
+}
+# Names of torch's that mean nothing here, each with the reason.
+NOTHING: dict[str, str] = {
+    "compiled_autograd": "backwards are compiled with their forwards; the autograd engine's own graph is not captured",
+    "cudagraphs": "CUDA graphs are not recorded",
+    "distributed": "graphs are not cut at buckets: see what `graph` shows",
+    "export": "there is no export: torch.export's own log says it",
+    "post_grad_graphs": "no pass rewrites the graph after gradients: `aot_graphs` shows it",
+    "pre_grad_graphs": "no pass rewrites the graph before gradients: `graph_code` shows it",
 }
 
 
@@ -106,6 +114,8 @@ _artifacts: dict[str, Artifact] = {name: Artifact(name) for name in ARTIFACTS}
 
 
 def _unknown(name: str) -> UserError:
+    if name in NOTHING:
+        return UserError(f"no log {name!r}: {NOTHING[name]}")
     known = sorted({*STAGES, *ARTIFACTS})
     close = difflib.get_close_matches(name, known, n=1)
     return UserError(

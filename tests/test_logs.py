@@ -202,6 +202,27 @@ def test_steps_begin_and_end(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_symbols_and_what_is_assumed_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_logs("dynamic")
+
+    def program(x: torch.Tensor, n: float) -> torch.Tensor:
+        return x * n if x.shape[0] > 3 else x
+
+    pycompiler.compile(program, dynamic=True)(torch.ones(5, 2), 2.5)
+    said = [line.partition("pycompiler.shapes] ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert "s0 is L['x'].size(0), 5 today" in said
+    assert "float0 is L['n'], 2.5 today" in said
+    line = program.__code__.co_firstlineno + 1
+    assert f"assumed: s0 >= 4  # {__file__}:{line}" in said
+
+
+def test_names_of_torchs_that_mean_nothing_here() -> None:
+    assert not logs.NOTHING.keys() & {*logs.STAGES, *logs.ARTIFACTS}
+    with pytest.raises(UserError, match="no log 'compiled_autograd': backwards are compiled with their forwards"):
+        logs.set_logs("compiled_autograd")
+    assert logs.settings({"TORCH_LOGS": "compiled_autograd,guards"}) == "guards"  # torch's own
+
+
 @pytest.mark.parametrize("name", ["aot", "inductor"])
 def test_info_of_a_stage_is_not_empty(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_logs(name)

@@ -19,7 +19,9 @@ from pycompiler.ir.marks import Mark, marks_of
 from pycompiler.ir.size_checks import Origin, size_guard
 from pycompiler.ir.source import Source
 from pycompiler.ir.symbols import LIMIT, Relation, Specialise, Symbols, expr_of
+from pycompiler.logs import stage
 
+log = stage("dynamic")
 Key = tuple[Source, str, int]  # an Origin without its class
 
 # Of an integer that is a symbol: twice of it is a number of 64 bits without a question.
@@ -194,12 +196,14 @@ class Sizes:
             name = f"float{len(self.symbols.floats)}"
             self.integers[source] = self.symbols.float(name, real)
             self.origins[name] = Origin(source, float, "float")
+            log.info("%s is %s, %s today", name, source, real)
         return self.integers[source]
 
     def _new(self, hint: int, origin: Origin, mark: Mark) -> torch.SymInt:
         assert self.symbols is not None
         made = self.symbols.new(hint, low=max(mark.low or 2, 2), high=mark.high)
         self.origins[str(made)] = origin
+        log.info("%s is %s, %d today", made, origin.number, hint)
         return made
 
     def _strides(self, real: torch.Tensor, source: Source, sizes: Sequence[Any], steps: Set[int]) -> list[Any]:

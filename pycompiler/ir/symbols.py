@@ -19,6 +19,7 @@ form moves constants out of dividends (`(10 - s0) // 3` is `(1 - s0) // 3 + 3`).
 from __future__ import annotations
 
 import builtins
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ import torch
 from pycompiler.ir.expr import ZERO, Bound, Expr
 from pycompiler.ir.symbolic_node import HOLDS, Env, Real, SymbolicNode, Truth, magnitude, product
 
+log = logging.getLogger("pycompiler.shapes")
 _NOT = {"==": "!=", "!=": "=="}
 
 
@@ -64,6 +66,17 @@ class Relation:
             term = product(mono) * c
             left, right = (left + term, right) if c > 0 else (left, right - term)
         return f"{left} {self.kind} {right}"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Rendered where somebody reads it: the program's line at which a relation was assumed."""
+
+    relation: Relation
+
+    def __str__(self) -> str:
+        stack = self.relation.place
+        return f"  # {stack[-1].filename}:{stack[-1].lineno}" if stack else ""
 
 
 _LESS: dict[str, Callable[[Expr, Expr], tuple[str, Expr]]] = {
@@ -352,7 +365,9 @@ class Symbols:
         normal = self._normal(kind, self.resolve(expr))
         assert normal is not None
         late = self.is_late(normal.symbols)
-        (self.late if late else self.relations).append(Relation(kind, normal, self.place()))
+        relation = Relation(kind, normal, self.place())
+        (self.late if late else self.relations).append(relation)
+        log.info("assumed: %s%s", relation, _Line(relation))
         self._known[kind, normal] = True
         if kind == ">=":
             opposite = self._normal(">=", -normal - 1)
