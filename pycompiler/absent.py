@@ -29,7 +29,7 @@ ABSENT: dict[str, str] = {
     "override_cudagraphs": "CUDA graphs are not recorded yet",
     "override_optimization_hint": "sizes are optimised for the values of the first call",
     "patch_dynamo_config": "assign to pycompiler.config around the call, or pass options to compile()",
-    "replay": "the debug directory holds programs that run by themselves",
+    "replay": "pycompiler.debug.replay(file), or python -m pycompiler replay FILE",
     "reset_recompile_user_contexts": "recompilations are counted for each compiled callable",
     "set_recursion_limit": "capture bounds the depth of inlined calls by itself",
     "skip_frame": "disable(recursive=False) leaves one function to Python",

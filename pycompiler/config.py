@@ -245,6 +245,7 @@ KNOBS: tuple[Knob, ...] = (
         low=0.0,
     ),
     Knob("cxx_flags", (_S,), "", "further flags for the C++ compiler"),
+    Knob("triton.cudagraphs", (_B,), False, "record CUDA graphs", kept=(False,)),
     Knob("cache_dir", (_S,), _default_cache_dir(), "directory of built kernels"),
     Knob("disk_cache", (_B,), True, "keep built kernels between processes"),
     # errors and debugging
@@ -448,7 +449,7 @@ class Group:
         return sorted(n.partition(".")[2] for n in BY_NAME if n.startswith(f"{self._prefix}."))
 
 
-trace = Group("trace")
+trace, triton = Group("trace"), Group("triton")
 
 
 def _index(knobs: tuple[Knob, ...]) -> dict[str, Knob]:
@@ -535,10 +536,10 @@ class patch(contextlib.ContextDecorator):
 
 
 def load_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Knob values that `environ` sets; ConfigError for a value that cannot be read."""
+    """Knob values that `environ` sets; ConfigError for a value that cannot be read.  Empty text sets no knob that takes text."""
     found: dict[str, Any] = {}
     for row in KNOBS:
-        variable = next((v for v in row.variables if v in environ), None)
+        variable = next((v for v in row.variables if environ.get(v) or (v in environ and str not in row.types)), None)
         if variable is not None:
             found[row.name] = row.parse(variable, environ[variable])
     return found

@@ -133,7 +133,7 @@ class Place:
 class InternalError(PyCompilerError):
     """A bug of ours.  `place` is filled on the way out by whoever knows more (`locate`)."""
 
-    advice = "this is a bug of pycompiler, not of your program; please report it (config.suppress_errors runs the frame eagerly)"
+    advice = "this is a bug of pycompiler, not of your program; please report it"
 
     def __init__(self, message: str, place: Place | None = None) -> None:
         super().__init__(message)

@@ -106,6 +106,10 @@ def test_patch_decorates() -> None:
 
 def test_environment_ours_before_older_and_aliases() -> None:
     load = config.load_environment
+    assert load({"PYCOMPILER_CACHE_DIR": "", "PYCOMPILER_DEBUG_DIR_ROOT": "", "PYCOMPILER_VERBOSE": ""}) == {
+        "verbose": False
+    }
+    assert load({"PYCOMPILER_DEBUG_DIR": "", "TORCH_COMPILE_DEBUG_DIR": "/d"}) == {"debug_dir_root": "/d"}
     assert load({"PYCOMPILER_RECOMPILE_LIMIT": "5"}) == {"recompile_limit": 5}
     assert load({"PYCOMPILER_CACHE_SIZE_LIMIT": "6"}) == {"recompile_limit": 6}
     assert load({"TORCHDYNAMO_VERBOSE": "1", "PYCOMPILER_VERBOSE": "off"}) == {"verbose": False}

@@ -28,7 +28,6 @@ UNREAD = {
     "epilogue_fusion": Option((bool,), (True,)),
     "max_autotune": Option((bool,), (False,)),
     "shape_padding": Option((bool,), (False,)),
-    "triton.cudagraphs": Option((bool,), (False,)),
     "size_asserts": Option((bool,), (False,)),
     "coordinate_descent_tuning": Option((bool,), (False,)),
 }
@@ -39,6 +38,7 @@ KNOBS = (
     "activation_memory_budget",
     "deterministic",
     "emulate_precision_casts",
+    "triton.cudagraphs",
     *(row.name for row in config.KNOBS if row.name.startswith("trace.")),
 )
 OPTIONS = ("guard_filter_fn", *UNREAD, *KNOBS)

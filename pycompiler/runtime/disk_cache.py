@@ -185,7 +185,7 @@ def verified(entry: Path, key: str) -> bool:
         warn_once(f"kernel cache entry not used: {error}")
         return False
     if wrong := damage(entry, key):
-        log.warning("kernel cache entry %s is damaged (%s): built again", entry, wrong)
+        warn_once(f"kernel cache entry {entry} is damaged ({wrong}): built again")
     return not wrong
 
 

@@ -23,7 +23,10 @@ KEY = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Entry:
-    """One folder of the cache.  `used`: when its library was last read, as far as the file system tells."""
+    """What lies in the cache under a key: a folder, or what should be one (`damage`).
+
+    `used`: when its library was last read, as far as the file system tells.
+    """
 
     folder: Path
     bytes: int
@@ -56,12 +59,20 @@ def _entries(root: Path) -> Iterator[Entry]:
     for folder in root.iterdir() if root.is_dir() else ():
         if not KEY.fullmatch(folder.name):
             continue
-        with contextlib.suppress(OSError):  # removed meanwhile, or not readable
-            stats = [path.stat() for path in folder.iterdir()]
-            used = max((s.st_mtime for s in stats), default=folder.stat().st_mtime)
+        with contextlib.suppress(OSError):  # removed meanwhile
+            stats, used = _stats(folder), folder.lstat().st_mtime
             with contextlib.suppress(OSError):
                 used = max(used, (folder / disk_cache.LIBRARY).stat().st_atime)
+            used = max([used, *(s.st_mtime for s in stats)])
             yield Entry(folder, sum(s.st_size for s in stats), used, _kernels(folder))
+
+
+def _stats(folder: Path) -> list[os.stat_result]:
+    """Of the files in a folder; none where it is no folder, or may not be read."""
+    try:
+        return [path.lstat() for path in folder.iterdir()]
+    except OSError:
+        return []
 
 
 def _kernels(folder: Path) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -137,6 +141,49 @@ def test_removed(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     filled()
     assert "0 entries removed" in capsys.readouterr().out
     assert len(list(cache.iterdir())) == 3
+
+
+def shorten(path: Path) -> None:
+    """A new file: the old one is mapped into this process."""
+    text = path.read_bytes()
+    path.unlink()
+    path.write_bytes(text[:100])
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {  # what happens to an entry, and what `verify` says
+    "a short library": (lambda entry: shorten(entry / "kernels.so"), "does not have the recorded sha256"),
+    "an empty manifest": (lambda entry: os.truncate(entry / "manifest.json", 0), "Expecting value"),
+    "no source": (lambda entry: (entry / "kernels.cpp").unlink(), "No such file"),
+    "a folder as a file": (lambda entry: ((entry / "kernels.so").unlink(), (entry / "kernels.so").mkdir()), "not a plain file"),
+    "a file as a folder": (lambda entry: (shutil.rmtree(entry), entry.write_text("?")), "not a plain folder"),
+    "a link to nowhere": (lambda entry: (shutil.rmtree(entry), entry.symlink_to("/nowhere")), "not a plain folder"),
+    "a library that others may write": (lambda entry: (entry / "kernels.so").chmod(0o666), "may be written by others"),
+    "a folder that others may write": (lambda entry: entry.chmod(0o777), "may be written by others"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_listed_verified_and_removed(cache: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    do, said = DAMAGES[name]
+    pycompiler.compile(lambda x: x.sin() + 1)(torch.ones(3))
+    (entry,) = cache.iterdir()
+    do(entry)
+    assert main(["cache", "ls"]) == 0
+    assert f"{entry.name[:12]} " in capsys.readouterr().out
+    assert main(["cache", "verify"]) == 1
+    assert said in capsys.readouterr().out
+    assert main(["cache", "rm", entry.name[:12]]) == 0
+    assert not any(cache.iterdir())
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_built_again_and_said_once(cache: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    pycompiler.compile(lambda x: x.sin() + 1)(torch.ones(3))
+    (entry,) = cache.iterdir()
+    DAMAGES[name][0](entry)
+    assert pycompiler.compile(lambda x: x.sin() + 1)(torch.zeros(3)).tolist() == [1, 1, 1]
+    assert sum("kernel cache entry" in r.getMessage() for r in caplog.records) == 1, caplog.text
+    assert main(["cache", "verify"]) == 0
 
 
 def test_no_cache_folder(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
