@@ -25,7 +25,7 @@ from torch import fx
 from pycompiler import backends
 from pycompiler._native import __version__
 from pycompiler.api import compile as compile_function
-from pycompiler.debug.minifier import LIMIT, Minifier, NotReproduced, Part
+from pycompiler.debug.minifier import LIMIT, Minifier, NotReproduced, Part, Smallest, written
 from pycompiler.debug.render import import_text, input_text, module_text
 from pycompiler.debug.straight import load
 from pycompiler.debug.trial import Setting, Symptom, in_child, observe
@@ -150,26 +150,26 @@ def write_launcher(
     """`minifier_launcher.py` in `folder`; `real` values are saved beside it."""
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
     if real:
-        torch.save(list(values), folder / "inputs.pt")
+        written(folder / "inputs.pt", lambda path: torch.save(list(values), path))
         text = "repro.saved(__file__, 'inputs.pt')"
     else:
         text = inputs_text(values, names)
-    path = folder / LAUNCHER
-    path.write_text(program(
+    text = program(
         gm, text, setting, title="A graph that is to be cut down.", places=places,
         about=f"Run it: the smallest part of the graph that shows what is wrong is written to {REPRO}.",
         run="minify(Repro(), inputs(), SETTING, __file__, PLACES)",
-    ))  # fmt: skip
-    return path
+    )  # fmt: skip
+    return written(folder / LAUNCHER, lambda path: path.write_text(text))
 
 
 def write_repro(
     path: Path, gm: fx.GraphModule, inputs: str, setting: Setting, places: Mapping[str, str], about: str
 ) -> None:
-    path.write_text(program(
+    text = program(
         gm, inputs, setting, title="The smallest graph that was found to show what is wrong.", places=places, about=about,
         run="check(Repro(), inputs(), SETTING, PLACES)",
-    ))  # fmt: skip
+    )  # fmt: skip
+    written(path, lambda path: path.write_text(text))
 
 
 def repro_path(folder: Path) -> Path:
@@ -213,7 +213,10 @@ def minify(
 
     def checkpoint(part: Part, symptom: Symptom, values: Path) -> None:
         text = f"repro.saved(__file__, {values.name!r})"
-        write_repro(values.with_suffix(".py"), part.module, text, setting, places, f"A step on the way.  {symptom}")
+        try:
+            write_repro(values.with_suffix(".py"), part.module, text, setting, places, f"A step on the way.  {symptom}")
+        except OSError as error:
+            run.say(f"no checkpoint of {part.count} operators: {error}")
 
     run = Minifier(load(module), inputs, setting, checkpoints, limit=options.limit, threads=threads, found=checkpoint)
     try:
@@ -221,20 +224,32 @@ def minify(
     except NotReproduced as reason:
         print(f"minifier: {reason}: it needs what stands around the graph, or other inputs", file=sys.stderr)
         return 2
-    path = repro_path(folder)
-    names = [n.name for n in smallest.part.module.graph.find_nodes(op="placeholder")]
-    values = torch.load(smallest.values, weights_only=True) if smallest.values else []
-    text = inputs_text(values, names)
-    if smallest.real and smallest.values is not None:
-        shutil.copy(smallest.values, path.with_suffix(".pt"))
-        text = f"repro.saved(__file__, {path.with_suffix('.pt').name!r})"
-    write_repro(path, smallest.part.module, text, setting, places, str(smallest.symptom))
     left = [n for n in smallest.part.module.graph.nodes if n.op.startswith("call_")]
     print(f"minifier: {len(left)} operators are left of {run.whole} ({smallest.tried} tried, {smallest.seconds:.0f} s)")
     for node in left:
         print(f"minifier:   {node.format_node()}" + (f"\n      {places[node.name]}" if node.name in places else ""))
-    print(f"minifier: {smallest.symptom}\nminifier: wrote {path}", flush=True)
+    print(f"minifier: {smallest.symptom}", flush=True)
+    try:
+        path = write_smallest(repro_path(folder), smallest, run.values_of(smallest), setting, places)
+    except (OSError, RuntimeError) as error:
+        print(f"minifier: no {REPRO} in {repro_path(folder).parent}: {error}", file=sys.stderr)
+        return 3
+    print(f"minifier: wrote {path}", flush=True)
     return 0
+
+
+def write_smallest(
+    path: Path, smallest: Smallest, values: Sequence[Any], setting: Setting, places: Mapping[str, str]
+) -> Path:
+    """`repro.py`; beside it values, where random ones do not show it."""
+    names = [n.name for n in smallest.part.module.graph.find_nodes(op="placeholder")]
+    if smallest.real:
+        saved = written(path.with_suffix(".pt"), lambda file: torch.save(list(values), file))
+        text = f"repro.saved(__file__, {saved.name!r})"
+    else:
+        text = inputs_text(values, names)
+    write_repro(path, smallest.part.module, text, setting, places, str(smallest.symptom))
+    return path
 
 
 def _left(checkpoints: Path, launcher: Path) -> Path | None:

@@ -9,6 +9,8 @@ Each candidate runs in a child of its own, with a limit; a crash and a hang are 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -126,6 +128,17 @@ def units_of(gm: fx.GraphModule, opaque: set[str]) -> list[list[fx.Node]]:
         unit.append(node)
         home[node] = unit
     return units
+
+
+def written(path: Path, write: Callable[[Path], object]) -> Path:
+    """`path`, whole: where `write` cannot finish, because it is ended or the disk is full, there is no such file."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
 
 
 # the search -------------------------------------------------------------------------------------------------------
@@ -282,15 +295,21 @@ class Minifier:
     def keep(self, part: Part) -> None:
         self.best = part
         assert self.wanted is not None
-        made = self.folder / f"{part.count}_operators.pt"
-        trial = self.folder / "trial.pt"
+        trial, self.values = self.folder / "trial.pt", None
         if trial.exists():
-            trial.replace(made)
-        self.values = made
-        self.tell(part, self.wanted, made)
+            self.values = trial.replace(self.folder / f"{part.count}_operators.pt")
+            self.tell(part, self.wanted, self.values)
+
+    def values_of(self, smallest: Smallest) -> list[Any]:
+        """Its inputs; computed again where they could not be saved."""
+        if smallest.values is not None:
+            return list(torch.load(smallest.values, weights_only=True))
+        with self.setting.entered():
+            return values_of(self.gm, self.inputs, smallest.part.boundary)
 
     def trial(self, part: Part, *, real: bool = True) -> Outcome:
         self.tried += 1
+        (self.folder / "trial.pt").unlink(missing_ok=True)
         return in_child(lambda: self.observed(part, real), self.limit, self.threads)
 
     def observed(self, part: Part, real: bool) -> list[str] | None:
@@ -298,7 +317,8 @@ class Minifier:
         with self.setting.entered():
             values = values_of(self.gm, self.inputs, part.boundary)
             if real:
-                torch.save(values, self.folder / "trial.pt")
+                with contextlib.suppress(OSError, RuntimeError):  # the disk is full
+                    written(self.folder / "trial.pt", lambda path: torch.save(values, path))
             else:
                 torch.manual_seed(0)
                 values = [like(v) for v in values]

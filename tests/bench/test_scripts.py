@@ -71,3 +71,10 @@ def test_compare_by_ratio(tmp_path: Path, threshold: tuple[object, ...], code: i
     assert out.returncode == code, out.stderr
     assert "| g | torch.compile | 0.500 | 1.000 | 2.00 |" in out.stdout
     assert "| gone | only in the old run" in out.stdout
+
+
+def test_guard_costs_says_that_valgrind_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    out = script("guard_costs.py")
+    assert out.returncode == 0, out.stderr
+    assert out.stdout == "guard_costs.py counts nothing: valgrind is not installed (apt-get install valgrind)\n"

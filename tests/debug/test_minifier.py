@@ -146,6 +146,54 @@ def test_after_aot(tmp_path: Path) -> None:
     assert "1 operators are left of 1" in again.stdout, again.stderr
 
 
+def test_a_full_disk(tmp_path: Path) -> None:
+    """What cannot be kept on the way is left out; what is left is said, and no half of a file."""
+    with_fault(tmp_path, """
+        import os, torch
+        from pathlib import Path
+        from pycompiler.lowering import LOWERINGS
+
+        def fails(*given):
+            raise ValueError("not this one")
+
+        LOWERINGS[torch.ops.aten.sinh.default] = fails
+        write_text, full = Path.write_text, os.environ.get("FULL", "none")
+
+        def save(value, path):
+            write(path, "")
+
+        def write(path, text):
+            write_text(path, text[:9])
+            if full in str(path):
+                raise OSError(28, "No space left on device")
+            write_text(path, text)
+
+        if full != "none":
+            torch.save, Path.write_text = save, write
+        """)  # fmt: skip
+    program = write(tmp_path, """
+        import torch, pycompiler
+
+        @pycompiler.compile
+        def program(x):
+            return (x.exp() + 1).sinh().cos()
+
+        program(torch.rand(3, 4))
+        """)  # fmt: skip
+    run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="aot")
+    folder = tmp_path / "torch_compile_debug"
+    path = str(folder / "minifier" / "minifier_launcher.py")
+    for full, code, left in (("checkpoints", 0, "repro.py"), ("torch_compile_debug", 3, "")):
+        (folder / "repro.py").unlink(missing_ok=True)
+        made = run(tmp_path, path, FULL=full)
+        assert made.returncode == code, made.stderr
+        assert "1 operators are left of 4" in made.stdout
+        assert ("No space left on device" in made.stderr) == (code == 3)
+        assert [*(folder / "minifier" / "checkpoints").iterdir()] == []
+        assert {p.name for p in folder.iterdir()} - {"minifier"} == ({left} - {""})
+    assert "aten.sinh.default" in run(tmp_path, path).stdout
+
+
 def test_symbols_that_a_fault_needs(tmp_path: Path) -> None:
     with_fault(tmp_path, """
         import torch
