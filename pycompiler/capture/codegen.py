@@ -43,7 +43,7 @@ from pycompiler.capture.values.containers import (
 )
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
-from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque
+from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
 from pycompiler.ir import transforms
@@ -501,6 +501,10 @@ def _super(head: Head, value: Super, name: str) -> None:
     head.store(head.call(super, build.load_const(value.cls), head.load(value.receiver)), name)
 
 
+def _range(head: Head, value: Range, name: str) -> None:
+    head.store(head.call(rebuild.open_range, build.load_const(value.name), build.load_const(value.left)), name)
+
+
 def _handle(head: Head, value: Handle, name: str) -> None:
     if value.owner is None or value.hook is None:
         raise SkipFrame(f"{value.describe()} of a tensor of the graph")
@@ -513,7 +517,7 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method,
     IteratorMethod: _iterator_method, Super: _super,
-    Tensor: _tensor, Handle: _handle, Array: _array, ArrayMethod: _array_method,
+    Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
 
 

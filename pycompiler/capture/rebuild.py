@@ -23,6 +23,14 @@ def keep(value: Any) -> None:
     """A value that is made for what making it does."""
 
 
+def open_range(name: tuple[Any, ...], left: bool) -> Any:
+    """A range of the profiler's that is open from now on, or closed again."""
+    made = torch.ops.profiler._record_function_enter_new(*name)
+    if left:
+        torch.ops.profiler._record_function_exit._RecordFunction(made)
+    return made
+
+
 def compute(number: Any, names: tuple[str, ...], *values: int) -> Any:
     """A size or a float computed from sizes: `number` is an Expr or a Real over `names`."""
     return number.eval(dict(zip(names, values, strict=True)))

@@ -145,6 +145,9 @@ INLINE_ANYWAY = (
 )  # fmt: skip
 
 
+INLINED: set[Any] = set()  # ... but for these
+
+
 def module_of(fn: types.FunctionType) -> str:
     """The name of its module, which a program may set to anything."""
     return fn.__module__ if isinstance(fn.__module__, str) else ""
@@ -158,7 +161,7 @@ def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
     if getattr(fn, "_pycompiler_break", False):
         return ("explicit-break", "")
     module = module_of(fn)
-    if _has_prefix(module, SKIP_PREFIXES) and not _has_prefix(module, INLINE_ANYWAY):
+    if _has_prefix(module, SKIP_PREFIXES) and not _has_prefix(module, INLINE_ANYWAY) and fn not in INLINED:
         return ("skipped-call", f"{module}.{fn.__qualname__}")
     if has_other_builtins(fn):
         return ("skipped-call", f"{fn.__qualname__}, {OTHER_BUILTINS}")

@@ -118,3 +118,72 @@ def observed(fn: Callable[..., Any]) -> Any:
 def test_as_eager(fn: Callable[..., Any]) -> None:
     compiled, wanted = pycompiler.compile(fn, backend="eager"), observed(fn)
     assert [observed(compiled) for _ in range(3)] == [wanted] * 3
+
+
+# ranges of the profiler, priorities of attention ----------------------------------------------------------------
+EXISTING = torch.profiler.record_function("existing")
+
+
+def passed(x: torch.Tensor) -> Any:
+    with torch.profiler.record_function("ended") as ended, EXISTING:
+        x = x + 1
+    return x, ended.name
+
+
+@torch.profiler.record_function("decorated")
+def open_at_a_break(x: torch.Tensor) -> Any:
+    x = x + 1
+    with torch.autograd.profiler.record_function("open", "args"):
+        pycompiler.graph_break()
+        x = x * 2
+    return x
+
+
+def left_by_an_exception(x: torch.Tensor) -> Any:
+    try:
+        with torch.profiler.record_function("left"):
+            x = x + 1
+            int(x.sum().item()) // 0
+    except ZeroDivisionError:
+        x = x * 3
+    return x
+
+
+@pytest.mark.parametrize("fn", [open_at_a_break, left_by_an_exception], ids=lambda f: f.__name__)
+def test_ranges_around_breaks_are_shown(fn: Callable[..., Any]) -> None:
+    def shown(fn: Callable[..., Any]) -> Any:
+        with torch.profiler.profile() as profile:
+            result = fn(torch.ones(3))
+        names = ("decorated", "open", "left")
+        return result.tolist(), sorted((e.key, e.count) for e in profile.key_averages() if e.key in names)
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    assert [shown(compiled) for _ in range(2)] == [shown(fn)] * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_ranges_do_not_break_the_graph(backend: str) -> None:
+    result, name = pycompiler.compile(passed, backend=backend, fullgraph=True)(torch.ones(3))
+    assert result.tolist() == [2.0] * 3 and name == "ended"
+    assert EXISTING.record is not None
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_priorities_of_attention(backend: str) -> None:
+    order = torch._C._get_sdp_priority_order
+
+    def fn(x: torch.Tensor) -> Any:
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True):
+            y, inside = F.scaled_dot_product_attention(x, x, x), list(order())
+        return y, inside, list(order())
+
+    x, before = torch.rand(1, 2, 4, 8), order()
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    try:
+        for outside in (before, before[::-1], before):
+            torch._C._set_sdp_priority_order(outside)
+            want, got = fn(x), compiled(x)
+            torch.testing.assert_close(got[0], want[0])
+            assert got[1:] == want[1:] and order() == outside
+    finally:
+        torch._C._set_sdp_priority_order(before)

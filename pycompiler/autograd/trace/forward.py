@@ -191,6 +191,8 @@ class Forward:
                 self.hooked.add(args[1].grad_fn)
             if isinstance(node.target, late.Check):
                 return self.recorder.check(node.target, args)
+            if node.target is torch.nn.functional.one_hot:
+                return _one_hot(*args, **kwargs)
             if node.target is attention.TARGET:
                 args, kwargs = attention.prepared(tuple(args), dict(kwargs))
             if node.target in _NEEDS_PYTHON_DISPATCHER:
@@ -201,6 +203,14 @@ class Forward:
             assert isinstance(node.target, str)
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         raise AutogradUnsupported(f"{node.op} in the graph", str(node.target), "lift modules and attributes to inputs")
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
+    """Eager's kernel reads the least and the largest class, then scatters, which looks at each."""
+    if tensor.dtype is not torch.int64 or not isinstance(num_classes, int) or num_classes <= 0:
+        return torch.nn.functional.one_hot(tensor, num_classes)
+    rows = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
+    return rows.scatter(-1, tensor.unsqueeze(-1), 1)
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

@@ -11,6 +11,7 @@ from pycompiler.capture.builtins import (
     numbers,
     overrides,
     python,
+    ranges,
     scalars,
     torch_api,
     transforms,
@@ -18,6 +19,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, collections, containers, exceptions, gradients, iteration, nested, numbers, overrides, python, scalars,
-    torch_api, transforms, variables,
+    autograd_function, collections, containers, exceptions, gradients, iteration, nested, numbers, overrides, python, ranges,
+    scalars, torch_api, transforms, variables,
 )  # fmt: skip

@@ -45,6 +45,8 @@ ATTENTION = {
     if hasattr(torch._C, f"_set_sdp_use_{name}")
 }
 STATE |= {f"attention_{name}": row for name, row in ATTENTION.items()}
+PRIORITY = torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order
+STATE["attention_priority"] = PRIORITY
 
 
 def read_state() -> dict[str, Any]:
@@ -85,6 +87,14 @@ def is_grad_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(torch.is_grad_enabled())
 
 
+@builtin(PRIORITY[0])
+def attention_priority(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Which kernel attention prefers: what the program has set, else what it is around the call, where nothing else guards it."""
+    if any(n.target is PRIORITY[1] for n in cx.graph.graph.nodes):
+        return cx.evaluate(PRIORITY[0])
+    return cx.call(cx.make(list), [ask(cx, PRIORITY[0])], {})
+
+
 _query(*(read for read, _ in ATTENTION.values()))
 _query(torch.get_autocast_gpu_dtype, torch._C._is_any_autocast_enabled, torch.mps.is_available, torch.mtia.is_available,
        torch.xpu.is_available, torch.backends.mps.is_available, torch.backends.mps.is_built,
@@ -112,7 +122,7 @@ def _setter(*fns: Any) -> None:
             write_state(state)
             if found is not None:
                 return found
-            given = [a.const() for a in args]
+            given = [cx.snapshot(a) for a in args]
             if _is_switch(cx, _fn) and given == [torch.is_grad_enabled()] and not cx.graph.later:
                 return Const(None)
             result = cx.evaluate_raw(cx.graph.set_state, _fn, *given)
@@ -122,7 +132,7 @@ def _setter(*fns: Any) -> None:
 
 _setter(torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
-        torch.clear_autocast_cache, *(write for _, write in ATTENTION.values()))  # fmt: skip
+        torch.clear_autocast_cache, PRIORITY[1], *(write for _, write in ATTENTION.values()))  # fmt: skip
 
 
 @builtin(control.switch_errors)

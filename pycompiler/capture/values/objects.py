@@ -646,6 +646,23 @@ class Opaque(Value):
         return super().getattr(cx, name)
 
 
+class Range(Value):
+    """A range of the profiler's that the frame opened: a handle that C code knows.  `left`: it is closed again."""
+
+    def __init__(self, name: tuple[Any, ...]) -> None:
+        self.name = name
+        self.left = False
+
+    def describe(self) -> str:
+        return f"the range {self.name[0]!r} of the profiler"
+
+    def python_type(self) -> type:
+        return torch.ScriptObject
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+
 class Token(Value):
     """What ContextVar.set gives: with it the variable is set back."""
 
