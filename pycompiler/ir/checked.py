@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from pycompiler.ir.loops import INDEX_RULES
-from pycompiler.ir.shapes import Layout, demand_known, dims_of, packed, rule
+from pycompiler.ir.shapes import Layout, demand_known, dims_of, like, packed, rule
 
 aten = torch.ops.aten
 
@@ -53,3 +53,8 @@ def _picked(x: torch.Tensor, dim: int, classes: torch.Tensor) -> list[Layout]:
 
 # `x`, whose elements are between 0 and 1: others break the row `rule` of INDEX_RULES.
 within = torch.ops.pycompiler.within.default
+
+
+@rule(within)
+def _same(x: torch.Tensor, rule: str) -> list[Layout]:
+    return [like(x)]

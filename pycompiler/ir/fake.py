@@ -30,7 +30,7 @@ from pycompiler.ir.limits import limit_floats
 from pycompiler.ir.propagate import by_rule, counted, is_ordinary, laid_out, other_path, short_path, wrapped
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.today import Today
-from pycompiler.ir.unloaded import import_lazily, is_idle, without_sympy
+from pycompiler.ir.unloaded import import_lazily, without_sympy
 
 PEER = "torch._dynamo"
 # That a symbol's value is asked for is no failure of a shape function.
@@ -279,8 +279,7 @@ def new_fake_mode(*, symbolic: bool = False) -> FakeMode:
     """A FakeTensorMode that accepts real tensors among its inputs; sizes are ints, or if `symbolic` also SymInts of ours."""
     if PEER not in sys.modules:
         _defer_marks()
-    if is_idle():
-        without_sympy()
+    without_sympy()
     try:
         return (_symbolic_mode_class() if symbolic else _mode_class())(allow_non_fake_inputs=True)
     except (AttributeError, TypeError):  # another torch's constructor reads something else

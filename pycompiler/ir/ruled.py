@@ -176,7 +176,7 @@ _TYPES: dict[OpOverload, Typing] = {
     aten._softmax_backward_data.default: _softmax_backward,
     aten._log_softmax_backward_data.default: _softmax_backward,
     aten.max_pool2d_with_indices.default: _pool,
-    aten.clone.default: _any,
+    **dict.fromkeys((aten.clone.default, torch.ops.pycompiler.within.default), _any),
     aten.cat.default: _alike,
     aten.convolution.default: _float,
     **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default), _float),
@@ -329,13 +329,23 @@ def writes_itself(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     if op not in _FILLS and _unwritten(op) is None:
         return False
     x = args[0]
-    if 0 in x.stride() or not torch.ops.aten.is_non_overlapping_and_dense.default(_meta(x)):
+    if not _lies_apart(x):
         return False
     try:
         shape = fitting([a.shape for a in _tensors(args)])
     except InDoubt:
         return False
     return shape == tuple(x.shape) and kernels_type(op, args, kwargs) is x.dtype
+
+
+def _lies_apart(x: torch.Tensor) -> bool:
+    """Whether its elements share no memory: each dimension steps over what lies within it."""
+    end = 1
+    for step, n in sorted((s, n) for n, s in zip(x.shape, x.stride(), strict=True) if n != 1):
+        if step < end:
+            return False
+        end = step * n
+    return True
 
 
 def writes_alike(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """Shape functions without sympy: torch's import it, half a second of a first call, to ask whether a size is symbolic.
 
-In: nothing.  Out: `without_sympy()`; the functions that torch's shape functions and decompositions call are the same, but where
-nobody has imported sympy, their `import` gives what answers for plain numbers, of which no object of sympy's can be one.  What
-else they ask, of a size that is symbolic, is asked of the real modules, which it imports.
+In: nothing.  Out: `without_sympy()`; the functions that torch's shape functions and decompositions call are the same, but
+import `plain_numbers.py` (and `plain_sources.py`) where they imported what brings sympy (and the peer): their code is replaced,
+since wrappers, tables and C++ hold the functions.  What imports sympy by name is a copy that finds it where it asks it something.
 """
 
 from __future__ import annotations
@@ -10,28 +10,67 @@ from __future__ import annotations
 import builtins
 import functools
 import importlib
-import operator
 import sys
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import torch
 
-SHAPES = "torch.fx.experimental.symbolic_shapes"
-_MODULES = ("torch", "torch._prims_common", "torch._prims_common.wrappers", "torch._refs", "torch._meta_registrations",
-            "torch._decomp.decompositions", "torch._decomp.decompositions_for_rng", "torch._subclasses.fake_tensor")  # fmt: skip
+from pycompiler.ir import plain_numbers, plain_sources
+from pycompiler.ir.plain_numbers import SHAPES
+from pycompiler.ir.plain_numbers import is_idle as is_idle
 
-
-def is_idle() -> bool:
-    """Whether a shape function of torch's would be the first to import sympy."""
-    return SHAPES not in sys.modules
+_PACKAGES = ("_decomp", "_refs", "_subclasses", "_prims", "_prims_common", "_meta_registrations", "_utils")
+_COPIED = ("torch", "torch._prims_common", "torch._prims_common.wrappers", "torch._refs", "torch._meta_registrations",
+           "torch._decomp.decompositions", "torch._decomp.decompositions_for_rng", "torch._subclasses.fake_tensor")  # fmt: skip
+_INSTEAD = {SHAPES: plain_numbers.__name__, "torch._dynamo.source": plain_sources.__name__}
+_EMPTY = types.CellType()
 
 
 @functools.cache
 def without_sympy() -> None:
+    for fn in functions_of_torch():
+        if (code := redirected(fn.__code__)) is not fn.__code__:
+            fn.__code__ = code
+    _copy_what_imports_sympy()
+
+
+def functions_of_torch() -> Iterator[types.FunctionType]:
+    """Those of its shape functions, in whatever wrappers."""
+    spaces: list[Any] = [
+        m for n, m in list(sys.modules.items()) if n.startswith("torch._") and n.split(".")[1] in _PACKAGES
+    ]
+    spaces.append(torch)
+    pending = [v for space in spaces for v in vars(space).values() if isinstance(v, (types.FunctionType, type))]
+    pending += cast("Any", torch._decomp.global_decomposition_table["meta"].values())
+    seen: set[int] = set()
+    while pending:
+        found: Any = pending.pop()
+        if id(found) in seen or not str(getattr(found, "__module__", "")).startswith("torch"):
+            continue
+        seen.add(id(found))
+        if isinstance(found, types.FunctionType):
+            yield found
+            held = [c.cell_contents for c in found.__closure__ or () if c != _EMPTY]
+        else:
+            held = list(vars(found).values()) if isinstance(found, type) else []
+        pending += (v for v in held if isinstance(v, types.FunctionType))
+
+
+def redirected(code: types.CodeType) -> types.CodeType:
+    """`code` with what it imports from `_INSTEAD`'s modules from ours (none imports such a module whole, say the tests)."""
+    for i, const in enumerate(code.co_consts):
+        if type(const) is types.CodeType and (inner := redirected(const)) is not const:
+            code = code.replace(co_consts=(*code.co_consts[:i], inner, *code.co_consts[i + 1 :]))
+    if _INSTEAD.keys().isdisjoint(code.co_names):
+        return code
+    return code.replace(co_names=tuple(_INSTEAD.get(name, name) for name in code.co_names))
+
+
+def _copy_what_imports_sympy() -> None:
     """Replace each such function in the modules that name it; public ones of `torch` stay, which programs know by identity."""
-    modules = [module for name in _MODULES if (module := sys.modules.get(name)) is not None]
+    modules = [module for name in _COPIED if (module := sys.modules.get(name)) is not None]
     made = {}
     for module in modules:
         for name, fn in vars(module).items():
@@ -49,10 +88,8 @@ def _imports(fn: types.FunctionType) -> bool:
 
 
 def _names(code: types.CodeType) -> bool:
-    """Whether it, or a function inside of it, names them."""
-    if not {"sympy", SHAPES}.isdisjoint(code.co_names):
-        return True
-    return any(_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
+    """Whether it, or a function inside of it, names sympy."""
+    return "sympy" in code.co_names or any(_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
 
 
 class _Live(dict[str, Any]):
@@ -76,8 +113,11 @@ def _copy(fn: types.FunctionType) -> types.FunctionType:
 
 def import_lazily(name: str, *args: Any, **kwargs: Any) -> Any:
     """`__import__`, where sympy is not there yet without it."""
-    if is_idle() and (found := _INSTEAD.get(name)) is not None:
-        return found
+    if is_idle():
+        if name == "sympy":
+            return _SYMPY
+        if name == SHAPES:
+            return plain_numbers
     return builtins.__import__(name, *args, **kwargs)
 
 
@@ -92,48 +132,4 @@ class _Sympy:
         return getattr(importlib.import_module("sympy"), name)
 
 
-def _is_plain(value: Any) -> bool:
-    return all(map(_is_plain, value)) if isinstance(value, (tuple, list)) else type(value) in (bool, int)
-
-
-def _plain(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
-    """`answer` for numbers that are no symbols; the function of torch's for all others."""
-
-    def asked(*args: Any) -> Any:
-        if all(map(_is_plain, args)):
-            return answer(*args)
-        return getattr(importlib.import_module(SHAPES), name)(*args)
-
-    return asked
-
-
-class _Shapes:
-    guard_or_false = staticmethod(_plain("guard_or_false", bool))
-    guard_or_true = staticmethod(_plain("guard_or_true", bool))
-    expect_true = staticmethod(_plain("expect_true", lambda known, *_: bool(known)))
-    statically_known_true = staticmethod(_plain("statically_known_true", bool))
-    sym_and = staticmethod(_plain("sym_and", lambda *xs: functools.reduce(operator.and_, xs)))
-    sym_eq = staticmethod(
-        _plain("sym_eq", lambda a, b: tuple(a) == tuple(b) if isinstance(a, (tuple, list)) else a == b)
-    )
-    sym_or = staticmethod(_plain("sym_or", lambda *xs: functools.reduce(operator.or_, xs)))
-
-    @staticmethod
-    def is_nested_int(value: Any) -> bool:
-        return isinstance(value, torch.SymInt) and value.node.is_nested_int()
-
-    def __getattr__(self, name: str) -> Any:
-        return _Late(name)
-
-
-class _Late:
-    """A function that is imported when it is called."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(importlib.import_module(SHAPES), self.name)(*args, **kwargs)
-
-
-_INSTEAD = {"sympy": _Sympy(), SHAPES: _Shapes()}
+_SYMPY = _Sympy()

@@ -52,6 +52,40 @@ class Language(nn.Module):
         return F.cross_entropy(logits, ids.flatten(), ignore_index=0, label_smoothing=0.1)
 model, x = Language(), torch.randint(0, 10, (2, 5))
 """,
+    "recurrent": """
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.cell = nn.GRU(8, 8, bidirectional=True), nn.LSTMCell(8, 8)
+    def forward(self, x):
+        return self.rnn(x)[0].sum() + self.cell(x[0])[1].sum()
+model, x = Last(), torch.randn(3, 2, 8)
+""",
+    "images": """
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular")
+        self.norm, self.act = nn.InstanceNorm2d(4, affine=True, track_running_stats=True), nn.PReLU()
+    def forward(self, x):
+        x = self.act(self.norm(self.first(x)))
+        x = F.pad(F.interpolate(x, scale_factor=2.0, mode="nearest-exact"), (1, 1, 1, 1), mode="reflect")
+        return F.pixel_shuffle(F.interpolate(x, size=(6, 8), mode="bilinear", antialias=True), 2)
+model, x = Images(), torch.randn(2, 3, 8, 8)
+""",
+    "losses": """
+class Losses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.bag, self.pair = nn.Embedding(10, 8), nn.EmbeddingBag(10, 8), nn.Bilinear(8, 8, 8)
+    def forward(self, x):
+        a, b = self.e(x[:, 0]), self.bag(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            wide = F.cross_entropy(self.pair(a, b), torch.tensor([0, 1, 2, 3]))
+        half = F.binary_cross_entropy(a.sigmoid(), torch.full_like(a, 0.5)) + F.huber_loss(a, b)
+        return wide + half + F.cosine_similarity(a, b).sum() + torch.cdist(a, b).sum() + F.normalize(a).sum()
+model, x = Losses(), torch.randint(0, 10, (4, 3))
+""",
     "optimizer": """
 model, x = nn.Linear(4, 4), torch.randn(2, 4)
 optimizer = torch.optim.Adam(model.parameters())
@@ -116,8 +150,39 @@ def test_copies_read_the_globals_of_the_module_as_they_are() -> None:
     assert (copy.__name__, copy.__code__) == (module.read.__name__, module.read.__code__)
 
 
+def test_code_imports_from_our_modules() -> None:
+    def theirs(size: object) -> object:
+        from torch.fx.experimental.symbolic_shapes import guard_or_false, sym_or
+
+        return [guard_or_false(x) for x in (size, sym_or(size, True))]
+
+    code = unloaded.redirected(theirs.__code__)
+    assert "pycompiler.ir.plain_numbers" in code.co_names and unloaded.redirected(code) is code
+    theirs.__code__ = code
+    assert theirs(False) == [False, True]
+
+
+def test_no_function_imports_such_a_module_whole() -> None:
+    """Of `import a.b`, a is the value."""
+    unloaded.without_sympy()
+    redirected = 0
+    for fn in unloaded.functions_of_torch():
+        codes = [fn.__code__]
+        while codes:
+            code = codes.pop()
+            codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+            if set(unloaded._INSTEAD.values()).isdisjoint(code.co_names):
+                continue
+            redirected += 1
+            known = list(dis.get_instructions(code))
+            for before, ins in zip(known, known[1:], strict=False):
+                if ins.opname == "IMPORT_NAME" and ins.argval in unloaded._INSTEAD.values():
+                    assert isinstance(before.argval, tuple), fn
+    assert redirected > 50
+
+
 def test_none_of_the_functions_writes_a_global() -> None:
-    for module in map(sys.modules.get, unloaded._MODULES):
+    for module in map(sys.modules.get, unloaded._COPIED):
         for fn in vars(module).values() if module is not None else ():
             if isinstance(fn, types.FunctionType) and unloaded._imports(fn):
                 assert all(i.opname != "STORE_GLOBAL" for i in dis.get_instructions(fn)), fn
