@@ -445,3 +445,60 @@ def test_rounding_of_what_cancels_is_no_difference(program: Any, what: str, roun
     assert verified.compare(program, off(rounding), [x]) is None
     found = verified.compare(program, off(wrong), [x])
     assert found is not None and found.what == what
+
+
+# several threads, coarse dtypes ---------------------------------------------------------------------------------------
+def test_numbers_that_other_threads_drew_are_no_difference(
+    compared: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another thread draws while the graph runs: once, so that this call is not compared; then always, which is a fault."""
+    times = [1]
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        def disturbed(*args: Any) -> Any:
+            if times[0]:
+                times[0] -= 1
+                thread = threading.Thread(target=torch.rand, args=(3,))
+                thread.start()
+                thread.join()
+            return gm(*args)
+
+        return disturbed
+
+    logging.getLogger("pycompiler").propagate = True
+    x = torch.ones(50)
+    compiled = pycompiler.compile(lambda x: torch.nn.functional.dropout(x), backend=backend, verify=1.0)
+    compiled(x)
+    assert (compared, times) == ([], [0])
+    compiled(x)
+    assert compared == [None] and "differs" not in caplog.text
+    times[0] = 100
+    compiled(x)
+    assert "differs from eager in output 0" in caplog.text
+
+
+def test_steady_is_what_leaves_the_generator_alike() -> None:
+    def state() -> verified.Results:
+        return verified.Results([], [], True, False, torch.get_rng_state())
+
+    torch.manual_seed(0)
+    before = state()
+    assert verified.is_steady(before, state)
+    torch.rand(1)
+    assert not verified.is_steady(before, state)
+    assert not verified.is_steady(before, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+
+
+def test_rounding_of_bfloat16_on_the_way_is_no_difference() -> None:
+    """The gradient is float32, what it comes from is not; random numbers forbid to ask float64."""
+    w = torch.linspace(-1, 1, 256).reshape(16, 16).requires_grad_()
+
+    def graph(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.nn.functional.dropout((x.bfloat16() @ w.bfloat16()).softmax(-1), 0.1) @ x.bfloat16()]
+
+    def otherwise(by: float) -> Any:
+        return lambda x, w: [torch.nn.functional.dropout(((x @ w) * by).softmax(-1), 0.1).bfloat16() @ x.bfloat16()]
+
+    x = torch.linspace(-1, 1, 256).reshape(16, 16).cos()
+    assert verified.compare(graph, otherwise(1.0), [x, w]) is None
+    assert verified.compare(graph, otherwise(1.5), [x, w]) is not None

@@ -22,12 +22,13 @@ Run = Callable[[], Sequence[Any]]
 
 
 class Shaken(OwnMode):
-    """Floats that an operator makes are moved by their last digit.  `size`: of the largest result."""
+    """Floats that an operator makes are moved by their last digit.  `size`: of the largest, `coarsest`: of their dtypes."""
 
     def __init__(self, seed: int, digits: int = 1) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(seed)
         self.size, self.digits = 0.0, digits
+        self.coarsest = torch.float64
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -37,6 +38,7 @@ class Shaken(OwnMode):
         for t in made if isinstance(made, tuple | list) else (made,):
             if isinstance(t, torch.Tensor) and t.dtype.is_floating_point and t.layout is torch.strided:
                 self.size = max(self.size, size_of(t))
+                self.coarsest = max(self.coarsest, t.dtype, key=lambda dtype: torch.finfo(dtype).eps)
                 signs = torch.randint(0, 2, t.shape, generator=self.generator) * 2 - 1
                 t.mul_((1 + self.digits * torch.finfo(t.dtype).eps * signs.double()).to(t.device, t.dtype))
         return made
@@ -48,7 +50,7 @@ def size_of(t: torch.Tensor) -> float:
 
 
 def roundings(run: Run, given: Sequence[Any], near: Callable[[torch.dtype], float]) -> list[float]:
-    """A number each; 0 where nothing is known.  None is more than `near` (of the dtype) of the largest value on the way.
+    """A number each; 0 where nothing is known.  None is more than `near` (of the coarsest dtype) of the largest value on the way.
 
     Rounding grows with the digits that are moved; what does not is a jump (a comparison, `floor`), and none is forgiven."""
     few, many = _moved(run, given, near, 1), _moved(run, given, near, BEYOND)
@@ -65,7 +67,7 @@ def _moved(run: Run, given: Sequence[Any], near: Callable[[torch.dtype], float],
             return [0.0] * len(given)
         for k, (value, one) in enumerate(zip(values, given, strict=True)):
             if _are_floats(value, one):
-                found[k] = max(found[k], min(size_of(value.double() - one.double()), near(one.dtype) * mode.size))
+                found[k] = max(found[k], min(size_of(value.double() - one.double()), near(mode.coarsest) * mode.size))
     return found
 
 

@@ -67,8 +67,10 @@ def unwritten(run: Run) -> list[torch.Tensor | None]:
             runs.append(run())
         if not mode.count:
             return []
-    same = len({len(values) for values in runs}) == 1  # one that gave no gradients says nothing
-    return [_changing(values) for values in zip(*runs, strict=True)] if same else []
+    if len({len(values) for values in runs}) != 1:  # one that gave no gradients says nothing
+        return []
+    masks = [_changing(values) for values in zip(*runs, strict=True)]
+    return masks if any(mask is not None and bool(mask.any()) for mask in masks) else []
 
 
 def _changing(values: Sequence[Any]) -> torch.Tensor | None:

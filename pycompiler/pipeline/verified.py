@@ -41,6 +41,10 @@ class NotComparable(Exception):
     """Something of a graph, or of a call, that cannot happen twice; the text says what."""
 
 
+class Unsteady(Exception):
+    """This call cannot be compared; the text says why."""
+
+
 @dataclass
 class Copies:
     """Inputs like those of a call.  `leaves`: what gradients are taken of, by position."""
@@ -109,6 +113,7 @@ class Results:
     values: list[Any]
     drew: bool  # random numbers
     has_gradients: bool
+    left: torch.Tensor  # the state in which the generator was left
 
 
 def results(call: Call, copies: Copies, *, gradients: bool = True) -> Results:
@@ -120,12 +125,17 @@ def results(call: Call, copies: Copies, *, gradients: bool = True) -> Results:
     values = [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in (*outputs, *copies.values)]
     roots = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
     if not (gradients and roots and copies.leaves):
-        return Results(names, values, not torch.equal(before, torch.get_rng_state()), False)
+        return _results(names, values, before, False)
     generator = torch.Generator().manual_seed(0)
     tangents = [torch.randn(o.shape, generator=generator).to(o.device, o.dtype) for o in roots]
     values += torch.autograd.grad(roots, list(copies.leaves.values()), tangents, allow_unused=True)
     names += [f"the gradient of input {k}" for k in copies.leaves]
-    return Results(names, values, not torch.equal(before, torch.get_rng_state()), True)
+    return _results(names, values, before, True)
+
+
+def _results(names: list[str], values: list[Any], before: torch.Tensor, has_gradients: bool) -> Results:
+    left = torch.get_rng_state()
+    return Results(names, values, not torch.equal(before, left), has_gradients, left)
 
 
 def eager_results(
@@ -185,22 +195,31 @@ def compare(
     tolerance: relative error that is no difference, where a dtype's own (`differences.TOLERANCES`) is smaller.
     numbers: what is known of the graph, and is known of it now."""
     numbers = numbers or Numbers()
-    want = eager_results(graph, inputs, None, numbers)
-    with same_numbers(inputs, numbers):
-        try:
-            seen = results(made, Copies.of(inputs), gradients=want.has_gradients)
-        except Exception as error:
-            return Difference("the call", f"it raised {type(error).__name__}: {error}; eager did not")
+
+    def run_eager() -> Results:
+        return eager_results(graph, inputs, None, numbers)
+
+    def run_made() -> Results:
+        with same_numbers(inputs, numbers):
+            return results(made, Copies.of(inputs), gradients=want.has_gradients)
+
+    want = run_eager()
+    try:
+        seen = run_made()
+    except Exception as error:
+        return Difference("the call", f"it raised {type(error).__name__}: {error}; eager did not")
     on_host = all(t.device.type == "cpu" for t in inputs if isinstance(t, torch.Tensor))
     numbers.drawn = numbers.drawn and (want.drew or seen.drew or not on_host)
     if first_difference(want.names, seen.values, want.values, strict=True, tolerance=tolerance) is None:
         return None
+    if numbers.drawn and not (is_steady(want, run_eager) and is_steady(seen, run_made)):
+        raise Unsteady("another thread drew random numbers meanwhile")
     judged = [seen.values, want.values]
     if exact := None if numbers.drawn else in_float64(graph, inputs, want):
         judged.append(exact)
 
     def again() -> list[Any]:
-        return eager_results(graph, inputs, None, numbers).values
+        return run_eager().values
 
     if masks := unwritten(again):
         judged = [without(values, masks) for values in judged]
@@ -208,6 +227,14 @@ def compare(
     if found is None or masks:
         return found
     return first_difference(want.names, *judged, tolerance=tolerance, roundings=roundings(again, want.values, near))
+
+
+def is_steady(before: Results, run: Callable[[], Results]) -> bool:
+    """Whether a run leaves the generator as the one before did: all threads draw from it, another one may have meanwhile."""
+    try:
+        return torch.equal(before.left, run().left)
+    except Exception:
+        return False
 
 
 def in_float64(graph: Call, inputs: Sequence[Any], want: Results) -> list[Any] | None:
@@ -334,6 +361,8 @@ class Verified:
             found = compare(graph, self.made, inputs, self.tolerance, self.numbers if self.plain else Numbers())
         except NotComparable as reason:
             return self.give_up(str(reason))
+        except Unsteady as reason:
+            return log.info("a call of %s is not compared: %s", self.name, reason)
         except Exception as error:  # eager's own: the call itself raises it
             return log.info("%s: eager raised %s: %s", self.name, type(error).__name__, error)
         if changed():
