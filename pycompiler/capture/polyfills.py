@@ -7,6 +7,7 @@ argument that is a number -> the function to inline when it is a tensor.  They b
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import operator
 import types
@@ -181,6 +182,43 @@ def tree_map_only(kind: Any, func: Any, tree: Any, is_leaf: Any = None) -> Any:
             return pytree.tree_map_only(kind, func, tree, is_leaf)
     chosen = isinstance(tree, kind) if isinstance(kind, (type, tuple, types.UnionType)) else kind(tree)
     return func(tree) if chosen else tree
+
+
+def reduce_ex(self: Any) -> Any:
+    """`object.__reduce_ex__(self, protocol)` for the protocols from 2 on."""
+    cls = type(self)
+    if cls.__reduce__ is not object.__reduce__ or "__reduce__" in getattr(self, "__dict__", ()):  # type: ignore[comparison-overlap]
+        return self.__reduce__()
+    args, kwargs = (), {}
+    if hasattr(cls, "__getnewargs_ex__"):
+        args, kwargs = self.__getnewargs_ex__()
+    elif hasattr(cls, "__getnewargs__"):
+        args = self.__getnewargs__()
+    state = self.__getstate__()
+    elements = iter(self) if isinstance(self, list) else None
+    items = iter(self.items()) if isinstance(self, dict) else None
+    if kwargs:
+        return copyreg.__newobj_ex__, (cls, args, kwargs), state, elements, items  # type: ignore[attr-defined]
+    return copyreg.__newobj__, (cls, *args), state, elements, items  # type: ignore[attr-defined]
+
+
+def get_state(self: Any) -> Any:
+    """`object.__getstate__`: attributes, and slots where there are any."""
+    state = getattr(self, "__dict__", None) or None
+    slots = {name: getattr(self, name) for name in slot_names(type(self)) if hasattr(self, name)}
+    return (state, slots) if slots else state
+
+
+def slot_names(cls: type) -> list[str]:
+    """`copyreg._slotnames`, which keeps its answer in the class."""
+    names: list[str] = []
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            private = name.startswith("__") and not name.endswith("__")
+            if name not in ("__dict__", "__weakref__"):
+                names.append(f"_{base.__name__.lstrip('_')}{name}" if private and base.__name__.strip("_") else name)
+    return names
 
 
 OF_TENSORS: dict[tuple[str, str], Callable[..., Any]] = {

@@ -4,6 +4,7 @@ from pycompiler.capture.builtins import (
     autograd_function,
     collections,
     containers,
+    copying,
     exceptions,
     gradients,
     iteration,
@@ -19,6 +20,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, collections, containers, exceptions, gradients, iteration, nested, numbers, overrides, python, ranges,
-    scalars, torch_api, transforms, variables,
+    autograd_function, collections, containers, copying, exceptions, gradients, iteration, nested, numbers, overrides, python,
+    ranges, scalars, torch_api, transforms, variables,
 )  # fmt: skip

@@ -1,0 +1,41 @@
+"""What `copy.copy` and `copy.deepcopy` ask of an object: its state, and how to make another one like it."""
+
+from __future__ import annotations
+
+import copyreg
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.polyfills import get_state, reduce_ex, slot_names
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.exceptions import builtin_base
+
+REDUCED = (object, list, dict)
+"""The classes written in C of which all that an object has is attributes, slots and elements."""
+
+
+def _is_reduced(value: Value) -> bool:
+    cls = value.python_type()
+    return cls not in REDUCED and builtin_base(cls) in REDUCED
+
+
+@builtin(object.__reduce_ex__)
+def object_reduce_ex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    value, protocol = args
+    if not _is_reduced(value) or protocol.python_type() is not int or protocol.const() < 2:
+        raise Break("builtin-call", f"object.__reduce_ex__ of {value.describe()}")
+    return cx.call(cx.make(reduce_ex), [value], {})
+
+
+@builtin(object.__getstate__)  # type: ignore[attr-defined]
+def object_get_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    (value,) = args
+    if not _is_reduced(value):
+        raise Break("builtin-call", f"object.__getstate__ of {value.describe()}")
+    return cx.call(cx.make(get_state), [value], {})
+
+
+@builtin(copyreg._slotnames)  # type: ignore[attr-defined]
+def slotnames(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """The original keeps its answer in the class."""
+    return cx.call(cx.make(slot_names), list(args), {})

@@ -1,0 +1,196 @@
+"""copy.copy and copy.deepcopy of what a program has, in one graph."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+
+class Config:
+    def __init__(self) -> None:
+        self.width, self.table, self.nothing = 2, {"k": [1, 2]}, None
+
+    def derived(self) -> Config:
+        other = copy.deepcopy(self)
+        other.width = 5
+        return other
+
+
+class Base:
+    __slots__ = ("__hidden", "p")
+
+    def __init__(self) -> None:
+        self.__hidden = [3]
+
+    def hidden(self) -> list[int]:
+        return self.__hidden
+
+
+class Slots(Base):
+    __slots__ = ("__dict__", "q", "unset")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p, self.q, self.more = 2, [1], [5]
+
+
+class Stateful:
+    def __init__(self) -> None:
+        self.n = [1]
+
+    def __getstate__(self) -> Any:
+        return {"n": [*self.n, 7]}
+
+    def __setstate__(self, state: Any) -> None:
+        self.n = [*state["n"], 8]
+
+
+class Reduced:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __reduce__(self) -> Any:
+        return Reduced, (self.n + 1,)
+
+
+class Made:
+    def __new__(cls, n: int, *, m: int = 0) -> Made:
+        self = super().__new__(cls)
+        self.made = (n, m)  # type: ignore[attr-defined]
+        return self
+
+    def __getnewargs_ex__(self) -> Any:
+        return (4,), {"m": 6}
+
+
+class Items(list[int]):
+    pass
+
+
+class Table(dict[str, int]):
+    pass
+
+
+class Own:
+    def __deepcopy__(self, memo: Any) -> Any:
+        return [1, 2, 3, len(memo) > 0]
+
+
+def config(x: Any) -> Any:
+    given = Config()
+    other = given.derived()
+    other.table["k"].append(3)
+    return x * other.width, given.width, given.table, other.table, other.nothing, type(other) is Config
+
+
+def shallow(x: Any) -> Any:
+    given = Config()
+    other = copy.copy(given)
+    other.width = 7
+    return x * given.width, other.table is given.table, other.width
+
+
+def slots(x: Any) -> Any:
+    given = Slots()
+    other = copy.deepcopy(given)
+    other.q.append(2)
+    other.hidden().append(4)
+    other.more.append(6)
+    return (
+        x * len(other.q),
+        other.hidden(),
+        given.hidden(),
+        given.q,
+        given.more,
+        other.more,
+        other.p,
+        hasattr(other, "unset"),
+    )
+
+
+def states(x: Any) -> Any:
+    return x + 1, copy.copy(Stateful()).n, copy.deepcopy(Stateful()).n
+
+
+def reduces(x: Any) -> Any:
+    return x + 1, copy.copy(Reduced(3)).n, copy.deepcopy(Reduced(5)).n
+
+
+def makes(x: Any) -> Any:
+    other = copy.deepcopy(Made(1, m=2))
+    return x + 1, other.made  # type: ignore[attr-defined]
+
+
+def containers(x: Any) -> Any:
+    items, table = Items([1, 2]), Table(a=1)
+    items.z, table.z = [3], 4  # type: ignore[attr-defined]
+    more, other = copy.copy(items), copy.deepcopy(table)
+    more.append(9)
+    other["b"] = 2
+    return (
+        x + len(more),
+        list(items),
+        list(more),
+        more.z is items.z,
+        dict(table),
+        dict(other),
+        other.z,
+        type(other) is Table,
+    )  # type: ignore[attr-defined]
+
+
+def own(x: Any) -> Any:
+    return x + 1, copy.deepcopy({"a": Own(), "b": (Own(), [])})
+
+
+def circles(x: Any) -> Any:
+    given = Config()
+    given.table["self"] = [given]  # type: ignore[list-item]
+    other = copy.deepcopy(given)
+    return x + 1, other.table["self"][0] is other, other.table["self"][0] is not given
+
+
+@pytest.mark.parametrize(
+    "program", [config, shallow, slots, states, reduces, makes, containers, own, circles], ids=lambda f: f.__name__
+)
+def test_copies_are_as_eagers(program: Any) -> None:
+    x = torch.ones(2)
+    expected = program(x)
+    found = pycompiler.compile(program, backend="eager", fullgraph=True)(x)
+    assert torch.equal(found[0], expected[0])
+    assert found[1:] == expected[1:]
+
+
+def test_copies_of_existing_objects() -> None:
+    """What they are copied from is guarded, and untouched."""
+    given = Slots()
+    given.unset = 0  # an empty slot of an existing object breaks
+
+    def program(x: Any) -> Any:
+        other = copy.deepcopy(given)
+        other.q.append(2)
+        return x * len(other.q), other
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for elements in ([1], [1], [1, 5]):
+        given.q[:] = elements
+        found, other = compiled(torch.ones(1))
+        assert float(found) == len(elements) + 1
+        assert other.q == [*elements, 2]
+        assert given.q == elements
+        assert type(other) is Slots
+    assert pycompiler.counters(compiled)["compiles"] == 2
+
+
+@pytest.mark.parametrize("value", [slice(1, 2), 3j, range(3), Exception("a")], ids=lambda v: type(v).__name__)
+def test_other_classes_break_or_copy(value: Any) -> None:
+    def program(x: Any) -> Any:
+        return x + 1, copy.copy(value), copy.deepcopy([value])
+
+    found, expected = pycompiler.compile(program, backend="eager")(torch.ones(1)), program(torch.ones(1))
+    assert repr(found[1:]) == repr(expected[1:])
