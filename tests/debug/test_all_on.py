@@ -1,0 +1,108 @@
+"""With every log, trace and file on, each stage of a compile does what it does with all off, once: what is more is texts."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler import config, logs
+from pycompiler.debug import switch
+from pycompiler.debug.events import Recorder
+from pycompiler.pipeline import surroundings
+
+PACKAGE = f"{Path(pycompiler.__file__).parent}/"
+STAGES = ("capture", "pipeline", "autograd", "lowering", "scheduling", "codegen", "runtime", "graphs.py", "regions.py")
+# Who makes texts, and says why something was not fused or did not fit: files, or functions of one.
+TEXTS = re.compile(
+    r"runtime/(output_code|plan_python)\.py |pipeline/reports\.py |scheduling/fuse\.py (_origins|_Fusion\.merge\.<locals>)"
+    r"|capture/values/.*\.describe$|capture/values/tensor\.py TensorMethod\.python_type$"
+    r"|capture/interpreter\.py Frame\.(narrate|user_frame)$|capture/effects\.py Effects\.__bool__$"
+)
+
+layer = torch.nn.Linear(4, 4)
+
+
+def program(x: torch.Tensor, n: float) -> torch.Tensor:
+    y = layer(x).sin() * n
+    print("a break")
+    if y.sum() > 0:
+        return torch.nn.functional.softmax(y, -1).sum()
+    return y.cos().sum()
+
+
+def train() -> None:
+    """Breaks, a recompile, symbols, backwards."""
+    compiled = pycompiler.compile(program)
+    for size, n in ((2, 3), (3, 3), (5, 4.5)):
+        compiled(torch.ones(size, 4), n).backward()
+
+
+def calls() -> Counter[str]:
+    """How often each function of the stages is called by `train`."""
+    found = Counter[str]()
+
+    def look(frame: Any, event: str, arg: object) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGE):
+            found[f"{path.removeprefix(PACKAGE)} {frame.f_code.co_qualname}"] += 1
+
+    gc.collect()
+    gc.disable()
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        train()
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    return Counter({name: n for name, n in found.items() if name.startswith(STAGES) and not TEXTS.match(name)})
+
+
+@pytest.fixture
+def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    monkeypatch.setattr(surroundings, "traced_by_python", lambda: False)  # the compiler is to be seen at work
+    switch._directory = None
+    yield {
+        "trace.enabled": True, "trace.graph_diagram": True, "trace.info_log": True, "debug_dir_root": str(tmp_path / "debug"),
+        "trace_dir": str(tmp_path / "traces"), "replay_record_enabled": True,
+    }  # fmt: skip
+    switch._directory = None
+    logs.reset_logs()
+
+
+def test_nothing_is_computed_twice(everything: dict[str, Any], tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Hears(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    with config.patch(share_regions=False, cache_dir=str(tmp_path)):
+        train()  # builds the kernels
+        train()
+        off = calls()
+        assert off == calls()
+        handler = Hears()
+        logging.getLogger("pycompiler").addHandler(handler)
+        try:
+            logs.set_logs(f"+all,{','.join(logs.ARTIFACTS)}")
+            with config.patch(everything), Recorder(lambda event: None):
+                on = calls()
+        finally:
+            logging.getLogger("pycompiler").removeHandler(handler)
+    more = {name: (off[name], on[name]) for name in {*off, *on} if off[name] != on[name]}
+    assert not more, "\n".join(f"{name} {n}" for name, n in more.items())
+    assert sum(name.startswith("capture/") for name in off) > 100
+    assert len(said) > 500
+    assert len(list((tmp_path / "debug").rglob("output_code.py"))) >= 5
+    assert list((tmp_path / "traces").glob("*.jsonl"))
