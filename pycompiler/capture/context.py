@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import torch
 
 from pycompiler.capture import calls, hints, rebuild, wrap
+from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
 from pycompiler.capture.errors_of_data import ErrorsOfData
@@ -295,7 +296,7 @@ class Capture:
             raise Break("unsupported-operation", f"hash of {value.describe()}")
         method = value.special(self, "__hash__")
         assert method is not None
-        hashed = as_hash(self.call(method, [], {}).const())
+        hashed = answered(self, hash, value, "__hash__", method).const()
         return UserKey(self, value, hashed, calm=_is_calm(hasher) and _is_calm(lookup(self, value.cls, "__eq__")))
 
     def is_none(self, value: Value) -> bool:
@@ -322,7 +323,7 @@ class Capture:
             return known
         method = value.special(self, "__index__") if isinstance(value, Object) else None
         if method is not None:
-            return int(self.call(method, [], {}).const())
+            return int(answered(self, operator.index, value, "__index__", method).const())
         cls = value.python_type()
         if sequence and not hasattr(cls, "__index__"):
             self.throw(TypeError, f"{sequence} indices must be integers or slices, not {cls.__name__}")
@@ -664,11 +665,6 @@ def _is_calm(method: Any) -> bool:
 
 # Functions of sets that see no order.
 ORDERLESS = (len, bool, isinstance, operator.contains, operator.eq, operator.ne)
-
-
-def as_hash(number: int) -> int:
-    """What Python makes of a number that a `__hash__` gave: those of a word stay as they are, but for -1."""
-    return hash(number) if number == -1 or not -(2**63) <= number < 2**63 else number
 
 
 def same_hash_everywhere(value: Any) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pycompiler.capture import hints
+from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.array import Array
@@ -181,14 +182,18 @@ def _of_symbols(cx: Capture, fn: Callable[..., Any], *values: Value) -> Value | 
     return compute(cx, fn, values) if any(isinstance(v, Symbolic) for v in values) else None
 
 
-def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str) -> bool:
-    """Whether the right operand's method goes first: its class derives from the left's and has its own."""
+def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str, *, compared: bool = False) -> bool:
+    """Whether the right operand's method goes first: its class derives from the left's and has its own; for comparisons
+    one that it inherits will do."""
     if not isinstance(right, Object) or not isinstance(left, (Object, Const)):
         return False
     ours, theirs = right.python_type(), left.python_type()
     if ours is theirs or not issubclass(ours, theirs):
         return False
-    return lookup(cx, ours, reflected) is not lookup(cx, theirs, reflected)
+    found = lookup(cx, ours, reflected)
+    if compared and found is object.__ne__:  # it asks `__eq__`
+        found = lookup(cx, ours, "__eq__")
+    return found is not lookup(cx, theirs, reflected) or (compared and isinstance(found, types.FunctionType))
 
 
 # One instance of a class stands for all others in a TypeError about operands.
@@ -502,7 +507,7 @@ def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value |
     """The comparison methods of user classes; `!=` without `__ne__` is `not ==`."""
     special, reflected = COMPARE[op][1:]
     order = [(left, special, right), (right, reflected, left)]
-    if _reflected_first(cx, left, right, reflected):
+    if _reflected_first(cx, left, right, reflected, compared=True):
         order.reverse()
     for value, name, other in order:
         found = _special(cx, value, name, other)
@@ -692,13 +697,13 @@ class Formatted:
 
     def __format__(self, spec: str) -> str:
         cx, value = self._pyc
-        return str(format_value(cx, value, 0, Const(spec)).const())
+        return format_value(cx, value, 0, Const(spec)).const()  # type: ignore[no-any-return]
 
     def __str__(self) -> str:
-        return str(text(*self._pyc, str).const())
+        return text(*self._pyc, str).const()  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        return str(text(*self._pyc, repr).const())
+        return text(*self._pyc, repr).const()  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         cx, value = self._pyc
@@ -743,7 +748,7 @@ def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
     if isinstance(value, Object):
         method = value.special(cx, "__format__")
         if isinstance(method, Method) and isinstance(method.function, Function):
-            return cx.call(method, [spec], {})
+            return answered(cx, format, value, "__format__", method, spec)
     return cx.evaluate(format, text(cx, value, str).const(), spec.const())
 
 
@@ -759,7 +764,7 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
         for name in ("__str__", "__repr__") if how is str else ("__repr__",):
             method = value.special(cx, name)
             if isinstance(method, Method) and isinstance(method.function, Function):
-                return cx.call(method, [], {})
+                return answered(cx, how, value, name, method)
         if value.args is not None and not value.exists:
             return exceptions.text(cx, value, how)
     if (

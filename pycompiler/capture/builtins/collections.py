@@ -39,6 +39,8 @@ def deque_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > 2:
         cx.evaluate_raw(deque, *[()] * len(args))
     limit = args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)
+    if not issubclass(limit.python_type(), (int, type(None))):
+        cx.throw(TypeError, "an integer is required")
     made = Deque([], None if cx.is_none(limit) else cx.index(limit))
     source = args[0] if args else kwargs.get("iterable")
     for value in cx.elements(source) if source is not None else ():

@@ -457,7 +457,8 @@ def all_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def sort_values(cx: Capture, values: list[Value], kwargs: Kwargs) -> list[Value]:
     key = kwargs.get("key", NONE)
-    reverse = cx.truth(kwargs.get("reverse", Const(False)))
+    flag = kwargs.get("reverse", Const(False)).const()
+    reverse = cx.evaluate_raw(sorted, (0, 1), reverse=flag) == [1, 0]  # which flags there are depends on the version
     ranked = [(v if cx.is_none(key) else cx.call(key, [v], {}), v) for v in values]
 
     def order(a: tuple[Value, Value], b: tuple[Value, Value]) -> int:

@@ -14,6 +14,7 @@ import torch
 
 from pycompiler import config
 from pycompiler.capture import operators
+from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.torch_api import ask
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
@@ -40,8 +41,6 @@ def classes_of(cx: Capture, value: Value) -> tuple[type, ...]:
         return tuple(c for v in value.iterate(cx) for c in classes_of(cx, v))
     if isinstance(value, Class):
         return (value.cls,)
-    if isinstance(value, Const) and value.value is None:
-        return (type(None),)
     real = value.const() if value.is_const() else getattr(value, "real", getattr(value, "fn", None))
     if hasattr(real, "__origin__") and not typing.get_args(real):
         return (real.__origin__,)  # type: ignore[union-attr]  # typing.Hashable and its like
@@ -107,9 +106,10 @@ def _number(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
                 raise Break("data-dependent-value", f"{cls.__name__}(tensor)")
             return cx.call(cx.make(cls), [item(cx, args[0])], {})
         if args and isinstance(args[0], Object):
-            method = args[0].special(cx, f"__{cls.__name__}__") or args[0].special(cx, "__index__")
-            if method is not None:
-                return cx.call(method, [], {})
+            for name in (f"__{cls.__name__}__", "__index__"):
+                method = args[0].special(cx, name)
+                if method is not None:
+                    return answered(cx, cls, args[0], name, method)
         return cx.evaluate(cls, *(cx.snapshot(a) for a in args), **{k: v.const() for k, v in kwargs.items()})
 
     return make
@@ -153,7 +153,7 @@ def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Object):
         method = args[0].special(cx, "__hash__")
         if isinstance(method, Method) and isinstance(method.function, Function):
-            return cx.call(method, [], {})
+            return answered(cx, hash, args[0], "__hash__", method)
     cx.key_of(args[0])  # raises TypeError for what cannot be hashed
     if not args[0].is_const():
         raise Break("unsupported-operation", f"hash({args[0].describe()})")
@@ -165,6 +165,8 @@ def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(getattr)
 def getattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     name = args[1].const()
+    if not isinstance(name, str):
+        return cx.evaluate(getattr, None, name)  # its TypeError
     if len(args) == 3:
         found = cx.catching(AttributeError, lambda: args[0].getattr(cx, name))
         return args[2] if found is None else found

@@ -1,0 +1,93 @@
+"""What special methods answer is what Python makes of it, TypeErrors included; comparisons ask whom Python asks."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+LOG: list[tuple[str, str]] = []
+
+
+class First:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def __eq__(self, other: object) -> bool:
+        LOG.append((type(self).__name__, type(other).__name__))
+        return self is other
+
+    def _answer(self, *args: Any) -> Any:
+        return self.answer
+
+    __hash__ = __int__ = __float__ = __complex__ = __index__ = __str__ = __repr__ = __format__ = _answer
+
+
+class Second(First):
+    pass
+
+
+ANSWERS = [2, 2.5, None, True, "1", -1, 2**62, 2**70, [1], 1 + 0j]
+
+ASKED: dict[str, Callable[[Any], Any]] = {
+    "int": int, "float": float, "complex": complex, "str": str, "repr": repr, "ascii": ascii, "hash": hash,
+    "format": lambda o: f"{o}", "repr in a format": lambda o: f"{o!r}", "str.format": lambda o: "{:d}".format(o),  # noqa: UP032
+    "index": lambda o: [1, 2, 3, 4][o], "operator.index": operator.index, "range": lambda o: len(range(o)),
+    "slice": lambda o: [1, 2, 3][:o], "key": lambda o: {o: 1} and 1,
+    "reverse": lambda o: sorted([2, 1, 3], reverse=o.answer), "sort": lambda o: [1, 2].sort(reverse=o.answer),
+    "maxlen": lambda o: deque([1, 2, 3], o), "maxlen of a number": lambda o: deque([1, 2, 3], o.answer),
+    "getattr": lambda o: getattr(o, o.answer, 3), "isinstance": lambda o: isinstance(o, o.answer),
+}  # fmt: skip
+
+
+def told(fn: Callable[..., Any], *args: Any) -> Any:
+    LOG.clear()
+    try:
+        return fn(torch.ones(1), *args)[0], [*LOG]
+    except Exception as e:
+        return type(e), str(e), [*LOG]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", list(ASKED))
+def test_answers_are_pythons(name: str) -> None:
+    ask = ASKED[name]
+
+    def fn(x: torch.Tensor, o: Any) -> Any:
+        return ask(o), x + 1
+
+    for answers in (ANSWERS[:6], ANSWERS[4:], ANSWERS[6::-1], ANSWERS[:3:-1]):
+        compiled = pycompiler.compile(fn, backend="eager")
+        for answer in answers:
+            expected, found = told(fn, First(answer)), told(compiled, First(answer))
+            assert (found, list(map(type, found))) == (expected, list(map(type, expected))), answer
+
+
+COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "equal": lambda a, b: a == b,
+    "other": lambda a, b: a != b,
+    "list.index": lambda a, b: [a, b].index(b),
+    "tuple.count": lambda a, b: (a, b).count(b),
+    "in": lambda a, b: b in [a, b],
+    "lists": lambda a, b: [a] == [b],
+    "dicts": lambda a, b: {1: a} == {1: b},
+    "deque.remove": lambda a, b: deque([a, b]).remove(b),
+}
+
+
+@pytest.mark.parametrize("name", list(COMPARED))
+def test_a_subclass_is_asked_first_though_it_inherits_the_method(name: str) -> None:
+    compare = COMPARED[name]
+
+    def fn(x: torch.Tensor, a: Any, b: Any) -> Any:
+        return compare(a, b), x + 1
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for a, b in ((First(1), Second(1)), (Second(1), First(1)), (First(1), First(1))):
+        assert told(compiled, a, b) == told(fn, a, b)
