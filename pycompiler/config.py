@@ -180,8 +180,7 @@ KNOBS: tuple[Knob, ...] = (
         "rewrite_assert_with_torch_assert",
         (_B,),
         True,
-        "capture assert on a tensor as an operator in the graph",
-        kept=(),
+        "capture assert on a tensor, and branches of which one side raises, as an operator in the graph",
     ),
     # shapes
     Knob("dynamic_shapes", (_B,), True, "allow symbolic sizes at all", env=("TORCHDYNAMO_DYNAMIC_SHAPES",)),

@@ -266,12 +266,12 @@ def test_every_parameter_is_read(name: str) -> None:
 
 
 def test_knobs_that_nothing_reads_say_so_once(said: Any, restored: None) -> None:
-    config.rewrite_assert_with_torch_assert = False
-    config.rewrite_assert_with_torch_assert = True
-    config.rewrite_assert_with_torch_assert = False
+    config.emulate_precision_casts = True
+    config.emulate_precision_casts = False
+    config.emulate_precision_casts = True
     config.specialize_int = True  # which holds all the same
     config.verbose = True
-    assert said() == ["config.rewrite_assert_with_torch_assert = False has no effect: nothing reads this knob yet"]
+    assert said() == ["config.emulate_precision_casts = True has no effect: nothing reads this knob yet"]
 
 
 def test_arguments_that_nothing_reads_say_so_once(said: Any) -> None:

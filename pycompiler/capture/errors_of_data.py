@@ -16,6 +16,9 @@ import torch
 
 from pycompiler.capture.breaks import Break
 
+EXPECTED = "the program raises where this is false"
+"""What an operator says that looks at what is assumed."""
+
 
 class Running(Protocol):
     """A frame that is being captured."""
@@ -28,9 +31,11 @@ class Running(Protocol):
 class ErrorsOfData:
     """refuses: an operator may raise.  seen: where the program handles it, or has had effects, which come behind the graph.
     writes: inputs are written.  acts: something else happens once.  switches: state of torch's is switched, and would stay so.
-    draws: the devices of random numbers.  written: the positions of inputs whose versions count the writes.  whole: no break."""
+    draws: the devices of random numbers.  written: the positions of inputs whose versions count the writes.  whole: no break.
+    expected: the truth of a tensor is assumed (`GraphBuilder.expect`), of which the program raises an error of its own."""
 
     whole: bool = False
+    expected: bool = False
     refuses: bool = False
     seen: bool = False
     writes: bool = False
@@ -47,7 +52,7 @@ class ErrorsOfData:
         self.acts |= acts
         self.draws |= dict.fromkeys(draws)
         self.seen |= refuses and (effects or any(f.current.handler is not None for f in frames))
-        if (refuses or acts) and self.seen and self.acts and not self.whole:
+        if (refuses or acts) and self.seen and self.acts and (self.expected or not self.whole):
             raise Break(
                 "unsupported-operation", "an error of data, seen by the program, beside a call that cannot be undone"
             )

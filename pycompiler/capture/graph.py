@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from pycompiler import config
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.converted import convert
+from pycompiler.capture.errors_of_data import EXPECTED
 from pycompiler.capture.sizes import NeedsSymbols
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
@@ -489,6 +490,22 @@ class GraphBuilder:
             if later.meta.get("mutates"):
                 return None
         return node.args[0] if len(node.args) == 1 and type(node.args[0]) is int else None
+
+    def expect(self, value: Tensor, truth: bool) -> bool:
+        """Assume that a tensor is true, or false: the graph looks, and where it is otherwise the frame runs eagerly, which raises
+        what the program raises.  False where it cannot be assumed."""
+        fake, errors = value.fake, self.cx.errors_of_data
+        one = all(type(n) is int and n == 1 for n in fake.shape)
+        if not (config.rewrite_assert_with_torch_assert and one and fake.device.type == "cpu") or fake.is_complex():
+            return False  # on other devices a wrong assumption ends the process
+        if hasattr(self, "outer") or errors.acts or self.cx.functions.concerns([value], {}):
+            return False
+        holds = value if fake.dtype is torch.bool else self.call_function(torch.ne, [value, Const(0)], {})
+        if not truth:
+            holds = self.call_function(torch.logical_not, [holds], {})
+        errors.expected = errors.seen = True
+        self.call_function(torch._assert_async, [holds, Const(EXPECTED)], {})
+        return True
 
     # end ------------------------------------------------------------------------------------------------------
     def finish(self, outputs: list[Tensor], *, unused: bool = False) -> fx.GraphModule:

@@ -10,6 +10,7 @@ from torch import fx
 
 from pycompiler import _native
 from pycompiler.capture.builtins import torch_api
+from pycompiler.capture.errors_of_data import EXPECTED
 from pycompiler.capture.frame import Captured
 from pycompiler.errors import PyCompilerError, Unfit
 from pycompiler.logs import stage
@@ -20,7 +21,7 @@ log = stage("dynamo")
 def with_errors(captured: Captured, graph: Callable[..., Any], *, ours: bool) -> Callable[..., Any] | None:
     """`graph`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run eagerly."""
     errors = captured.errors
-    again = errors.are_eagers and ours
+    again = errors.are_eagers and (ours or errors.expected)
     switched = errors.switches and not isinstance(graph, _native.Plan)
     if again and runs_as_captured(graph):  # what it has written by then is what eager has
         if errors.seen and errors.writes:
@@ -40,6 +41,8 @@ def with_errors(captured: Captured, graph: Callable[..., Any], *, ours: bool) ->
         except BaseException as error:
             torch_api.write_state(dict(state))
             if not again or isinstance(error, PyCompilerError) or not isinstance(error, Exception):
+                raise
+            if not ours and EXPECTED not in str(error):
                 raise
             if versions != counts(inputs, written):
                 log.warning("a graph that has written its inputs raised: what eager does then is not done")

@@ -273,6 +273,15 @@ def torch_assert(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
+def _all_true(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """What distributions ask of their arguments, and raise an error where it does not hold."""
+    holds = cx.graph.call_function(torch._is_all_true, args[:1], {})
+    return Const((isinstance(holds, Tensor) and cx.graph.expect(holds, True)) or cx.truth(holds))
+
+
+LATE["torch.distributions.distribution", "_all_true_or_runtime_assert"] = _all_true
+
+
 def _demanded(cx: Capture, condition: Value, name: str) -> Value:
     """A condition that the program checks: from now on it holds.  Of symbols that a call binds it is looked at then; where it
     does not hold the statement runs as it is written, and raises."""

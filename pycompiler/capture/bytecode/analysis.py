@@ -107,6 +107,29 @@ def reachable(instructions: Sequence[Instruction], roots: Iterable[Instruction])
     return found
 
 
+def only_raises(instructions: Sequence[Instruction], at: Instruction) -> bool:
+    """Whether every way on from an instruction raises an exception, handlers of the code itself aside."""
+    index = {instruction: position for position, instruction in enumerate(instructions)}
+    found: set[Instruction] = set()
+    pending, raises = [at], False
+    while pending:
+        instruction = pending.pop()
+        if instruction in found:
+            continue
+        found.add(instruction)
+        if instruction.opname == "RAISE_VARARGS":
+            raises = True
+            continue
+        if instruction.opname.startswith(("RETURN", "YIELD", "SEND")) or len(found) > MOST_TO_RAISE:
+            return False
+        position = index[instruction] + 1
+        pending += successors(instruction, instructions[position] if position < len(instructions) else None)
+    return raises
+
+
+MOST_TO_RAISE = 100
+
+
 def variables_used(instructions: Iterable[Instruction]) -> set[str]:
     """The names of all variables (locals, cells, free variables) that the instructions name."""
     return {i.argval for i in instructions if i.opname in CELL or i.opname.endswith(_FAST_ENDINGS)}

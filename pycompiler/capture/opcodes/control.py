@@ -9,6 +9,7 @@ from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.bytecode.tables import ALWAYS_KEYWORDS, EXIT_DEPTH
 from pycompiler.capture.opcodes.registry import SEND_POPS, Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
+from pycompiler.capture.opcodes.truth import truth_at
 from pycompiler.capture.values.attributes import guard_mro
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
 from pycompiler.capture.values.classes import Class
@@ -37,9 +38,19 @@ def _jump_if(test: Any) -> Handler:
     return handler
 
 
+def _jump_if_truth(wanted: bool) -> Handler:
+    def handler(frame: Frame, ins: Instruction) -> None:
+        if truth_at(frame, ins, frame.pop()) is wanted:
+            frame.jump(ins.target)
+
+    return handler
+
+
+for _wanted in (True, False):
+    opcode(*(f"POP_JUMP{way}IF_{str(_wanted).upper()}" for way in ("_", "_FORWARD_", "_BACKWARD_")))(
+        _jump_if_truth(_wanted)
+    )
 for _name, _test in {
-    "IF_TRUE": lambda cx, v: cx.truth(v),
-    "IF_FALSE": lambda cx, v: not cx.truth(v),
     "IF_NONE": lambda cx, v: cx.is_none(v),
     "IF_NOT_NONE": lambda cx, v: not cx.is_none(v),
 }.items():

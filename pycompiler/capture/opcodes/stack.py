@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import Handler, opcode
+from pycompiler.capture.opcodes.truth import truth_at
 from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
 from pycompiler.capture.values.base import NULL, Capture, Value
 from pycompiler.capture.values.classes import Class
@@ -70,7 +71,7 @@ def binary_op(frame: Frame, ins: Instruction) -> None:
 def compare_op(frame: Frame, ins: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
     result = operators.compare(frame.cx, ins.argval, left, right)
-    frame.push(Const(frame.cx.truth(result)) if ins.flag else result)
+    frame.push(Const(truth_at(frame, frame.instructions[frame.ip], result)) if ins.flag else result)
 
 
 @opcode("IS_OP")
@@ -104,7 +105,7 @@ def unary_not(frame: Frame, ins: Instruction) -> None:
 
 @opcode("TO_BOOL")
 def to_bool(frame: Frame, ins: Instruction) -> None:
-    frame.push(Const(frame.cx.truth(frame.pop())))
+    frame.push(Const(truth_at(frame, frame.instructions[frame.ip], frame.pop())))
 
 
 @opcode("BINARY_SUBSCR")
