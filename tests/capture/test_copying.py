@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import types
+import typing
 from typing import Any
 
 import pytest
@@ -194,3 +196,22 @@ def test_other_classes_break_or_copy(value: Any) -> None:
 
     found, expected = pycompiler.compile(program, backend="eager")(torch.ones(1)), program(torch.ones(1))
     assert repr(found[1:]) == repr(expected[1:])
+
+
+UNION: Any = int | str
+
+
+def test_a_union_of_classes_is_read() -> None:
+    """Dataclasses that check the types of their fields (transformers' configurations) ask for its parts."""
+    global UNION
+
+    def program(x: Any) -> Any:
+        return x + 1, typing.get_args(UNION), typing.get_origin(UNION), UNION.__parameters__
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(1))[1:] == ((int, str), types.UnionType, ())
+    before, UNION = UNION, float | None
+    try:
+        assert compiled(torch.ones(1))[1:] == program(torch.ones(1))[1:] == ((float, type(None)), types.UnionType, ())
+    finally:
+        UNION = before

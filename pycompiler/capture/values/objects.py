@@ -618,6 +618,10 @@ class _OfLength:
         return self.length  # type: ignore[return-value]
 
 
+# Attributes that C code keeps and nobody can change, by class.
+READ: dict[type, tuple[str, ...]] = {types.UnionType: ("__args__", "__parameters__")}
+
+
 class Opaque(Value):
     """An existing object of which only identity and type are known; using it breaks the graph."""
 
@@ -638,6 +642,8 @@ class Opaque(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         """A method of its class.  What the object itself may have, only the object can say."""
         cls: Any = type(self.real)
+        if name in READ.get(cls, ()) and self.source is not None:
+            return cx.wrap(getattr(self.real, name), self.source.attr(name))
         own = getattr(self.real, "__dict__", {}) if cls.__dictoffset__ and cls not in weakref.ProxyTypes else {}
         if cls in weakref.ProxyTypes or name in own or mro_lookup(cls, name) is MISSING:
             raise Break("unsupported-attribute", f"{self.describe()}.{name}")
