@@ -51,6 +51,10 @@ def start() -> Data:
             "machine": machine, "program": " ".join(sys.argv), "pid": os.getpid()}  # fmt: skip
 
 
+def event_of(event: str, /, **data: Any) -> Data:
+    return {"event": event, "at": time.time(), "thread": threading.get_native_id(), **data}
+
+
 @dataclass
 class Graph:
     """An ATen graph that is being compiled."""
@@ -125,7 +129,7 @@ class Recorder(watch.Observer):
                 )
 
     def event(self, event: str, /, **data: Any) -> None:
-        self.take({"event": event, "at": time.time(), "thread": threading.get_native_id(), **data})
+        self.take(event_of(event, **data))
 
     @contextlib.contextmanager
     def safely(self, what: str) -> Iterator[None]:

@@ -314,9 +314,12 @@ def memory(document: Document) -> str:
     return "".join(made)
 
 
+RECOMPILES = 500  # that a page shows
+
+
 def recompiles(document: Document) -> str:
     rows = []
-    for row in document.recompiles:
+    for row in document.recompiles[:RECOMPILES]:
         for reason in row["reasons"] or ["no entry existed that could be compared"]:
             seen, _, way_out = reason.partition("way out:")
             rows.append(
@@ -327,9 +330,10 @@ def recompiles(document: Document) -> str:
                     escape(way_out.strip()),
                 )
             )
+    left = len(document.recompiles) - RECOMPILES
     return (
         table(
-            "Each call that fitted no entry",
+            "Each call that fitted no entry" + (f" ({left:,} later ones are left out)" if left > 0 else ""),
             ("function", "line", "guard that failed: seen, expected, where", "way out"),
             rows,
         )

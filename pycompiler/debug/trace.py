@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from pycompiler import config
 from pycompiler.debug.describe import Data
-from pycompiler.debug.events import Recorder
+from pycompiler.debug.events import Recorder, event_of, start
 
 
 class Trace:
@@ -37,6 +37,8 @@ class Trace:
 
     def write(self, event: Data) -> None:
         events, chrome = self.open()
+        if event["event"] == "start":
+            return  # it is the first line of each file
         events.write(json.dumps(event, default=str) + "\n")
         events.flush()
         if (row := chrome_row(event, self.pid)) is not None:
@@ -53,7 +55,14 @@ class Trace:
             events, chrome = (path.open("w", encoding="utf-8") for path in paths)
             self.files = events, chrome
             chrome.write("[\n")
+            events.write(json.dumps(event_of("start", **start())) + "\n")
+            for file in self.files:
+                file.flush()  # nothing is left for a fork to write again
         return self.files
+
+    def forked(self) -> None:
+        """In a child: another thread may have held the lock; the files are the parent's."""
+        self.lock = threading.Lock()
 
     def close(self) -> None:
         with self.lock:
@@ -98,6 +107,14 @@ def read(folder: Path) -> Iterator[Data]:
 
 
 _current: tuple[Trace, Recorder] | None = None
+
+
+def _forked() -> None:
+    if _current is not None:
+        _current[0].forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def changed() -> None:

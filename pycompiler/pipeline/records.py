@@ -27,7 +27,9 @@ class GraphRecord:
 
 @dataclass(frozen=True)
 class RecompileRecord:
-    """A call that no entry of `code` fitted; `reasons`: for each entry the guard that failed, and what to do."""
+    """A call that no entry of `code` fitted.
+
+    `reasons`: for each entry (of many, for the latest) the guard that failed, and what to do."""
 
     code: types.CodeType
     reasons: tuple[str, ...]

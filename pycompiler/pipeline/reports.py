@@ -33,6 +33,7 @@ log_guards = artifact("guards")
 log_breaks = artifact("graph_breaks")
 log_recompiles = artifact("recompiles")
 log_all_failures = artifact("recompiles_verbose")
+TOLD = 16  # entries of a recompile
 log_bytecode = artifact("bytecode")
 LONG_CONSTANT = 200  # characters
 
@@ -136,10 +137,12 @@ def report_symbols(code: types.CodeType, changed: Sequence[str]) -> None:
 def explain_reasons(
     fn: CompiledFunction, values: dict[str, Any], namespace: dict[str, Any], reasons: Sequence[tuple[int, int]]
 ) -> list[str]:
-    """One line per entry that did not fit: which guard failed, what was seen and expected, where it was made."""
+    """One line per entry that did not fit: which guard failed, what was seen and expected, where it was made.
+
+    Of many entries the first ones: a program that compiles for each of n calls is told of in lines by n, not by its square."""
     entries = fn.entries
     lines = []
-    for index, failed in reasons:
+    for index, failed in reasons[:TOLD]:
         if index >= len(entries):
             continue
         guards = entries[index].guards
@@ -148,6 +151,8 @@ def explain_reasons(
             continue
         guard = guards[failed]
         lines.append(f"  entry {index}: {explain(guard, Scope(values, namespace))}\n    way out: {way_out(guard)}")
+    if len(reasons) > TOLD:
+        lines.append(f"  and {len(reasons) - TOLD} older entries")
     return lines
 
 

@@ -216,6 +216,51 @@ def test_traces_are_switched_by_a_knob(tmp_path: Path) -> None:
     assert next(row for row in map(json.loads, text.splitlines()) if row["event"] == "frame")["operators"] == 1
 
 
+def test_a_storm_is_told_in_lines_by_its_size(tmp_path: Path) -> None:
+    """Each recompile tells of its latest entries only: a folder would grow by the square of the calls."""
+    many = 60
+    compiled = pycompiler.compile(lambda x, text: x + len(text), backend="eager", recompile_limit=2 * many)
+    with config.patch(trace_dir=str(tmp_path), accumulated_recompile_limit=2 * many):
+        for k in range(many):
+            compiled(torch.ones(2), f"text {k}")
+    [events] = tmp_path.glob("*.jsonl")
+    told = [row["reasons"] for row in map(json.loads, events.read_text().splitlines()) if row["event"] == "recompile"]
+    assert len(told) == many - 1
+    assert max(map(len, told)) == 17
+    assert told[-1][-1] == "and 43 older entries" and "'text 58'" in told[-1][0]
+    page = run("trace", str(tmp_path), cwd=tmp_path)
+    assert page.returncode == 0, page.stderr
+
+
+FORKS = """
+import os, threading, torch, pycompiler
+from pycompiler.debug import trace
+
+compiled = pycompiler.compile(lambda x: x * 2, backend="eager")
+with trace._current[0].lock:  # as if another thread wrote
+    child = os.fork()
+    if child == 0:
+        compiled(torch.ones(3))
+        os._exit(0)
+_, status = os.waitpid(child, 0)
+compiled(torch.ones(3))
+os._exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_fork_has_a_trace_of_its_own(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYCOMPILER_TRACE": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", FORKS], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    files = [path.read_text().splitlines() for path in tmp_path.glob("*.jsonl")]
+    assert len(files) == 2
+    for lines in files:
+        assert [json.loads(line)["event"] for line in lines].index("start") == 0
+        assert sum(json.loads(line)["event"] == "start" for line in lines) == 1
+    for path in tmp_path.glob("*.trace.json"):
+        assert json.loads(path.read_text().rstrip().rstrip(",") + "]")
+
+
 def test_a_report_that_fails_does_not_hurt_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     from pycompiler.debug import describe
 

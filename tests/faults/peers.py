@@ -20,6 +20,25 @@ KEYS = (r"- 0/0: (.*)", r"GuardManager: source=L\['table'\].*?(type=<class 'dict
 
 # Where the compiler's interface differs, the program for the peer.
 PROGRAMS = {
+    "wrong_fusion": """
+import torch
+
+@torch.compile
+def program(x):
+    y = x + 1
+    return y / y.sum(-1, keepdim=True)
+
+program(torch.linspace(-1, 1, 192).reshape(3, 64))  # short rows are unrolled there, and nothing is fused
+""",
+    "wrong_stride": """
+import torch
+
+@torch.compile
+def program(x):
+    return x.t().sin()
+
+assert program(torch.rand(3, 4)).stride() == (1, 4)  # its bisector looks at the exit status
+""",
     "damaged_artefact": """
 import torch
 
@@ -75,6 +94,17 @@ def caches(row: Row, folder: Path) -> dict[str, str]:
     }
 
 
+def unnoticed(said: str) -> str:
+    """Why its minifier left no program."""
+    if "no launcher" not in said:
+        return "the launcher finds nothing"
+    if "Skipping this graph" in said:
+        errors = re.findall(r"\] (\w+Error: .*)$", said, re.M)
+        return f"no launcher: its own check ends with `{errors[-1] if errors else 'an error'}`, and skips the graph"
+    [status] = re.findall(r"exit status (\S+)", said)[:1]
+    return f"no launcher: {'nothing was noticed' if status == '0' else f'the program ended with exit status {status}'}"
+
+
 def outcome(row: Row, said: str, folder: Path, used: float) -> str:
     """One line: what is named."""
     line = next((part for part in row.lines if part in said), None)
@@ -87,7 +117,7 @@ def outcome(row: Row, said: str, folder: Path, used: float) -> str:
     if "REPRO_AFTER" in row.peer:
         repros = sorted(folder.rglob("repro.py"), key=lambda p: p.stat().st_mtime)
         if not repros:
-            return f"{'no launcher: nothing was noticed' if 'no launcher' in said else 'the launcher finds nothing'}"
+            return unnoticed(said)
         body = repros[-1].read_text().partition("def forward(")[2].partition("return ")[0]
         operators = [a or b for a, b in CALLED.findall(body)]
         line = next((part for part in row.lines if part in repros[-1].read_text()), None)
