@@ -184,7 +184,12 @@ KNOBS: tuple[Knob, ...] = (
     ),
     # shapes
     Knob("dynamic_shapes", (_B,), True, "allow symbolic sizes at all", env=("TORCHDYNAMO_DYNAMIC_SHAPES",)),
-    Knob("assume_static_by_default", (_B,), True, "first compile with the sizes seen", kept=(True,)),
+    Knob(
+        "assume_static_by_default",
+        (_B,),
+        True,
+        "first compile with the sizes seen; False: dynamic=None is dynamic=True",
+    ),
     Knob(
         "automatic_dynamic_shapes",
         (_B,),
@@ -228,12 +233,19 @@ KNOBS: tuple[Knob, ...] = (
         "emulate_precision_casts",
         (_B,),
         False,
-        "round low-precision values between fused operators as eager does",
-        kept=(),
+        "round low-precision values between fused operators as eager does; they always are",
+        kept=(True, False),
     ),
     Knob("deterministic", (_B,), False, "only kernels whose result repeats bit for bit", kept=()),
     # compiler
-    Knob("threads", (_I,), 0, "threads of CPU kernels; 0: as many as torch uses", low=0, kept=(0,)),
+    Knob(
+        "threads",
+        (_I,),
+        0,
+        "threads of generated CPU kernels (ATen's have torch's); 0: as many as torch uses at a call",
+        low=0,
+        high=4096,
+    ),
     Knob("max_fusion_size", (_I,), 64, "loops that one nest may hold, of the 48 that a machine takes", low=1),
     Knob("cxx", (_S, _N), None, "the C++ compiler; None: CXX, then c++, g++, clang++"),
     Knob(
@@ -363,7 +375,6 @@ KNOBS: tuple[Knob, ...] = (
         True,
         "log the failed guard of every recompile",
         env=("TORCHDYNAMO_REPORT_GUARD_FAILURES",),
-        kept=(),
     ),
     # compiles in the background
     Knob("share_regions", (_B,), True, "graphs that are alike but for their inputs' sources are compiled once"),

@@ -117,7 +117,7 @@ def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]
         verify(program)
     check()
     with phase("scheduling"):
-        schedule = scheduling.schedule(program, target.of_program(program), alone)
+        schedule = scheduling.schedule(program, target.of_program(program, config.threads), alone)
     watch.artefact("schedule", schedule)
     for log, text in ((log_fused, str), (log_schedule, print_order), (log_loops, print_loops)):
         if log.enabled:

@@ -262,3 +262,18 @@ def test_integers_that_cut_tensors_of_known_sizes(name: str, backend: str) -> No
         assert torch.equal(x.grad, y.grad)  # type: ignore[arg-type]
         if n == 10:
             assert pycompiler.counters(compiled)["compiles"] == 2
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_views_that_leave_have_eagers_strides(backend: str) -> None:
+    """They were copied without gaps: the trace has `max(n, 1)` for a stride n, which the memory has."""
+
+    def fn(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        padded = F.pad(y, (y.shape[-1] // 3, -2))
+        return torch.cat([y[..., y.shape[0] // 3 :], y], 1)[..., 2:], padded.select(1, -1)
+
+    compiled = pycompiler.compile(fn, dynamic=True, backend=backend)
+    for shape in ((6, 6), (3, 4), (7, 9), (6, 21)):
+        y = torch.randn(shape)
+        for got, want in zip(compiled(y), fn(y), strict=True):
+            assert torch.equal(got, want) and got.stride() == want.stride()

@@ -148,7 +148,7 @@ def test_flags_are_bools(name: str, value: Any) -> None:
         ({"triton.cudagraphs": 1}, "triton.cudagraphs takes bool"),
         ({"activation_memory_budget": 2.0}, "from 0 to 1, got 2.0"),
         ({"activation_memory_budget": math.nan}, "from 0 to 1, got nan"),
-        ({"threads": -1}, "from 0, got -1"),
+        ({"threads": -1}, "from 0 to 4096, got -1"),
         ({3: 1}, "unknown option 3"),
         ({"recompile_limit": 3}, "unknown option 'recompile_limit'"),
     ],
@@ -266,12 +266,35 @@ def test_every_parameter_is_read(name: str) -> None:
 
 
 def test_knobs_that_nothing_reads_say_so_once(said: Any, restored: None) -> None:
-    config.emulate_precision_casts = True
-    config.emulate_precision_casts = False
-    config.emulate_precision_casts = True
-    config.specialize_int = True  # which holds all the same
+    config.deterministic = True
+    config.deterministic = False
+    config.deterministic = True
+    config.emulate_precision_casts = True  # which holds all the same
     config.verbose = True
-    assert said() == ["config.emulate_precision_casts = True has no effect: nothing reads this knob yet"]
+    assert said() == ["config.deterministic = True has no effect: nothing reads this knob yet"]
+
+
+def test_sizes_are_symbols_at_once_where_static_ones_are_not_the_default(restored: None) -> None:
+    for static in (True, False):
+        config.assume_static_by_default = static
+        compiled = pycompiler.compile(lambda x: x + 1, backend="eager")
+        for n in (3, 4, 5):
+            assert torch.equal(compiled(torch.ones(n)), torch.full((n,), 2.0))
+        assert pycompiler.counters(compiled)["compiles"] == (2 if static else 1)
+
+
+def test_reasons_of_recompiles_are_logged_where_they_may(restored: None, caplog: pytest.LogCaptureFixture) -> None:
+    logs.set_logs("recompiles")
+    try:
+        for told in (True, False):
+            config.report_guard_failures = told
+            caplog.clear()
+            compiled = pycompiler.compile(lambda x: x + 1, backend="eager", dynamic=False)
+            compiled(torch.ones(3))
+            compiled(torch.ones(4))
+            assert any("failed guards" in r.getMessage() for r in caplog.records) is told
+    finally:
+        logs.reset_logs()
 
 
 def test_arguments_that_nothing_reads_say_so_once(said: Any) -> None:

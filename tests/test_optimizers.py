@@ -14,6 +14,8 @@ import pycompiler
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "Adam": lambda ps: torch.optim.Adam(ps, lr=1e-2),
     "Adam of lists": lambda ps: torch.optim.Adam(ps, lr=1e-2, foreach=True),
+    "Adamax of lists": lambda ps: torch.optim.Adamax(ps, lr=1e-2, foreach=True),
+    "NAdam of lists": lambda ps: torch.optim.NAdam(ps, lr=1e-2, foreach=True),
     "AdamW": lambda ps: torch.optim.AdamW(ps, lr=1e-2, weight_decay=0.1, amsgrad=True),
     "SGD": lambda ps: torch.optim.SGD(ps, lr=1e-2),
     "SGD momentum": lambda ps: torch.optim.SGD(ps, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.01),

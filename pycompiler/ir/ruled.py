@@ -325,7 +325,8 @@ def writes_itself(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     """Whether `op` writes its first argument, in the way that pointwise operators do, and returns it."""
     if op in _DRAWS:
         dense = torch.ops.aten.is_non_overlapping_and_dense.default(_meta(args[0]))
-        return args[0].dtype in _FLOATS and dense and all(0 <= p <= 1 for p in args[1:])
+        plain = args[0].dtype in _FLOATS and dense and all(v is None for v in kwargs.values())
+        return plain and all(type(p) in (int, float) for p in args[1:]) and _DRAWS[op](*args[1:])
     if op not in _FILLS and _unwritten(op) is None:
         return False
     x = args[0]
@@ -367,4 +368,10 @@ def _meta(x: torch.Tensor) -> torch.Tensor:
 
 
 _FILLS = frozenset((aten.copy_.default, aten.zero_.default, aten.fill_.Scalar))
-_DRAWS = frozenset((aten.bernoulli_.float,))  # are not asked: they would draw
+# Are not asked: they would draw.  Which arguments they take:
+_DRAWS: dict[OpOverload, Callable[..., bool]] = {
+    aten.bernoulli_.float: lambda p=0.5: 0 <= p <= 1,
+    aten.exponential_.default: lambda rate=1.0: rate > 0,
+    aten.normal_.default: lambda mean=0.0, std=1.0: std >= 0,
+    aten.uniform_.default: lambda low=0.0, high=1.0: -1e4 <= low <= high <= 1e4,
+}

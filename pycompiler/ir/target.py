@@ -22,10 +22,12 @@ from pycompiler.ir.loops import Program
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """`processors`: threads that kernels of a CPU get, multiprocessors of a GPU; `line`, `vector`: bytes; `registers`: of 32
-    bits, of a multiprocessor (of a CPU's the C++ compiler takes care)."""
+    bits, of a multiprocessor (of a CPU's the C++ compiler takes care); `threads`: of each call of a CPU's kernel, 0: as many as
+    the caller says."""
 
     kind: str
     processors: int
+    threads: int = 0
     line: int = 64
     vector: int = 64
     registers: int = 0
@@ -87,25 +89,25 @@ HOST = torch.device("cpu")
 VECTORS = {"AVX512": 64, "AVX2": 32}  # torch's word for what the CPU has → bytes
 
 
-def cpu(device: torch.device = HOST) -> Target:
-    """This machine's."""
-    return _cpu(torch.get_num_threads())
+def cpu(device: torch.device = HOST, threads: int = 0) -> Target:
+    """This machine's, for kernels of so many threads."""
+    return _cpu(threads or torch.get_num_threads(), threads)
 
 
 @functools.cache
-def _cpu(threads: int) -> Target:
+def _cpu(processors: int, threads: int) -> Target:
     try:
         line = os.sysconf("SC_LEVEL1_DCACHE_LINESIZE")
     except (ValueError, OSError):
         line = 0
     vector = VECTORS.get(torch.backends.cpu.get_cpu_capability(), 16)
-    return Target(kind="cpu", processors=threads, line=line if line > 0 else 64, vector=vector)
+    return Target(kind="cpu", processors=processors, threads=threads, line=line if line > 0 else 64, vector=vector)
 
 
 H200 = Target(kind="cuda", processors=132, registers=65536, line=128)  # stands for a GPU that is not here
 
 
-def cuda(device: torch.device) -> Target:
+def cuda(device: torch.device, threads: int = 0) -> Target:
     """That GPU's."""
     there = torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
     return _cuda(torch.cuda.current_device() if device.index is None else device.index) if there else H200
@@ -117,11 +119,12 @@ def _cuda(index: int) -> Target:
     return Target(kind="cuda", processors=has.multi_processor_count, registers=has.regs_per_multiprocessor, line=128)
 
 
-MAKERS: dict[str, Callable[[torch.device], Target]] = {"cpu": cpu, "cuda": cuda}
+MAKERS: dict[str, Callable[[torch.device, int], Target]] = {"cpu": cpu, "cuda": cuda}
 
 
-def of_program(program: Program) -> Target:
-    """Of the devices of a program's kernels and calls one that is not the host, where there is one."""
+def of_program(program: Program, threads: int = 0) -> Target:
+    """Of the devices of a program's kernels and calls one that is not the host, where there is one; `threads`: of a CPU's
+    kernels, 0: torch's."""
     devices = [b.device for node in program.nodes for b in node.out if b is not None]
     device = max(devices, key=lambda d: d.type != "cpu", default=HOST)
-    return MAKERS[device.type](device)
+    return MAKERS[device.type](device, threads)

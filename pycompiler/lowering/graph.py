@@ -225,9 +225,22 @@ class Lowering:
 
     def realised(self, v: Value, stride: Exprs | None = None) -> Value:
         """v as strided memory: itself, or a copy (with `stride`, when given, which v's own must equal)."""
-        if v.buffer is not None and (stride is None or same_strides(v.shape, v.stride, stride)):
+        if v.buffer is not None and (stride is None or self.lies_so(v, stride)):
             return v
         return self.copy(v, stride)
+
+    def lies_so(self, v: Value, stride: Exprs) -> bool:
+        """Whether v has these strides: what is not known is as it is today, and assumed.  (The trace has `max(n, 1)` where n was
+        not known to be above 0 yet.)"""
+        if same_strides(v.shape, v.stride, stride):
+            return True
+        if self.symbols is None:
+            return False
+        pairs = [(a, b) for n, a, b in zip(v.shape, v.stride, stride, strict=True) if n != 1 and a != b]
+        if any(a.const is not None and b.const is not None or likely(a) != likely(b) for a, b in pairs):
+            return False
+        asked = self.symbols.known if self.symbols.is_settled else self.symbols.decide
+        return all(asked("==", a - b) for a, b in pairs)
 
     def on_device(self, v: Value, device: torch.device) -> Value:
         """v where a loop on `device` can read it; a rank-0 CPU tensor may meet tensors of another device."""

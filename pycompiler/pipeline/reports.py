@@ -105,7 +105,7 @@ def report_recompile(
     count = len(fn.entries)
     over = raises and (count >= family.limit or count >= config.accumulated_recompile_limit)
     observer = family.observer
-    if log_all_failures.enabled:
+    if log_all_failures.enabled and config.report_guard_failures:
         failures = "\n".join(all_failures(fn, values, namespace))
         log_all_failures("recompiling %s; all guards that fail:\n%s", fn.name, failures)
     watched = watch.wants("recompile")
@@ -117,7 +117,7 @@ def report_recompile(
         with watch.apart(observer):
             observer.recompiled(told)
     watch.artefact("recompile", told)
-    if log_recompiles.enabled:
+    if log_recompiles.enabled and config.report_guard_failures:
         log_recompiles("recompiling %s; failed guards, latest entry first:\n%s", fn.name, "\n".join(texts))
     if over:
         raise RecompileLimitExceeded(limit_message(fn, family.limit, texts[0] if texts else "unknown"))

@@ -11,6 +11,7 @@ import torch
 from kernel_harness import lowered
 
 import pycompiler
+from pycompiler import graphs
 from pycompiler.codegen.cpp import generate
 from pycompiler.ir import target
 from pycompiler.ir.target import H200, Target, cpu, of_program
@@ -64,3 +65,23 @@ def test_every_fact_and_limit_is_read() -> None:
         if isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] in ("target", "self", "most")
     }
     assert own <= read, own - read
+
+
+def test_kernels_have_the_threads_of_the_knob() -> None:
+    x = torch.linspace(0, 3, 300_000).view(300, 1000)
+    program = lowered(lambda x: x.exp().sum(1), [x])
+    for threads in (0, 1, 3):
+        here = of_program(program, threads)
+        assert (here.threads, here.processors) == (threads, threads or torch.get_num_threads())
+        assert (f"threads = {threads};" in generate(schedule(program, here)).text) is (threads > 0)
+
+
+def test_the_knob_of_threads_reaches_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    theirs = graphs.target.of_program
+    monkeypatch.setattr(graphs.target, "of_program", lambda program, n: made.append(n) or theirs(program, n))
+    x = torch.linspace(0, 3, 3000).view(3, 1000)
+    for threads in (0, 2):
+        compiled = pycompiler.compile(lambda x: x.exp().sum(1), options={"threads": threads})
+        torch.testing.assert_close(compiled(x), x.exp().sum(1))
+    assert made == [0, 2]

@@ -55,6 +55,47 @@ def _lerp(fn: Any, single: Callable[[Capture, list[Value]], Value], cls: type) -
 _lerp(torch._foreach_lerp, lambda cx, given: cx.graph.call_function(torch.lerp, given, {}), tuple)
 _lerp(torch._foreach_lerp_, lambda cx, given: cx.graph.call_method("lerp_", given, {}), list)
 
+
+def _scaled(fn: Any, name: str) -> None:
+    """`x += number * y / z` (or `* z`) for lists: the number is multiplied into `y` first, as kernels do."""
+
+    @builtin(fn)
+    def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        plain = len(args) == 4 and not kwargs and all(isinstance(v, (List, Tuple)) for v in args[:3])
+        if not plain or (numbers := _numbers(cx, args[3])) is None:
+            return cx.graph.call_function(fn, args, kwargs)
+        lists = [[*v.iterate(cx)] for v in args[:3]]
+        if any(len(v) != len(numbers) for v in lists) or not _are_wide(cx, *lists):
+            return cx.graph.call_function(fn, args, kwargs)
+        made = []
+        for x, y, z, number in zip(*lists, numbers, strict=True):
+            made.append(cx.graph.call_method(name, [x, cx.graph.call_function(torch.mul, [y, number], {}), z], {}))
+        return cx.sequence(made, list)
+
+
+def _numbers(cx: Capture, given: Value) -> list[Value] | None:
+    """Tensors of a number each: of a list of them, or of one tensor that has all."""
+    if isinstance(given, (List, Tuple)):
+        found = [cx.realize(item) for item in given.iterate(cx)]
+    elif isinstance(given, Tensor) and given.fake.dim() == 1 and not given.fake.requires_grad:
+        count = given.fake.shape[0]
+        found = [cx.graph.call_method("select", [given, Const(0), Const(i)], {}) for i in range(count)]
+    else:
+        return None
+    known = [_number(n) for n in found]
+    return found if known and all(n is not None and n.dtype.is_floating_point for n in known) else None
+
+
+def _are_wide(cx: Capture, *lists: list[Value]) -> bool:
+    """Whether all are tensors of one dtype that kernels compute in, where a number is rounded to it whatever it was before."""
+    tensors = [cx.realize(item) for items in lists for item in items]
+    dtypes = {t.fake.dtype if isinstance(t, Tensor) else None for t in tensors}
+    return len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64}
+
+
+_scaled(torch._foreach_addcdiv_, "addcdiv_")
+_scaled(torch._foreach_addcmul_, "addcmul_")
+
 # What `full` makes of a number of a kind: the default dtype of floating-point ones is asked for.
 _KINDS: dict[torch.dtype, torch.dtype] = {torch.bool: torch.bool} | dict.fromkeys(
     (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), torch.int64

@@ -103,7 +103,8 @@ def _generate(schedule: Schedule) -> CppSource:
             title = (
                 f'extern "C" PYC_EXPORT int64_t {group.name}(void** ptrs, const int64_t* scalars, int32_t threads) {{'
             )
-            unit.lines += [*describe(group, schedule.buffers), title, *head, *body, "}", ""]
+            team = [f"    threads = {unit.target.threads};"] if unit.target.threads else []
+            unit.lines += [*describe(group, schedule.buffers), title, *team, *head, *body, "}", ""]
         group.symbol = symbols[key]
     text = "\n".join(unit.lines)
     return CppSource(f'#include "{header_of(text)}"\n\n{text}', tuple(symbols.values()))
