@@ -330,6 +330,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             return call_tensor_method(cx, fn.__name__, args, kwargs)
     if isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or skip.in_graph(fn):
         return cx.graph.call_function(fn, args, kwargs)
+    if isinstance(fn, torch.jit.ScriptFunction):
+        return cx.graph.call_whole(scripted(fn), args, kwargs)
     plain = [_plain_storage(a) for a in args]
     if any(p is not a for p, a in zip(plain, args, strict=True)) and owner is not None:
         return call_builtin(cx, fn, plain, kwargs)
@@ -352,6 +354,16 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             if descriptor is not None and _handler(descriptor) is not None:
                 return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)
     raise Break("builtin-call", _describe_call(fn, args))
+
+
+def scripted(fn: Any) -> types.FunctionType:
+    """A function of TorchScript's as one that graphs can name and copy."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    call.__name__ = fn.name
+    return call  # type: ignore[return-value]
 
 
 def asked_of_type(fn: Any) -> str | None:

@@ -339,8 +339,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     if issubclass(cls, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or cls.__name__ == "pybind11_builtins":
         cx.guard("id_is", source, real)
         return Builtin(real)
-    if issubclass(cls, functools._lru_cache_wrapper):
-        cx.guard("id_is", source, real)
+    if issubclass(cls, (functools._lru_cache_wrapper, torch.jit.ScriptFunction)):
+        cx.guard("id_is", source, reference(real))
         return Builtin(real)
     if issubclass(cls, enum.Enum) and issubclass(cls, (int, str, float, bytes)):
         cx.guard("id_is", source, real)
