@@ -192,7 +192,7 @@ def flip(low: Lowering, x: Value, dims: Sequence[int]) -> Value:
 
 @lowering(aten.roll.default)
 def roll(low: Lowering, x: Value, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
-    if any(n == 0 for n in x.shape):
+    if any(n == 0 for n in x.shape) or any(s < -(2**62) for s in shifts):  # which torch takes for a symbol, and refuses
         return NotImplemented
     if not dims:
         flat = values.reshape(x, [-1])

@@ -1,11 +1,13 @@
 """Views are index arithmetic: every composition gives eager's elements, shapes and strides."""
 
 import random
+from typing import Any
 
 import pytest
 import torch
 from harness import check, ints, lowered, randn
 
+import pycompiler
 from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Loop
 
@@ -259,3 +261,18 @@ def test_indexing(name):
 def test_an_index_out_of_range_raises():
     with pytest.raises(IndexError, match="index 3 is out of bounds for dimension 0 with size 3"):
         interpret(lowered(lambda x, i: x[i], [randn(3, 4), torch.tensor([0, 2])]), [randn(3, 4), torch.tensor([0, 3])])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shift", [-(2**62), -(2**62) - 1, -(2**63)])
+def test_shifts_that_torch_takes_for_symbols_are_refused(shift: int, dynamic: bool) -> None:
+    def outcome(fn: Any) -> Any:
+        try:
+            return fn(torch.arange(5.0)).tolist()
+        except RuntimeError as e:
+            return str(e)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.roll(shift) + 1
+
+    assert outcome(pycompiler.compile(fn, dynamic=dynamic)) == outcome(fn)
