@@ -15,6 +15,7 @@ import torch
 
 import pycompiler
 from pycompiler import config
+from pycompiler.__main__ import main
 from pycompiler.ir import watch
 from tests.debug.structure import checked
 
@@ -44,12 +45,27 @@ def run(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProce
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], subprocess.CompletedProcess[str]]:
-    folder = tmp_path_factory.mktemp("report")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> tuple[str, dict[str, Any], subprocess.CompletedProcess[str]]:
+    """One process for all: it writes traces, too."""
     (folder / "script.py").write_text(SCRIPT)
-    done = run("report", "-o", "page.html", "--json", "data.json", "script.py", "an argument", cwd=folder)
+    options = ("-o", "page.html", "--json", "data.json", "script.py", "an argument")
+    done = run("report", *options, cwd=folder, TORCH_TRACE="traces")
     assert (folder / "page.html").exists(), done.stderr
     return (folder / "page.html").read_text(), json.loads((folder / "data.json").read_text()), done
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For commands in this process: what they change of it is put back."""
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_the_program_runs_as_by_itself(report: Any) -> None:
@@ -107,16 +123,15 @@ def test_the_page_stands_alone(report: Any) -> None:
     assert "graph break" in " ".join(found.texts)
 
 
-def test_without_costs(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(
+def test_without_costs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "script.py").write_text(
         "import torch, pycompiler\npycompiler.compile(lambda x: x + 1)(torch.ones(2))\n1 / 0\n"
     )
-    done = run("report", "--no-costs", "--json", "data.json", "script.py", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "ZeroDivisionError" in done.stderr
-    data = json.loads((tmp_path / "data.json").read_text())
+    assert main(["report", "--no-costs", "--json", "data.json", "script.py"]) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    data = json.loads((here / "data.json").read_text())
     assert len(data["frames"]) == 1 and data["frames"][0]["entry"] is None
-    checked((tmp_path / "pycompiler_report.html").read_text())
+    checked((here / "pycompiler_report.html").read_text())
 
 
 # explain -------------------------------------------------------------------------------------------------------
@@ -175,22 +190,12 @@ def overlapping(spans: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 # traces --------------------------------------------------------------------------------------------------------
-def test_a_folder_of_traces(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "TORCH_TRACE": "traces", "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 7, done.stderr
-    [events] = (tmp_path / "traces").glob("*.jsonl")
+def test_a_folder_of_traces(report: Any, folder: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [events] = (folder / "traces").glob("*.jsonl")
     rows = [json.loads(line) for line in events.read_text().splitlines()]
     assert rows[0]["event"] == "start"
     assert {"phase", "frame", "graph", "recompile", "hint"} <= {row["event"] for row in rows}
-    [chrome] = (tmp_path / "traces").glob("*.trace.json")
+    [chrome] = (folder / "traces").glob("*.trace.json")
     spans = json.loads(chrome.read_text().rstrip().rstrip(",") + "]")
     assert {"capture", "lowering", "build"} <= {s["name"] for s in spans if s["ph"] == "X"}
     assert all(s["dur"] >= 0 and s["ts"] > 1e15 for s in spans if s["ph"] == "X")
@@ -198,10 +203,10 @@ def test_a_folder_of_traces(tmp_path: Path) -> None:
     assert {s["ph"] for s in spans} == {"X", "i"} and {s["s"] for s in spans if s["ph"] == "i"} == {"t"}
     assert all(type(s["pid"]) is type(s["tid"]) is int and isinstance(s["args"], dict) for s in spans)
     assert overlapping([s for s in spans if s["ph"] == "X"]) == []
-    made = run("trace", "traces", cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
-    checked((tmp_path / "traces" / "pycompiler_report.html").read_text())
-    assert run("trace", ".", cwd=tmp_path).returncode == 1
+    assert main(["trace", str(folder / "traces")]) == 0
+    checked((folder / "traces" / "pycompiler_report.html").read_text())
+    assert main(["trace", "."]) == 1
+    assert "no traces (*.jsonl) of pycompiler" in capsys.readouterr().err
 
 
 def test_traces_are_switched_by_a_knob(tmp_path: Path) -> None:
