@@ -21,6 +21,7 @@ from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.utils import _stack_pytree
 from torch._higher_order_ops.wrap import wrap
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.optim.optimizer import _get_value
 from torch.utils import _pytree as pytree
 
@@ -221,6 +222,20 @@ def slot_names(cls: type) -> list[str]:
     return names
 
 
+def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
+    """`fn` of what tuples, lists, dicts and slices hold."""
+    if isinstance(a, tuple):
+        items = [map_aggregate(item, fn) for item in a]
+        return type(a)(*items) if hasattr(a, "_fields") else tuple(items)
+    if isinstance(a, list):
+        return immutable_list([map_aggregate(item, fn) for item in a])
+    if isinstance(a, dict):
+        return immutable_dict({key: map_aggregate(item, fn) for key, item in a.items()})
+    if isinstance(a, slice):
+        return slice(map_aggregate(a.start, fn), map_aggregate(a.stop, fn), map_aggregate(a.step, fn))
+    return fn(a)
+
+
 OF_TENSORS: dict[tuple[str, str], Callable[..., Any]] = {
     ("addcdiv_", "value"): addcdiv_,
     ("addcmul_", "value"): addcmul_,
@@ -230,6 +245,7 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
     operator.methodcaller: methodcaller,
     _get_value: step_count,
     pytree.tree_map_only: tree_map_only,
+    torch.fx.node.map_aggregate: map_aggregate,
     torch._C.DisableTorchFunctionSubclass: DisableTorchFunctionSubclass,
     torch._C.DisableTorchFunction: DisableTorchFunction,
     type(wrap).__call__: call_first,
