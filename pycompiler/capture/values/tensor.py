@@ -69,7 +69,7 @@ class Tensor(Value):
         return self.source is not None
 
     def describe(self) -> str:
-        return f"Tensor({list(self.fake.shape)}, {self.fake.dtype})"
+        return f"Tensor({list(self.fake.shape) or 'no dimensions'}, {self.fake.dtype})"
 
     __repr__ = describe
 
