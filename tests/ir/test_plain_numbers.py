@@ -22,7 +22,7 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "has_free_symbols": [(3,), (torch.ones(2),)],
     "has_free_unbacked_symbols": [(3,), (torch.ones(2),)],
     "free_unbacked_symbols": [(3,), (torch.ones(2),)],
-    "_iterate_exprs": [(torch.ones(2),), (torch.eye(2).to_sparse(),), ([None, 2, "x"],)],
+    "_iterate_exprs": [(torch.ones(2),), (torch.eye(2).to_sparse(),)],
     "is_nested_int": [(3,), (torch.ones(2),)],
     "compute_unbacked_bindings": [(None, torch.ones(2))],
 }
