@@ -620,8 +620,14 @@ def _method(name: str) -> Callable[..., Any]:
     return lambda owner, /, *args, **kwargs: getattr(owner, name)(*args, **kwargs)
 
 
+TENSOR_TYPE = type(torch.FloatTensor)
+
+
 def _plain_constant(value: Any) -> Any:
-    """An enum member that is also a number or text goes into the graph as that, and a number of NumPy's as Python's."""
+    """An enum member that is also a number or text goes into the graph as that, a number of NumPy's as Python's, and a class of
+    tensors that stands for a dtype as its name, which is what graphs can be written with."""
+    if isinstance(value, TENSOR_TYPE):
+        return f"{value.__module__}.{value.__name__}"  # type: ignore[attr-defined]
     if isinstance(value, enum.Enum):
         return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)  # type: ignore[arg-type, call-overload]
     return value.item() if arrays.is_number(value) else value
@@ -676,7 +682,7 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
     if isinstance(value, Dict):
         return {k.const(): builder.to_arg(v) for k, v in value.pairs(builder.cx)}
     if value.is_const():
-        return value.const()
+        return _plain_constant(value.const())
     raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
 
 

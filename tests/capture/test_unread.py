@@ -82,3 +82,14 @@ def test_our_own_backends_leave_them_out() -> None:
         compiled = pycompiler.compile(nothing, backend=backend, fullgraph=True)
         compiled(torch.rand(3))
         assert [entry.kind for entry in compiled.entries] == ["eager"]
+
+
+def test_classes_that_stand_for_dtypes() -> None:
+    """Graphs are written as text, in which such a class has no name of its own."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.type(torch.HalfTensor)
+        return x.type(torch.DoubleTensor)
+
+    for backend in (Recorded(), "eager", "native"):
+        assert pycompiler.compile(program, backend=backend, fullgraph=True)(torch.ones(3)).dtype is torch.float64
