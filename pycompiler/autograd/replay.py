@@ -30,8 +30,8 @@ from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir.effects import draws
-from pycompiler.ir.numbers import symbol_of, value_of
-from pycompiler.ir.symbols import expr_of, is_symbolic
+from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
+from pycompiler.ir.symbols import expr_of
 from pycompiler.ir.texts import drop_text_with
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -215,7 +215,10 @@ class _Like:
 
 
 def _known(number: Any, sizes: Mapping[str, int]) -> Any:
-    return value_of(number).eval(sizes) if is_symbolic(number) else number
+    value = (
+        value_of(number) if isinstance(number, SYMBOLIC) else number
+    )  # a number, where the graph's compile settled it
+    return value.eval(sizes) if hasattr(value, "eval") else value
 
 
 @contextlib.contextmanager

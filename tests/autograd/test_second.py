@@ -267,3 +267,19 @@ def test_sparse_gradients() -> None:
         return torch.autograd.grad(rows.sin().sum(), table)
 
     same(ask(pycompiler.compile(lambda t: t * 2)), ask(lambda t: t * 2))
+
+
+def test_sizes_that_the_compile_settled_are_numbers() -> None:
+    """`split` wants to know how many parts there are, after the size is an input of the graph."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = (x * x).view(-1).view(x.shape)
+        return y.split(1)[0] * y
+
+    compiled = pycompiler.compile(fn, backend="aot_eager", dynamic=True)
+    made = []
+    for f in (fn, compiled):
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        made.append(torch.autograd.grad(first.pow(2).sum(), x)[0])
+    torch.testing.assert_close(made[1], made[0])
