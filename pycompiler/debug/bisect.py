@@ -15,9 +15,10 @@ import runpy
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import torch
 
@@ -112,7 +113,8 @@ class Bisector:
             config.set_knob(name, value)
             os.environ[config.BY_NAME[name].variables[0]] = str(value)  # for processes that the program starts
         try:
-            runpy.run_path(self.script, run_name="__main__")
+            with told_of_exits():
+                runpy.run_path(self.script, run_name="__main__")
         except SystemExit as end:
             if end.code in (None, 0):
                 return None
@@ -228,6 +230,23 @@ def read_choices(log: str) -> dict[str, Choices]:
         others = known.get(int(number), what).split(OR)
         known[int(number)] = OR.join(dict.fromkeys([*others, what]))
     return found
+
+
+@contextlib.contextmanager
+def told_of_exits() -> Iterator[None]:
+    """`os._exit` of this process is `sys.exit`, which can be told of; forks of it leave as they would."""
+    leave, own = os._exit, os.getpid()
+
+    def told(status: int) -> NoReturn:
+        if os.getpid() == own:
+            raise SystemExit(status)
+        leave(status)
+
+    os._exit = told
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 class SameInput(io.RawIOBase):

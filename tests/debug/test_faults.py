@@ -58,6 +58,8 @@ def test_the_table_is_whole() -> None:
         compile(row.text, row.name, "exec")
         assert bool(row.peer) != bool(row.no_peer), row.name
         assert row.what
+        peer = figures[row.name]["peer"]
+        assert peer.get("reason", "") == row.no_peer and peer.get("command", "") == row.peer, row.name
         assert figures[row.name]["ours"]["missing"] == [], row.name
         assert figures[row.name]["ours"]["command"] == row.command, f"run `python -m tests.faults {row.name} --write`"
     assert table.BISECT in {row.command for row in TABLE}
@@ -168,6 +170,7 @@ def differs(numbers):
 ENDS = {
     "argv": "sys.exit(differs([float(a) for a in sys.argv[2:]]) and sys.argv[1] == '--flag')",
     "stdin": "numbers = [float(sys.stdin.readline()), float(input())]\nassert sys.stdin.read() == 'rest' and not differs(numbers)",
+    "_exit": "import os\nos._exit(differs([1.0]))",
     "fork": "import multiprocessing\nwith multiprocessing.get_context('fork').Pool(1) as pool:\n    assert pool.map(differs, [[1.0]]) == [False]",
     "third call": "compiled = pycompiler.compile(lambda x: torch.where(x > 2, x.sin(), x * 2))\nfor k in range(4):\n    compiled(torch.full((3,), k))",
 }  # fmt: skip

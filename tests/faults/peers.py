@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,6 @@ KEYS = (r"- 0/0: (.*)", r"GuardManager: source=L\['table'\].*?(type=<class 'dict
 
 # Where the compiler's interface differs, the program for the peer.
 PROGRAMS = {
-    "wrong_fusion": """
-import torch
-
-@torch.compile
-def program(x):
-    y = x + 1
-    return y / y.sum(-1, keepdim=True)
-
-program(torch.linspace(-1, 1, 192).reshape(3, 64))  # short rows are unrolled there, and nothing is fused
-""",
     "wrong_stride": """
 import torch
 
@@ -87,6 +78,9 @@ def caches(row: Row, folder: Path) -> dict[str, str]:
     if row.name in ("wrong_cache_entry", "damaged_artefact"):
         return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "peer")}
     kept = Path(tempfile.gettempdir()) / f"faults-peer-{os.getuid()}"
+    shutil.rmtree(
+        kept / "bisect", ignore_errors=True
+    )  # of a bisector that was ended: it would go on leaving things out
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(kept),
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",

@@ -76,17 +76,6 @@ def wrong_alias(patch: Patch) -> None:
     patch.setattr(runtime_wrappers, "gen_alias_from_base", lambda *args, **kwargs: again(*args, **kwargs).clone())
 
 
-def wrong_fusion(patch: Patch) -> None:
-    fuse = scheduler.FusedSchedulerNode.fuse.__func__
-
-    def badly(cls: Any, *args: Any) -> Any:
-        cpp.CppOverrides.add = staticmethod(lambda a, b: f"{a} - {b}")
-        cpp.CppVecOverrides.add = staticmethod(lambda a, b: f"{a} - {b}")
-        return fuse(cls, *args)
-
-    patch.setattr(scheduler.FusedSchedulerNode, "fuse", classmethod(badly))
-
-
 def memory_reused_too_early(patch: Patch) -> None:
     """freed after its first use"""
     last = scheduler.Scheduler.compute_last_usage
