@@ -22,7 +22,7 @@ import torch
 import torch._decomp
 from torch import fx
 
-from pycompiler import backends
+from pycompiler import backends, config
 from pycompiler._native import __version__
 from pycompiler.api import compile as compile_function
 from pycompiler.debug.minifier import LIMIT, Minifier, NotReproduced, Part, Smallest, written
@@ -198,6 +198,7 @@ def minify(
         "--limit", type=float, default=LIMIT, help="seconds that a candidate may take (default: %(default)g)"
     )
     options = parser.parse_args()
+    config.repro_after = None  # of the environment: what is compiled here would write launchers over this one
     folder = Path(file).resolve().parent
     checkpoints = folder / CHECKPOINTS
     earlier = None if repro_path(folder).exists() else _left(checkpoints, Path(file))
