@@ -63,12 +63,15 @@ def _frames_are_evaluated_by_python() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _modules_as_torch_makes_them() -> Iterator[None]:
-    """torch.compile, the peer of some tests, leaves its own `__init__` in `nn.Module`; the next file is to see torch's."""
+    """torch.compile, the peer of some tests, leaves its own `__init__` in `nn.Module`, and distributions that no longer check
+    their arguments; the next file is to see torch's."""
+    checks = torch.distributions.Distribution._validate_args
     before = {name: nn.Module.__dict__.get(name) for name in ("__init__", "__setstate__")}
     yield
     for name, method in before.items():
         if nn.Module.__dict__.get(name) is not method:
             setattr(nn.Module, name, method)
+    torch.distributions.Distribution.set_default_validate_args(checks)
 
 
 @pytest.fixture(scope="module", autouse=True)

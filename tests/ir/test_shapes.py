@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir import iterator
+from pycompiler.ir import checked, iterator
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.shapes import RULES, layouts_of
 from pycompiler.ir.symbols import Symbols, expr_of
@@ -44,6 +44,7 @@ class T:
 
 I = torch.int64
 CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+    (checked.within, (T("a", "b", order=(1, 0), dtype=I), "unit input"), {}),
     (aten.mm.default, (T("a", 3), T(3, "b")), {}),
     (aten.mm.default, (T("a", "c"), T("c", "b", order=(1, 0))), {}),
     (aten.bmm.default, (T("a", "b", 4), T("a", 4, "c")), {}),

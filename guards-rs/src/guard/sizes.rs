@@ -24,36 +24,45 @@ struct Read {
     what: What,
 }
 
-/// How an expression compares to zero.
-#[derive(Clone, Copy)]
+/// An assumption of numbers.  Most are of the first two forms, which are compared without being evaluated.
 enum Test {
-    Zero,
-    NotZero,
-    NotNegative,
+    Least(usize, i64),
+    Same(usize, usize),
+    Zero(Size),
+    NotZero(Size),
+    NotNegative(Size),
 }
 
 impl Test {
-    fn parse(text: &str) -> Res<Test> {
-        match text {
-            "==" => Ok(Test::Zero),
-            "!=" => Ok(Test::NotZero),
-            ">=" => Ok(Test::NotNegative),
-            _ => Err(value_error(&format!("unknown relation {text:?}; known: ==, !=, >="))),
+    /// How an expression compares to zero.
+    fn build(kind: &str, size: Size) -> Res<Test> {
+        let linear = size.as_linear();
+        let parts = linear.as_ref().map(|(constant, parts)| (*constant, parts.as_slice()));
+        match (kind, parts) {
+            (">=", Some((constant, [(1, at)]))) if constant != i64::MIN => Ok(Test::Least(*at, -constant)),
+            ("==", Some((0, [(1, a), (-1, b)] | [(-1, b), (1, a)]))) => Ok(Test::Same(*a, *b)),
+            ("==", _) => Ok(Test::Zero(size)),
+            ("!=", _) => Ok(Test::NotZero(size)),
+            (">=", _) => Ok(Test::NotNegative(size)),
+            _ => Err(value_error(&format!("unknown relation {kind:?}; known: ==, !=, >="))),
         }
     }
 
-    fn holds(self, value: i64) -> bool {
+    #[inline]
+    fn holds(&self, env: &[i64]) -> bool {
         match self {
-            Test::Zero => value == 0,
-            Test::NotZero => value != 0,
-            Test::NotNegative => value >= 0,
+            Test::Least(at, least) => env[*at] >= *least,
+            Test::Same(a, b) => env[*a] == env[*b],
+            Test::Zero(size) => size.eval(env).is_ok_and(|value| value == 0),
+            Test::NotZero(size) => size.eval(env).is_ok_and(|value| value != 0),
+            Test::NotNegative(size) => size.eval(env).is_ok_and(|value| value >= 0),
         }
     }
 }
 
 pub struct Sizes {
     reads: Box<[Read]>,
-    relations: Box<[(Test, Size)]>,
+    relations: Box<[Test]>,
     /// Which values are floats of at most this magnitude, or not finite.
     limits: Box<[(usize, f64)]>,
     torch: Box<Torch>,
@@ -72,12 +81,12 @@ impl Relation for Sizes {
             checks.attr(c"reads")?.to_tuple()?.tuple_items().map(|read| build_read(read, cx)).collect::<Res<_>>()?;
         let mut relations = Vec::new();
         for relation in checks.attr(c"relations")?.to_tuple()?.tuple_items().map(Obj::own) {
-            let test = Test::parse(relation.attr(c"kind")?.as_str()?)?;
+            let kind = relation.attr(c"kind")?;
             let expr = relation.attr(c"expr")?;
             let size = pyo3::Python::attach(|py| {
                 symbols.compile(&expr.to_bound(py)).map_err(|error| value_error(&error.value(py).to_string()))
             })?;
-            relations.push((test, size));
+            relations.push(Test::build(kind.as_str()?, size)?);
         }
         let limits = checks
             .attr(c"limits")?
@@ -90,14 +99,9 @@ impl Relation for Sizes {
 
     fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
         let values: SmallVec<[Obj; 16]> = values.collect();
-        let mut env: SmallVec<[i64; 16]> = SmallVec::with_capacity(self.reads.len());
-        for read in &self.reads {
-            match values.get(read.value).and_then(|value| self.read(read, *value)) {
-                Some(number) => env.push(number),
-                None => return false,
-            }
-        }
-        self.relations.iter().all(|(test, size)| size.eval(&env).is_ok_and(|value| test.holds(value)))
+        let mut env: SmallVec<[i64; 16]> = SmallVec::from_elem(0, self.reads.len());
+        self.fill(&mut env, &values).is_some()
+            && self.relations.iter().all(|test| test.holds(&env))
             && self.limits.iter().all(|(at, most)| values.get(*at).is_some_and(|value| within(*value, *most)))
     }
 }
@@ -130,30 +134,45 @@ fn build_read(read: Obj, cx: &mut Build) -> Res<Read> {
 }
 
 impl Sizes {
-    #[inline]
-    fn read(&self, read: &Read, value: Obj) -> Option<i64> {
-        if value.class() != read.class {
-            return None;
-        }
-        let (dim, strides) = match read.what {
-            What::Int => return value.exact_i64(),
-            What::Minus => return value.exact_i64().and_then(i64::checked_neg),
-            What::Size(dim) => (dim, false),
-            What::Stride(dim) => (dim, true),
-        };
+    /// The numbers, as far as torch's memory is known; None where one cannot be read.
+    fn fill(&self, env: &mut [i64], values: &[Obj]) -> Option<()> {
         match (self.torch.level, self.torch.layout, self.torch.handle, self.torch.abi) {
-            (Level::Offsets, Some(layout), ..) => {
+            (Level::Offsets, Some(layout), ..) => self.fill_by(env, values, |value, dim, strides| {
                 let tensor = RawTensor::of(value, layout);
                 let (sizes, steps) = if tensor.is_defined() { tensor.sizes_strides() } else { return None };
                 (if strides { steps } else { sizes }).get(dim).copied()
-            }
+            }),
             (Level::CAbi | Level::Offsets, _, Some(offset), Some(abi)) => {
-                let handle = value.id() + offset;
-                let words = if strides { abi.strides(handle) } else { abi.sizes(handle) };
-                words?.get(dim).copied()
+                self.fill_by(env, values, |value, dim, strides| {
+                    let handle = value.id() + offset;
+                    let words = if strides { abi.strides(handle) } else { abi.sizes(handle) };
+                    words?.get(dim).copied()
+                })
             }
-            _ => by_attribute(value, dim, strides),
+            _ => self.fill_by(env, values, by_attribute),
         }
+    }
+
+    #[inline]
+    fn fill_by(
+        &self,
+        env: &mut [i64],
+        values: &[Obj],
+        of_tensor: impl Fn(Obj, usize, bool) -> Option<i64>,
+    ) -> Option<()> {
+        for (number, read) in env.iter_mut().zip(&self.reads) {
+            let value = *values.get(read.value)?;
+            if value.class() != read.class {
+                return None;
+            }
+            *number = match read.what {
+                What::Size(dim) => of_tensor(value, dim, false)?,
+                What::Stride(dim) => of_tensor(value, dim, true)?,
+                What::Int => value.exact_i64()?,
+                What::Minus => value.exact_i64()?.checked_neg()?,
+            };
+        }
+        Some(())
     }
 }
 

@@ -46,6 +46,9 @@ pub enum Size {
     Expr(Box<[Token]>),
 }
 
+/// A sum of a number and of multiples of symbols: the number, then (factor, symbol).
+pub type Linear = (i64, SmallVec<[(i64, usize); 2]>);
+
 /// Numbers of one call: few, mostly.
 pub type Numbers = SmallVec<[i64; 12]>;
 
@@ -81,6 +84,25 @@ impl Size {
             top += 1;
         }
         Ok(stack[0])
+    }
+
+    pub fn as_linear(&self) -> Option<Linear> {
+        let (mut constant, mut parts) = (0i64, SmallVec::new());
+        match self {
+            Size::Const(value) => constant = *value,
+            Size::Symbol(i) => parts.push((1, *i)),
+            Size::Sum(terms) => {
+                for term in terms {
+                    match term.symbols.as_slice() {
+                        [] => constant = constant.checked_add(term.factor)?,
+                        [i] => parts.push((term.factor, *i)),
+                        _ => return None,
+                    }
+                }
+            }
+            Size::Expr(_) => return None,
+        }
+        Some((constant, parts))
     }
 
     pub fn as_const(&self) -> Option<i64> {
