@@ -136,6 +136,14 @@ def ordered(op: object) -> bool:
     return draws(op) or acts(op)
 
 
+@cache
+def tells(op: object) -> bool:
+    """Acts by its schema.  An operator of another library that gives results and writes nothing may be called again after an
+    error; while there is none it is called once."""
+    computes = isinstance(op, OpOverload) and op._schema.returns and not op._schema.is_mutable
+    return acts(op) and not computes and not _is_check(op)
+
+
 # Batch norms whose schemas do not say that they write running statistics.
 _WRITES_UNSEEN = frozenset((aten.native_batch_norm, aten.cudnn_batch_norm, aten.miopen_batch_norm))
 

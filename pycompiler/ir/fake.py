@@ -23,7 +23,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
-from pycompiler.ir.effects import divides, draws, drops_nothing, noted
+from pycompiler.ir.effects import divides, draws, drops_nothing, noted, tells
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         writes: int
         once: int
         draws: int
+        tells: int
         others: int
         nested: int
         asks: bool
@@ -91,6 +92,7 @@ _COUNTERS = {
     "writes": 0,
     "once": 0,
     "draws": 0,
+    "tells": 0,
     "others": 0,
     "nested": 0,
     "asks": False,
@@ -105,8 +107,8 @@ def _mode_class() -> type[FakeMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
     `effects` counts the operators dispatched that do more than compute their results, `once` those that no call may repeat,
-    `draws` those of them that take random numbers, `writes` those that write, `others` those that are not ordinary; while it
-    `asks`, kernels say whether they take the arguments' types (`kernels.py`).
+    `draws` those of them that take random numbers, `tells` those that act by their schema, `writes` those that write, `others`
+    those that are not ordinary; while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
     """
     namespace = {
         **vars(fake_tensor),
@@ -148,6 +150,7 @@ def _dispatch(
     drawn = draws(func) and not drops_nothing(func, args, kwargs)
     mode.once -= draws(func) and not drawn
     mode.draws += drawn
+    mode.tells += tells(func)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
         check_types(func, args, kwargs, symbolic=mode.symbolic)
     if func is torch.ops.aten.as_strided.default and mode.asks and mode.nested == 0:

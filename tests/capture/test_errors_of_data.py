@@ -339,3 +339,22 @@ def test_a_users_backend_tells_its_errors() -> None:
 
     with pytest.raises(ValueError, match="of the backend"):
         pycompiler.compile(before, backend=backend)([], torch.ones(3), GOOD)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_operators_of_the_programs_that_compute_do_not_break_graphs_with_errors_that_are_handled(backend: str) -> None:
+    """Experts' products in transformers are one: such models had three breaks."""
+    with torch.library._scoped_library("errors_of_data", "FRAGMENT") as library:
+        library.define("double(Tensor x) -> Tensor")
+        library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
+
+        def fn(x: torch.Tensor, i: torch.Tensor) -> Any:
+            try:
+                return torch.ops.errors_of_data.double(x)[i]
+            except IndexError:
+                return x - 1
+
+        compiled = pycompiler.compile(fn, backend=backend)
+        for i in (GOOD, BAD, GOOD):
+            assert torch.equal(compiled(torch.ones(3), i), fn(torch.ones(3), i))
+        assert compiled.counters()["compiles"] == 1
