@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
+import threading
 import types
 import typing
 from typing import Any
@@ -196,6 +199,30 @@ def test_other_classes_break_or_copy(value: Any) -> None:
 
     found, expected = pycompiler.compile(program, backend="eager")(torch.ones(1)), program(torch.ones(1))
     assert repr(found[1:]) == repr(expected[1:])
+
+
+class Locked:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    "make", [threading.Lock, Locked, lambda: itertools.count(3), lambda: functools.partial(max, 1)]
+)
+def test_what_c_keeps_is_refused_as_in_eager(make: Any) -> None:
+    given = make()
+
+    def program(x: Any) -> Any:
+        found = []
+        for how in (copy.copy, copy.deepcopy):
+            try:
+                found.append(type(how(given)))
+            except TypeError as error:
+                found.append(str(error))  # type: ignore[arg-type]
+        return x + 1, found
+
+    x = torch.ones(1)
+    assert pycompiler.compile(program, backend="eager")(x)[1] == program(x)[1]
 
 
 UNION: Any = int | str

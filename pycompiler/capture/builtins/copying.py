@@ -12,11 +12,17 @@ from pycompiler.capture.values.exceptions import builtin_base
 
 REDUCED = (object, list, dict)
 """The classes written in C of which all that an object has is attributes, slots and elements."""
+WORD = 8  # bytes
 
 
 def _is_reduced(value: Value) -> bool:
+    """No class written in C lies between (a lock's): CPython tells by how large an instance is, and refuses to copy it."""
     cls = value.python_type()
-    return cls not in REDUCED and builtin_base(cls) in REDUCED
+    base = builtin_base(cls)
+    if cls in REDUCED or base not in REDUCED:
+        return False
+    words = bool(cls.__dictoffset__) + bool(cls.__weakrefoffset__) + len(slot_names(cls))
+    return base is not object or cls.__basicsize__ <= object.__basicsize__ + WORD * words
 
 
 @builtin(object.__reduce_ex__)
