@@ -109,6 +109,8 @@ class _Writer:
         found = SavedFunction(kept, "" if kept is not None else code_digest(code), made.name)
         self.encoder.namespace = made.fn.__globals__
         for place, entry in enumerate(made.entries_of(code)):
+            if entry not in self.family.remarks:
+                continue  # no compile made it: it runs the original
             saved = self.entry(entry)
             try:
                 with self.encoder.whole_or_nothing():

@@ -21,6 +21,7 @@ from pycompiler import _native, background, config
 from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import SkipFrame
+from pycompiler.capture.bytecode.frames import resumes_in_loop
 from pycompiler.capture.frame import Captured, capture_frame
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
@@ -58,6 +59,10 @@ from pycompiler.progress import compiling
 
 log = stage("dynamo")
 
+# A part of a frame that goes on inside of a loop has as many entries. If these do not fit, what they assume differs from pass
+# to pass (a number that is an index, the length of a list that grows); then one entry without guards runs it as written.
+PASSES = 5
+
 
 def place_of(code: types.CodeType) -> str:
     return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
@@ -83,6 +88,9 @@ class FrameCompiler:
         if config.debug_function and code.co_name != config.debug_function:
             return self.family.original_entry(function)
         if not choices.taken("frame", lambda: place_of(code)):
+            return self.family.original_entry(function)
+        if len(fn.entries) >= PASSES and resumes_in_loop(code):
+            log.info("%s differs in each pass of its loop: it runs as written, what it calls is compiled", fn.name)
             return self.family.original_entry(function)
         with untraced(), deferred(), modes_off():
             entry = self.compile_or_explain(function, values)

@@ -23,7 +23,7 @@ from pycompiler.capture.bytecode.analysis import reachable
 from pycompiler.capture.bytecode.assemble import assemble
 from pycompiler.capture.bytecode.decode import decode, parameters, preamble_cells, slot_names
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.reading import exits, reading
+from pycompiler.capture.bytecode.reading import exits, is_in_loop, reading
 from pycompiler.capture.bytecode.resume import (
     ResumeInfo,
     cell_parameters,
@@ -66,6 +66,12 @@ class FrameLayout:
     def of(code: CodeType) -> FrameLayout:
         """The layout of a code object."""
         return FrameLayout(parameters(code), code.co_freevars, preamble_cells(code, reading(code).instructions))
+
+
+def resumes_in_loop(code: CodeType) -> bool:
+    """Whether `code` is a resume function's that goes on inside of a loop."""
+    info = resume_info(code)
+    return info is not None and is_in_loop(info.original, info.at)
 
 
 def preamble(code: CodeType, body: Sequence[Instruction]) -> list[Instruction]:
@@ -223,6 +229,7 @@ __all__ = [
     "preamble",
     "resume",
     "resume_info",
+    "resumes_in_loop",
     "stack_kinds",
     "tail_call",
     "whole",

@@ -9,7 +9,7 @@ import functools
 import weakref
 from types import CodeType
 
-from pycompiler.capture.bytecode.analysis import live_variables
+from pycompiler.capture.bytecode.analysis import live_variables, reachable, successors
 from pycompiler.capture.bytecode.decode import decode
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.shapes import Exit, group, group_exits, stack_kinds
@@ -42,6 +42,14 @@ def reading(code: CodeType) -> Reading:
     if found is None:
         found = _READINGS[code] = Reading(code)
     return found
+
+
+def is_in_loop(code: CodeType, at: int) -> bool:
+    """Whether control may come back to the instruction at `at` of `code`."""
+    known = reading(code)
+    place = next(p for p, instruction in enumerate(known.instructions) if instruction.offset == at)
+    entry, *after = known.instructions[place:]
+    return entry in reachable(known.instructions, successors(entry, after[0] if after else None))
 
 
 def exits(code: CodeType, at: int) -> dict[str, Exit]:
