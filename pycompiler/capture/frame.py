@@ -21,7 +21,7 @@ from torch import fx
 
 from pycompiler.capture import rebuild, skip
 from pycompiler.capture.breaks import Break, Raised, SkipFrame
-from pycompiler.capture.builtins import torch_api
+from pycompiler.capture.builtins import gradients, torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.decode import slot_names
@@ -465,6 +465,7 @@ class _Session:
             cx.guard("no_alias", sources[0], None, tuple(sources[1:]))
         cx.guard_mutated_objects()
         cx.guard_keys_apart()
+        gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
         has_graph = self.has_graph(cx, head)
         gm: fx.GraphModule | None = None
         inputs: list[Source] = []

@@ -102,6 +102,7 @@ class GraphBuilder:
         self.doubtful = (
             False  # whether an operator gave its argument, which it may not do for other strides (with `levels`)
         )
+        self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
         self.later = False  # whether the graph runs in a backward, with a grad mode that is not known
@@ -247,8 +248,8 @@ class GraphBuilder:
 
         return self._call("call_function", target, run, args, kwargs, False)
 
-    def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self._call("call_method", name, _method(name), args, kwargs, False)
+    def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value], *, always: bool = False) -> Value:
+        return self._call("call_method", name, _method(name), args, kwargs, always)
 
     def call_inner(
         self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any], *, always: bool = False

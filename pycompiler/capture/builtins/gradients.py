@@ -121,22 +121,48 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Of a tensor that is as it shall be, nothing."""
+    """Of a tensor that is as it shall be, nothing; one that is made here, without a history, becomes a leaf."""
     tensor, *given = (cx.realize(v) for v in (*args, *kwargs.values()))
     wanted = given[0].const() if len(given) == 1 and given[0].is_const() else True
-    plain = (
-        isinstance(tensor, Tensor)
-        and not tensor.is_special
-        and not cx.graph.levels
-        and kwargs.keys() <= {"requires_grad"}
-    )
-    if not plain or len(given) > 1 or wanted is not tensor.getattr(cx, "requires_grad").const():
+    plain = kwargs.keys() <= {"requires_grad"} and len(given) < 2 and not cx.graph.levels
+    if not isinstance(tensor, Tensor) or tensor.is_special or not plain:
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
+    if wanted is tensor.getattr(cx, "requires_grad").const():
+        return tensor
+    inner = cx.graph.packs or cx.graph.later
+    if wanted is not True or tensor.exists or inner or not _may_be_leaf(tensor.fake):
+        raise Break("unsupported-operation", "Tensor.requires_grad_()")
+    cx.graph.call_method("requires_grad_", [tensor], {}, always=True)
+    cx.graph.leaves.append((tensor.fake, cx.step()))
     return tensor
+
+
+def store_requires_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """`tensor.requires_grad = value`: unlike the method it refuses all that have a history."""
+    tensor = cx.realize(args[0])
+    if not isinstance(tensor, Tensor) or tensor.is_special or not cx.truth(tensor.getattr(cx, "is_leaf")):
+        raise Break("tensor-attribute-store", f"Tensor.requires_grad of {tensor.describe()}")
+    return requires_grad_(cx, args, kwargs)
+
+
+def _may_be_leaf(fake: torch.Tensor) -> bool:
+    return fake.is_floating_point() or fake.is_complex()
+
+
+def check_leaves(cx: Capture, outputs: list[torch.Tensor]) -> None:
+    """Tensors that the program made leaves stay inside of the graph: what a backend gives is no leaf, and requires grad only
+    where an input does."""
+    made = {id(fake): step for fake, step in cx.graph.leaves}
+    for out in outputs if made else ():
+        ends = _leaves([out])
+        inside = [made[id(t)] for t in ends if id(t) in made]
+        if inside and (len(inside) == len(ends) or id(out) in made):
+            raise Break("unsupported-operation", "Tensor.requires_grad_() of what leaves the graph", inside[0])
 
 
 tensors.METHODS["register_hook"] = register_hook
 tensors.METHODS["requires_grad_"] = requires_grad_
+tensors.STORES["requires_grad"] = store_requires_grad
 
 
 @builtin(polyfills.joined)

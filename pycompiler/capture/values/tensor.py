@@ -181,6 +181,9 @@ class Tensor(Value):
         return cx.wrap(self.real.grad, self.source.then("grad"))
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        if name in STORES and not self.is_special:
+            STORES[name](cx, [self, value], {})
+            return
         raw = mro_lookup(self.cls, name)
         store = mro_lookup(self.cls, "__setattr__")
         if raw is not MISSING and is_data_descriptor(raw) or store is not mro_lookup(torch.Tensor, "__setattr__"):
@@ -291,6 +294,9 @@ class Remover(Value):
 
 METHODS: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
 """Methods that are more than a call in the graph, by name; filled by `builtins/`."""
+
+STORES: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
+"""The methods that assignments to attributes are, by the attribute; filled by `builtins/`."""
 
 
 class TensorMethod(Value):

@@ -1,0 +1,143 @@
+"""`requires_grad = True` of tensors that a compiled function makes: they are leaves inside of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.func import grad
+
+import pycompiler
+
+BACKENDS = ["eager", "aot_eager", "native"]
+W = torch.linspace(-1, 1, 9, dtype=torch.double).view(3, 3)
+
+
+def features(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x[:, None]
+    h.requires_grad = True
+    return (h @ w).tanh().sum()
+
+
+def penalty(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = (x.detach() * 0.5 + 1).requires_grad_(True)
+    d = (h @ w).tanh().sum()
+    (g,) = torch.autograd.grad(d, h, create_graph=True)
+    return d + (g * g).sum()
+
+
+def force(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x.clone().requires_grad_()
+    (g,) = torch.autograd.grad((h @ w.detach()).tanh().sum(), h)
+    return -g, g.requires_grad
+
+
+def asked(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x.clone()
+    same = h.contiguous()
+    h.requires_grad_()
+    y = same @ w.detach()
+    return (y @ w).sum() if y.requires_grad else y.sum()
+
+
+def of_a_part(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x.clone()
+    row = h[0]
+    row.requires_grad_()
+    return (h @ w).sum() * 2 + (row @ w).sum(), h.requires_grad
+
+
+def transformed(x: torch.Tensor, w: torch.Tensor) -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return (a @ w).tanh().sum()
+
+    h = x.clone().requires_grad_()
+    return f(h) + grad(f)(h).sum()
+
+
+ONE_GRAPH = [features, penalty, force, asked, of_a_part, transformed]
+
+
+def given_back(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x.clone()
+    h.requires_grad = True
+    return h, h.is_leaf, (h @ w).sum()
+
+
+def only_by_it(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x.clone().requires_grad_()
+    return (h @ w.detach()).sum()
+
+
+def written_to_an_argument(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x.clone().requires_grad_()
+    x.mul_(h)
+    return (x @ w).sum()
+
+
+def backward(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x.clone().requires_grad_()
+    (h @ w).sum().backward()
+    return h.grad
+
+
+def taken_back(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x.clone().requires_grad_()
+    h.requires_grad = False
+    return (h @ w).sum(), h
+
+
+def with_a_history(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x @ w
+    h.requires_grad = True
+    return h
+
+
+def of_integers(x: torch.Tensor, w: torch.Tensor) -> Any:
+    return x.long().requires_grad_()
+
+
+def written(x: torch.Tensor, w: torch.Tensor) -> Any:
+    h = x.clone().requires_grad_()
+    h.add_(1)
+    return h
+
+
+BREAKS = [given_back, only_by_it, written_to_an_argument, backward, taken_back, with_a_history, of_integers, written]
+
+
+def observed(fn: Callable[..., Any], training: bool) -> Any:
+    """Results, with what autograd says of them, and gradients; or the error."""
+    x, w = W.cos(), W.clone().requires_grad_(training)
+    try:
+        out = fn(x, w)
+    except RuntimeError as e:
+        return str(e).partition("\n")[0]
+    results = out if isinstance(out, tuple) else (out,)
+    tensors = [t for t in results if isinstance(t, torch.Tensor)]
+    seen = [(t.requires_grad, t.is_leaf) for t in tensors]
+    if tracked := [t for t in tensors if t.requires_grad]:
+        torch.autograd.backward([t.sum() for t in tracked])
+    rest = [v for v in results if not isinstance(v, torch.Tensor)]
+    return [*(t.detach() for t in tensors), x.detach(), w.grad], seen, rest
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [*ONE_GRAPH, *BREAKS], ids=lambda f: f.__name__)
+def test_as_eager(program: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend)
+    for training in (True, False):
+        got, wanted = observed(compiled, training), observed(program, training)
+        if isinstance(wanted, str):
+            assert got == wanted
+        else:
+            torch.testing.assert_close(got[0], wanted[0])
+            assert got[1:] == wanted[1:]
+
+
+@pytest.mark.parametrize("program", ONE_GRAPH, ids=lambda f: f.__name__)
+def test_one_graph(program: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
+    assert observed(compiled, True)[1] == observed(program, True)[1]
