@@ -28,11 +28,13 @@ from pycompiler.ir.interrupts import check, deferred, stoppers
 from pycompiler.logs import artifact
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.toolchain import (
+    DOUBLES,
     FLAGS,
     OPENMP,
     NoCompiler,
     Toolchain,
     find_toolchain,
+    flags_for,
     has_compiler,
     prelude_dir,
     prelude_text,
@@ -65,7 +67,7 @@ counters = {"builds": 0, "hits": 0}
 
 @functools.lru_cache(maxsize=8)
 def _environment_key(toolchain: Toolchain) -> str:
-    return disk_cache.digest(toolchain.identity, repr((FLAGS, OPENMP)), prelude_text())
+    return disk_cache.digest(toolchain.identity, repr((FLAGS, DOUBLES, OPENMP)), prelude_text())
 
 
 def cache_key(text: str, toolchain: Toolchain) -> str:
@@ -78,7 +80,8 @@ def compile_into(folder: Path, text: str, symbols: Sequence[str], toolchain: Too
     source.write_text(text)
     failed = ""
     for openmp in OPENMP:
-        command = [*toolchain.command, *FLAGS, f"-I{prelude_dir()}", "-o", str(library), str(source), *openmp]
+        flags = [*FLAGS, *flags_for(text), f"-I{prelude_dir()}"]
+        command = [*toolchain.command, *flags, "-o", str(library), str(source), *openmp]
         code, said = run_compiler(command, folder, toolchain)
         if code == 0:
             check_loads(library, symbols, toolchain)

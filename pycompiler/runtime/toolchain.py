@@ -22,15 +22,23 @@ from pycompiler import config
 
 CANDIDATES = ("c++", "g++", "clang++")
 
+X86 = platform.machine() in ("x86_64", "AMD64")
 # One table of flags.  No -ffast-math: NaN, inf and signed zero keep their meaning.
 FLAGS: tuple[str, ...] = (
     "-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pipe", "-w",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fno-semantic-interposition",
     "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fvisibility=hidden",
     # gcc 12.2 aligns arrays on the stack of some leaf functions to 8 bytes and stores 16 to them as if they were aligned (a
-    # segmentation fault, `tests/codegen/test_stack.py`); those without a red zone keep the ABI's alignment.
-    *(("-mno-red-zone",) if platform.machine() in ("x86_64", "AMD64") else ()),
+    # segmentation fault, `tests/codegen/test_compilers.py`); those without a red zone keep the ABI's alignment.
+    *(("-mno-red-zone",) if X86 else ()),
 )  # fmt: skip
+# gcc 12 permutes eight doubles of one register wrongly where the lower half takes from the upper one (it believes that
+# `vpermilpd` does it): with AVX-512, loops of a few elements get other elements than they asked for.  What holds doubles in
+# memory makes vectors of four; where doubles only add up, straight-line code makes none (`tests/codegen/test_compilers.py`).
+DOUBLES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("double*", ("-mprefer-vector-width=256",) if X86 else ()),
+    ("double", ("-fno-tree-slp-vectorize",) if X86 else ()),
+)
 # Tried in turn, behind the source.  The first names what kernels may need: reading libstdc++ would take half of the
 # linker's time.  A clang has other libraries; one without libomp still has `omp simd`.
 OPENMP: tuple[tuple[str, ...], ...] = (
@@ -45,6 +53,11 @@ log = logging.getLogger("pycompiler.runtime")
 
 class NoCompiler(RuntimeError):
     """This machine has no C++ compiler; graphs run through ATen."""
+
+
+def flags_for(text: str) -> tuple[str, ...]:
+    """Flags that a source needs besides FLAGS."""
+    return next((flags for word, flags in DOUBLES if word in text), ())
 
 
 @dataclass(frozen=True)
