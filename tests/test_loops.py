@@ -34,19 +34,40 @@ def associative(x: torch.Tensor) -> Any:
     return associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic")
 
 
+def associative_tree(x: torch.Tensor) -> Any:
+    def joined(a: Any, b: Any) -> Any:
+        return {"u": a["u"] * b["u"], "v": [a["v"][0] + b["v"][0]]}
+
+    return associative_scan(joined, {"u": x, "v": [x * 2]}, 0, reverse=True)
+
+
+def scanned_tree(x: torch.Tensor) -> Any:
+    def step(carry: Any, row: Any) -> Any:
+        return {"sum": carry["sum"] + row[0], "n": carry["n"] * 2}, {"o": (row[0] * 2,), "p": carry["sum"].sin()}
+
+    return scan(step, {"sum": torch.zeros(3), "n": torch.ones(3)}, (x,), reverse=True)
+
+
 def wrapped(x: torch.Tensor) -> Any:
     return wrap(lambda y: y.sin() + W, x)
 
 
-@pytest.mark.parametrize("program", [mapped, scanned, backwards, associative, wrapped], ids=lambda f: f.__name__)
+PROGRAMS = [mapped, scanned, scanned_tree, backwards, associative, associative_tree, wrapped]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_one_graph(program: Callable[..., Any]) -> None:
+    if program is associative_tree and torch.__version__ < "2.15":
+        pytest.skip("on the CPU older torches have no such scan")
     compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
     given = [torch.linspace(-1, 2, 12).view(4, 3).requires_grad_() for _ in range(2)]
     made = [fn(x) for fn, x in zip((program, compiled), given, strict=True)]
     torch.testing.assert_close(made[1], made[0])
     for out in made:
         sum(t.sum() for t in pytree.tree_leaves(out)).backward()
-    if program not in (scanned, backwards) or torch.__version__ >= "2.15":  # eager's of older torches are wrong
+    if (
+        program not in (scanned, scanned_tree, backwards) or torch.__version__ >= "2.15"
+    ):  # eager's of older torches are wrong
         torch.testing.assert_close(given[1].grad, given[0].grad)
 
 
@@ -60,6 +81,19 @@ def test_what_is_no_loop_of_few_like_steps_is_left_to_torch() -> None:
     for program, rows in ((grows, 3), (long, 200)):
         with pytest.raises(pycompiler.exc.Unsupported):
             pycompiler.compile(program, backend="eager", fullgraph=True)(torch.ones(rows, 1))
+
+
+@pytest.mark.skipif(torch.__version__ < "2.15", reason="on the CPU older torches have no such scan")
+def test_a_break_is_at_the_call_of_the_operator() -> None:
+    """Within it, captured code is on the way of what is compiled, which gives something else to who does not compile."""
+
+    def one_row(x: torch.Tensor) -> Any:
+        return associative_scan(lambda a, b: {"u": a["u"] * b["u"]}, {"u": x[:1]}, 0)
+
+    x = torch.linspace(-1, 2, 12).view(4, 3)
+    expected, found = one_row(x), pycompiler.compile(one_row, backend="eager")(x)
+    assert type(found) is type(expected) is dict
+    torch.testing.assert_close(found, expected)
 
 
 THREE = [(3, 2), (2,), (2,)]

@@ -571,11 +571,15 @@ CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
 
 
 def breaking_frame(frames: Sequence[Frame]) -> Frame:
-    """The innermost frame that can be resumed: reached from the root by direct calls outside of any try or with."""
+    """The innermost frame that can be resumed: reached from the root by direct calls outside of any try or with.
+
+    torch's operators that take functions are entered otherwise when nothing compiles them, so their callers are resumed.
+    """
     found = frames[0]
     for caller, callee in zip(frames, frames[1:], strict=False):
         plain = caller.current.opname in CALLS and caller.current.handler is None and not caller.handled
-        if not (plain and callee.direct) or skip.why_frame_skipped(callee.code):
+        within = str(callee.globals.get("__name__")).startswith("torch._higher_order_ops.")
+        if not (plain and callee.direct) or within or skip.why_frame_skipped(callee.code):
             return found
         found = callee
     return found

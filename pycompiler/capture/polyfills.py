@@ -138,24 +138,33 @@ def map_rows(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwa
 
 
 def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any = (), **kwargs: Any) -> Any:
-    """The operator of `scan`: `fn` of what it carries and each row."""
+    """The operator of `scan`: `fn` of what it carries and each row.  The result is a tree like those of `fn`."""
     carry: Any = tuple(init)
     given = [(t.shape, t.dtype, t.device) for t in carry]
-    outs = []
+    outs: list[Any] = []
     for i in _rows(xs):
-        made = fn(*carry, *[x[i] for x in xs], *others)
+        made, tree = pytree.tree_flatten(fn(*carry, *[x[i] for x in xs], *others))
         carry = tuple(made[: len(given)])
         if [(t.shape, t.dtype, t.device) for t in carry] != given:
             graph_break("a scan that does not carry on what it began with")
         outs.append(made[len(given) :])
     stacks = [torch.stack(column) if torch.is_tensor(column[0]) else None for column in zip(*outs)]
-    return joined((*carry, *stacks), (*init, *xs, *others))
+    return joined(pytree.tree_unflatten([*carry, *stacks], tree), (*init, *xs, *others))
 
 
 def scan_tree(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
-    """The operator of `associative_scan`: torch's own order of the calls."""
-    _rows(xs)
-    return joined(generic_associative_scan(fn, xs, additional_inputs=others), xs)  # type: ignore[no-untyped-call]
+    """The operator of `associative_scan`: torch's own order of the calls.  The result is a tree like those of `fn`."""
+    trees: list[Any] = []
+
+    def noted(*given: Any) -> list[Any]:
+        made, tree = pytree.tree_flatten(fn(*given))
+        trees.append(tree)
+        return made
+
+    if len(_rows(xs)) < 2:
+        graph_break("a scan of one row, which calls nothing")
+    made = generic_associative_scan(noted, xs, additional_inputs=others)  # type: ignore[no-untyped-call]
+    return joined(pytree.tree_unflatten(made, trees[0]), xs)
 
 
 def step_count(x: Any) -> Any:

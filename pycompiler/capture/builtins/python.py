@@ -56,12 +56,22 @@ def isinstance_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if value.real is None and issubclass(value.cls, classes):
             return Const(True)
         plain = tuple(c for c in classes if type(c) is type or issubclass(c, torch.Tensor))
-        if isinstance(value.fake if value.real is None else value.real, plain):
+        named = tuple(c for c in classes if type(c) is type(torch.FloatTensor))
+        if isinstance(value.fake if value.real is None else value.real, plain) or _is_named(value, named):
             return Const(True)
-        classes = tuple(c for c in classes if c not in plain)
+        classes = tuple(c for c in classes if c not in (*plain, *named))
     if lookup(cx, value.python_type(), "__class__") is not object.__dict__["__class__"]:
         raise Break("unsupported-operation", f"isinstance({value.describe()}), which says what class it is")
     return Const(is_subclass(cx, value.python_type(), classes, instance=value))
+
+
+def _is_named(value: Tensor, classes: tuple[type, ...]) -> bool:
+    """Whether a tensor is of one of the kinds that have names of classes (`torch.FloatTensor`)."""
+    fake = value.fake
+    if classes and fake.device.type not in ("cpu", "cuda"):
+        raise Break("unsupported-operation", f"isinstance of a tensor on {fake.device}, and {classes[0].__name__}")
+    kind = fake.dtype, fake.layout, fake.device.type == "cuda"
+    return any((c.dtype, c.layout, c.is_cuda) == kind for c in classes)  # type: ignore[attr-defined]
 
 
 @builtin(issubclass)

@@ -12,6 +12,8 @@ import types
 from collections import _tuplegetter  # type: ignore[attr-defined]
 from typing import Any
 
+import torch
+
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const, reference
@@ -108,6 +110,8 @@ class Registrations:
 
 
 REGISTRATIONS = Registrations()
+# Nothing but a tensor is an instance of torch.FloatTensor and its like, which `builtins/python.py` knows.
+PLAIN_CHECKS = tuple(m.__dict__["__instancecheck__"] for m in (type, abc.ABCMeta, type(torch.FloatTensor)))
 
 
 def is_subclass(cx: Capture, cls: type, bases: tuple[type, ...], *, instance: Value | None = None) -> bool:
@@ -126,10 +130,12 @@ def _is_subclass(cx: Capture, cls: type, base: type, instance: Value | None) -> 
         guard_mro(cx, cls)
         return base in mro_of(cls)
     name = "__subclasscheck__" if instance is None else "__instancecheck__"
-    hook = lookup(cx, meta, name) if meta.__module__.partition(".")[0] != "torch" else None
+    hook = lookup(cx, meta, name) if meta.__module__ != "torch.nn.parameter" else None
     if isinstance(hook, types.FunctionType) and hook is not abc.ABCMeta.__dict__[name]:
         function = cx.wrap(hook, const_source(meta).then("mro_lookup", name))
         return bool(cx.truth(cx.call(function, [cx.make(base), cx.make(cls) if instance is None else instance], {})))
+    if instance is not None and hook is not None and hook not in PLAIN_CHECKS:
+        raise Break("unsupported-operation", f"isinstance(..., {base.__name__}), whose class decides in C")
     guard_mro(cx, cls)
     answer = bool(cx.evaluate_raw(issubclass, cls, base))
     cx.abstract[cls, base] = answer

@@ -35,6 +35,8 @@ FLAGS = frozenset(
      "is_quantized", "is_meta", "names", "is_mkldnn", "itemsize", "nbytes", "is_nested", "is_xpu", "is_mps",
      "is_sparse_csr", "output_nr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia"}
 )  # fmt: skip
+SAME_OF_ALL = frozenset({"volatile", "name", "_has_symbolic_sizes_strides"})
+OTHER_NAMES = {"_grad": "grad", "_grad_fn": "grad_fn"}
 # Attributes and methods that depend on more than what the guard of a tensor compares.
 UNGUARDED = frozenset({"is_leaf", "output_nr", "retains_grad"})
 UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_shared", "is_pinned", "is_set_to"})
@@ -121,6 +123,7 @@ class Tensor(Value):
 
     def plain_getattr(self, cx: Capture, name: str) -> Value:
         """What torch.Tensor gives."""
+        name = OTHER_NAMES.get(name, name)
         if name == "__dict__":
             raise Break("unsupported-attribute", "Tensor.__dict__")
         if name in UNGUARDED or name == "grad":  # what guards and generated code read
@@ -160,6 +163,8 @@ class Tensor(Value):
         if not hasattr(torch.nn.Parameter, name):  # of a subclass
             return cx.class_attribute(self, name)
         if not callable(getattr(self.cls, name)):
+            if name not in SAME_OF_ALL:
+                raise Break("unsupported-attribute", f"Tensor.{name}")
             return cx.make(getattr(self.fake, name))
         return TensorMethod(self, name)
 

@@ -818,3 +818,38 @@ def parameter_subclass(w, x):
 @case(make=lambda: (Loud(torch.arange(3.0)), torch.ones(3)))
 def parameter_subclass_with_an_operator(w, x):
     return x * 2, w + x
+
+
+@case(X, graphs=1)
+def instances_of_named_kinds(x):
+    y = x * 2
+    kinds = torch.FloatTensor, torch.DoubleTensor, torch.BoolTensor, torch.sparse.FloatTensor, torch.cuda.FloatTensor
+    return (
+        x + 1, [isinstance(t, k) for t in (x, y, x > 1, x.double(), 3) for k in kinds], issubclass(type(x), torch.FloatTensor),
+        isinstance(x, torch.autograd.Variable), isinstance(y, (int, torch.autograd.Variable)), isinstance(3, torch.autograd.Variable),
+        isinstance(x, (torch.nn.Parameter, torch.nn.Buffer)),
+    )  # fmt: skip
+
+
+@case(make=lambda: (torch.BoolStorage.from_buffer(bytearray([0, 1]), "big"), torch.ones(3)), breaks="builtin-call")
+def instances_of_storages(s, x):
+    return x + 1, isinstance(s, torch.BoolStorage), isinstance(s, torch.FloatStorage), isinstance(s, torch.TypedStorage)
+
+
+def _with_gradient():
+    x = torch.ones(3, requires_grad=True)
+    (x * 2).sum().backward()
+    return x, x * 2
+
+
+@case(make=_with_gradient, graphs=1)
+def other_names_of_attributes(x, y):
+    return x + 1, x._grad, y._grad, x.detach()._grad_fn
+
+
+@case(make=_with_gradient, breaks=ANY)
+def other_names_of_attributes_that_are_stored(x, y):
+    x._grad = x.detach() + 5
+    found = x.grad + 1
+    x.grad = None
+    return found, x._grad, y._base, x._post_accumulate_grad_hooks
