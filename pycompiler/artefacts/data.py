@@ -16,7 +16,7 @@ import torch
 from pycompiler import _native
 from pycompiler.autograd import joint, partition, replay, runtime, views
 from pycompiler.autograd import saved as saved_tensors
-from pycompiler.capture import again, calls
+from pycompiler.capture import again, cached, calls
 from pycompiler.capture.bytecode.resume import ResumeInfo
 from pycompiler.ir import guards, late, source
 from pycompiler.runtime import segments
@@ -74,7 +74,7 @@ class SavedCallable:
 CLASSES: frozenset[type] = frozenset({
     SavedEntry, SavedFunction, SavedCallable, ResumeInfo, views.Step, joint.Mutation, joint.Output, joint.Path, joint.Way,
     joint.Joint, partition.Partition, runtime.LazyBackward, runtime.Node, runtime._Variants, runtime._Like, replay.Replay,
-    replay._Like, saved_tensors.Saved, calls.Kept, again.Again, late.Check,
+    replay._Like, saved_tensors.Saved, calls.Kept, cached.Cached, again.Again, late.Check,
     segments.Run, segments.Called, segments.Compiled, segments.Held, segments.Number,
 })  # fmt: skip
 

@@ -69,7 +69,7 @@ class Break(Exception):
     """The current instruction cannot be captured.  `kind` is a row of BREAK_KINDS.
 
     `step`: that of the root frame before which to stop, when it is not the current one.  `gives_end`: what the instruction
-    gives has an end that the program sees.
+    gives has an end that the program sees.  `rests_on`: what made it break, as values of sources.
     """
 
     def __init__(self, kind: str, seen: str = "", step: int | None = None, *, gives_end: bool = False) -> None:
@@ -81,6 +81,7 @@ class Break(Exception):
         self.frames: tuple[Any, ...] = ()  # the interpreter's frames at the break, outermost first
         self.step = step
         self.gives_end = gives_end
+        self.rests_on: tuple[tuple[Any, Any], ...] = ()
         super().__init__(self.reason)
 
     @property

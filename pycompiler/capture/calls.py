@@ -21,6 +21,7 @@ import torch
 from pycompiler import config
 from pycompiler.capture import operators, skip
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.cached import call_cached, describe_call
 from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values import array, exceptions, symbolic
@@ -304,13 +305,13 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     handler = _handler(fn)
     if handler is not None:
         if kwargs and _refuses(fn, args, kwargs):
-            raise Break("builtin-call", _describe_call(fn, args))
+            raise Break("builtin-call", describe_call(fn, args))
         try:
             return handler(cx, args, kwargs)
         except (IndexError, TypeError, ValueError):
             if _takes(fn, args, kwargs):
                 raise
-            raise Break("builtin-call", _describe_call(fn, args)) from None
+            raise Break("builtin-call", describe_call(fn, args)) from None
     attribute = tensor_descriptor(fn)
     if attribute is not None and args and isinstance(args[0], Tensor):
         how, name = attribute
@@ -353,7 +354,7 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             descriptor = getattr(type(bound), fn.__name__, None)
             if descriptor is not None and _handler(descriptor) is not None:
                 return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)
-    raise Break("builtin-call", _describe_call(fn, args))
+    raise Break("builtin-call", describe_call(fn, args))
 
 
 def scripted(fn: Any) -> types.FunctionType:
@@ -408,7 +409,7 @@ def _steady(value: Value) -> bool:
 
 
 class Kept:
-    """What a cached function gives for these arguments, as an attribute: read by guards, and where the result is loaded."""
+    """What a function that only tells gives, as an attribute: read by guards, and where the result is loaded."""
 
     def __init__(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         self.call = (fn, args, kwargs)
@@ -417,44 +418,6 @@ class Kept:
     def result(self) -> Any:
         fn, args, kwargs = self.call
         return fn(*args, **kwargs)
-
-
-def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A function under functools.lru_cache.
-
-    One of a library is inlined, as libraries cache what is pure.  Any other is called: what it gives is an object that
-    existed before, with guards as such.
-    """
-    wrapped = fn.__wrapped__
-    if isinstance(wrapped, types.FunctionType) and skip.is_library(wrapped):
-        return _inline_cached(cx, fn, args, kwargs)
-    known = _hashable(args, kwargs)
-    if known is None or cx.effects:
-        raise Break("builtin-call", f"{_describe_call(fn, args)}, which keeps its results")
-    kept = cx.kept.setdefault((fn, *map(repr, known)), Kept(fn, *known))
-    source = const_source(kept).attr("result")
-    try:
-        result = kept.result
-    except Exception:  # which is not kept: the next call may do something else
-        raise Break("builtin-call", f"{_describe_call(fn, args)}, which raises") from None
-    return cx.wrap(result, source)
-
-
-def _hashable(args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]] | None:
-    """The arguments as real objects, when each is an immutable constant."""
-    if not all(v.is_const() for v in (*args, *kwargs.values())):
-        return None
-    return [v.const() for v in args], {k: v.const() for k, v in kwargs.items()}
-
-
-def _inline_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """If all it does is a deferred call (logging once), the call of the cached function itself is deferred."""
-    before, nodes = cx.effects.mark(), len(cx.graph.graph.nodes)
-    result = cx.call(cx.make(fn.__wrapped__), args, kwargs)
-    if cx.effects.calls_since(before) and nodes == len(cx.graph.graph.nodes) and not kwargs:
-        cx.effects.forget_since(before)
-        cx.effects.defer(Builtin(fn), args)
-    return result
 
 
 def _plain_storage(value: Value) -> Value:
@@ -472,10 +435,6 @@ def _late_handler(fn: types.FunctionType) -> BuiltinHandler | None:
     """By name, then by identity: a program may call anything by any name."""
     handler = LATE.get((skip.module_of(fn), fn.__name__))
     return handler if handler and getattr(sys.modules.get(fn.__module__), fn.__name__, None) is fn else None
-
-
-def _describe_call(fn: Any, args: list[Value]) -> str:
-    return f"{Builtin(fn).describe()}({', '.join(a.describe() for a in args)})"
 
 
 # construction -------------------------------------------------------------------------------------------------

@@ -84,6 +84,9 @@ class Capture:
         self.kept: dict[tuple[Any, ...], Any] = {}  # calls of cached functions, each asked for once
         self.frames: list[Frame] = []
         self._stack: tuple[tuple[int, int], tuple[UserFrame, ...]] = ((-1, 0), ())
+        self.tried: dict[tuple[Any, ...], Any] = {}  # those of them that earlier attempts met
+        self.verdicts: dict[Any, bool] = {}  # whether they may be called by the capture
+        self.budget = BUDGET
         self.steps = 0  # instructions executed, in all frames
         self.stop_at: int | None = None  # step before which the capture stops
         self.errors = breaks_are_errors()  # whether a break raises, at the program's current place
@@ -206,8 +209,8 @@ class Capture:
         if self.steps == self.stop_at:
             self.stopped = list(self.frames)
             raise self.stopper
-        if self.steps > BUDGET:
-            raise Break("trace-budget", f"{BUDGET} instructions")
+        if self.steps > self.budget:
+            raise Break("trace-budget", f"{self.budget} instructions")
         return self.steps
 
     # constants ------------------------------------------------------------------------------------------------

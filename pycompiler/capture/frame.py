@@ -36,6 +36,7 @@ from pycompiler.capture.bytecode.frames import (
     whole,
 )
 from pycompiler.capture.bytecode.resume import cell_parameters, origin_of
+from pycompiler.capture.cached import Tried
 from pycompiler.capture.codegen import Head, ask_drops, given_back, replay_effects, return_template
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
@@ -166,6 +167,9 @@ class _Session:
         self.value_cells = frozenset(n for n in self.layout.cells if n not in raw and n in self.layout.params)
         self.raw_cells = raw
         self.state = torch_api.read_state()
+        self.tried: dict[Any, Any] = {}  # calls of cached functions, for all attempts: `cached.py`
+        self.verdicts: dict[Any, bool] = {}
+        self.rests_on: tuple[tuple[Any, Any], ...] = ()
         self.gives_end = False  # of the instruction that breaks, or of calls around it
 
     def run(self, on_break: Callable[[BreakRecord], None] | None) -> Captured:
@@ -188,6 +192,8 @@ class _Session:
             except NeedsSymbols:
                 self.symbolic = True
                 continue
+            except Tried:
+                continue
             except Specialise as e:
                 origins = cx.sizes.origins_of(e)
                 if not origins or cx.sizes.known_symbols.is_late(e.names):  # a number that a call binds
@@ -197,11 +203,12 @@ class _Session:
                 continue
             except Break as b:
                 record = BreakRecord(b.kind, b.reason, b.hint, b.stack or (frame.user_frame(),), cx.errors)
-                self.gives_end = b.gives_end
+                self.gives_end, self.rests_on = b.gives_end, b.rests_on
                 stop = breaking_frame(b.frames or (frame,)).begin if b.step is None else b.step
                 if last is not None and stop >= last:  # not the instructions, but what they leave behind
                     raise SkipFrame(b.reason) from None
             except Raised as r:
+                self.rests_on = ()
                 broke = Break("uncaught-exception", told(cx, r.value))
                 record = BreakRecord(broke.kind, broke.reason, broke.hint, (frame.user_frame(),))
                 stop = r.value.raised_at if isinstance(r.value, Object) and r.value.raised_at else frame.begin
@@ -214,7 +221,7 @@ class _Session:
 
     def start(self, stop: int | None) -> tuple[Capture, Frame]:
         cx = Capture(self.namespace, self.policy, symbolic=self.symbolic, modes=self.modes, state=self.seen)
-        cx.stop_at = stop
+        cx.stop_at, cx.tried, cx.verdicts = stop, self.tried, self.verdicts
         cx.stopper = _AtBreak
         values: dict[str, Value] = {}
         for name, real in self.values.items():
@@ -279,6 +286,8 @@ class _Session:
     def finish_break(self, cx: Capture, frames: list[Frame], record: BreakRecord) -> Captured:
         """The frame up to the instruction that broke, in the root or in a chain of direct calls below it."""
         cx.nothing_suspended()
+        for source, real in self.rests_on:
+            cx.guard("equals", source, real)
         head = Head(cx, self.value_cells)
         root = frames[0]
         self.gives_end = self.gives_end or any(names_ends(f.code, f.globals) for f in frames)

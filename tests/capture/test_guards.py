@@ -275,10 +275,65 @@ def test_a_cached_function_that_raises_is_called_each_time() -> None:
             return x + 1
 
     compiled = compile_recorded(fn)
-    for _ in range(3):
-        before = len(calls)
+    for count in range(1, 4):
         assert torch.equal(compiled.fn(X()), X() + 1)
-        assert len(calls) > before
+        assert len(calls) == count
+
+
+def test_a_cached_function_with_effects_is_called_by_the_program_once() -> None:
+    done: list[int] = []
+
+    @functools.lru_cache(typed=True)
+    def kept(n: float, *, m: int = 1) -> list[float]:
+        done.append(len(done))
+        return [n * m]
+
+    def fn(x: Any) -> Any:
+        done.append(-1)
+        return x + kept(2)[0], kept(2, m=3), kept(2.0)
+
+    compiled = compile_recorded(fn)
+    first, second = compiled.fn(X()), compiled.fn(X())
+    assert first[1] is second[1] is kept(2, m=3)
+    assert first[2] is second[2] is kept(2.0)
+    assert torch.equal(first[0], X() + 2)
+    assert done == [-1, 1, 2, 3, -1]
+    cached = compiled.fn(X())
+    assert cached[2] is kept(2.0)
+    assert kept.cache_info().misses == 3
+
+
+def test_a_cached_function_that_draws_draws_where_the_program_calls_it() -> None:
+    @functools.lru_cache
+    def noise(n: int) -> Any:
+        return torch.randn(n)
+
+    def fn(x: Any) -> Any:
+        first = torch.randn(4)
+        return x + first, noise(2), torch.randn(2)
+
+    def drawn(call: Any) -> list[Any]:
+        noise.cache_clear()
+        torch.manual_seed(0)
+        return list(call(X()))
+
+    eager, compiled = drawn(fn), compile_recorded(fn).fn
+    for _ in range(2):
+        assert all(map(torch.equal, drawn(compiled), eager))
+
+
+def test_what_a_cached_function_keeps_is_asked_without_a_call() -> None:
+    @functools.lru_cache(maxsize=2)
+    def kept(n: int) -> int:
+        return n + 1
+
+    calls = []
+    compiled = compile_recorded(lambda x: x * kept(2))
+    for _ in range(2):
+        assert torch.equal(compiled.fn(X()), X() * 3)
+        calls.append(kept.cache_info().misses)
+    assert calls == [1, 1]
+    assert len(compiled.records) == 1
 
 
 # attributes ---------------------------------------------------------------------------------------------------

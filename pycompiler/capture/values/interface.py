@@ -40,6 +40,8 @@ class Objects(Protocol):
     by_id: dict[int, Value]
     constants: dict[int, Value]
     kept: dict[tuple[Any, ...], Any]
+    tried: dict[tuple[Any, ...], Any]
+    verdicts: dict[Any, bool]
     abstract: dict[tuple[type, type], bool]
 
     def remember(self, real: Any, value: Value) -> None: ...
@@ -112,6 +114,8 @@ class Calls(Protocol):
     errors: bool
     inlined: set[types.CodeType]
     suspended: list[Generator]
+    steps: int
+    budget: int
 
     def placed(self, value: Value) -> Value: ...
     def step(self) -> int | None: ...
