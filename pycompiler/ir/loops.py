@@ -111,6 +111,7 @@ class Extern:
 
     `out` are fresh buffers that receive the results (strides as ATen makes them, from the fake trace; None for an
     unused or undefined result).  `mutates` names argument buffers that it writes.
+    `checked`: loops before it have looked at the data for which it would raise.
     """
 
     op: torch._ops.OpOverload
@@ -119,6 +120,7 @@ class Extern:
     out: tuple[Buffer | None, ...]
     mutates: tuple[str, ...] = ()
     origin: tuple[str, ...] = ()
+    checked: bool = False
 
 
 @dataclass(frozen=True)

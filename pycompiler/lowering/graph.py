@@ -78,6 +78,7 @@ class Lowering:
         self.env: dict[fx.Node, Any] = {}
         self.node: fx.Node
         self.external: Set[str] = frozenset()
+        self.updates: Any = None  # `updates.Updates`, when they were asked for
         self._placed: dict[fx.Node, Value] = {}  # what Externs were given for a node
         self.symbols: Symbols | None = None
         self._reals: dict[Real, Real] = {}  # floats made of symbols -> their names

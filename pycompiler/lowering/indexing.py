@@ -14,29 +14,18 @@ import torch
 
 from pycompiler.ir import checked
 from pycompiler.ir.expr import ZERO, Expr
-from pycompiler.ir.loops import INDEX_RULES, Loop
+from pycompiler.ir.loops import Loop
 from pycompiler.lowering import values
 from pycompiler.lowering.body import Body, Val
 from pycompiler.lowering.elementwise import broadcast_load, broadcast_shape, stored
 from pycompiler.lowering.graph import Lowering, loop_space
+from pycompiler.lowering.indices import INTEGERS, position
 from pycompiler.lowering.registry import lowering
+from pycompiler.lowering.updates import updated
 from pycompiler.lowering.values import Exprs, Value, contiguous_strides, normal_dim, to_exprs
 
 aten = torch.ops.aten
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 _ADDED = (torch.float32, torch.float64, torch.int64, torch.int32)  # dtypes that a store can add in
-
-
-def position(body: Body, index: Val, size: Expr, rule: str, dim: int = 0) -> Expr:
-    """An index value into dimension `dim` as an expression, checked against `size` by a row of INDEX_RULES."""
-    known = index.constant
-    if (
-        known is not None
-        and size.is_const
-        and (-size.as_int() if INDEX_RULES[rule].wraps else 0) <= known < size.as_int()
-    ):
-        return Expr.of(int(known) % size.as_int())
-    return body.emit("wrap_index", (index.to(torch.int64),), torch.int64, (size, rule, dim)).expr
 
 
 @lowering(aten.embedding.default)
@@ -112,7 +101,7 @@ class Advanced:
 
 def _by_integers(indices: Sequence[Value | None]) -> bool:
     given = [v for v in indices if v is not None]
-    return bool(given) and all(v.dtype in _INTEGERS for v in given)
+    return bool(given) and all(v.dtype in INTEGERS for v in given)
 
 
 @lowering(aten.index.Tensor)
@@ -146,6 +135,8 @@ def added(
 
 @lowering(aten.scatter_add.default)
 def scatter_add(low: Lowering, x: Value, dim: int, index: Value, source: Value) -> Any:
+    if (done := updated(low, x)) is not None:
+        return done
     if x.dtype not in _ADDED or x.rank == 0:
         return NotImplemented
     d = normal_dim(dim, x.rank)
@@ -159,6 +150,8 @@ def scatter_add(low: Lowering, x: Value, dim: int, index: Value, source: Value) 
 
 @lowering(aten.index_add.default)
 def index_add(low: Lowering, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Any:
+    if (done := updated(low, x)) is not None:
+        return done
     if x.dtype not in _ADDED or x.rank == 0 or alpha != 1:
         return NotImplemented
     d = normal_dim(dim, x.rank)
@@ -173,11 +166,19 @@ def index_add(low: Lowering, x: Value, dim: int, index: Value, source: Value, *,
 
 @lowering(aten.index_put.default)
 def index_put(low: Lowering, x: Value, indices: Sequence[Value | None], source: Value, accumulate: bool = False) -> Any:
+    if (done := updated(low, x)) is not None:
+        return done
     if not accumulate or x.dtype not in _ADDED or not _by_integers(indices):
         return NotImplemented  # with equal places, which value stays is the kernel's choice
     where = Advanced(x, indices)
     return added(low, x, where.shape,
                  lambda b, i: (where.source(b, i), broadcast_load(source, b, i, where.shape)))  # fmt: skip
+
+
+@lowering(aten.index_copy.default)
+def index_copy(low: Lowering, x: Value, dim: int, index: Value, source: Value) -> Any:
+    done = updated(low, x)
+    return NotImplemented if done is None else done
 
 
 @lowering(aten.embedding_dense_backward.default)
@@ -207,6 +208,8 @@ def _one_per_line(x: Value, dim: int, index: Value) -> bool:
 @lowering(aten.scatter.value, aten.scatter.src)
 def scatter(low: Lowering, x: Value, dim: int, index: Value, source: Any) -> Any:
     """One element per line is a comparison; otherwise, with equal places, which value stays is the kernel's choice."""
+    if (done := updated(low, x)) is not None:
+        return done
     if x.rank == 0 or not _one_per_line(x, normal_dim(dim, x.rank), index) or any(n == 0 for n in x.shape):
         return NotImplemented
     d = normal_dim(dim, x.rank)

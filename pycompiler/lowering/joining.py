@@ -17,6 +17,7 @@ from pycompiler.lowering.body import Body, Val
 from pycompiler.lowering.elementwise import stored
 from pycompiler.lowering.graph import Lowering, loop_space
 from pycompiler.lowering.registry import lowering
+from pycompiler.lowering.updates import updated
 from pycompiler.lowering.values import Value, mapped, normal_dim, to_exprs
 from pycompiler.lowering.views import slice_of, wrapped
 
@@ -137,7 +138,8 @@ def both(a: Val, b: Val) -> Val:
 @lowering(aten.slice_scatter.default)
 def slice_scatter(low: Lowering, x: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None,
                   step: int = 1) -> Any:  # fmt: skip
-    return scattered(low, x, source, dim, start, end, step)
+    done = updated(low, x)
+    return scattered(low, x, source, dim, start, end, step) if done is None else done
 
 
 def scattered(low: Lowering, x: Value, source: Value, dim: int, start: Any, end: Any, step: int) -> Value:
@@ -165,7 +167,8 @@ def scattered(low: Lowering, x: Value, source: Value, dim: int, start: Any, end:
 
 @lowering(aten.select_scatter.default)
 def select_scatter(low: Lowering, x: Value, source: Value, dim: int, index: Any) -> Any:
-    return _select_scatter(low, x, source, dim, index)
+    done = updated(low, x)
+    return _select_scatter(low, x, source, dim, index) if done is None else done
 
 
 def _select_scatter(low: Lowering, x: Value, source: Value, dim: int, index: Any) -> Value:

@@ -158,6 +158,9 @@ class _Builder:
             out.append(self.slot_of[b.name])
             if 1 in b.shape and not is_ordinary(node.op):
                 self.doubtful.add(b.name)
+        parts = [r.buffer for r in _refs(node.args) if r.buffer in node.mutates and not self.is_whole(r)]
+        if counted := [self.slot(name) for name in parts if name in self.schedule.stores]:
+            self.steps.append(CountVersions(tuple(counted)))  # the call counts those of a view that nobody else has
         self.steps.append(Aten(node.op, args, kwargs, tuple(out)))
         for b in node.out:
             if b is not None and b.name in self.by_address:

@@ -19,7 +19,7 @@ from pycompiler.ir.effects import ordered
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import Dim, Nest, Role, Stage, likely_points, loads, numel, space_of
-from pycompiler.ir.loops import Extern, Loop, Node
+from pycompiler.ir.loops import Extern, Loop, Node, refuses
 from pycompiler.ir.target import Target
 from pycompiler.ir.verify import reads_of
 from pycompiler.logs import artifact
@@ -223,6 +223,7 @@ class _Fusion:
     owner: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # buffer -> groups that write it
     users: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # ... that read it
     effects: list[int] = field(default_factory=list)  # calls that keep their order
+    refusing: set[int] = field(default_factory=set)  # groups that may end with an error of data
 
     def run(self) -> list[Group]:
         for position, node in enumerate(self.graph.nodes):
@@ -246,7 +247,13 @@ class _Fusion:
         needs = {g for name in reads for g in self.owner[name]}  # read after write
         needs |= {g for name in writes for g in self.owner[name]}  # write after write
         stored = {target_of(self.graph.copies[name]) for name in writes if name in self.graph.copies}
+        parts = [name for name in writes if name in self.graph.begins]
+        stored |= {old for name in parts for old in self.graph.begins[name]}
         needs |= {g for name in writes | stored for g in self.users[name]}  # write after read
+        if isinstance(node, Loop) and self.graph.begins and refuses(node.body):
+            self.refusing.add(position)
+        if isinstance(node, Extern) and parts:  # which is not undone
+            needs |= self.refusing
         if isinstance(node, Extern) and ordered(node.op):
             needs.update(self.effects[-1:])
             self.effects.append(position)
@@ -298,6 +305,7 @@ class _Fusion:
                 continue
             near = {g for name in x.reads | x.writes for g in self.touching[name]}
             near.update(g for name in self.graph.copies for g in self.owner[name])
+            near.update(g for name in self.graph.begins for g in self.owner[name])
             near -= {x.number, y.number}
             if any(y.before >> g & 1 and self.groups[g].before >> x.number & 1 for g in near):
                 return True
@@ -375,6 +383,8 @@ class _Fusion:
         for name in b.reads | b.writes:
             self.touching[name].discard(b.number)
             self.touching[name].add(a.number)
+        if b.number in self.refusing:
+            self.refusing = self.refusing - {b.number} | {a.number}
         for name in b.writes:
             self.owner[name] = [a.number if g == b.number else g for g in self.owner[name]]
         for name in b.reads:

@@ -16,7 +16,8 @@ from pycompiler.ir.verify import reads_of
 @dataclass
 class Graph:
     """Nodes and who writes and reads what.  `kept`: buffers that outlive the program's nodes (outputs, inputs, and what
-    `copies` write into inputs when the nodes are done); `alone`: names of ATen nodes (see `schedule`); `held`: buffers whose
+    `copies` write into inputs when the nodes are done); `begins`: see
+    `stores.begun`; `alone`: names of ATen nodes (see `schedule`); `held`: buffers whose
     numbers are compared with themselves: computed twice they need not be equal, as compilers contract products and sums."""
 
     nodes: list[Node]
@@ -26,6 +27,7 @@ class Graph:
     writers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
     readers: dict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
     copies: dict[str, Extern] = field(default_factory=dict)
+    begins: dict[str, tuple[str, str]] = field(default_factory=dict)
     alone: Set[str] = frozenset()
     held: set[str] = field(default_factory=set)
 

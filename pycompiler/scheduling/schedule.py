@@ -17,7 +17,7 @@ from pycompiler.scheduling.memory import plan_memory
 from pycompiler.scheduling.place import memory_of, place
 from pycompiler.scheduling.simplify import prepare
 from pycompiler.scheduling.space import restart_names
-from pycompiler.scheduling.stores import copies_last, in_place
+from pycompiler.scheduling.stores import copies_last, in_place, without_copies
 
 
 def schedule(program: Program, target: Target, alone: Set[str] = frozenset()) -> Schedule:
@@ -32,7 +32,7 @@ def _schedule(program: Program, target: Target, alone: Set[str]) -> Schedule:
     graph = prepare(program, target, alone)
     groups = fuse(graph)
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)} | set(program.constants)
-    kept |= {b.name for b in program.inputs if b is not None} | graph.copies.keys()
+    kept |= {b.name for b in program.inputs if b is not None} | graph.copies.keys() | graph.begins.keys()
     readers: dict[str, set[int]] = {}
     for g in groups:
         for name in g.reads:
@@ -50,13 +50,14 @@ def _schedule(program: Program, target: Target, alone: Set[str]) -> Schedule:
         adds = any(s.loop.store_mode == "add" for s in nest.stages)
         touched[id(nest)] = (g.reads if adds else g.reads - g.writes, g.writes)
     bundled = copies_last(bundle(nests, touched, target), {b.name for b in program.inputs if b is not None})
-    stores = in_place(bundled, graph.copies, graph.buffers)
+    stores = in_place(bundled, graph.copies, graph.begins, graph.buffers)
+    bundled = without_copies(bundled, graph.begins, stores)
     steps: list[KernelGroup | Extern] = []
     for step in bundled:
         steps.append(step if isinstance(step, Extern) else _kernel(f"{_word(program.name)}_{len(steps)}", step, stores))
     steps += [copy for value, copy in graph.copies.items() if value not in stores]
     done = Schedule(program, steps, graph.buffers, target, storage=dict(stores), stores=stores)
-    plan_memory(done, kept - (graph.copies.keys() - stores.keys()))
+    plan_memory(done, kept - ((graph.copies.keys() | graph.begins.keys()) - stores.keys()))
     return done
 
 

@@ -20,7 +20,7 @@ from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import CHEAP, FEW, cost, inline, tidy
 from pycompiler.scheduling.graph import Graph, writes_of
 from pycompiler.scheduling.space import fresh_var, rewrite
-from pycompiler.scheduling.stores import candidates, readers_first
+from pycompiler.scheduling.stores import begun, candidates, readers_first
 from pycompiler.scheduling.two_passes import TWO_PASSES
 
 CHEAP_USES = 4
@@ -30,7 +30,8 @@ def prepare(program: Program, target: Target, alone: Set[str] = frozenset()) -> 
     """The program's nodes after all rewrites."""
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)}
     copies = candidates(program)
-    kept |= {b.name for b in program.inputs if b is not None} | set(program.constants) | copies.keys()
+    begins = begun(program, copies)
+    kept |= {b.name for b in program.inputs if b is not None} | set(program.constants) | copies.keys() | begins.keys()
     buffers = dict(program.buffers)
     for b in program.inputs:
         if b is not None:
@@ -41,11 +42,11 @@ def prepare(program: Program, target: Target, alone: Set[str] = frozenset()) -> 
                 buffers[b.name] = b
     last = {id(copy) for copy in copies.values()}
     nodes = [_own_vars(n) if isinstance(n, Loop) else n for n in program.nodes if id(n) not in last]
-    graph = Graph(nodes, kept, buffers, target, copies=copies, alone=alone)
+    graph = Graph(nodes, kept, buffers, target, copies=copies, begins=begins, alone=alone)
     for step in (drop_dead, split_reductions, fill_empty_folds, inline_all, drop_dead):
         graph = step(graph.index())
     if copies:
-        graph.nodes = readers_first(graph.nodes, copies)
+        graph.nodes = readers_first(graph.nodes, copies, begins)
     return graph.index()
 
 

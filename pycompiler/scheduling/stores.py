@@ -7,6 +7,9 @@ buffer lives in the input's memory.  Example (`p`, `m` are inputs):
     loop b2 = p - b1                       =>
     extern copy_(m, b1); extern copy_(p, b2)
 
+A value that is the input but for parts, which calls write (`lowering/updates.py`), is a copy of it first; that copy is dropped
+where the calls may write into the input.
+
 A value is stored in place when everybody who reads the old value has done so: in an earlier step or nest, or in the same
 nest at the very point that is stored, before the store (`conflict`); and when nothing is refused any more: a call that
 raises has written nothing, and can be run again eagerly (`pipeline/with_errors.py`).  All else keeps its copy, at the end.
@@ -27,40 +30,76 @@ from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import is_indirect
 
 COPY = torch.ops.aten.copy_.default
-# Operations on integers that may end a kernel with an error; then the input must still hold its old value.
-MAY_FAIL = frozenset(["wrap_index", "floordiv", "truncdiv", "mod", "fmod"])
 
 
 def candidates(program: Program) -> dict[str, Extern]:
     """Buffers that may live in the memory of an input, and the copies which that saves."""
     inputs = {b.name for b in program.inputs if b is not None}
     outside = inputs | set(program.constants) | {o.buffer for o in program.outputs if isinstance(o, Ref)}
-    writers: dict[str, list[Node]] = {}
-    for node in program.nodes:
-        for name in _writes(node):
-            writers.setdefault(name, []).append(node)
-    failing = _may_have_failed(program)
+    writers = _writers(program)
     found: dict[str, Extern] = {}
     wanted_after: set[str] = set()  # inputs whose new value a later node sees
     for node in reversed(program.nodes):
         pair = _whole_copy(program, node)
         if pair is not None:
             target, value = pair
-            makers = writers.get(value, [])
             if (
                 target in inputs - wanted_after
-                and value not in outside | failing | found.keys()
+                and value not in outside | found.keys()
                 and len(writers[target]) == 1
-                and len(makers) == 1
-                and isinstance(makers[0], Loop)
-                and makers[0].store_mode == "set"
-                and not any(map(is_indirect, makers[0].store_index))
+                and (_is_made_at_once(writers.get(value, [])) or _begins_as(program, writers, value) is not None)
             ):
                 assert isinstance(node, Extern)
                 found[value] = node
                 continue
         wanted_after |= set(reads_of(node))
     return dict(reversed(found.items()))
+
+
+def _writers(program: Program) -> dict[str, list[Node]]:
+    writers: dict[str, list[Node]] = {}
+    for node in program.nodes:
+        for name in _writes(node):
+            writers.setdefault(name, []).append(node)
+    return writers
+
+
+def _is_made_at_once(makers: list[Node]) -> bool:
+    return (
+        len(makers) == 1
+        and isinstance(makers[0], Loop)
+        and makers[0].store_mode == "set"
+        and not any(map(is_indirect, makers[0].store_index))
+    )
+
+
+def _begins_as(program: Program, writers: dict[str, list[Node]], value: str) -> str | None:
+    """The buffer that `value` is a copy of, into parts of which calls then write."""
+    copy, *rest = writers.get(value, [None])
+    if not rest or not all(isinstance(n, Extern) and value in n.mutates for n in rest):
+        return None
+    if not isinstance(copy, Loop) or copy.reduction or copy.init or len(copy.body) != 1 or copy.body[0].name != "load":
+        return None
+    source, at = copy.body[0].attrs
+    a, b = program.buffers[source], program.buffers[value]
+    same = (a.shape, a.dtype, a.device, _strides(a)) == (b.shape, b.dtype, b.device, _strides(b))
+    return str(source) if same and at == copy.store_index[0] else None
+
+
+def begun(program: Program, copies: dict[str, Extern]) -> dict[str, tuple[str, str]]:
+    """Values that are (a buffer, but for parts): (that buffer, the input in whose memory both may live).  First ones first."""
+    writers = _writers(program)
+    inputs = {b.name for b in program.inputs if b is not None}
+    outside = inputs | set(program.constants) | {o.buffer for o in program.outputs if isinstance(o, Ref)}
+    found: dict[str, tuple[str, str]] = {}
+    for last, copy in copies.items():
+        value, chain = last, dict[str, tuple[str, str]]()
+        while (source := _begins_as(program, writers, value)) is not None and value not in outside:
+            chain[value] = (source, target_of(copy))
+            value = source
+        if chain and value == target_of(copy) and found.keys().isdisjoint(chain):
+            found |= dict(reversed(chain.items()))
+    return found
 
 
 def target_of(copy: Extern) -> str:
@@ -94,25 +133,9 @@ def _strides(x: object) -> list[Expr]:
     return [s for n, s in zip(x.shape, x.stride, strict=True) if n != 1]  # type: ignore[attr-defined]
 
 
-def _may_have_failed(program: Program) -> set[str]:
-    """Buffers whose values are wrong when a kernel ends with an error."""
-    bad: set[str] = set()
-    for node in program.nodes:
-        if bad.intersection(reads_of(node)) or (isinstance(node, Loop) and _may_fail(node)):
-            bad |= {b.name for b in node.out if b is not None}
-    return bad
-
-
-def _may_fail(loop: Loop) -> bool:
-    return any(
-        (op.name in MAY_FAIL and not op.dtype.is_floating_point)
-        or any(isinstance(a, Expr) and is_indirect(a) for a in op.attrs)
-        for op in loop.body
-    )
-
-
-def readers_first(nodes: Sequence[Node], copies: dict[str, Extern]) -> list[Node]:
-    """`nodes` in an order in which the old value of an input is read before the new one is made, where that can be."""
+def readers_first(nodes: Sequence[Node], copies: dict[str, Extern], begins: dict[str, tuple[str, str]]) -> list[Node]:
+    """`nodes` in an order in which the old value of an input is read before the new one is made, where that can be; and what
+    may be refused before the first part of an input is written."""
     readers: dict[str, set[int]] = {}
     makers: dict[str, int] = {}
     needs: list[set[int]] = []
@@ -123,10 +146,17 @@ def readers_first(nodes: Sequence[Node], copies: dict[str, Extern]) -> list[Node
         for name in _writes(node):
             needs[k] |= {makers[name]} if name in makers else set()
             makers[name] = k
-    for value, copy in copies.items():
+    refusing = {k for k, node in enumerate(nodes) if isinstance(node, Loop) and begins and refuses(node.body)}
+    targets = {value: target_of(copy) for value, copy in copies.items()} | {v: t for v, (_, t) in begins.items()}
+    for value, target in targets.items():
         last = makers[value]
-        late = {k for k in readers.get(target_of(copy), ()) if k > last}
+        late = {k for k in readers.get(target, ()) if k > last}
+        if value in begins:
+            late |= {k for k in refusing if k > last}
         moved = {k for k in _closure(needs, late) if k >= last}
+        if value in begins:  # what cannot come before is left where it is
+            late = {k for k in late if _is_free(nodes, needs, k, last)}
+            moved = {k for k in _closure(needs, late) if k >= last}
         if late and last not in moved and all(isinstance(nodes[k], Loop) for k in moved):  # calls keep their order
             needs[last] |= late
     if all(k > n for k, ns in enumerate(needs) for n in ns):
@@ -135,6 +165,12 @@ def readers_first(nodes: Sequence[Node], copies: dict[str, Extern]) -> list[Node
     for k in range(len(nodes)):
         _visit(needs, k, order)
     return [nodes[k] for k in order]
+
+
+def _is_free(nodes: Sequence[Node], needs: Sequence[set[int]], k: int, last: int) -> bool:
+    """Whether a node and all that it needs can come before another."""
+    moved = {n for n in _closure(needs, {k}) if n >= last}
+    return last not in moved and all(isinstance(nodes[n], Loop) for n in moved)
 
 
 def _closure(needs: Sequence[set[int]], start: set[int]) -> set[int]:
@@ -163,22 +199,36 @@ def _visit(needs: Sequence[set[int]], start: int, order: dict[int, None]) -> Non
 
 
 def in_place(
-    steps: Sequence[list[Nest] | Extern], copies: dict[str, Extern], buffers: dict[str, Buffer]
+    steps: Sequence[list[Nest] | Extern],
+    copies: dict[str, Extern],
+    begins: dict[str, tuple[str, str]],
+    buffers: dict[str, Buffer],
 ) -> dict[str, str]:
     """Which values are stored in place: buffer -> input."""
     made: dict[str, tuple[int, int]] = {}
+    first: dict[str, tuple[int, int]] = {}  # of the calls that write a buffer
     readers: dict[str, list[tuple[int, int]]] = {}
     for k, step in enumerate(steps):
         parts: Sequence[Nest | Extern] = step if isinstance(step, list) else [step]
         for j, part in enumerate(parts):
             reads, writes = _touched(part)
             for name in reads:
-                readers.setdefault(name, []).append((k, j))
+                if not _copies(part, name, begins):
+                    readers.setdefault(name, []).append((k, j))
             made |= dict.fromkeys(writes, (k, j))
+            for name in part.mutates if isinstance(part, Extern) else ():
+                first.setdefault(name, (k, j))
     stores: dict[str, str] = {}
     settled = max((k for k, step in enumerate(steps) if _may_refuse(step, buffers)), default=-1)
     for value, copy in copies.items():
         target, at = target_of(copy), made[value]
+        chain = _chain(begins, value)
+        if chain:
+            # nobody sees what was there from the first write on, which is no error's any more
+            olds = [(old, first[new]) for new in chain for old in (begins[new][0], target)]
+            if first[chain[0]][0] > settled and not any(r >= k for old, k in olds for r in readers.get(old, ())):
+                stores |= dict.fromkeys(chain, target)
+            continue
         if at[0] <= settled or any(reader > at for reader in readers.get(target, ())):
             continue
         step = steps[at[0]]
@@ -187,10 +237,40 @@ def in_place(
     return stores
 
 
+def _chain(begins: dict[str, tuple[str, str]], value: str) -> list[str]:
+    """The values that are written one after the other where `value` then is, first ones first."""
+    chain: list[str] = []
+    while value in begins:
+        chain.insert(0, value)
+        value = begins[value][0]
+    return chain
+
+
+def _copies(part: Nest | Extern, name: str, begins: dict[str, tuple[str, str]]) -> bool:
+    """Whether a nest is nothing but the copy that a value begins as."""
+    if isinstance(part, Extern) or len(part.stages) != 1:
+        return False
+    made = part.stages[0].outputs[0]
+    return made in begins and begins[made][0] == name
+
+
+def without_copies(
+    steps: Sequence[list[Nest] | Extern], begins: dict[str, tuple[str, str]], stores: dict[str, str]
+) -> list[list[Nest] | Extern]:
+    """The steps without the copies of what is written where it lies."""
+    left: list[list[Nest] | Extern] = []
+    for step in steps:
+        if isinstance(step, list):
+            step = [n for n in step if not any(o in stores and o in begins for s in n.stages for o in s.outputs)]
+        if step:
+            left.append(step)
+    return left
+
+
 def _may_refuse(step: list[Nest] | Extern, buffers: dict[str, Buffer]) -> bool:
     """Whether a call may end there with an error of its data; a GPU's kernels tell none."""
     if isinstance(step, Extern):
-        return raises(step.op) or acts(step.op) or divides(step.op, step.args, step.out)
+        return (raises(step.op) and not step.checked) or acts(step.op) or divides(step.op, step.args, step.out)
     stages = [s for nest in step for s in nest.stages]
     return any(refuses(s.loop.body) and buffers[s.outputs[0]].device.type == "cpu" for s in stages)
 

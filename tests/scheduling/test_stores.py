@@ -198,6 +198,23 @@ def test_the_rule_notices(name: str) -> None:
         rules.check_schedule(s)
 
 
+def test_the_rule_notices_reads_behind_a_write() -> None:
+    """Of what was there before a call wrote a part of it."""
+
+    def f(c: torch.Tensor, at: torch.Tensor, x: torch.Tensor) -> Any:
+        return {0: (new := c.index_copy(0, at, x))}, (c.sum(0), new.sum(0))
+
+    program = stored(f, [r(512, 8), torch.tensor([5]), r(1, 8)])
+    s = schedule(program, of_program(program))
+    rules.check_schedule(s)
+    (write,) = (k for k, step in enumerate(s.steps) if getattr(step, "mutates", ()))
+    assert set(s.stores.values()) == {"in0"}
+    assert any("in0" in getattr(step, "reads", ()) for step in s.steps[:write])
+    s.steps = s.steps[write:] + s.steps[:write]
+    with pytest.raises(rules.ScheduleError, match="reads in0, but its memory holds b"):
+        rules.check_schedule(s)
+
+
 def test_conflict_says_why() -> None:
     program = stored(lambda x: ({0: (x - x.max()).exp()}, ()), [r(8, 8)])
     s = schedule(program, of_program(program))
