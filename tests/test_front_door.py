@@ -609,3 +609,17 @@ def test_functions_with_odd_attributes() -> None:
         fn.__signature__ = "none"  # type: ignore[attr-defined]
     assert torch.equal(pycompiler.compile(outer, backend="eager")(X), X * 2 + 1)
     assert torch.equal(pycompiler.compile(lambda x: inner(x) + 1, backend="eager")(X), X * 2 + 1)
+
+
+def test_an_operator_that_fails_is_eagers_error_and_nothing_in_torchs_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty lines of torch's own, of its shape functions, came before the error."""
+    from torch._subclasses import fake_tensor
+
+    told: list[str] = []
+    monkeypatch.setattr(fake_tensor.log, "handle", lambda record: told.append(record.getMessage()))
+    with pytest.raises(RuntimeError, match="got 4 and 5"):
+        pycompiler.compile(lambda x: x.sin() @ torch.ones(5))(X)
+    assert told == []
+    with pytest.raises(RuntimeError), fake_tensor.FakeTensorMode():
+        torch.ones(3) @ torch.ones(4)
+    assert len(told) == 1 and "failed while attempting" in told[0]  # others' modes tell as before

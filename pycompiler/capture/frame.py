@@ -198,7 +198,7 @@ class _Session:
                 origins = cx.sizes.origins_of(e)
                 if not origins or cx.sizes.known_symbols.is_late(e.names):  # a number that a call binds
                     raise SkipFrame(str(e)) from None
-                self.policy.specialise(origins)
+                self.policy.specialise(cx.sizes.unmarked(origins, e))
                 log.info("%s: sizes are numbers again: %s", self.code.co_qualname, e)
                 continue
             except Break as b:

@@ -396,7 +396,7 @@ class GraphBuilder:
         return value.node
 
     def _specialise(self, args: Any, kwargs: Any, error: Exception) -> None:
-        """What fails for symbolic sizes is captured again with numbers."""
+        """What fails for symbolic sizes is captured again with numbers; where all are marked, it breaks the graph."""
         sizes = self.cx.sizes
         if sizes.symbols is None:
             return
@@ -409,8 +409,8 @@ class GraphBuilder:
         )
         if sizes.symbols.is_late(names):
             raise Break("data-dependent-value", f"{type(error).__name__}: {error}") from error
-        if names:
-            raise Specialise(names, f"{type(error).__name__}: {error}") from error
+        if free := [n for n in names if n not in sizes.required]:
+            raise Specialise(free, f"{type(error).__name__}: {error}") from error
 
     def _counts(self) -> tuple[int, ...]:
         """How many operators have been dispatched: with effects, that write, that happen once, that are not ordinary."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.errors import UserError
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, is_plain
 from pycompiler.ir.guards import Guard
@@ -254,6 +255,13 @@ class Sizes:
                 why = next(r for r in self.symbols.relations if r.kind == "==" and name in r.expr.symbols)
                 return origin, why
         return None
+
+    def unmarked(self, origins: Sequence[Origin], wanted: Specialise) -> list[Origin]:
+        """Those that can be numbers: what is marked dynamic is a symbol in each capture."""
+        required = [*self.required.values()]
+        if all(o in required for o in origins):
+            raise UserError(f"{origins[0].number} is marked dynamic, but cannot be: {wanted.why}")
+        return [o for o in origins if o not in required]
 
     def origins_of(self, wanted: Specialise) -> list[Origin]:
         assert self.symbols is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import logging
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,13 @@ from pycompiler.ir.unloaded import import_lazily, without_sympy
 PEER = "torch._dynamo"
 # That a symbol's value is asked for is no failure of a shape function.
 fake_tensor.log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], Specialise)))
+
+
+class _Quiet(logging.LoggerAdapter[logging.Logger]):
+    """torch's log of fake tensors: an operator that fails is a break's reason or eager's error, and no error of its own."""
+
+    def exception(self, msg: object, *args: object, **kwargs: Any) -> None:
+        self.debug(msg, *args, exc_info=True)
 
 
 class _PeerConfig:
@@ -113,6 +121,7 @@ def _mode_class() -> type[FakeMode]:
     namespace = {
         **vars(fake_tensor),
         "torch": _VIEW,
+        "log": _Quiet(fake_tensor.log),
         "traceback": types.SimpleNamespace(
             extract_stack=list
         ),  # where it was made: dear in deep calls, and nobody asks

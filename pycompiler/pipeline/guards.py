@@ -87,8 +87,5 @@ def specialise(code: types.CodeType, policy: Policy, captured: Captured, wanted:
     origins = captured.sizes.origins_of(wanted)
     if not origins:
         raise InternalError(f"no symbols of this graph: {wanted}")
-    required = [o for o in origins if o in captured.sizes.required.values()]
-    if required:
-        raise UserError(f"{required[0].number} is marked dynamic, but cannot be: {wanted.why}")
-    policy.specialise(origins)
+    policy.specialise(captured.sizes.unmarked(origins, wanted))
     log.info("%s: sizes are numbers again: %s", code.co_qualname, wanted)

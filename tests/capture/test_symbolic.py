@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import pycompiler
 from pycompiler import logs
-from pycompiler.errors import ArgumentError, UserError
+from pycompiler.errors import ArgumentError, Unsupported, UserError
 from pycompiler.wrapping import compiled_of
 
 
@@ -269,6 +269,14 @@ def test_a_marked_size_that_is_a_number_is_an_error_with_its_line() -> None:
         compiles(program, [(marked(x(1, 6), 0),)], dynamic=None)
     maybe = marked(x(4, 6), 0, mark=pycompiler.maybe_mark_dynamic)
     assert compiles(program, [(maybe,), (x(4, 6),), (x(1, 6),)], dynamic=None) == 2
+
+
+def test_an_operator_that_refuses_a_marked_size_breaks_the_graph() -> None:
+    calls, w = [(marked(x(3), 0),), (x(4),)], torch.ones(7)
+    with pytest.raises(Unsupported, match=r"operator-failed.*matmul"):
+        compiles(lambda t: t @ w, calls, dynamic=None)
+    with pytest.raises(RuntimeError, match="same number of elements, but got 3 and 7"):
+        pycompiler.compile(lambda t: t @ w)(*calls[0])
 
 
 def test_a_static_mark_makes_a_number() -> None:
