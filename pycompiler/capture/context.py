@@ -27,7 +27,7 @@ from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup
-from pycompiler.capture.values.base import Cell, Lazy, Value
+from pycompiler.capture.values.base import Cell, Lazy, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const, Identity
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
@@ -332,7 +332,7 @@ class Capture:
             self.throw(TypeError, f"{sequence} indices must be integers or slices, not {cls.__name__}")
         if value.is_const():
             return int(self.evaluate_raw(operator.index, value.const()))
-        self.throw(TypeError, f"{cls.__name__!r} object cannot be interpreted as an integer")
+        self.throw(TypeError, f"{class_name(cls)!r} object cannot be interpreted as an integer")
 
     def guard_mutated_objects(self) -> None:
         """What the program changed must not be another object that it read under another name."""

@@ -19,7 +19,7 @@ from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const, Identity
 from pycompiler.capture.values.containers import (
@@ -233,7 +233,7 @@ def _native_operand(value: Value) -> bool:
 
 
 def _type(value: Value) -> str:
-    return value.python_type().__name__
+    return class_name(value.python_type())
 
 
 def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import pycompiler
 from pycompiler import config
@@ -219,3 +220,49 @@ def test_arithmetic_of_ids_breaks_the_graph() -> None:
     eager, compiled = both(program, lambda: ([],))
     assert eager == compiled
     assert eager[0] == [0, True]
+
+
+def outcomes(*programs: Callable[[], Any]) -> tuple[list[Any], list[Any]]:
+    """What each program gives, eager and compiled: a result, or an error and its text."""
+    sides: list[list[Any]] = [[], []]
+    for program in programs:
+        for side, call in zip(sides, (program, pycompiler.compile(program, backend="eager")), strict=True):
+            try:
+                side.append(call())
+            except Exception as error:
+                side.append((type(error), str(error)))
+    return sides[0], sides[1]
+
+
+@pytest.mark.parametrize("value", [3, None, "name", ()], ids=str)
+@pytest.mark.parametrize(
+    "name", ["__name__", "__qualname__", "__code__", "__annotations__", "__dict__", "__closure__", "__globals__"]
+)
+def test_an_attribute_of_a_new_function_takes_what_eager_takes(name: str, value: Any) -> None:
+    def program() -> Any:
+        def made() -> int:
+            return 1
+
+        setattr(made, name, value)
+        return made(), getattr(made, name)
+
+    eager, compiled = outcomes(program)
+    assert eager == compiled
+
+
+def test_errors_call_classes_by_the_names_that_c_gave_them() -> None:
+    x, size, queue = torch.ones(2), torch.Size([2]), collections.deque([1])
+
+    class Inner:
+        @property
+        def k(self) -> int:
+            return 1
+
+    def sets_property() -> None:
+        Inner().k = 2  # type: ignore[misc]
+
+    eager, compiled = outcomes(
+        lambda: x + size, lambda: queue.zz, lambda: size.zz, lambda: {**queue}, lambda: range(size),
+        lambda: queue(), lambda: torch.float32(), lambda: vars(object()), lambda: vars(3), sets_property,
+    )  # fmt: skip
+    assert eager == compiled

@@ -20,7 +20,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.tracers import Tracer
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
@@ -60,7 +60,7 @@ class Context(Value):
             return Tuple(self.stored(cx, "to_save") if self.backward else [])
         raw = mro_lookup(self.cls, name)
         if raw is MISSING:
-            cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+            cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
         if not isinstance(raw, types.FunctionType):
             raise Break("unsupported-attribute", f"{name} of the context of an autograd Function")
         return cx.class_attribute(self, name)

@@ -14,7 +14,7 @@ from typing import Any
 from pycompiler.capture import operators, rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
@@ -157,7 +157,7 @@ def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             return Iter(getitem(cx, Const(i)) for i in range(length - 1, -1, -1))
     if not hasattr(value.python_type(), "__reversed__") and not isinstance(value, Sequence):
         if not hasattr(value.python_type(), "__getitem__"):
-            cx.throw(TypeError, f"{value.python_type().__name__!r} object is not reversible")
+            cx.throw(TypeError, f"{class_name(value.python_type())!r} object is not reversible")
     return cx.container_iterator(value, backwards=True)
 
 

@@ -19,7 +19,7 @@ from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.torch_api import ask
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
 from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import Const, Identity
 from pycompiler.capture.values.containers import Tuple
@@ -216,7 +216,7 @@ def object_getattribute(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return operators.attribute(cx, args[0], args[1].const())
     found = args[0].plain_getattr(cx, args[1].const())
     if found is None:
-        text = f"{args[0].cls.__name__!r} object has no attribute {args[1].const()!r}"
+        text = f"{class_name(args[0].cls)!r} object has no attribute {args[1].const()!r}"
         cx.throw(AttributeError, text, name=args[1], obj=args[0])
     assert found is not None
     return found
@@ -274,7 +274,8 @@ def tuple_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(vars)
 def vars_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return args[0].getattr(cx, "__dict__")
+    found = cx.catching(AttributeError, lambda: args[0].getattr(cx, "__dict__"))
+    return found if found is not None else cx.throw(TypeError, "vars() argument must have __dict__ attribute")
 
 
 @builtin(globals)

@@ -12,7 +12,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import Handler, opcode
 from pycompiler.capture.opcodes.truth import truth_at
 from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
-from pycompiler.capture.values.base import NULL, Capture, Value
+from pycompiler.capture.values.base import NULL, Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple, distinct_members
@@ -228,7 +228,7 @@ def dict_update(frame: Frame, ins: Instruction) -> None:
     mapping = frame.pop()
     cls = mapping.python_type()
     if lookup(frame.cx, cls, "keys") is MISSING:
-        frame.cx.throw(TypeError, f"{cls.__name__!r} object is not a mapping")
+        frame.cx.throw(TypeError, f"{class_name(cls)!r} object is not a mapping")
     operators.dict_update(frame.cx, peek(frame, ins.number), mapping)
 
 

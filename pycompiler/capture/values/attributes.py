@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Method
@@ -236,7 +236,7 @@ def class_attribute(cx: Capture, value: Value, name: str) -> Value:
         return cx.make(cls)
     raw = mro_lookup(cls, name)
     if raw is MISSING:
-        cx.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+        cx.throw(AttributeError, f"{class_name(cls)!r} object has no attribute {name!r}")
     if isinstance(value, Tuple) and isinstance(raw, (_tuplegetter, types.MemberDescriptorType)):  # a field
         return value.at(cx, field_index(lookup(cx, cls, name)))
     source = const_source(cls).then("mro_lookup", name)

@@ -154,3 +154,12 @@ class Cell(Value):
         import types
 
         return types.CellType
+
+
+def class_name(cls: type) -> str:
+    """What CPython's errors call a class: one that C made has its module in its name (`tp_name`), and says so itself."""
+    try:
+        type.__getattribute__(cls, "\0")
+    except AttributeError as error:
+        return f"{cls.__module__}.{cls.__name__}" if f"'{cls.__module__}." in str(error) else cls.__name__
+    return cls.__name__

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Value, class_name
 
 LITERALS = (int, float, bool, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 LITERAL_IDS = frozenset(map(id, LITERALS))  # to ask of a class without its metaclass's __eq__
@@ -64,7 +64,7 @@ class Const(Value):
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         if not hasattr(type(self.value), "__iter__"):
-            cx.throw(TypeError, f"{type(self.value).__name__!r} object is not iterable")
+            cx.throw(TypeError, f"{class_name(type(self.value))!r} object is not iterable")
         if type(self.value) is frozenset and len(self.value) > 1:
             cx.looks_at_hashes(self.value)
         return (cx.make(v) for v in self.value)
@@ -75,7 +75,7 @@ class Const(Value):
         return bool(cx.evaluate(operator.contains, self.value, item.const()).const())
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        cx.throw(TypeError, f"{type(self.value).__name__!r} object is not callable")
+        cx.throw(TypeError, f"{class_name(type(self.value))!r} object is not callable")
         raise AssertionError
 
 

@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Cell, Value
+from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Tuple
 
@@ -154,6 +154,10 @@ class Function(Value):
         if self.real is not None:
             super().setattr(cx, name, value)
         cx.effects.allow(self, self.describe())
+        if name in TYPED:
+            cls, text = TYPED[name]
+            if not issubclass(value.python_type(), cls):
+                cx.throw(TypeError, f"{name} must be set to {text}")
         if name == "__name__":
             self.name = value.const()
         elif name == "__qualname__":
@@ -161,12 +165,24 @@ class Function(Value):
         elif name == "__code__":
             self.code = value.const()
             return
-        elif name in ("__defaults__", "__kwdefaults__"):
+        elif name in UNCHANGED:
             super().setattr(cx, name, value)
         self.overlay[name] = value
 
     def truth(self, cx: Capture) -> bool:
         return True
+
+
+# Attributes that only take some values, and those whose changes are not modelled.
+TYPED: dict[str, tuple[tuple[type, ...], str]] = {
+    "__name__": ((str,), "a string object"),
+    "__qualname__": ((str,), "a string object"),
+    "__code__": ((types.CodeType,), "a code object"),
+    "__annotations__": ((dict, type(None)), "a dict object"),
+    "__dict__": ((dict,), "a dictionary"),
+    "__type_params__": ((tuple,), "a tuple"),
+}
+UNCHANGED = ("__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__builtins__", "__dict__", "__class__")
 
 
 class Descriptor(Value):
@@ -251,7 +267,7 @@ class Builtin(Value):
         if found is None:
             if hasattr(self.fn, name):
                 return Const(None)
-            cx.throw(AttributeError, f"{type(self.fn).__name__!r} object has no attribute {name!r}")
+            cx.throw(AttributeError, f"{class_name(type(self.fn))!r} object has no attribute {name!r}")
         return cx.make(found)
 
     def truth(self, cx: Capture) -> bool:

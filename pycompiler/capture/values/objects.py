@@ -33,7 +33,7 @@ from pycompiler.capture.values.attributes import (
     lookup_descriptor,
     mro_lookup,
 )
-from pycompiler.capture.values.base import Capture, Lazy, Value
+from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Dict, Key, List, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
@@ -109,7 +109,7 @@ class Object(Value):
                 return found
         if isinstance(handler, types.FunctionType):
             return cx.call(cx.wrap(handler, self.class_source("__getattr__")), [self, Const(name)], {})
-        cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
         raise AssertionError
 
     def _asked_for(self, cx: Capture, name: str, hook: Value) -> Value:
@@ -192,7 +192,7 @@ class Object(Value):
             if self.args is not None and not self.exists:
                 return cx.exception_attribute(self, name)
             if not self.exists:
-                cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+                cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
             assert self.source is not None
             self._reads_plainly(name)
             try:
@@ -273,7 +273,7 @@ class Object(Value):
         raw = lookup_descriptor(cx, self.cls, name)
         if isinstance(raw, property):
             if raw.fset is None:
-                cx.throw(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
+                cx.throw(AttributeError, f"property {name!r} of {self.cls.__qualname__!r} object has no setter")
             cx.call(cx.wrap(raw.fset, self.class_source(name).attr("fset")), [self, value], {})
             return
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
@@ -309,7 +309,7 @@ class Object(Value):
         source = self.class_source(name)
         if isinstance(raw, property):
             if raw.fdel is None:
-                cx.throw(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no deleter")
+                cx.throw(AttributeError, f"property {name!r} of {self.cls.__qualname__!r} object has no deleter")
             cx.call(cx.wrap(raw.fdel, source.attr("fdel")), [self], {})
             return
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
@@ -322,7 +322,7 @@ class Object(Value):
         if not self._has_own(cx, name):
             cx.throw(
                 AttributeError,
-                name if raw is not MISSING else f"{self.cls.__name__!r} object has no attribute {name!r}",
+                name if raw is not MISSING else f"{class_name(self.cls)!r} object has no attribute {name!r}",
             )
         cx.effects.set_attr(self, name, DELETED)
 
@@ -366,7 +366,7 @@ class Object(Value):
         method = self.special(cx, "__call__")
         cx.direct = direct
         if method is None:
-            cx.throw(TypeError, f"{self.cls.__name__!r} object is not callable")
+            cx.throw(TypeError, f"{class_name(self.cls)!r} object is not callable")
         if isinstance(method, Method) and isinstance(method.function, Builtin):
             return cx.call_existing(self, args, kwargs)
         return cx.call(method, args, kwargs)
@@ -417,7 +417,7 @@ class Object(Value):
         if lookup(cx, self.cls, "__getitem__") is not MISSING and not isinstance(self.real, torch.nn.Module):
             return self._iterate_items(cx)
         if lookup(cx, self.cls, "__iter__") is MISSING:
-            cx.throw(TypeError, f"{self.cls.__name__!r} object is not iterable")
+            cx.throw(TypeError, f"{class_name(self.cls)!r} object is not iterable")
         return super().iterate(cx)
 
     def _iterate_next(self, cx: Capture) -> Iterator[Value]:

@@ -19,7 +19,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.polyfills import OF_TENSORS
 from pycompiler.capture.values import indexing
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, mro_lookup
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin
@@ -159,7 +159,7 @@ class Tensor(Value):
             handler = lookup(cx, self.cls, "__getattr__")
             if handler is not MISSING:
                 raise Break("tensor-subclass", f"{self.cls.__name__}.__getattr__")
-            cx.throw(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+            cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
         if not hasattr(torch.nn.Parameter, name):  # of a subclass
             return cx.class_attribute(self, name)
         if not callable(getattr(self.cls, name)):
