@@ -348,8 +348,8 @@ class _Session:
         if "exc" in kinds or "lasti" in kinds or len(kinds) != len(frame.stack) + len(extra):
             raise SkipFrame("a break below a call inside of an exception handler")
         result = "boxed" if self.gives_end else "value"
-        layout = [*map(stack_kind, frame.stack), *[result for _ in extra]]
-        boxed = tuple(n for n in names if n in frame.locals and ends_others(frame.locals[n]))
+        layout = [*map(self.stack_kind, frame.stack), *[result for _ in extra]]
+        boxed = tuple(n for n in names if n in frame.locals and self.is_boxed(frame.locals[n]))
         code = resume(frame.code, entry.offset, locals=tuple(names), stack=tuple(layout), boxed=boxed)
         loads: list[Code] = []
         for name in names:
@@ -520,10 +520,18 @@ class _Session:
         code = [*code, *build.unpack_sequence(len(head.outputs))]
         return [*code, *(i for n in range(len(head.outputs)) for i in build.store_fast(f"__out{n}"))]
 
+    def stack_kind(self, value: Value) -> str:
+        """How a resume function gets an item of the stack (see `bytecode.resume`)."""
+        return "null" if value is NULL else "boxed" if self.is_boxed(value) else "value"
+
+    def is_boxed(self, value: Value) -> bool:
+        """Whether a resume function alone holds a value: its end is seen, or that of what the break gives it to hold."""
+        return ends_others(value) or (self.gives_end and isinstance(value, (List, Tuple, Dict, Set, Object)))
+
     def tails(self, frame: Frame, at: int) -> dict[str, Code]:
         """For each way out of the native instruction, a call of the resume function that goes on there."""
         result: dict[str, Code] = {}
-        kinds = [stack_kind(v) for v in frame.stack]
+        kinds = [self.stack_kind(v) for v in frame.stack]
         instruction = frame.instructions[frame.ip]
         if instruction.opname == "GET_ITER":
             kinds[-1] = "value" if isinstance(frame.stack[-1], (Const, List, Tuple, Dict, Set)) else "boxed"
@@ -532,7 +540,7 @@ class _Session:
             bound = (
                 bound - {instruction.argval} if instruction.opname == "DELETE_FAST" else bound | {instruction.argval}
             )
-        boxed = {n for n, v in frame.locals.items() if ends_others(v)}
+        boxed = {n for n, v in frame.locals.items() if self.is_boxed(v)}
         for key, exit_ in exits(self.code, at).items():
             entry = next(i for i in frame.instructions if i.offset == exit_.offset)
             names = [n for n in self.live(frame, entry) if n in bound]
@@ -563,11 +571,6 @@ def told(cx: Capture, exception: Value) -> str:
         with contextlib.suppress(Break, Raised):
             text += f": {exceptions.text(cx, exception, str).const()}"
     return text
-
-
-def stack_kind(value: Value) -> str:
-    """How a resume function gets an item of the stack (see `bytecode.resume`)."""
-    return "null" if value is NULL else "boxed" if ends_others(value) else "value"
 
 
 def in_head(frame: Frame) -> bool:

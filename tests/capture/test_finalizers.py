@@ -129,8 +129,34 @@ def slot(x: Any, w: World) -> Any:
     return y + w.seen * 10
 
 
+def appended(x: Any, w: World) -> Any:
+    a: Any = []
+    a.append(Told(w, 11))
+    a = len(a)
+    return x + w.seen + a
+
+
+def in_new_containers(x: Any, w: World) -> Any:
+    a: Any = {}
+    b: Any = ([], Quiet())
+    a["k"] = Told(w, 11)
+    b[0].append(Told(w, 13))
+    b[1].k = Told(w, 17)
+    a = 0
+    y = x + w.seen
+    b = 0
+    return y + w.seen * 100
+
+
+def comprehended(x: Any, w: World) -> Any:
+    count = len([Told(w, i) for i in (1, 2)])
+    y = x + w.seen * count
+    count = len({i: Told(w, i) for i in (1, 2)})
+    return y + w.seen * count
+
+
 PROGRAMS = (attribute, item, key, inside_of_another, variable, made, temporary, many, weak, called_back,
-            loop_variable, slot)  # fmt: skip
+            loop_variable, slot, appended, in_new_containers, comprehended)  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
