@@ -11,18 +11,19 @@ import argparse
 import contextlib
 import io
 import os
-import runpy
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 import torch
 
 from pycompiler import config
+from pycompiler.debug.program import Program, at_exits, chosen
+from pycompiler.debug.program import add_arguments as add_program
 from pycompiler.debug.trial import Outcome, Symptom, in_child, symptom_of
 from pycompiler.errors import VerificationError
 from pycompiler.ir import choices
@@ -78,10 +79,13 @@ class NothingFound(Exception):
 
 
 class Bisector:
-    """`script` with its arguments, run again and again with parts of the compiler left out."""
+    """A program (or a script, with its arguments), run again and again with parts of the compiler left out."""
 
-    def __init__(self, script: str, arguments: list[str], limit: float = LIMIT, *, quiet: bool = True) -> None:
-        self.script, self.arguments, self.limit, self.quiet = script, arguments, limit, quiet
+    def __init__(
+        self, program: Program | str, arguments: Sequence[str] = (), limit: float = LIMIT, *, quiet: bool = True
+    ) -> None:
+        self.wrong = program if isinstance(program, Program) else Program(program, [*arguments])
+        self.limit, self.quiet = limit, quiet
         self.report = Report()
         self.verify = ""  # which calls of a graph are compared: none, the "first", or "each"
         self.backend = ""
@@ -106,15 +110,13 @@ class Bisector:
     def program(self, knobs: dict[str, Any]) -> list[str] | None:
         """In the child: what goes wrong with the program, None where nothing does."""
         verify = {"verify_correctness": True} if self.verify else {}
-        sys.argv = [self.script, *self.arguments]
-        sys.path.insert(0, str(Path(self.script).resolve().parent))
         sys.stdin = io.TextIOWrapper(io.BufferedReader(SameInput(self.input)))
         for name, value in {**verify, "raise_internal_errors": True, **knobs}.items():
             config.set_knob(name, value)
             os.environ[config.BY_NAME[name].variables[0]] = str(value)  # for processes that the program starts
         try:
-            with told_of_exits():
-                runpy.run_path(self.script, run_name="__main__")
+            with at_exits(sys.exit):  # which can be told of
+                self.wrong.run()
         except SystemExit as end:
             if end.code in (None, 0):
                 return None
@@ -232,23 +234,6 @@ def read_choices(log: str) -> dict[str, Choices]:
     return found
 
 
-@contextlib.contextmanager
-def told_of_exits() -> Iterator[None]:
-    """`os._exit` of this process is `sys.exit`, which can be told of; forks of it leave as they would."""
-    leave, own = os._exit, os.getpid()
-
-    def told(status: int) -> NoReturn:
-        if os.getpid() == own:
-            raise SystemExit(status)
-        leave(status)
-
-    os._exit = told
-    try:
-        yield
-    finally:
-        os._exit = leave
-
-
 class SameInput(io.RawIOBase):
     """Standard input of a run: what runs before it have read comes again; what is new is kept for those after it."""
 
@@ -274,18 +259,17 @@ class SameInput(io.RawIOBase):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds that a run may take (default: %(default)g)")
     parser.add_argument("--show", action="store_true", help="show what the program prints")
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    add_program(parser)
 
 
 def main(options: argparse.Namespace) -> int:
     """0 where a culprit was found, 1 where nothing is wrong, 2 where the program fails without the compiler."""
-    if not os.path.isfile(options.script):
-        print(f"bisect: no file {options.script}", file=sys.stderr)
+    program = chosen(options, "bisect")
+    if program is None:
         return 2
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    run = Bisector(options.script, options.arguments, options.limit, quiet=not options.show)
+    run = Bisector(program, limit=options.limit, quiet=not options.show)
     try:
         print(run.search())
     except NothingFound as reason:

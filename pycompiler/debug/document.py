@@ -129,6 +129,9 @@ class Document:
     # advice -------------------------------------------------------------------------------------------------------
     def advice(self) -> Iterable[Data]:
         """What to do next, the most important first: what, where, do."""
+        if not self.frames:
+            yield {"what": "nothing was compiled", "where": "",
+                   "do": "call what pycompiler.compile returned; PYCOMPILER_LOGS=dynamo says what runs eagerly"}  # fmt: skip
         broken: Counter[tuple[str, str, str]] = Counter()
         for frame in self.breaks:
             broke = frame["break"]

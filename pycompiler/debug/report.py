@@ -1,22 +1,27 @@
 """`python -m pycompiler report script.py`: runs a program and writes its report; `trace DIR`: the report of a folder of traces.
 
-In: a script with its arguments, or a folder that `PYCOMPILER_TRACE` or `TORCH_TRACE` named.  Out: one HTML file, what to do
-next as text, and the script's own exit status.
+In: a program with its arguments, or a folder that `PYCOMPILER_TRACE` or `TORCH_TRACE` named.  Out: one HTML file, what to do
+next as text, and the program's own exit status; 2 where nothing was run.
 """
 
 from __future__ import annotations
 
 import argparse
-import runpy
+import contextlib
+import os
 import sys
-import threading
-import traceback
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+from pycompiler import config
+from pycompiler.debug import program
 from pycompiler.debug.describe import Data
 from pycompiler.debug.document import Document
 from pycompiler.debug.events import Recorder
+from pycompiler.debug.trace import read
 
+VARIABLE = "PYCOMPILER_TRACE"
 DEFAULT = "pycompiler_report.html"
 
 
@@ -24,54 +29,76 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", default=DEFAULT, help=f"the page (default: {DEFAULT})")
     parser.add_argument("--json", help="the document as data, too")
     parser.add_argument("--no-costs", action="store_true", help="do not measure guards and steps")
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    program.add_arguments(parser)
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", help=f"the page (default: {DEFAULT} in the folder)")
-    parser.add_argument("folder")
-
-
-def status_of(error: SystemExit) -> int:
-    """The exit status that Python would end with."""
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    print(error.code, file=sys.stderr)
-    return 1
+    parser.add_argument("folder", help="a folder of traces, or one of its files")
 
 
 def main(options: argparse.Namespace) -> int:
+    chosen = program.chosen(options, "report")
+    out = Path(options.out)
+    if chosen is None or not may_write(out) or not (options.json is None or may_write(Path(options.json))):
+        return 2
     events: list[Data] = []
-    lock = threading.Lock()
-
-    def take(event: Data) -> None:
-        with lock:
-            events.append(event)
-
-    sys.argv = [options.script, *options.arguments]
-    sys.path[0] = str(Path(options.script).resolve().parent)
     status = 0
-    with Recorder(take, costs=not options.no_costs):
-        try:
-            runpy.run_path(options.script, run_name="__main__")
-        except SystemExit as error:
-            status = status_of(error)
-        except BaseException:  # the report says what was compiled until then
-            traceback.print_exc()
-            status = 1
-    write(Document.of(events), Path(options.out), options.json)
+
+    def finish(status: int = 0) -> None:
+        write(Document.of([*events, *read(folder)]), out, options.json)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+
+    with tempfile.TemporaryDirectory() as name, traced_children(folder := Path(name)):
+        with Recorder(events.append, costs=not options.no_costs), program.at_exits(finish):
+            status = chosen.status()
+        finish()
     return status
 
 
-def trace_main(options: argparse.Namespace) -> int:
-    from pycompiler.debug.trace import read
+def may_write(path: Path) -> bool:
+    """Whether a file can be made there, asked before the program runs."""
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        print(f"report: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
+        return False
+    return True
 
-    events = list(read(Path(options.folder)))
+
+@contextlib.contextmanager
+def traced_children(folder: Path) -> Iterator[None]:
+    """Processes that the program starts or forks write traces to `folder`, unless they write them elsewhere."""
+    if config.trace_dir is not None:
+        yield
+        return
+    own = folder  # of forks, until the end
+
+    def trace() -> None:
+        if own.exists():
+            config.set_knob("trace_dir", str(own))
+
+    os.register_at_fork(after_in_child=trace)
+    os.environ[VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
+
+
+def trace_main(options: argparse.Namespace) -> int:
+    place = Path(options.folder)
+    events = list(read(place))
     if not events:
-        print(f"{options.folder}: no traces (*.jsonl) of pycompiler", file=sys.stderr)
+        why = "no traces (*.jsonl) of pycompiler" if place.exists() else "no such folder or file"
+        print(f"trace: {place}: {why}", file=sys.stderr)
         return 1
-    write(Document.of(events), Path(options.out or Path(options.folder) / DEFAULT), None)
+    out = Path(options.out or (place if place.is_dir() else place.parent) / DEFAULT)
+    if not may_write(out):
+        return 2
+    write(Document.of(events), out, None)
     return 0
 
 

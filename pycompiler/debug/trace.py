@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from pycompiler import config
 from pycompiler.debug.describe import Data
-from pycompiler.debug.events import Recorder, event_of, start
+from pycompiler.debug.events import EVENTS, Recorder, event_of, start
 
 
 class Trace:
@@ -93,16 +93,17 @@ def chrome_row(event: Data, pid: int) -> Data | None:
     return None
 
 
-def read(folder: Path) -> Iterator[Data]:
-    """The events of all processes, one process after the other; a line that was cut off is left out."""
-    for path in sorted(folder.glob("*.jsonl")):
-        with path.open(encoding="utf-8") as lines:
+def read(place: Path) -> Iterator[Data]:
+    """The events of all processes of a folder, or of one file, one process after the other; lines that are cut off or are no
+    events are left out."""
+    for path in [place] if place.is_file() else sorted(place.glob("*.jsonl")):
+        with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 try:
                     event = json.loads(line)
                 except ValueError:
                     continue
-                if isinstance(event, dict) and "event" in event:
+                if isinstance(event, dict) and event.get("event") in EVENTS and "at" in event and "thread" in event:
                     yield event
 
 

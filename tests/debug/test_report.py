@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -132,6 +133,57 @@ def test_without_costs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads((here / "data.json").read_text())
     assert len(data["frames"]) == 1 and data["frames"][0]["entry"] is None
     checked((here / "pycompiler_report.html").read_text())
+
+
+def test_what_is_run_is_found_as_python_would(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of a package, its folder, standard input; what is not there is said before anything runs."""
+    body = "import sys, torch, pycompiler\npycompiler.compile(f, backend='eager')(torch.ones(2))\nsys.exit(len(sys.argv))\n"
+    (here / "a_package").mkdir()
+    (here / "a_package" / "parts.py").write_text("def f(x):\n    return x + 1\n")
+    (here / "a_package" / "__main__.py").write_text("from a_package.parts import f\n" + body)
+    (here / "a_package" / "other.py").write_text("from .parts import f\n" + body)
+    monkeypatch.setattr("sys.stdin", io.StringIO("def f(x):\n    print('no')\n    return x + 1\n" + body))
+    command = ["report", "--no-costs", "--json", "data.json"]
+    for arguments in (["-m", "a_package.other", "-o"], ["a_package", "-o"], ["-m", "a_package", "1"], ["-", "1"]):
+        assert main([*command, *arguments]) == 2
+        assert "1 operator" in capsys.readouterr().err
+    assert json.loads((here / "data.json").read_text())["frames"][0]["break"]["stack"][-1] == {
+        "file": "<stdin>", "line": 2, "function": "f", "text": "print('no')"
+    }  # fmt: skip
+    monkeypatch.delitem(sys.modules, "a_package")
+    (here / "data.json").unlink()
+    for arguments, reason in (
+        (["nope.py"], "no file nope.py"), (["-m", "nope"], "no module nope"), (["-m", "nope.nope"], "no module nope.nope"),
+        (["."], "a folder without a __main__.py"), ([], "which program?"), (["-o", "no/page.html", "x.py"], "no file x.py"),
+        (["-o", "no/page.html", "a_package"], "no/page.html cannot be written: No such file or directory"),
+    ):  # fmt: skip
+        assert main([*command, *arguments]) == 2
+        assert reason in capsys.readouterr().err
+    assert main(["trace", "nowhere"]) == 1 and "no such folder" in capsys.readouterr().err
+
+
+def test_a_program_that_leaves_is_reported_with_its_children(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a fork compiles is part of the page, one that leaves by os._exit in the middle of it, too."""
+    (here / "script.py").write_text(
+        "import os, torch, pycompiler\n"
+        "f = pycompiler.compile(lambda x: x + 1, backend='eager')\n"
+        "if (child := os.fork()) == 0:\n"
+        "    f(torch.ones(2))\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "f(torch.ones(2)), f(torch.ones(3))\n"
+        "raise KeyboardInterrupt\n"
+    )
+    assert main(["report", "--no-costs", "--json", "data.json", "script.py"]) == 130
+    told = capsys.readouterr().err
+    assert told.startswith('Traceback (most recent call last):\n  File "script.py", line 8, in <module>'), told
+    frames = json.loads((here / "data.json").read_text())["frames"]
+    assert [f["run"] for f in frames] == [1, 1, 2] and "PYCOMPILER_TRACE" not in os.environ
+    (here / "script.py").write_text("pass\n")
+    assert main(["report", "script.py"]) == 0
+    assert "nothing was compiled" in capsys.readouterr().err
 
 
 # explain -------------------------------------------------------------------------------------------------------
