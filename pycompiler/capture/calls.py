@@ -337,6 +337,12 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     if any(p is not a for p, a in zip(plain, args, strict=True)) and owner is not None:
         return call_builtin(cx, fn, plain, kwargs)
     if skip.is_pure(fn):
+        walk = ITERATED.get(fn.__name__)
+        if walk is not None and not kwargs:
+            bound_to = (
+                [cx.make(fn.__self__)] if isinstance(fn, types.MethodWrapperType | types.BuiltinFunctionType) else []
+            )
+            return cx.call(cx.make(walk), [*bound_to, *args], {})
         known = _snapshots(cx, plain, kwargs)
         if known is not None:
             return cx.evaluate(fn, *known[0], **known[1])
@@ -355,6 +361,10 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             if descriptor is not None and _handler(descriptor) is not None:
                 return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)
     raise Break("builtin-call", describe_call(fn, args))
+
+
+ITERATED = {"__iter__": iter, "__reversed__": reversed}
+"""What gives an iterator, which has a state, so it is no constant."""
 
 
 def scripted(fn: Any) -> types.FunctionType:

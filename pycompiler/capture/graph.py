@@ -10,6 +10,7 @@ import contextlib
 import enum
 import itertools
 import operator
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -305,6 +306,10 @@ class GraphBuilder:
         args, kwargs = convert(self.cx, target, args, kwargs)
         nodes = [self.to_arg(a) for a in args]
         knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
+        if not (isinstance(target, types.FunctionType) and str(target.__module__).partition(".")[0] != "torch"):
+            nodes, knodes = [_dtype(a) for a in nodes], {k: _dtype(a) for k, a in knodes.items()}
+        elif any(isinstance(a, type) for a in (*nodes, *knodes.values())):
+            raise Break("unsupported-operation", f"a class as an argument of {_name(target)}")
         return self._record(op, target, run, nodes, knodes, always)
 
     def _record(self, op: str, target: Any, run: Any, nodes: list[Any], knodes: dict[str, Any], always: bool) -> Value:
@@ -365,6 +370,8 @@ class GraphBuilder:
         )  # fmt: skip
         self.cx.errors_of_data.writes |= always and not mutates
         if not (always or mutates or acts or binds or _has_tensor(result)):
+            if operands and not _is_told_by_fakes(result, op):
+                raise Break("operator-failed", f"{_name(target)} gives a {type(result).__name__}")
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
@@ -633,6 +640,22 @@ def _plain_constant(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)  # type: ignore[arg-type, call-overload]
     return value.item() if arrays.is_number(value) else value
+
+
+def _is_told_by_fakes(result: Any, op: str) -> bool:
+    """Whether a result without tensors of a call on tensors is what their metadata say: a method's text shows data, an
+    iterator holds tensors."""
+    if isinstance(result, (tuple, list)):
+        return all(_is_told_by_fakes(r, op) for r in result)
+    return not hasattr(result, "__next__") and not (isinstance(result, str) and op == "call_method")
+
+
+def _dtype(argument: Any) -> Any:
+    """Python's types of numbers mean dtypes to torch, which is what graphs can be written with."""
+    return DTYPES.get(argument, argument) if type(argument) is type else argument
+
+
+DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 def _operands(nodes: Any, knodes: Any) -> list[fx.Node]:

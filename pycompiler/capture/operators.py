@@ -38,7 +38,7 @@ from pycompiler.capture.values.containers import (
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Iter
-from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.objects import Object, Opaque, annotation
 from pycompiler.capture.values.symbolic import Symbolic, compute
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.source import mro_of, namespace_of
@@ -126,6 +126,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
         if found is not None:
             return found
+    if _of_types(left, right):
+        return cx.make(cx.evaluate_raw(told, annotation(cx, left), annotation(cx, right)))
     constant = left.is_const() and right.is_const()
     if constant and not (_has_symbol(left) or _has_symbol(right)):
         return cx.evaluate(told, left.const(), right.const())
@@ -144,6 +146,25 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
         return printf(cx, left.value, right)
     return _unsupported(cx, op, told, left, right)
+
+
+ALIASES = (types.GenericAlias, types.UnionType)
+
+
+def _of_types(left: Value, right: Value) -> bool:
+    """Whether one is what types give (`list[int]`, `int | None`), and the other such a thing, a plain class or None."""
+
+    kinds = [_annotates(v) for v in (left, right)]
+    return None not in kinds and True in kinds
+
+
+def _annotates(value: Value) -> bool | None:
+    """True for what types give, False for a plain class or None, None for all else."""
+    if value.python_type() in ALIASES:
+        return isinstance(value, (Object, Opaque, Builtin)) or None
+    cls = value.cls if isinstance(value, Class) else value.fn if isinstance(value, Builtin) else type
+    plain = isinstance(cls, type) and mro_lookup(type(cls), "__or__") is type.__or__
+    return False if plain and (cls is not type or value.is_const() and value.const() is None) else None
 
 
 def _not_ids(op: str, *values: Value) -> None:
@@ -224,6 +245,8 @@ def _is_index(value: Value) -> bool:
 
 def _native_operand(value: Value) -> bool:
     """An object whose operators may be written in C, and are not modelled here."""
+    if value.python_type() in ALIASES:
+        return True
     if not isinstance(value, (Object, Opaque)):
         return False
     bases = [c for c in mro_of(value.python_type()) if c is not object]  # types written in C may be made at run time
@@ -469,6 +492,8 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return _of_symbols(cx, fn, left, right) or cx.evaluate(fn, left.value, right.value)
     if isinstance(left, Identity) or isinstance(right, Identity):
         return _compare_ids(cx, op, left, right)
+    if _of_types(left, right):
+        return cx.make(cx.evaluate_raw(fn, annotation(cx, left), annotation(cx, right)))
     found = _compare_special(cx, op, left, right)
     if found is not None:
         return found

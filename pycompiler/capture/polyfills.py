@@ -7,6 +7,7 @@ argument that is a number -> the function to inline when it is a tensor.  They b
 
 from __future__ import annotations
 
+import collections
 import copyreg
 import functools
 import operator
@@ -210,6 +211,16 @@ def reduce_ex(self: Any) -> Any:
     if kwargs:
         return copyreg.__newobj_ex__, (cls, args, kwargs), state, elements, items  # type: ignore[attr-defined]
     return copyreg.__newobj__, (cls, *args), state, elements, items  # type: ignore[attr-defined]
+
+
+def reduce_set(self: Any) -> Any:
+    """`set.__reduce__`."""
+    return set, (list(self),), None
+
+
+def reduce_ordered(self: Any) -> Any:
+    """`collections.OrderedDict.__reduce__`."""
+    return collections.OrderedDict, (), None, None, iter(self.items())
 
 
 def get_state(self: Any) -> Any:

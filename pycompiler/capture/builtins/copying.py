@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import copyreg
+from collections.abc import Callable
+from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
-from pycompiler.capture.polyfills import get_state, reduce_ex, slot_names
+from pycompiler.capture.polyfills import get_state, reduce_ex, reduce_ordered, reduce_set, slot_names
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.exceptions import builtin_base
 
 REDUCED = (object, list, dict)
 """The classes written in C of which all that an object has is attributes, slots and elements."""
+REDUCES: dict[type, Callable[..., Any]] = {set: reduce_set, collections.OrderedDict: reduce_ordered}
+"""Classes with a `__reduce__` in C."""
 WORD = 8  # bytes
 
 
@@ -28,6 +33,8 @@ def _is_reduced(value: Value) -> bool:
 @builtin(object.__reduce_ex__)
 def object_reduce_ex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     value, protocol = args
+    if (known := REDUCES.get(value.python_type())) is not None and protocol.python_type() is int:
+        return cx.call(cx.make(known), [value], {})
     if not _is_reduced(value) or protocol.python_type() is not int or protocol.const() < 2:
         raise Break("builtin-call", f"object.__reduce_ex__ of {value.describe()}")
     return cx.call(cx.make(reduce_ex), [value], {})

@@ -67,7 +67,7 @@ _constant(False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, 
 LATE["torch.onnx", "is_in_onnx_export"] = lambda cx, args, kwargs: Const(False)
 _constant(False, torch._C._is_tracing)
 _constant(None, torch._C._get_tracing_state)
-_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
 
 
 def _query(*fns: Any) -> None:

@@ -240,6 +240,8 @@ class Object(Value):
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         hook = lookup(cx, self.cls, "__setattr__")
+        if issubclass(self.cls, threading.local):
+            raise Break("mutation-unsupported", f"{name} of a threading.local")
         if (
             isinstance(hook, types.WrapperDescriptorType)
             and hook.__name__ == "__setattr__"
@@ -297,6 +299,8 @@ class Object(Value):
 
     def delattr(self, cx: Capture, name: str) -> None:
         hook = lookup(cx, self.cls, "__delattr__")
+        if issubclass(self.cls, threading.local):
+            raise Break("mutation-unsupported", f"{name} of a threading.local")
         if isinstance(hook, types.WrapperDescriptorType) and hook.__name__ == "__delattr__":
             self.plain_delattr(cx, name)
             return
@@ -603,7 +607,12 @@ def annotation(cx: Capture, value: Value) -> Any:
     value = cx.realize(value)
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
         return value.cls(annotation(cx, v) for v in value.items)
-    if isinstance(value, Object) and value.exists and value.cls.__module__ in ("typing", "types"):
+    if isinstance(value, Builtin):
+        return value.fn
+    existing = value.exists if isinstance(value, Object) else isinstance(value, Opaque)
+    if isinstance(value, (Object, Opaque)) and existing and value.python_type().__module__ in ("typing", "types"):
+        if value.source is not None:
+            cx.guard("id_is", value.source, reference(value.real))
         return value.real
     return value.const()
 

@@ -389,6 +389,8 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         args[0].truth(cx)
     if name == "__len__":
         return Const(args[0].length(cx))
+    if name == "__iter__":
+        return cx.iterator(args[0])
     return cx.graph.call_method(name, args, kwargs)
 
 

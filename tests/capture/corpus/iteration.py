@@ -670,3 +670,12 @@ def wrong_arguments_of_iterators():
         except (TypeError, ValueError) as e:
             texts.append(type(e).__name__)
     return texts
+
+
+@case(X)
+def iterators_by_name(x):
+    r, s, t = range(4).__iter__(), "abc".__iter__(), str.__iter__("xy")
+    return (
+        x + next(r), next(s), list(r), list(s), list(t), next(b"a".__iter__()), list((1, 2).__iter__()), list([3].__iter__()),
+        list({1: 2}.__iter__()), list(range(3).__reversed__()), next(r, None),
+    )  # fmt: skip

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import collections
+import copy
 import math
 import operator
 import sys
+import threading
+import typing
 
 import torch
 from capture.harness import ANY, case
@@ -639,3 +642,48 @@ def special_not_from_instance(x):
     s = InstanceSpecial()
     s.__len__ = lambda: 99
     return x + len(s), s.__len__()
+
+
+class _Named:
+    pass
+
+
+Alias = list[int]
+
+
+@case(X, graphs=1)
+def unions_of_types(x):
+    def annotated(a: torch.Tensor | list[int], b: None | dict[str, _Named] = None) -> Alias | None:
+        return a
+
+    made = int | list[int], Alias | None, list[int] | list[str], _Named | int | Alias, (int | str) | _Named
+    same = list[int] == list[int], (int | str) == (str | int), list[int] != list[str], Alias == (int | None)
+    return annotated(x) + 1, made, same, typing.get_args(Alias | _Named)
+
+
+@case(X, breaks="unsupported-operation")
+def unions_that_are_none(x):
+    try:
+        return x + 1, list[int] | 3
+    except TypeError as e:
+        return x - 1, str(e)
+
+
+@case(make=lambda: (torch.ones(2), threading.local()), breaks=ANY)
+def attributes_of_threads(x, local):
+    local.x = x * 2
+    local.y = 3
+    del local.y
+    try:
+        return local.x + local.y
+    except AttributeError as e:
+        return local.x, str(e)
+
+
+@case(X)
+def copies_of_sets(x):
+    s, o = {1, 2}, collections.OrderedDict(a=[1], b=2)
+    made, other = copy.deepcopy(s), copy.deepcopy(o)
+    made.add(3)
+    other["a"].append(5)
+    return x + len(s), made, other, o, type(made), type(other), copy.copy(o), list(other)

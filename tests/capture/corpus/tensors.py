@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from capture.harness import ANY, case
 
+import pycompiler
+
 X = torch.arange(6.0).reshape(2, 3)
 V = torch.arange(4.0)
 M = torch.tensor([[True, False, True], [False, True, True]])
@@ -853,3 +855,39 @@ def other_names_of_attributes_that_are_stored(x, y):
     found = x.grad + 1
     x.grad = None
     return found, x._grad, y._base, x._post_accumulate_grad_hooks
+
+
+@case(X, graphs=1)
+def types_of_numbers_are_dtypes(x):
+    return (
+        x.to(bool), x.to(dtype=float), x.to("cpu", int), x.sum(dtype=float), torch.zeros(3, dtype=int) + x, x.new_zeros(3, dtype=complex),
+        torch.full((3,), 2, dtype=float), torch.tensor([1, 0], dtype=bool), torch.empty_like(x, dtype=bool).zero_(),
+    )  # fmt: skip
+
+
+@pycompiler.allow_in_graph
+def _converted(x, kind):
+    return x + kind(3.7)
+
+
+@case(X, breaks="unsupported-operation")
+def types_of_numbers_in_a_function_of_the_programs(x):
+    return _converted(x * 2, int)
+
+
+@case(X, graphs=1)
+def iterated_by_name(x):
+    walk = x.__iter__()
+    first = next(walk)
+    return first + 1, [row * 2 for row in walk], [t.sum() for t in x.unbind().__iter__()], x.__len__()
+
+
+@case(X, breaks=ANY)
+def texts_by_name(x):
+    y = x + 1
+    return x.__repr__(), x.__str__(), y.__repr__(), y.__format__(""), x.sum().__format__(".2f")
+
+
+@case(X, graphs=1)
+def deprecated_question(x):
+    return x + 1 if torch.jit.is_scripting() or not isinstance(torch._utils.is_compiling(), bool) else x - 1
