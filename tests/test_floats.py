@@ -199,3 +199,48 @@ def test_integers_that_a_dtype_does_not_hold(make: str, backend: str) -> None:
 def test_floats_that_are_to_be_constants() -> None:
     with pycompiler.config.patch(specialize_float=True):
         agree(lambda x, s: x * s, torch.ones(3), (0.5, 0.7, 0.9), 3, "native")
+
+
+def chosen(x: torch.Tensor, f: float) -> torch.Tensor:
+    if 0.1 < f <= 0.5:
+        return x + f
+    if f == 0.75:
+        return x * 3
+    if not f <= 0.9:
+        return x - f
+    return x / 2
+
+
+# What is asked, and how many entries serve all values: one for the first, one for each side of what it is compared with and for
+# that itself, and one for NaN.
+ASKED: dict[str, tuple[Callable[[torch.Tensor, float], torch.Tensor], int]] = {
+    "above": (lambda x, f: x * (1 - f) if f > 0.0 else x, 4),
+    "other than one": (lambda x, f: x / f if f != 1.0 else x, 6),
+    "turned": (lambda x, f: x * f if 1 > f else x, 4),
+    "none": (lambda x, f: x * f if f else x - 1, 5),
+    "limited": (lambda x, f: x * min(max(f, -0.5), 0.5), 5),
+    "intervals": (chosen, 8),
+    "inverse": (lambda x, f: x * (1.0 / f) if f else x, 5),
+    "root": (lambda x, f: x / (f**0.5) if f > 0 else x, 4),
+    "square": (lambda x, f: x * f**2 if 0 < f < 100 else x, 5),
+}
+
+
+@backends
+@pytest.mark.parametrize("name", ASKED)
+def test_comparisons_with_constants_leave_it_open(name: str, backend: str) -> None:
+    fn, entries = ASKED[name]
+    x = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    compiled = pycompiler.compile(fn, backend=backend, recompile_limit=16)
+    special = (0.0, -0.0, 1.0, 0.75, 0.5, 0.1, 5e-324, -0.3, 1e308, math.inf, -math.inf, math.nan)
+    for value in (*(k / 16 for k in range(1, 30)), *special, *(k / 20 for k in range(1, 30))):
+        want = fn(x, value)
+        torch.testing.assert_close(compiled(x, value), want, rtol=1e-12, atol=0, equal_nan=True)
+    assert compiled.counters()["compiles"] <= entries
+
+
+def test_a_base_below_zero_has_a_complex_power() -> None:
+    for fn in (lambda x, f: x * abs(f**0.5), lambda x, f: x * abs((-2.0) ** f)):
+        compiled = pycompiler.compile(fn, backend="eager")
+        for value in (0.5, 0.25, -0.5, -1.5, 2.0):
+            same(compiled(torch.ones(2), value), fn(torch.ones(2), value))

@@ -246,7 +246,7 @@ class Sizes:
         if self.symbols is None:
             return None
         relations = [*self.symbols.declared(), *self.strides, *self.symbols.relations]
-        return size_guard(relations, self.origins, (), self.symbols.limits)
+        return size_guard(relations, self.origins, (), self.symbols.limits, self.symbols.intervals)
 
     def specialised(self) -> tuple[Origin, Relation] | None:
         """A marked size that is a number, and what made it one."""

@@ -48,13 +48,14 @@ class Origin:
 class SizeChecks:
     """`names[i]` is read by `reads[i]`: (which source, class of the value there, row of READS, dimension).
 
-    limits: (which source, greatest magnitude) of floats; what is not finite is within all.
+    limits: (which source, greatest magnitude, least, greatest) of floats; what is not finite is within all magnitudes,
+    and NaN is between NaN and NaN only.
     """
 
     names: tuple[str, ...]
     reads: tuple[tuple[int, type, str, int], ...]
     relations: tuple[Relation, ...]
-    limits: tuple[tuple[int, float], ...] = ()
+    limits: tuple[tuple[int, float, float, float], ...] = ()
 
     def environment(self, values: Sequence[Any]) -> dict[str, int]:
         """The numbers by name; a ValueError where one cannot be read."""
@@ -71,7 +72,7 @@ class SizeChecks:
 
     def holds(self, values: Sequence[Any]) -> bool:
         env = self.environment(values)
-        return all(r.holds(env) for r in self.relations) and all(_within(values[at], most) for at, most in self.limits)
+        return all(r.holds(env) for r in self.relations) and all(_within(values[at], *row) for at, *row in self.limits)
 
     def seen(self, values: Sequence[Any]) -> str:
         """What the first relation that does not hold finds, and where it was assumed."""
@@ -81,9 +82,10 @@ class SizeChecks:
                 numbers = ", ".join(f"{name} = {env[name]}" for name in sorted(relation.expr.symbols))
                 where = f", assumed at {relation.place[-1].place}" if relation.place else ""
                 return f"{numbers}: not {relation}{where}"
-        for at, most in self.limits:
-            if not _within(values[at], most):
-                return f"{values[at]!r}: not a float of at most {most!r}"
+        for at, most, low, high in self.limits:
+            if not _within(values[at], most, low, high):
+                between = "" if (low, high) == ANY else f", from {low!r} to {high!r}"
+                return f"{values[at]!r}: not a float of at most {most!r}{between}"
         return "all hold"
 
     def show(self, sources: Sequence[Source]) -> str:
@@ -91,12 +93,24 @@ class SizeChecks:
             f"{name} = {Origin(sources[at], cls, what, dim).number.name}"
             for name, (at, cls, what, dim) in zip(self.names, self.reads, strict=True)
         )
-        limits = [f"|{sources[at].name}| <= {most!r}" for at, most in self.limits]
+        limits = [_shown(sources[at].name, *row) for at, *row in self.limits]
         return " and ".join([*map(str, self.relations), *limits]) + (f" where {names}" if names else "")
 
 
-def _within(value: Any, most: float) -> bool:
-    return type(value) is float and (abs(value) <= most or not math.isfinite(value))
+ANY = (-math.inf, math.inf)
+
+
+def _within(value: Any, most: float, low: float, high: float) -> bool:
+    if type(value) is not float or not (abs(value) <= most or not math.isfinite(value)):
+        return False
+    return (low, high) == ANY or low <= value <= high or math.isnan(low) and math.isnan(value)
+
+
+def _shown(name: str, most: float, low: float, high: float) -> str:
+    parts = [f"|{name}| <= {most!r}"] if most < math.inf else []
+    parts += [f"{name} is NaN"] if math.isnan(low) else [f"{low!r} <= {name}"] if low > -math.inf else []
+    parts += [f"{name} <= {high!r}"] if high < math.inf else []
+    return " and ".join(parts)
 
 
 def size_guard(
@@ -104,13 +118,15 @@ def size_guard(
     origins: Mapping[str, Origin],
     user: tuple[UserFrame, ...],
     limits: Mapping[str, float] = MappingProxyType({}),
+    intervals: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> Guard | None:
-    """The guard that checks `relations` and that floats are within `limits`; None when there are none."""
+    """The guard that checks `relations` and that floats are within `limits` and `intervals`; None when there are none."""
     used = sorted(frozenset().union(*(r.expr.symbols for r in relations)), key=list(origins).index)
-    if not used and not limits:
+    floats = sorted({*limits, *intervals})
+    if not used and not floats:
         return None
-    sources = list(dict.fromkeys(origins[name].source for name in (*used, *limits)))
+    sources = list(dict.fromkeys(origins[name].source for name in (*used, *floats)))
     reads = tuple((sources.index(o.source), o.cls, o.what, o.dim) for o in (origins[name] for name in used))
-    within = tuple((sources.index(origins[name].source), most) for name, most in limits.items())
+    within = tuple((sources.index(origins[n].source), limits.get(n, math.inf), *intervals.get(n, ANY)) for n in floats)
     checks = SizeChecks(tuple(used), reads, tuple(dict.fromkeys(relations)), within)
     return Guard("sizes", sources[0], checks, tuple(sources[1:]), user)

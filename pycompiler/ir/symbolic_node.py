@@ -116,6 +116,8 @@ def magnitude(value: Real | Expr | float, limits: Mapping[str, float]) -> float:
     return math.inf if bound is None else bound(*(magnitude(a, limits) for a in value.args))
 
 
+_SAFE = {"truediv": "ne", "sqrt": "ge", "log2": "gt"}  # what a float is to zero for which these never raise
+_MIRRORED: dict[Any, Any] = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _TOTAL = ("float", "add", "sub", "mul", "neg", "abs")  # of REAL those that never raise
 Number = Expr | Real | Truth | bool | float
 
@@ -156,6 +158,7 @@ class Questions(Protocol):
     answers: dict[Any, Any]
     numbers: dict[int, SymbolicNode]
 
+    def compare_float(self, op: str, name: str, number: float) -> bool: ...
     def node(self, expr: Expr) -> SymbolicNode: ...
     def resolve(self, expr: Expr) -> Expr: ...
     def known(self, kind: str, expr: Expr) -> bool | None: ...
@@ -424,9 +427,22 @@ class SymbolicNode:
         if op == "truediv" and isinstance(args[1], Expr):
             if self.env.equal(args[1], ZERO):
                 raise ZeroDivisionError("float division by zero")
-        elif op not in _TOTAL:
+        elif op not in _TOTAL and not self._is_safe(op, args):
             args = args[1:] if op == "truediv" else args
             self.env.pin_all(n for a in args if isinstance(a, Real) for n in a.symbols & self.env.floats.keys())
+
+    def _is_safe(self, op: Any, args: Sequence[Any]) -> bool:
+        """Whether the operator raises nothing for a float of which it is assumed that it is on one side of zero."""
+        at = args[1] if op == "truediv" else args[0]
+        if not isinstance(at, Real) or at.name is None:
+            return False
+        if op == "pow":  # no complex number, no division by zero, no overflow
+            to = args[1]
+            if not isinstance(to, float) or not 0 <= to <= 8 or not self.env.compare_float("ge", at.name, 0.0):
+                return False
+            return to <= 1 or self.env.compare_float("le", at.name, 2.0**100)
+        wanted = _SAFE.get(op)
+        return wanted is not None and self.env.compare_float(wanted, at.name, 0.0)
 
     def _value_hash(self) -> int:
         """Asked by torch's cache of fake results, which other backends run: it goes on without, since an answer may rest on
@@ -516,6 +532,11 @@ class SymbolicNode:
             if self._value.ratio is not None and small and self.env.at_least(Expr.of(EXACT), self._value.ratio[0] + 1):
                 n, d = self._value.ratio
                 return self.of(n)._compare(op, self.of(d * int(other.value)))
+        for node, number, by in ((self, other.value, op), (other, self.value, _MIRRORED[op])):
+            known = number.const if isinstance(number, Expr) else number
+            if isinstance(node._value, Real) and node._value.name is not None and isinstance(known, (int, float)):
+                if abs(known) < EXACT:
+                    return self.wrap_bool(self.env.compare_float(by, node._value.name, float(known)))
         a, b = (n.guard_float("", 0) if n.is_float() else n.guard_int("", 0) for n in (self, other))
         return self.wrap_bool(_COMPARE[op](a, b))
 
@@ -579,6 +600,8 @@ class SymbolicNode:
         value = self._value
         if type(value) is bool:
             return value
+        if isinstance(value, Real) and value.name is not None:
+            return self.env.compare_float("ne", value.name, 0.0)
         if isinstance(value, (Expr, Real)):
             return self.guard_float("", 0) != 0 if isinstance(value, Real) else not self.env.equal(self.value, ZERO)
         answer = self.env.truth(value if isinstance(value, Truth) else bool(value), ask=self.env.decide)

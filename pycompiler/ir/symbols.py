@@ -21,6 +21,7 @@ from __future__ import annotations
 import builtins
 import logging
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,7 +90,8 @@ class Symbols:
     """One compile's symbols (see the module docstring).
 
     `hints`: the value of each today; `facts`: (least, greatest or None) of each; `relations`: what is assumed, in order.
-    `floats`: what symbols that are floats are today; of them nothing is assumed but a greatest magnitude (`limits`).
+    `floats`: what symbols that are floats are today; of them nothing is assumed but a greatest magnitude (`limits`) and,
+    where one was compared with a constant, least and greatest value (`intervals`).
     """
 
     CACHES = frozenset({"answers", "numbers", "_nodes"})  # what follows from the rest
@@ -98,6 +100,7 @@ class Symbols:
         self.hints: dict[str, int] = {}
         self.floats: dict[str, float] = {}
         self.limits: dict[str, float] = {}
+        self.intervals: dict[str, tuple[builtins.float, builtins.float]] = {}
         self.greatest: dict[str, float] = {}  # of floats that a call binds: what their tensor's dtype holds
         self.facts: dict[str, tuple[int, int | None]] = {}
         self.ranges: dict[str, tuple[int, int | None]] = {}  # as declared
@@ -274,6 +277,27 @@ class Symbols:
                 self.limits |= {n: limits[n] for n in mine}
                 return
         raise Specialise(mine or names, "a dtype may not hold it")
+
+    def compare_float(self, op: str, name: str, number: builtins.float) -> bool:
+        """`name op number` of a float today, from now on assumed: an interval around today's value (of NaN: NaN)."""
+        if name in self.bound or not math.isfinite(number):
+            self.pin_all([name])
+        value = self.floats[name]
+        answer: bool = getattr(operator, op)(value, number)
+        low, high = self.intervals.get(name, (-math.inf, math.inf))
+        if math.isnan(value):
+            low = high = math.nan
+        elif value == number and op in ("eq", "ne"):
+            low = high = number
+        elif value > number or value == number and op in ("ge", "lt"):
+            low = max(low, number if op in ("ge", "lt") else math.nextafter(number, math.inf))
+        else:
+            high = min(high, number if op in ("le", "gt") else math.nextafter(number, -math.inf))
+        if (low, high) != self.intervals.get(name):
+            if self.is_settled:
+                raise Specialise([name], f"{name} {op} {number} would be assumed after the guards are made")
+            self.intervals[name] = low, high
+        return answer
 
     def pin(self, expr: Expr) -> builtins.int:
         """The expression's value, from now on a constant."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -173,3 +174,22 @@ def test_limits_of_floats() -> None:
     assert agree(both, {"x": torch.zeros(4), "n": 2.0})
     assert not agree(both, {"x": torch.zeros(3), "n": 2.0})
     assert not agree(both, {"x": torch.zeros(4), "n": 2.5})
+
+
+def test_intervals_of_floats() -> None:
+    inf = math.inf
+    rows = {
+        (0.0, inf): ((0.0, -0.0, 5e-324, 2.0, inf), (-5e-324, -inf, math.nan, 1, True, None)),
+        (-inf, 0.5): ((0.5, -1e308, -inf), (0.5000000000000001, inf, math.nan, 0)),
+        (-0.25, 0.25): ((0.25, -0.25, 0.0), (0.3, -0.3, inf, math.nan)),
+        (math.nan, math.nan): ((math.nan, -math.nan), (0.0, inf, 1, None)),
+    }
+    for interval, (good, wrong) in rows.items():
+        guard = size_guard([], {"f": Origin(N, float, "float")}, (), {}, {"f": interval})
+        assert guard is not None
+        assert all(agree(guard, {"n": value}) for value in good)
+        assert not any(agree(guard, {"n": value}) for value in wrong)
+    both = size_guard([], {"f": Origin(N, float, "float")}, (), {"f": 2.0}, {"f": (0.0, inf)})
+    assert both is not None and str(both) == "|L['n']| <= 2.0 and 0.0 <= L['n']"
+    assert [agree(both, {"n": value}) for value in (1.0, inf, 2.5, -1.0)] == [True, True, False, False]
+    assert "-1.0: not a float of at most 2.0, from 0.0 to inf" in explain(both, Scope({"n": -1.0}, {}))

@@ -60,11 +60,41 @@ impl Test {
     }
 }
 
+/// Which value is a float of at most this magnitude, or not finite, and in an interval.
+struct Limit {
+    at: usize,
+    most: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Limit {
+    fn build(limit: Obj, cx: &mut Build) -> Res<Self> {
+        let parts = cx.keep(limit).own().to_tuple()?;
+        let [most, low, high] = [1, 2, 3].map(|i| parts.tuple_item(i));
+        if [most, low, high].iter().any(|number| !number.is_float_exact()) {
+            return Err(value_error("the limit of a float is a float"));
+        }
+        let at = parts.tuple_item(0).own().as_i64()? as usize;
+        Ok(Limit { at, most: most.as_f64(), low: low.as_f64(), high: high.as_f64() })
+    }
+
+    /// NaN is in the interval of all floats, and in that from NaN to NaN.
+    fn holds(&self, value: Obj) -> bool {
+        if !value.is_float_exact() {
+            return false;
+        }
+        let value = value.as_f64();
+        let any = self.low == f64::NEG_INFINITY && self.high == f64::INFINITY;
+        let inside = any || (self.low <= value && value <= self.high) || (self.low.is_nan() && value.is_nan());
+        inside && (value.abs() <= self.most || !value.is_finite())
+    }
+}
+
 pub struct Sizes {
     reads: Box<[Read]>,
     relations: Box<[Test]>,
-    /// Which values are floats of at most this magnitude, or not finite.
-    limits: Box<[(usize, f64)]>,
+    limits: Box<[Limit]>,
     torch: Box<Torch>,
 }
 
@@ -92,7 +122,7 @@ impl Relation for Sizes {
             .attr(c"limits")?
             .to_tuple()?
             .tuple_items()
-            .map(|limit| build_limit(limit, cx))
+            .map(|limit| Limit::build(limit, cx))
             .collect::<Res<_>>()?;
         Ok(Sizes { reads, relations: relations.into(), limits, torch: Box::new(torch()?) })
     }
@@ -102,21 +132,8 @@ impl Relation for Sizes {
         let mut env: SmallVec<[i64; 16]> = SmallVec::from_elem(0, self.reads.len());
         self.fill(&mut env, &values).is_some()
             && self.relations.iter().all(|test| test.holds(&env))
-            && self.limits.iter().all(|(at, most)| values.get(*at).is_some_and(|value| within(*value, *most)))
+            && self.limits.iter().all(|limit| values.get(limit.at).is_some_and(|value| limit.holds(*value)))
     }
-}
-
-fn within(value: Obj, most: f64) -> bool {
-    value.is_float_exact() && (value.as_f64().abs() <= most || !value.as_f64().is_finite())
-}
-
-fn build_limit(limit: Obj, cx: &mut Build) -> Res<(usize, f64)> {
-    let parts = cx.keep(limit).own().to_tuple()?;
-    let most = parts.tuple_item(1);
-    if !most.is_float_exact() {
-        return Err(value_error("the limit of a float is a float"));
-    }
-    Ok((parts.tuple_item(0).own().as_i64()? as usize, most.as_f64()))
 }
 
 fn build_read(read: Obj, cx: &mut Build) -> Res<Read> {

@@ -96,7 +96,7 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
     if any(n is None for n in numbers):
         return None
     try:
-        result = fn(*numbers)
+        result = (_power if fn is operator.pow else fn)(*numbers)
     except (TypeError, NotImplementedError, AttributeError):
         return None
     except Specialise as e:
@@ -106,6 +106,15 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
     except (ArithmeticError, ValueError) as e:
         cx.throw(type(e), *e.args)
     return cx.make(result)  # type: ignore[no-any-return]
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """torch's numbers refuse a negative base: its value is asked for."""
+    if isinstance(base, torch.SymFloat) and not base >= 0:
+        base = float(base)
+    elif isinstance(exponent, torch.SymFloat) and not base >= 0:
+        exponent = float(exponent)
+    return operator.pow(base, exponent)
 
 
 def call(cx: Capture, fn: Any, args: Sequence[Value]) -> Value | None:
