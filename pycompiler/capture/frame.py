@@ -537,9 +537,8 @@ class _Session:
             kinds[-1] = "value" if isinstance(frame.stack[-1], (Const, List, Tuple, Dict, Set)) else "boxed"
         bound = {*frame.locals, *frame.free}
         if instruction.opname in ("STORE_FAST", "DELETE_FAST"):
-            bound = (
-                bound - {instruction.argval} if instruction.opname == "DELETE_FAST" else bound | {instruction.argval}
-            )
+            stored = instruction.opname == "STORE_FAST" and frame.stack[-1] is not NULL  # NULL: a comprehension's end
+            bound = bound | {instruction.argval} if stored else bound - {instruction.argval}
         boxed = {n for n, v in frame.locals.items() if self.is_boxed(v)}
         for key, exit_ in exits(self.code, at).items():
             entry = next(i for i in frame.instructions if i.offset == exit_.offset)

@@ -254,3 +254,19 @@ def test_only_what_goes_out_is_looked_at(program: Callable[..., Any], monkeypatc
     monkeypatch.setattr(rebuild, "runs_code", lambda value: looked.append(value) or False)
     compiled(torch.zeros(1), with_ends(Quiet(), Quiet, 50))
     assert len(looked) == 1
+
+
+def test_a_variable_of_a_comprehension_that_lets_go_of_what_is_referred_to() -> None:
+    held = [Quiet()]
+    seen = weakref.ref(held[0])
+    queue = [1]
+
+    def program() -> int:
+        found = [o is seen() for o in held]
+        return len(found) + queue.pop()
+
+    compiled = pycompiler.compile(program, backend="eager")
+    assert compiled() == 2
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            compiled()
