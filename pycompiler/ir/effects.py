@@ -85,6 +85,26 @@ def raises(op: object) -> bool:
     return isinstance(op, OpOverload) and op.namespace in _OURS and op.overloadpacket.__name__.rstrip("_") in _RAISING
 
 
+# Those of them whose kernels refuse by other means than an assertion.
+_TOLD_BY_THE_HOST = frozenset(
+    (
+        *("repeat_interleave", "bincount", "cholesky", "linalg_eig", "histc", "histogram", "_ctc_loss", "isin"),
+        *("_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
+        *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq", "pick", "within", "branch"),
+    )
+)
+
+
+@cache
+def _asserts(op: object) -> bool:
+    return raises(op) and isinstance(op, OpOverload) and op.overloadpacket.__name__.rstrip("_") not in _TOLD_BY_THE_HOST
+
+
+def ends_the_process(op: object, args: Sequence[Any]) -> bool:
+    """Refuses values by an assertion of a kernel on a GPU, which no program catches."""
+    return _asserts(op) and any(isinstance(a, torch.Tensor) and a.device.type == "cuda" for a in args)
+
+
 _DIVIDING = frozenset(("floor_divide", "remainder", "fmod", "div"))
 
 

@@ -24,7 +24,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
-from pycompiler.ir.effects import divides, draws, drops_nothing, noted, tells
+from pycompiler.ir.effects import divides, draws, drops_nothing, ends_the_process, noted, tells
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         """What `new_fake_mode` makes: see `_mode_class`."""
 
         effects: int
+        asserts: int
         writes: int
         once: int
         draws: int
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
 
 _COUNTERS = {
     "effects": 0,
+    "asserts": 0,
     "writes": 0,
     "once": 0,
     "draws": 0,
@@ -114,7 +116,8 @@ _COUNTERS = {
 def _mode_class() -> type[FakeMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
-    `effects` counts the operators dispatched that do more than compute their results, `once` those that no call may repeat,
+    `effects` counts the operators dispatched that do more than compute their results, `asserts` those of them that refuse values
+    by ending the process (on GPUs), `once` those that no call may repeat,
     `draws` those of them that take random numbers, `tells` those that act by their schema, `writes` those that write, `others`
     those that are not ordinary; while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
     """
@@ -160,6 +163,7 @@ def _dispatch(
     mode.once -= draws(func) and not drawn
     mode.draws += drawn
     mode.tells += tells(func)
+    mode.asserts += ends_the_process(func, args)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
         check_types(func, args, kwargs, symbolic=mode.symbolic)
     if func is torch.ops.aten.as_strided.default and mode.asks and mode.nested == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pycompiler.ir import effects
+from pycompiler.ir import effects, fake
 
 aten = torch.ops.aten
 
@@ -28,3 +28,15 @@ def test_kinds() -> None:
         assert effects.noted(plain) == (False, False, False)
     assert effects.noted(aten.add_.Tensor) == (False, True, False)
     assert effects.noted(aten.native_batch_norm.default) == (True, False, False)
+
+
+def test_assertions_of_kernels_on_a_gpu_are_no_errors() -> None:
+    mode = fake.new_fake_mode()
+    for device, ends in (("cpu", False), ("cuda", True)):
+        with mode:
+            x, i = torch.empty(3, device=device), torch.empty(2, dtype=torch.int64, device=device)
+            before = mode.effects, mode.asserts
+            x[i], x.gather(0, i)
+        assert (mode.effects - before[0], mode.asserts - before[1]) == (2, 2 * ends)
+        assert not effects.ends_the_process(aten.linalg_cholesky_ex.default, (x,))
+        assert not effects.ends_the_process(aten.bincount.default, (i,))
