@@ -258,6 +258,10 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 def wait_for_compiles(timeout: float | None = None) -> bool:
     """Wait until all compiles in the background (`compile(..., background=True)`) are done, at most `timeout` seconds.
     Whether they are."""
+    if timeout is not None and (not isinstance(timeout, (int, float)) or timeout < 0):
+        raise ArgumentError(
+            f"wait_for_compiles() takes seconds, or None for as long as it takes; got {_describe(timeout)}"
+        )
     return wait(timeout)
 
 

@@ -11,6 +11,7 @@ Example: `raise InternalError("no rule").locate(function="forward", operator="at
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,9 @@ class UnknownName(ArgumentError):
 
     @staticmethod
     def of(kind: str, seen: object, known: Sequence[str]) -> UnknownName:
-        return UnknownName(f"unknown {kind} {seen!r}; known: {', '.join(sorted(known))}")
+        close = difflib.get_close_matches(seen, known, n=1) if isinstance(seen, str) else ()
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        return UnknownName(f"unknown {kind} {seen!r}{hint}; known: {', '.join(sorted(known))}")
 
 
 class RecompileError(UserError):

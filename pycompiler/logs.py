@@ -20,7 +20,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pycompiler.errors import UserError
+from pycompiler.errors import ArgumentError, UserError, describe
 
 ROOT = "pycompiler"
 
@@ -162,12 +162,12 @@ def set_logs(setting: str = "", /, **levels: bool | int) -> None:
     for name in (*named, *levels):
         if name not in STAGES and name not in ARTIFACTS:
             raise _unknown(name)
+    wanted = {name: _LEVELS[sign] for name, (sign, _) in named.items() if name in STAGES}
+    wanted |= {name: _level(name, level) for name, level in levels.items()}
     reset_logs()
     _last[:] = [(setting, levels)]
-    wanted = {name: _LEVELS[sign] for name, (sign, _) in named.items() if name in STAGES}
-    wanted |= {name: int(level) for name, level in levels.items() if name in STAGES}
     # `all` first, so that a stage named beside it has its own level.
-    for name in sorted(wanted, key=lambda name: STAGES[name] != ROOT):
+    for name in sorted(STAGES.keys() & wanted, key=lambda name: (STAGES[name] != ROOT, name)):
         show(name, wanted[name])
     for name, (sign, _) in named.items():
         if name in ARTIFACTS:
@@ -175,6 +175,16 @@ def set_logs(setting: str = "", /, **levels: bool | int) -> None:
     for name, value in levels.items():
         if name in ARTIFACTS:
             artifact(name).enabled = bool(value)
+
+
+def _level(name: str, level: object) -> int:
+    """The level that a stage is shown from; True and False as its name alone and `-name` in the environment."""
+    if isinstance(level, bool):
+        return _LEVELS["" if level else "-"]
+    if isinstance(level, int):
+        return level
+    wanted = "a level (logging.DEBUG) or a bool" if name in STAGES else "a bool"
+    raise ArgumentError(f"log {name!r} takes {wanted}, got {describe(level)}")
 
 
 _last: list[tuple[str, dict[str, bool | int]]] = []

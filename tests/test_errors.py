@@ -39,7 +39,7 @@ def test_place_that_is_unknown_is_not_printed() -> None:
 
 def test_unknown_name_lists_the_known() -> None:
     assert str(errors.UnknownName.of("backend", "nativ", ["native", "eager"])) == (
-        "unknown backend 'nativ'; known: eager, native"
+        "unknown backend 'nativ' (did you mean 'native'?); known: eager, native"
     )
 
 

@@ -561,7 +561,7 @@ class _Session:
 
 def told(cx: Capture, exception: Value) -> str:
     """An exception and its text, where that is known without running any of the program's code."""
-    text = exception.describe()
+    text = exception.python_type().__qualname__
     if (
         isinstance(exception, Object)
         and not exception.exists

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from pycompiler.errors import ArgumentError, describe
+
 # In `torch._numpy` they are something else, or not what NumPy gives.
 LEFT_OUT = frozenset(
     {"dtype", "finfo", "iinfo", "generic", "ndarray", "random", "e", "pi", "inf", "nan", "newaxis", "s_", "index_exp",
@@ -366,6 +368,9 @@ def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
     >>> compile(wrap_numpy(lambda x, y: numpy.sum(x * y)), fullgraph=True)(torch.ones(3), torch.ones(3))
     """
     import numpy  # noqa: F401
+
+    if not callable(fn):
+        raise ArgumentError(f"wrap_numpy() takes a function of arrays, got {describe(fn)}")
 
     @functools.wraps(fn)
     def wrap(*args: Any, **kwargs: Any) -> Any:

@@ -174,6 +174,8 @@ class error_on_graph_break:
     """
 
     def __init__(self, error_on_graph_break: bool) -> None:
+        if type(error_on_graph_break) is not bool:
+            raise ArgumentError(f"error_on_graph_break() takes True or False, got {describe(error_on_graph_break)}")
         self.error = error_on_graph_break
 
     def __enter__(self) -> None:

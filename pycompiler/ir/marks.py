@@ -78,6 +78,7 @@ def _mark(t: torch.Tensor, index: int | Iterable[int] | None, mark: Mark) -> Non
     marks = dict(marks_of(t))
     for d in index if isinstance(index, Iterable) else (index,):
         if type(d) is not int or not -t.dim() <= d < t.dim():
-            raise ArgumentError(f"a dimension of a tensor with {t.dim()} was expected, got {describe(d)}")
+            most = f"a dimension from {-t.dim()} to {t.dim() - 1}" if t.dim() else "no dimension can be marked"
+            raise ArgumentError(f"a tensor of sizes {[*t.shape]}: {most}; got {describe(d)}")
         marks[d % t.dim()] = mark
     setattr(t, ATTRIBUTE, marks)

@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from pycompiler.errors import ArgumentError, describe
+
 REGION = "region"  # in the metadata of a captured node: the number of the call that made it
 
 
@@ -26,6 +28,8 @@ def nested_compile_region(fn: Callable[..., Any] | None = None) -> Callable[...,
     """
     if fn is None:
         return nested_compile_region
+    if not callable(fn):
+        raise ArgumentError(f"nested_compile_region() takes a function, got {describe(fn)}")
     marked = fn
 
     @functools.wraps(marked)

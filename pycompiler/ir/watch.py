@@ -16,6 +16,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from pycompiler.errors import UnknownName
+
 log = logging.getLogger("pycompiler")
 
 # In the order of a compile.  `compile`, `backend` and `backward` contain the ones that follow them.
@@ -182,6 +184,8 @@ def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[lis
 
     `repr="str"`: a text, one phase a line; "csv": the phases' names, and for each its seconds as a cell.
     """
+    if repr not in ("str", "csv"):
+        raise UnknownName.of("form of compile times", repr, ("str", "csv"))
     rows = {name: [sum(times)] if aggregate else list(times) for name, times in _times.items() if times}
     if repr == "csv":
         return list(rows), [", ".join(f"{s:.6f}" for s in times) for times in rows.values()]

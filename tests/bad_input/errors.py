@@ -6,6 +6,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
+
 import pycompiler
 from tests.bad_input.more import Fight, double
 from tests.bad_input.table import x
@@ -110,6 +112,30 @@ WRONG: dict[str, Wrong] = {
     ),
     "backend registered twice": Wrong(
         lambda: pycompiler.register_backend(double, name="native"), errors.UserError, ("'native'", "registered already", "another name")
+    ),
+    "backend misspelt": Wrong(first(backend="aot_eagr"), errors.UnknownName, ("did you mean 'aot_eager'", "known:")),
+    "option misspelt": Wrong(first(options={"max_autotun": True}), errors.UnknownName, ("did you mean 'max_autotune'", "known:")),
+    "stance misspelt": Wrong(lambda: pycompiler.set_stance("force_eagr"), errors.UnknownName, ("did you mean 'force_eager'",)),
+    "mark of a dimension that is not there": Wrong(
+        lambda: pycompiler.mark_dynamic(torch.ones(3, 4), 2), errors.ArgumentError, ("sizes [3, 4]", "from -2 to 1", "got 2")
+    ),
+    "mark of a number": Wrong(
+        lambda: pycompiler.mark_dynamic(torch.tensor(1.0), 0), errors.ArgumentError, ("sizes []", "no dimension can be marked")
+    ),
+    "level of a log that is a word": Wrong(
+        lambda: pycompiler.logs.set_logs(dynamo="loud"), errors.ArgumentError, ("'dynamo'", "a level (logging.DEBUG) or a bool", "'loud'")
+    ),
+    "artefact switched by a word": Wrong(
+        lambda: pycompiler.logs.set_logs(guards="yes"), errors.ArgumentError, ("'guards'", "takes a bool", "'yes'")
+    ),
+    "number wrapped for NumPy": Wrong(lambda: pycompiler.wrap_numpy(3), errors.ArgumentError, ("a function of arrays", "got 3")),
+    "number as a region": Wrong(
+        lambda: pycompiler.nested_compile_region(3), errors.ArgumentError, ("takes a function", "got 3")
+    ),
+    "compile times in another form": Wrong(lambda: pycompiler.compile_times("xml"), errors.UnknownName, ("'xml'", "csv, str")),
+    "timeout that is a word": Wrong(lambda: pycompiler.wait_for_compiles("1"), errors.ArgumentError, ("takes seconds", "'1'")),
+    "breaks that are errors by a word": Wrong(
+        lambda: pycompiler.error_on_graph_break("x"), errors.ArgumentError, ("True or False", "'x'")
     ),
     "compiled function pickled": Wrong(
         lambda: pickle.dumps(pycompiler.compile(lambda t: t)), Exception, ("pickle",)
