@@ -11,6 +11,7 @@ import collections
 import enum
 import functools
 import inspect
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -304,7 +305,7 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return computed
     handler = _handler(fn)
     if handler is not None:
-        if kwargs and _refuses(fn, args, kwargs):
+        if _refuses(fn, args, kwargs) if kwargs else not _takes_count(fn, len(args)):
             raise Break("builtin-call", describe_call(fn, args))
         try:
             return handler(cx, args, kwargs)
@@ -342,6 +343,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             bound_to = (
                 [cx.make(fn.__self__)] if isinstance(fn, types.MethodWrapperType | types.BuiltinFunctionType) else []
             )
+            if len(bound_to) + len(args) != 1:
+                raise Break("builtin-call", describe_call(fn, args))
             return cx.call(cx.make(walk), [*bound_to, *args], {})
         known = _snapshots(cx, plain, kwargs)
         if known is not None:
@@ -394,6 +397,27 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     except TypeError:
         return True
     return False
+
+
+IN_C = types.MethodDescriptorType | types.WrapperDescriptorType | types.BuiltinFunctionType
+
+
+@functools.cache
+def _takes_count(fn: Any, count: int) -> bool:
+    """Whether a function written in C takes so many arguments by position, as far as it tells, or as CPython says of a call."""
+    if not isinstance(fn, IN_C):
+        return True
+    cls: Any = getattr(fn, "__objclass__", None)
+    if getattr(fn, "__text_signature__", None) is None and cls in MADE_EMPTY and count:
+        try:
+            fn(cls(), *[None] * (count - 1))
+        except Exception as e:
+            return not COUNT_REFUSED.search(str(e))
+    return not _refuses(fn, [Const(None)] * count, {})
+
+
+MADE_EMPTY = frozenset({list, dict, set, frozenset, tuple, collections.OrderedDict, collections.deque})
+COUNT_REFUSED = re.compile(r" takes (no arguments|exactly one argument) \(")
 
 
 def _takes(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:

@@ -27,7 +27,7 @@ from pycompiler.ir import arrays
 
 # Attributes that read data or autograd state that the graph does not have.
 DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__",
-                             "const_data_ptr", "mutable_data_ptr"})  # fmt: skip
+                             "const_data_ptr", "mutable_data_ptr", "storage_type"})  # fmt: skip
 AUTOGRAD_ATTRIBUTES = frozenset({"grad_fn", "_backward_hooks", "register_hook", "backward", "retain_grad",
                                  "register_post_accumulate_grad_hook", "_version"})  # fmt: skip
 FLAGS = frozenset(

@@ -942,3 +942,17 @@ def a_set_is_looked_for_in_a_set(x):
     inner = {1}
     outer = {frozenset({1}), 2}
     return x, inner in outer, {2} in outer
+
+
+@case(X, breaks=ANY)
+def methods_of_too_many_arguments(x):
+    texts = []
+    for call in (
+        lambda: [1].copy(2), lambda: [1].__contains__(1, 2), lambda: {1: 2}.__getitem__(1, 2), lambda: {1}.add(1, 2), lambda: {1}.clear(1),
+        lambda: (1,).__getitem__(0, 1), lambda: [1].__iter__(2), lambda: "a".__iter__(1), lambda: {1: 2}.copy(3),
+    ):  # fmt: skip
+        try:
+            texts.append(call())
+        except TypeError as e:
+            texts.append(str(e))
+    return x + len(texts), texts, x.storage_type()
