@@ -49,6 +49,10 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
         "a generator or iterator that is alive where the graph ends",
         "use a list instead of a generator",
     ),
+    "running-iterator": (
+        "an iterator that was begun before this graph: a loop with a break in it goes on one element a graph",
+        "mend the break inside of the loop, or pass a list in the place of an iterator",
+    ),
     "explicit-break": ("pycompiler.graph_break() was called", "remove the call"),
     "mutation-unsupported": ("mutation that cannot be replayed", "mutate the object outside of the compiled region"),
     "finalizer": (

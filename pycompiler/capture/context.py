@@ -27,7 +27,7 @@ from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup
-from pycompiler.capture.values.base import Cell, Lazy, Value, class_name
+from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const, Identity
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
@@ -630,7 +630,7 @@ class Capture:
             if method is not None:
                 bound = method
                 return self.catching(StopIteration, lambda: self.call(bound, [], {}))
-        raise Break("unsupported-operation", f"next({iterator.describe()})")
+        raise Break(iterating(iterator), f"next({iterator.describe()})")
 
     def elements(self, value: Value) -> Iterator[Value]:
         """The elements of an iterable, realised."""

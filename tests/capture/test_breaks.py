@@ -147,6 +147,13 @@ def generator_state(x: Any) -> Any:
     return g
 
 
+@provokes("running-iterator", make=lambda: (X.clone(), iter([1, 2])))
+def running_iterator(x: Any, numbers: Any) -> Any:
+    for number in numbers:
+        x = x + number
+    return x
+
+
 @provokes("explicit-break", X)
 def explicit(x: Any) -> Any:
     y = x + 1

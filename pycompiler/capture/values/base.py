@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.interface import Capture
-from pycompiler.ir.source import Source
+from pycompiler.ir.source import Source, mro_of, namespace_of
 
 Place = tuple[str, str, str, int]
 """File, name and qualified name of a frame's code, and the line: an entry of a traceback."""
@@ -95,7 +95,7 @@ class Value:
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         """The elements, in order, as a (lazy) Python iterator of values."""
-        raise Break("unsupported-operation", f"iteration over {self.describe()}")
+        raise Break(iterating(self), f"iteration over {self.describe()}")
 
     def length(self, cx: Capture) -> int:
         raise Break("unsupported-operation", f"len({self.describe()})")
@@ -163,3 +163,12 @@ def class_name(cls: type) -> str:
     except AttributeError as error:
         return f"{cls.__module__}.{cls.__name__}" if f"'{cls.__module__}." in str(error) else cls.__name__
     return cls.__name__
+
+
+def iterating(value: Value) -> str:
+    """The kind of a break where `value` would have to give elements."""
+    try:
+        classes = mro_of(value.python_type())
+    except Break:
+        return "unsupported-operation"
+    return "running-iterator" if any("__next__" in namespace_of(c) for c in classes) else "unsupported-operation"
