@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from pycompiler.errors import ArgumentError, describe
-
 # In `torch._numpy` they are something else, or not what NumPy gives.
 LEFT_OUT = frozenset(
     {"dtype", "finfo", "iinfo", "generic", "ndarray", "random", "e", "pi", "inf", "nan", "newaxis", "s_", "index_exp",
@@ -370,7 +368,7 @@ def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
     import numpy  # noqa: F401
 
     if not callable(fn):
-        raise ArgumentError(f"wrap_numpy() takes a function of arrays, got {describe(fn)}")
+        raise TypeError(f"wrap_numpy() takes a function of arrays, got {fn!r} of type {type(fn).__name__}")
 
     @functools.wraps(fn)
     def wrap(*args: Any, **kwargs: Any) -> Any:

@@ -128,7 +128,7 @@ WRONG: dict[str, Wrong] = {
     "artefact switched by a word": Wrong(
         lambda: pycompiler.logs.set_logs(guards="yes"), errors.ArgumentError, ("'guards'", "takes a bool", "'yes'")
     ),
-    "number wrapped for NumPy": Wrong(lambda: pycompiler.wrap_numpy(3), errors.ArgumentError, ("a function of arrays", "got 3")),
+    "number wrapped for NumPy": Wrong(lambda: pycompiler.wrap_numpy(3), TypeError, ("a function of arrays", "got 3")),
     "number as a region": Wrong(
         lambda: pycompiler.nested_compile_region(3), errors.ArgumentError, ("takes a function", "got 3")
     ),
