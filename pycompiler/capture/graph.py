@@ -319,7 +319,7 @@ class GraphBuilder:
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
         before, counted = [_version(n) for n in operands], self._counts()
         draws, tells = self.fake_mode.draws, self.fake_mode.tells
-        told = self.fake_mode.effects - self.fake_mode.asserts
+        refusals = self.fake_mode.refusals
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
         self.fake_mode.asks, self.fake_mode.binder, self._binding = True, self._bind, []
         cause: BaseException | None = None
@@ -365,7 +365,7 @@ class GraphBuilder:
         self.happened |= always or mutates or once
         drawn = self.fake_mode.draws > draws
         self.cx.errors_of_data.note(
-            refuses=not once and (target in _CHECKING or self.fake_mode.effects - self.fake_mode.asserts > told),
+            refuses=target in _CHECKING or self.fake_mode.refusals > refusals,
             acts=self.fake_mode.tells > tells,
             draws=[t.device for t in tensors_of((result, fakes, kfakes))] if drawn else (),
             frames=self.cx.frames, effects=bool(self.cx.effects),

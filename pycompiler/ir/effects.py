@@ -82,8 +82,19 @@ def acts(op: object) -> bool:
 @cache
 def raises(op: object) -> bool:
     """Refuses some values of its arguments: a call whose result nobody reads runs nevertheless."""
-    return isinstance(op, OpOverload) and op.namespace in _OURS and op.overloadpacket.__name__.rstrip("_") in _RAISING
+    if not isinstance(op, OpOverload) or op.namespace not in _OURS:
+        return False
+    return op.overloadpacket.__name__.rstrip("_") in _RAISING or op in _DRAWING_OF_TENSORS
 
+
+# Operators that draw from what tensors say, which has to be a probability, a deviation or a rate.
+_DRAWING_OF_TENSORS = frozenset(
+    (
+        *(aten.bernoulli.default, aten.bernoulli.out, aten.bernoulli.Tensor, aten.bernoulli_.Tensor),
+        *(aten.normal.float_Tensor, aten.normal.Tensor_Tensor, aten.multinomial.default, aten.multinomial.out),
+        *(aten.poisson.default, aten.poisson.out),
+    )
+)
 
 # Those of them whose kernels refuse by other means than an assertion.
 _TOLD_BY_THE_HOST = frozenset(
@@ -100,9 +111,12 @@ def _asserts(op: object) -> bool:
     return raises(op) and isinstance(op, OpOverload) and op.overloadpacket.__name__.rstrip("_") not in _TOLD_BY_THE_HOST
 
 
-def ends_the_process(op: object, args: Sequence[Any]) -> bool:
-    """Refuses values by an assertion of a kernel on a GPU, which no program catches."""
-    return _asserts(op) and any(isinstance(a, torch.Tensor) and a.device.type == "cuda" for a in args)
+def refuses(op: object, args: Sequence[Any]) -> bool:
+    """A call may raise an error of data that the program catches, after which it can be made again.  On a GPU many kernels
+    end the process instead."""
+    if not raises(op) and (ordered(op) and not _is_check(op) or not stays(op)):
+        return False
+    return not (_asserts(op) and any(isinstance(a, torch.Tensor) and a.device.type == "cuda" for a in args))
 
 
 _DIVIDING = frozenset(("floor_divide", "remainder", "fmod", "div"))

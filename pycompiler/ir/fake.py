@@ -24,8 +24,8 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
-from pycompiler.ir.effects import divides, draws, drops_nothing, ends_the_process, noted, tells
-from pycompiler.ir.kernels import check_types
+from pycompiler.ir.effects import divides, draws, drops_nothing, noted, refuses, tells
+from pycompiler.ir.kernels import check_range, check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
 from pycompiler.ir.propagate import by_rule, counted, is_ordinary, laid_out, other_path, short_path, wrapped
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         """What `new_fake_mode` makes: see `_mode_class`."""
 
         effects: int
-        asserts: int
+        refusals: int
         writes: int
         once: int
         draws: int
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
 
 _COUNTERS = {
     "effects": 0,
-    "asserts": 0,
+    "refusals": 0,
     "writes": 0,
     "once": 0,
     "draws": 0,
@@ -116,10 +116,10 @@ _COUNTERS = {
 def _mode_class() -> type[FakeMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
-    `effects` counts the operators dispatched that do more than compute their results, `asserts` those of them that refuse values
-    by ending the process (on GPUs), `once` those that no call may repeat,
-    `draws` those of them that take random numbers, `tells` those that act by their schema, `writes` those that write, `others`
-    those that are not ordinary; while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
+    `effects` counts the operators dispatched that do more than compute their results, `refusals` those that may raise an error of
+    data, `once` those that no call may repeat, `draws` those of them that take random numbers, `tells` those that act by their
+    schema, `writes` those that write, `others` those that are not ordinary; while it `asks`, kernels say whether they take the
+    arguments' types (`kernels.py`).
     """
     namespace = {
         **vars(fake_tensor),
@@ -163,9 +163,10 @@ def _dispatch(
     mode.once -= draws(func) and not drawn
     mode.draws += drawn
     mode.tells += tells(func)
-    mode.asserts += ends_the_process(func, args)
+    mode.refusals += refuses(func, args)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
         check_types(func, args, kwargs, symbolic=mode.symbolic)
+        check_range(func, args)
     if func is torch.ops.aten.as_strided.default and mode.asks and mode.nested == 0:
         _check_reach(*args)
     if func is torch.ops.aten.constant_pad_nd.default and mode.symbolic and mode.asks and mode.nested == 0:
@@ -189,7 +190,9 @@ def _dispatch(
             out = laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
         finally:
             mode.nested -= 1
-    mode.effects += divides(func, args, [out])
+    divided = divides(func, args, [out])
+    mode.effects += divided
+    mode.refusals += divided
     if mode.asks and mode.nested == 0:
         limit_floats(func, args, kwargs, out)
     return out

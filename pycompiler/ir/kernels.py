@@ -40,6 +40,25 @@ _LARGE = 1 << 22  # elements that arguments of one memory span
 _answers: dict[Any, Exception | None] = {}
 
 
+# Where operators that draw numbers take the ends of their range, or a probability; their shape functions do not look.
+_RANGES: dict[OpOverload, Callable[..., bool]] = {
+    torch.ops.aten.uniform_.default: lambda x, low=0.0, high=1.0, **_: low <= high,
+    getattr(torch.ops.aten.random_, "from"): lambda x, low, high, **_: high is None or low < high,
+    torch.ops.aten.random_.to: lambda x, high, **_: high > 0,
+    torch.ops.aten.randint_like.default: lambda x, high, **_: high > 0,
+    torch.ops.aten.randint_like.low_dtype: lambda x, low, high, **_: low < high,
+    torch.ops.aten.bernoulli.p: lambda x, p, **_: 0 <= p <= 1,
+    torch.ops.aten.bernoulli_.float: lambda x, p=0.5, **_: 0 <= p <= 1,
+}
+
+
+def check_range(op: OpOverload, args: Sequence[Any]) -> None:
+    """Raises where an operator draws from a range that it refuses."""
+    holds = _RANGES.get(op)
+    if holds is not None and all(type(a) in (int, float) for a in args[1:]) and not holds(*args):
+        raise RuntimeError(f"{op} does not take the range {list(args[1:])}")
+
+
 def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], *, symbolic: bool = False) -> None:
     """Raises what the kernel of `op` raises for arguments of these types; for what it would raise otherwise see above.
 

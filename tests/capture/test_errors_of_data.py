@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import pycompiler
 
@@ -358,3 +359,56 @@ def test_operators_of_the_programs_that_compute_do_not_break_graphs_with_errors_
         for i in (GOOD, BAD, GOOD):
             assert torch.equal(compiled(torch.ones(3), i), fn(torch.ones(3), i))
         assert compiled.counters()["compiles"] == 1
+
+
+# Operators that draw numbers, and what they refuse.
+DRAWING: dict[str, Callable[[Tensor], Tensor]] = {
+    "bernoulli": torch.bernoulli,
+    "bernoulli_": lambda x: torch.empty(2).bernoulli_(x),
+    "normal": lambda x: torch.normal(0.0, x),
+    "normal of means": lambda x: torch.normal(x, x),
+    "poisson": torch.poisson,
+    "multinomial": lambda x: torch.multinomial(x, 1),
+    "too many": lambda x: torch.multinomial(x.abs(), 3),
+    "uniform_": lambda x: x.clone().uniform_(3, 1),
+    "random_": lambda x: x.clone().random_(3, 1),
+    "probability": lambda x: torch.bernoulli(x, 2.0),
+    "randint_like": lambda x: torch.randint_like(x, 5, 2),
+}
+
+
+def caught(draw: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    first = torch.rand(1)
+    try:
+        found = draw(x)
+    except RuntimeError:
+        found = torch.rand(1)
+    return first, found, torch.rand(1)
+
+
+def uncaught(draw: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    x.add_(0.01)
+    found = draw(x)
+    x.add_(1)
+    return found, torch.rand(1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [caught, uncaught], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("name", DRAWING)
+def test_operators_that_draw_refuse_where_eager_does(name: str, program: Any, backend: str) -> None:
+    draw = DRAWING[name]
+
+    def fn(x: Tensor) -> Any:
+        return program(draw, x)
+
+    def outcome(call: Any) -> list[Any]:
+        torch.manual_seed(0)
+        x = torch.tensor([0.5, -1.0])
+        try:
+            found = [t.tolist() for t in call(x)]
+        except RuntimeError as error:
+            found = [str(error)]
+        return [found, x.tolist(), torch.rand(1).item()]
+
+    assert outcome(pycompiler.compile(fn, backend=backend)) == outcome(fn)
