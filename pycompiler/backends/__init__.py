@@ -30,6 +30,8 @@ ALIASES = {
     "aot_eager_default_partitioner": "aot_eager",
 }
 OURS = ("eager", "aot_eager", "native")
+of_graph: Callable[[fx.GraphModule, Sequence[Any], dict[str, Any]], Callable[..., Sequence[Any]]]
+"""Compiles a graph that another compiler captured, from its example inputs and knobs; `pipeline/` sets it."""
 DEBUG_BACKENDS = frozenset({"eager", "aot_eager"} | {name for name, known in ALIASES.items() if known != "native"})
 _default: str | Backend = "native"
 

@@ -528,10 +528,20 @@ class Capture:
         if sum(v is value for v in (*frame.stack, *frame.locals.values())) != 1:
             return
         if not isinstance(real, Iterator):
+            if self._is_held(frame, value):
+                return
             raise Break("finalizer", f"a {value.python_type().__name__} is dropped")
         value = self.realize(value)
         if ends_others(value):
             raise Break("generator-state", f"a {value.python_type().__name__} is dropped")
+
+    def _is_held(self, frame: Frame, value: Value) -> bool:
+        """Whether a container that the frame was called with, still has and did not change holds an object."""
+        source = value.source
+        if source is None or source.kind not in ("item", "dict_item") or self.effects.written():
+            return False
+        root = source.root
+        return root.kind != "local" or any(v.source == root for v in frame.locals.values())
 
     def nothing_suspended(self) -> None:
         """Where the graph ends no generator of ours may wait for an end that would run later, or never; context variables are

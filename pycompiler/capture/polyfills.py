@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.associative_scan import associative_scan_op, generic_associative_scan
+from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.hints_wrap import hints_wrapper
+from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.utils import _stack_pytree
-from torch._higher_order_ops.wrap import wrap
+from torch._higher_order_ops.wrap import wrap, wrap_with_autocast, wrap_with_set_grad_enabled
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.optim.optimizer import _get_value
 from torch.utils import _pytree as pytree
@@ -130,6 +132,26 @@ def call_first(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 
 def call_hinted(self: Any, fn: Callable[..., Any], args: Any, kwargs: Any, hints: Any) -> Any:
     return fn(*args, **kwargs)
+
+
+def call_cond(self: Any, pred: Any, yes: Any, no: Any, operands: Any = ()) -> Any:
+    return torch.cond(pred, yes, no, operands)
+
+
+def call_region(self: Any, fn: Callable[..., Any], identifier: Any, *operands: Any) -> Any:
+    return fn(*operands)
+
+
+def call_with_grad(self: Any, on: bool, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with torch.set_grad_enabled(on):
+        return fn(*args, **kwargs)
+
+
+def call_with_autocast(
+    self: Any, device: str, dtype: Any, on: bool, cache: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    with torch.autocast(device, dtype, on, cache):
+        return fn(*args, **kwargs)
 
 
 def map_rows(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
@@ -270,6 +292,10 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
     torch._C.DisableTorchFunction: DisableTorchFunction,
     type(wrap).__call__: call_first,
     type(hints_wrapper).__call__: call_hinted,
+    type(wrap_with_set_grad_enabled).__call__: call_with_grad,
+    type(wrap_with_autocast).__call__: call_with_autocast,
+    type(cond_op).__call__: call_cond,
+    type(invoke_subgraph).__call__: call_region,
     type(map_impl).__call__: map_rows,
     type(scan_op).__call__: scan_rows,
     type(associative_scan_op).__call__: scan_tree,

@@ -6,7 +6,8 @@ the frames of one compiled callable share.
 
 from pycompiler.pipeline.family import Family, families
 from pycompiler.pipeline.hook import eagerly, leave_eager
+from pycompiler.pipeline.of_graph import of_graph
 from pycompiler.pipeline.own_backends import aot_eager, native
 from pycompiler.pipeline.records import GraphRecord, Remarks
 
-__all__ = ["Family", "GraphRecord", "Remarks", "aot_eager", "eagerly", "families", "leave_eager", "native"]
+__all__ = ["Family", "GraphRecord", "Remarks", "aot_eager", "eagerly", "families", "leave_eager", "native", "of_graph"]

@@ -270,3 +270,49 @@ def test_a_variable_of_a_comprehension_that_lets_go_of_what_is_referred_to() -> 
     for _ in range(2):
         with pytest.raises(IndexError):
             compiled()
+
+
+class Owner(torch.nn.Module):
+    """Holds a module whose end is told."""
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.child = torch.nn.Linear(2, 2)
+        weakref.finalize(self.child, log.append, "gone")
+
+
+def kept(x: Any, m: Owner, log: list[str]) -> Any:
+    child = m.child
+    x = child(x)
+    child = None
+    return x + len(log)
+
+
+def removed(x: Any, m: Owner, log: list[str]) -> Any:
+    child = m.child
+    x = child(x)
+    m.child = torch.nn.Identity()
+    child = None
+    return x + len(log)
+
+
+def owner_gone(x: Any, m: Any, log: list[str]) -> Any:
+    child = m.pop().child
+    x = child(x)
+    child = None
+    return x + len(log)
+
+
+@pytest.mark.parametrize(("program", "breaks"), [(kept, 0), (removed, None), (owner_gone, None)])
+def test_what_another_object_still_holds_does_not_end(program: Callable[..., Any], breaks: int | None) -> None:
+    def given() -> tuple[Any, ...]:
+        log: list[str] = []
+        torch.manual_seed(0)
+        owner = Owner(log)
+        return torch.ones(2), [owner] if program is owner_gone else owner, log
+
+    compiled = pycompiler.compile(program)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(*given()), program(*given()))
+    if breaks is not None:
+        assert pycompiler.explain(program)(*given()).graph_break_count == breaks
