@@ -155,6 +155,8 @@ class Encoder:
             return self.remember(value, self.add("tuple", tuple(map(self.exact, value))))
         if type(cls) is type and (cls in COPIED or is_data(cls)):
             return self.value(value)
+        if cls is types.BuiltinFunctionType and _is_of_text(value):
+            return self.value(value)
         token = self.existing(value)
         if token == ():
             raise Unsavable(f"{describe(value)} has no name that another process could look it up by")
@@ -274,12 +276,19 @@ def _code(e: Encoder, value: types.CodeType) -> Token:
     return e.add("code", marshal.dumps(value.replace(co_consts=())), constants)
 
 
+def _is_of_text(value: types.BuiltinFunctionType) -> bool:
+    """Whether it is a method of a text or a number, which each look at it makes anew."""
+    return value.__self__ is not None and type(value.__self__) in INLINE
+
+
 def _builtin(e: Encoder, value: types.BuiltinFunctionType) -> Token:
     owner = value.__self__
     if value.__name__ == "apply" and isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
         if owner.__module__ == runtime.__name__:
             members = (owner.__dict__["forward"].__func__, owner.__dict__["backward"].__func__)
             return e.add("apply", owner.__name__, *e.values(members))
+    if _is_of_text(value):
+        return e.add("method", e.value(owner), value.__name__)
     return e.named_value(value)
 
 

@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import inspect
 import operator
 import sys
 import types
@@ -261,6 +262,8 @@ def _weakref(cx: Capture, real: Any, source: Source) -> Value:
     return WeakReference(real)
 
 
+# Of classes that are made for a capture that asks for a signature: nobody else has these objects.
+SIGNATURES = (inspect.Signature, inspect.Parameter)
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
 # What of a subclass's class decides that it is one of `is_transparent`, and that operators are a tensor's.
 _TAKES_PART = (
@@ -357,7 +360,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         made = Object(cls, real=real, storage=Tuple(items))
         cx.effects.namespaces.reached(instance_dict(real), made)
         return made
-    cx.guard("type_is", source, cls)
+    if source.kind != "const" or cls not in SIGNATURES:
+        cx.guard("type_is", source, cls)
     if issubclass(cls, (int, float, complex, str, bytes, bytearray, frozenset, collections.deque)):
         return Opaque(real)
     storage = _storage(cx, real, source)

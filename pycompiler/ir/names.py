@@ -108,6 +108,7 @@ READ: dict[str, Callable[..., Any]] = {
     "operator": _operator,
     "member": _member,
     "code": _code,
+    "class of": lambda name: type(_module(name)),
     "mro": lambda module, path: _attribute(module, path).__mro__,
 }
 
@@ -211,6 +212,14 @@ def _as_attribute(value: Any) -> Iterator[Name]:
         yield "attribute", *place
 
 
+def _class(value: type) -> Iterator[Name]:
+    """By its own name, or by the module that is its instance, and took that name's place."""
+    yield from _as_attribute(value)
+    module = value.__dict__.get("__module__")
+    if isinstance(module, str) and type(sys.modules.get(module)) is value:
+        yield "class of", module
+
+
 def _builtin(value: Any) -> Iterator[Name]:
     yield from _as_attribute(value)
     name = value.__name__
@@ -293,7 +302,7 @@ def _packet(value: torch._ops.OpOverloadPacket) -> Iterator[Name]:
 FIND: dict[type | tuple[type, ...], Callable[[Any], Iterator[Name]]] = {
     types.ModuleType: _of_module,
     enum.Enum: lambda v: iter([("member", *(_path(type(v)) or ("", "")), v.name)] if isinstance(v.name, str) else []),
-    type: _as_attribute,
+    type: _class,
     types.FunctionType: _function,
     types.CodeType: _of_code,
     dict: _namespace,

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import inspect
 import math
 import os
 import sys
@@ -95,6 +96,67 @@ def gpt() -> Any:
 def convnet() -> Any:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+
+
+@case(lambda f: f(data(2, 8))[0].detach())
+def cell() -> Any:
+    """`torch._VF` is an instance of a class that its module hides."""
+    torch.manual_seed(0)
+    return nn.LSTMCell(8, 16)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x, x, x)[0]
+
+
+@case(lambda f: gradients(f(data(2, 5, 16)), f))
+def attention() -> Any:
+    torch.manual_seed(0)
+    return Attention()
+
+
+def starts(x: Tensor, names: tuple[str, ...] = ("a.x", "b.x", "a.y")) -> Tensor:
+    return x * sum(map("a.x.y".startswith, names))
+
+
+@case(lambda f: f(data(3)))
+def methods_of_texts() -> Any:
+    return starts
+
+
+def takes(x: Tensor, f: Any = pointwise) -> Tensor:
+    return x + len(inspect.signature(f).parameters) if "kind" in inspect.signature(f).parameters else x
+
+
+@case(lambda f: f(data(3)))
+def signatures() -> Any:
+    return takes
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(2, 300, 8))
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        self.keys.index_copy_(1, pos, x)
+        return (x @ self.keys.transpose(1, 2)).softmax(-1) @ self.keys
+
+
+@torch.no_grad()
+def decoded(f: Any) -> list[Tensor]:
+    return [f(data(2, 1, 8, seed=n), torch.tensor([n])) for n in range(3)] + [f.keys]
+
+
+@case(decoded)
+def static_cache() -> Any:
+    """Written where it lies (`lowering/updates.py`)."""
+    return Decoder()
 
 
 class Point(NamedTuple):
