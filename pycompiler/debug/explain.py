@@ -127,8 +127,22 @@ class Explanation:
             lines += [f"  Ops {i}:", *(f"    {op}" for op in ops)]
         lines.append("Out Guards:")
         for i, guards in enumerate(self.out_guards, 1):
-            lines += [f"  Guards {i}:", *(f"    {g}" for g in guards)]
+            lines += [f"  Guards {i}:", *(f"    {text}" for text in _told(guards))]
         return "\n".join([*lines, self.compile_times])
+
+
+SHOWN = 12  # guards of a graph; `out_guards` and the page have all
+OF_CALLS = frozenset({"tensor", "sizes"})  # kinds of guards that calls fail most
+
+
+def _told(guards: list[Guard]) -> list[str]:
+    """Guards as text: what is assumed of tensors and sizes first, then as they were made."""
+    ranked = sorted(guards, key=lambda g: g.kind not in OF_CALLS)
+    left = len(guards) - SHOWN
+    return [
+        *map(str, ranked[:SHOWN]),
+        *([f"and {_counted(left, 'other')}: see out_guards, or .html(path)"] if left > 0 else []),
+    ]
 
 
 def _counted(count: int, what: str) -> str:

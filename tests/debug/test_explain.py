@@ -61,6 +61,18 @@ def test_text(report: Any) -> None:
         assert line in text
 
 
+def test_the_text_of_a_model_shows_the_guards_that_calls_fail() -> None:
+    """Of 144, most are about classes and hooks."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+    report = pycompiler.explain(model)(torch.ones(4, 8))
+    [guards] = report.out_guards
+    text = str(report).partition("Guards 1:\n")[2].splitlines()
+    assert len(guards) > 50
+    assert text[0].strip() == "L['args'][0] is Tensor[4, 8] torch.float32 cpu strides [8, 1] requires_grad=False"
+    assert sum(" is Parameter[" in line for line in text) == 4
+    assert text[12].strip() == f"and {len(guards) - 12} others: see out_guards, or .html(path)"
+
+
 def test_result_and_caches_are_left_alone() -> None:
     made = pycompiler.compile(lambda x: x + 1, backend="eager")
     report = pycompiler.explain(made)(torch.ones(2))
