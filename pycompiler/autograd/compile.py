@@ -106,6 +106,7 @@ def compile_joint(
         run = runtime.unless_shared(run, counted, gm.forward, name=name, pairs=runtime.empty_pairs(joint, counted))
     if counts or joint.counts:
         run = runtime.unless_moved(run, joint, gm.forward, name=name)
+    run = runtime.unless_retained(run, joint, gm.forward, name=name)
     return functools.partial(run, *lifted) if lifted else run
 
 

@@ -504,6 +504,27 @@ def unless_moved(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> 
     return checked
 
 
+def unless_retained(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> Compiled:
+    """`run`, and `eager` for calls in which an input that is written, with gradients, keeps its own (`retain_grad`): in eager
+    those of what is computed after the write pass through what it is then."""
+    written = [m.index for m in joint.mutations if m.how == "grad"]
+    if not written:
+        return run
+
+    def checked(*args: Any) -> Sequence[Any]:
+        if any(_retains(args[i]) for i in written):
+            _log.info("graph %s: an input that it writes keeps its gradient; this call runs eagerly", name)
+            return eager(*args)
+        return run(*args)
+
+    return checked
+
+
+def _retains(written: torch.Tensor) -> bool:
+    base = written._base  # whose history such a write changes
+    return written.retains_grad or (base is not None and base.retains_grad)
+
+
 def empty_pairs(joint: Joint, counted: Sequence[int]) -> list[tuple[int, int]]:
     """The pairs of a written input (of `counted`) and another one of which one is empty, where a backward counts versions."""
     if not joint.needs_backward:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from ad_helpers import Compiled, check, clones, fakes, flat, lifted, loss_of, run_graph
 from ad_models import ConvNet
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 import pycompiler
 from pycompiler import config
@@ -831,3 +833,42 @@ def test_the_new_value_of_an_input_is_another_input_that_is_written(fn: Any, req
     for backend in ("aot_eager", "native"):
         for a, b in zip(want, run(pycompiler.compile(fn, backend=backend)), strict=True):
             torch.testing.assert_close(a, b)
+
+
+def _whole(x: Tensor) -> Tensor:
+    y = x * 2
+    y.retain_grad()
+    y.mul_(2)
+    (y * x).sum().backward()
+    return y
+
+
+def _through_a_view(x: Tensor) -> Tensor:
+    y = x * 2
+    flat = y.view(-1)
+    y.retain_grad()
+    flat.mul_(2)
+    flat.exp().sum().backward()
+    return y
+
+
+def _item(x: Tensor) -> Tensor:
+    y = x * 2
+    y.retain_grad()
+    y[0] = 1.0
+    (y * x).sum().backward()
+    return y
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", [_whole, _through_a_view, _item], ids=lambda fn: fn.__name__)
+def test_a_written_input_that_keeps_its_gradient_gets_it(program: Callable[..., Tensor], backend: str) -> None:
+    def outcome(call: Callable[..., Tensor]) -> list[Any]:
+        x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        y = call(x)
+        assert y.grad is not None and x.grad is not None
+        return [y.tolist(), y.grad.tolist(), x.grad.tolist()]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert outcome(pycompiler.compile(program, backend=backend)) == outcome(program)
