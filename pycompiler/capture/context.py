@@ -322,6 +322,7 @@ class Capture:
         if isinstance(value, Tensor):
             known = self.graph.literal(value)
             if known is None:
+                self.graph.settle_numbers([value.node])
                 raise Break("data-dependent-value", "a tensor used as an index")
             return known
         method = value.special(self, "__index__") if isinstance(value, Object) else None

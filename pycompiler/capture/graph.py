@@ -327,8 +327,10 @@ class GraphBuilder:
             with self.fake_mode:
                 result = run(*fakes, **kfakes)
         except DataDependentOutputException as e:
+            self.settle_numbers(operands)
             raise Break("data-dependent-value", f"{_name(target)} ({e})") from e
         except DynamicOutputShapeException as e:
+            self.settle_numbers(operands)
             raise Break("dynamic-output-shape", f"{_name(target)}") from e
         except UnsupportedOperatorException as e:
             raise Break("operator-failed", f"{_name(target)}: no shape function ({e})") from e
@@ -344,6 +346,7 @@ class GraphBuilder:
                 raise cause from None
             self._specialise(fakes, kfakes, e)
             if isinstance(_first_cause(e), DataDependentOutputException):
+                self.settle_numbers(operands)
                 raise Break("data-dependent-value", f"{_name(target)}") from e
             raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
         finally:
@@ -403,6 +406,18 @@ class GraphBuilder:
         if value.node.graph is not self.graph:
             raise Break("inner-graph", f"{value.describe()} outlives the function that made it")
         return value.node
+
+    def settle_numbers(self, operands: Iterable[fx.Node]) -> None:
+        """Somebody looks into these: numbers of which the program made tensors become constants, which fakes know."""
+        todo, seen, names = [*operands], set[fx.Node](), set[str]()
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                names |= node.meta.get("numbers", frozenset())
+                todo += node.all_input_nodes
+        if names and not self.cx.sizes.known_symbols.is_late(names):
+            raise Specialise(sorted(names), "a tensor that was made of it is looked into")
 
     def _specialise(self, args: Any, kwargs: Any, error: Exception) -> None:
         """What fails for symbolic sizes is captured again with numbers; where all are marked, it breaks the graph."""

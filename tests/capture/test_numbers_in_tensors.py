@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -67,3 +68,67 @@ def test_an_index_that_the_program_wrote_down() -> None:
     same(written, torch.rand(3), fullgraph=False)
     with pytest.raises(pycompiler.errors.Unsupported):
         pycompiler.compile(written, backend="eager", fullgraph=True)(torch.rand(3))
+
+
+MADE: dict[str, Callable[[torch.Tensor, float], Any]] = {
+    "float": lambda x, f: x * torch.tensor(f),
+    "floats": lambda x, f: torch.tensor([f, 1.0, 2]),
+    "half": lambda x, f: torch.tensor([f, -f], dtype=torch.float16),
+    "sizes": lambda x, f: torch.tensor([x.shape[0], x.shape[1] * x.shape[0]]),
+    "shape": lambda x, f: torch.tensor(x.shape),
+    "matrix": lambda x, f: torch.tensor([[x.shape[0]], [2]], dtype=torch.float32),
+    "mixed": lambda x, f: torch.as_tensor((f, x.shape[0])),
+    "index": lambda x, f: x[torch.tensor([x.shape[0] - 1, 0])],
+    "of all": lambda x, f: torch.asarray([[[f * 2.0]]], dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", MADE)
+def test_tensors_of_numbers_that_change(name: str, backend: str) -> None:
+    compiled = pycompiler.compile(MADE[name], backend=backend, fullgraph=True)
+    for n in range(6):
+        x, f = torch.arange(n + 2.0).view(-1, 1).expand(-1, 3), 0.1 * n + 0.05
+        want, got = MADE[name](x, f), compiled(x, f)
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+        assert got.stride() == want.stride() and got.device == want.device
+    assert compiled.counters()["compiles"] == 2
+
+
+LOOKED_INTO: dict[str, Callable[[torch.Tensor], Any]] = {
+    "index": lambda x: x[torch.tensor(x.shape[0]) - 1],
+    "of a list": lambda x: [x, x + 1, x + 2, x + 3, x + 4, x + 5][torch.as_tensor(x.shape[0])],
+    "steps": lambda x: torch.linspace(0, 1, torch.tensor(x.shape[0])),
+}
+
+
+@pytest.mark.parametrize("name", LOOKED_INTO)
+def test_numbers_are_constants_where_their_tensor_is_looked_into(name: str) -> None:
+    compiled = pycompiler.compile(LOOKED_INTO[name], backend="eager", fullgraph=True)
+    for n in (2, 3, 4, 5):
+        torch.testing.assert_close(compiled(torch.ones(n, 2)), LOOKED_INTO[name](torch.ones(n, 2)))
+
+
+def test_numbers_that_the_dtype_does_not_hold() -> None:
+    fns = (lambda f: torch.tensor([f], dtype=torch.float16), lambda f: torch.tensor([f, 1], dtype=torch.int64))
+    for fn in fns:
+        compiled = pycompiler.compile(fn, backend="eager")
+        for f in (0.5, 1.5, 1e9, -1e9, 2.5, float("inf")):
+            try:
+                want: Any = fn(f)
+            except (OverflowError, ValueError, RuntimeError) as e:
+                with pytest.raises(type(e)):
+                    compiled(f)
+            else:
+                torch.testing.assert_close(compiled(f), want, rtol=0, atol=0)
+
+
+def test_tensors_of_numbers_are_on_the_default_device() -> None:
+    def program(n: int, f: float) -> Any:
+        with torch.device("meta"):
+            a = torch.tensor([n, n])
+        return a.device, torch.tensor([f]), torch.tensor(n, device="meta").device
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for n in (2, 3, 4):
+        assert str(compiled(n, n * 0.3)) == str(program(n, n * 0.3))

@@ -15,6 +15,7 @@ import torch
 from pycompiler import config
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins.tensors_of_numbers import stacked
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
 from pycompiler.capture.deep import programs_limit
 from pycompiler.capture.values import array, symbolic
@@ -251,7 +252,7 @@ def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         return cx.graph.call_function(fn, args, kwargs)
     if args and _holds_tensor(args[0]):
         raise Break("data-dependent-value", f"torch.{fn.__name__}([tensor, ...])")
-    return cx.graph.call_function(fn, args, kwargs)
+    return stacked(cx, fn, args, kwargs) or cx.graph.call_function(fn, args, kwargs)
 
 
 def _copied(cx: Capture, args: Args, kwargs: Kwargs) -> Value:

@@ -61,7 +61,12 @@ class Symbolic(Const):
 def is_late(sym: Any) -> bool:
     """Whether a number is made of symbols that a call binds."""
     env = symbols_of(sym)
-    return env is not None and env.is_late(_symbols(sym.node.value))
+    return env is not None and env.is_late(symbols_in(sym))
+
+
+def symbols_in(sym: Any) -> set[str]:
+    """The names of the symbols in a SymInt, SymFloat or SymBool of ours."""
+    return _symbols(sym.node.value)
 
 
 def _symbols(value: Any) -> set[str]:

@@ -1,0 +1,92 @@
+"""`torch.tensor` and its like of numbers of which some change from call to call: a number each, stacked.
+
+In: the call.  Out: the tensor that it gives in eager, made by operators that take symbols, or None: eager's own call, for which
+the numbers become constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pycompiler.capture.calls import Args, Kwargs
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import List, Tuple
+from pycompiler.capture.values.symbolic import Symbolic, compute, symbols_in
+from pycompiler.capture.values.tensor import Tensor
+
+MOST = 64  # numbers: of more, constants are the better graph
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def stacked(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value | None:
+    """See the module docstring; `fn` is torch.tensor, torch.as_tensor or torch.asarray."""
+    data, names = args[0] if args else None, {k for k, v in kwargs.items() if not cx.is_none(v)}
+    if data is None or len(args) > 1 or not names <= {"dtype", "device"} or (shape := _shape(cx, data)) is None:
+        return None
+    numbers = list(_leaves(cx, data))
+    kinds = {n.python_type() for n in numbers}
+    if len(numbers) != math.prod(shape) or not 0 < len(numbers) <= MOST or not kinds <= {int, float}:
+        return None
+    if not any(isinstance(n, Symbolic) for n in numbers) or cx.functions.concerns(numbers, {}):
+        return None
+    dtype = torch.get_default_dtype() if float in kinds else torch.int64
+    if "dtype" in names:
+        dtype = kwargs["dtype"].const()
+    made = _converted(cx, numbers, dtype)
+    if made is None:
+        return None
+    given = {"dtype": Const(dtype), **({"device": kwargs["device"]} if "device" in names else {})}
+    parts = [cx.graph.call_function(torch.scalar_tensor, [n], given) for n in made]
+    for part, number in zip(parts, numbers, strict=True):
+        if isinstance(part, Tensor) and isinstance(number, Symbolic):
+            part.node.meta["numbers"] = symbols_in(number.sym)
+    if not shape:
+        return parts[0]
+    whole: Value = cx.graph.call_function(torch.stack, [List(parts)], {})
+    return whole if len(shape) == 1 else cx.graph.call_method("view", [whole, *map(Const, shape)], {})
+
+
+def _converted(cx: Capture, numbers: list[Value], dtype: torch.dtype) -> list[Value] | None:
+    """Numbers that `scalar_tensor` converts as `torch.tensor` does, to floating-point dtypes by way of a double."""
+    if dtype is torch.int64:
+        whole = all(
+            n.python_type() is int and (isinstance(n, Symbolic) or -(2**63) <= n.const() < 2**63) for n in numbers
+        )
+        return numbers if whole else None
+    if dtype not in FLOATS:
+        return None
+    doubles = [
+        compute(cx, torch.sym_float, [n]) if isinstance(n, Symbolic) else _double(n.const(), dtype) for n in numbers
+    ]
+    return None if any(d is None for d in doubles) else doubles  # type: ignore[return-value]
+
+
+def _double(number: int | float, dtype: torch.dtype) -> Value | None:
+    """A constant as a float; None where `scalar_tensor` refuses it."""
+    if type(number) is int and abs(number) > 2**53 or torch.finfo(dtype).max < abs(number) < math.inf:
+        return None
+    return Const(float(number))
+
+
+def _leaves(cx: Capture, data: Value) -> Iterator[Value]:
+    if isinstance(data, (List, Tuple)):
+        for item in data.items:
+            yield from _leaves(cx, cx.realize(item))
+    else:
+        yield data
+
+
+def _shape(cx: Capture, data: Value) -> tuple[int, ...] | None:
+    """The shape of numbers in nested lists and tuples, None of anything else."""
+    if not isinstance(data, (List, Tuple)):
+        return () if isinstance(data, Const) else None
+    if data.cls not in (list, tuple, torch.Size):
+        return None
+    inner = {_shape(cx, cx.realize(item)) for item in data.items}
+    found = next(iter(inner)) if len(inner) == 1 else None
+    return None if found is None else (len(data.items), *found)
