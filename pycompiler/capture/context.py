@@ -94,6 +94,9 @@ class Capture:
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
         self.ids_are_keys = False
         self.variables: list[Token] = []  # context variables that the program has set, the last one last
+        self.devices: list[
+            tuple[torch.device, int | None]
+        ] = []  # those of each `with`, and the steps that entered them
         self.stopper: type[Exception] = Exception
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
@@ -549,6 +552,8 @@ class Capture:
         what they were."""
         if self.variables:
             raise Break("generator-state", "a context variable that is set", self.variables[0].made_at)
+        if self.devices:
+            raise Break("global-state", "a default device that is set", self.devices[-1][1])
         if self.suspended:
             made_at = min(g.made_at or 0 for g in self.suspended)
             raise Break("generator-state", "a generator made inside of the frame", made_at)

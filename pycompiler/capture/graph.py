@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 from torch.utils import _pytree as pytree
 
 from pycompiler import config
@@ -238,7 +239,11 @@ class GraphBuilder:
         self, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value], *, always: bool = False
     ) -> Value:
         found = self.cx.functions.ask(target, args, kwargs)
-        return self._call("call_function", target, target, args, kwargs, always) if found is None else found
+        if found is not None:
+            return found
+        if self.cx.devices and makes_tensors(target) and self.cx.is_none(kwargs.get("device", Const(None))):
+            kwargs = {**kwargs, "device": Const(self.cx.devices[-1][0])}
+        return self._call("call_function", target, target, args, kwargs, always)
 
     def call_whole(self, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function of the program's as one node; a tensor of its own that requires grad would get no gradient."""
@@ -247,6 +252,8 @@ class GraphBuilder:
             with _OwnTensors():
                 return target(*map(_mutable, args), **{k: _mutable(v) for k, v in kwargs.items()})
 
+        if self.cx.devices:
+            raise Break("global-state", "a function that is put into the graph, with a default device")
         return self._call("call_function", target, run, args, kwargs, False)
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value], *, always: bool = False) -> Value:
@@ -620,6 +627,14 @@ class GraphBuilder:
 
     def mutated_inputs(self) -> list[int]:
         return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]
+
+
+def makes_tensors(fn: Any) -> bool:
+    """Whether `fn` makes a tensor on the default device."""
+    try:
+        return fn in _device._device_constructors()
+    except TypeError:  # not hashable
+        return False
 
 
 def _mutable(value: Any) -> Any:

@@ -5,6 +5,7 @@ from pycompiler.capture.builtins import (
     collections,
     containers,
     copying,
+    devices,
     exceptions,
     gradients,
     iteration,
@@ -20,6 +21,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, collections, containers, copying, exceptions, gradients, iteration, nested, numbers, overrides, python,
-    ranges, scalars, torch_api, transforms, variables,
+    autograd_function, collections, containers, copying, devices, exceptions, gradients, iteration, nested, numbers,
+    overrides, python, ranges, scalars, torch_api, transforms, variables,
 )  # fmt: skip

@@ -110,7 +110,13 @@ def full(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if (found := cx.functions.ask(torch.full, args, kwargs)) is not None:
         return found
     plain = given.keys() <= {"size", "fill_value", "dtype"} and len(args) <= 2
-    if number is None or not plain or number.dtype.is_complex or torch.get_default_device() != number.device:
+    if (
+        number is None
+        or not plain
+        or cx.devices
+        or number.dtype.is_complex
+        or torch.get_default_device() != number.device
+    ):
         return cx.graph.call_function(torch.full, args, kwargs)
     dtype = given.get("dtype", Const(None))
     if cx.is_none(dtype):

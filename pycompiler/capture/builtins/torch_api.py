@@ -103,7 +103,7 @@ _query(torch.get_autocast_gpu_dtype, torch._C._is_any_autocast_enabled, torch.mp
 _query(torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
        torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.are_deterministic_algorithms_enabled,
        torch.amp.is_autocast_available, torch.cuda.is_available,
-       torch._C._get_default_device, torch.get_default_device, torch.is_autocast_cpu_enabled,
+       torch._C._get_default_device, torch.is_autocast_cpu_enabled,
        torch._C._get_privateuse1_backend_name, torch.is_anomaly_enabled,
        torch.is_deterministic_algorithms_warn_only_enabled, torch.get_deterministic_debug_mode)  # fmt: skip
 
@@ -241,6 +241,8 @@ for _fn in (torch.tensor, torch.as_tensor, torch.asarray):
 
 
 def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
+    if cx.devices and cx.is_none(kwargs.get("device", Const(None))):
+        kwargs = {**kwargs, "device": Const(cx.devices[-1][0])}
     if args and isinstance(args[0], Array):
         made: Value = array.to_tensor(cx, args[0])
         if fn is torch.tensor:

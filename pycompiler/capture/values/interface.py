@@ -15,6 +15,8 @@ from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.source import Source
 
 if TYPE_CHECKING:
+    import torch
+
     from pycompiler.capture.breaks import Raised
     from pycompiler.capture.effects import Effects
     from pycompiler.capture.errors_of_data import ErrorsOfData
@@ -148,6 +150,7 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     errors_of_data: ErrorsOfData
     ids_are_keys: bool
     variables: list[Token]
+    devices: list[tuple[torch.device, int | None]]
     frames: list[Frame]
     fake_mode: FakeMode
 
