@@ -244,3 +244,32 @@ def test_a_base_below_zero_has_a_complex_power() -> None:
         compiled = pycompiler.compile(fn, backend="eager")
         for value in (0.5, 0.25, -0.5, -1.5, 2.0):
             same(compiled(torch.ones(2), value), fn(torch.ones(2), value))
+
+
+DIVIDED: dict[str, tuple[Callable[[torch.Tensor, float], torch.Tensor], int]] = {
+    "inverse": (lambda x, n: x * (1.0 / n), 6),
+    "mean": (lambda x, n: x.lerp(x + 1, 1.0 / n), 6),
+    "correction": (lambda x, n: x * ((n - 1.0) / n), 6),
+    "product": (lambda x, n: x * ((2.0 / n) * (3.0 / n)), 6),
+    "half": (lambda x, n: x.half() * (1.0 / n), 8),
+}
+
+
+@backends
+@pytest.mark.parametrize("name", DIVIDED)
+def test_what_a_dtype_holds_is_known_of_quotients(name: str, backend: str) -> None:
+    """Of the divisor it is assumed how near to zero it is; nearer ones are compiled anew."""
+    fn, entries = DIVIDED[name]
+    x = torch.linspace(-1, 1, 6)
+    compiled = pycompiler.compile(fn, backend=backend, recompile_limit=16)
+    for value in (*map(float, range(1, 20)), 1e-5, 1e-30, 1e300, -3.0, -7.0, math.inf, *map(float, range(20, 30))):
+        try:
+            want = fn(x, value)
+        except RuntimeError:  # float16 does not hold 1e30
+            with pytest.raises(RuntimeError):
+                compiled(x, value)
+            continue
+        torch.testing.assert_close(compiled(x, value), want, rtol=1e-3, atol=0, equal_nan=True)
+        if value == 19.0:
+            assert compiled.counters()["compiles"] == 2
+    assert compiled.counters()["compiles"] <= entries

@@ -102,8 +102,9 @@ _GREATEST_OF: dict[str, Callable[..., float]] = {
 }  # fmt: skip
 
 
-def magnitude(value: Real | Expr | float, limits: Mapping[str, float]) -> float:
-    """What a number over symbols is not beyond, where its floats are within `limits` and it is finite."""
+def magnitude(value: Real | Expr | float, limits: Mapping[str, float], least: Mapping[str, float]) -> float:
+    """What a number over symbols is not beyond, where its floats are within `limits`, no nearer to zero than `least`, and it is
+    finite."""
     if not isinstance(value, Real):
         return (
             2.0**63
@@ -112,8 +113,27 @@ def magnitude(value: Real | Expr | float, limits: Mapping[str, float]) -> float:
         )
     if value.name is not None:
         return limits[value.name]
+    if value.op == "truediv":
+        by = _nearest(value.args[1], limits, least)
+        return magnitude(value.args[0], limits, least) / by if by else math.inf
     bound = _GREATEST_OF.get(value.op)
-    return math.inf if bound is None else bound(*(magnitude(a, limits) for a in value.args))
+    return math.inf if bound is None else bound(*(magnitude(a, limits, least) for a in value.args))
+
+
+def _nearest(value: Real | Expr | float, limits: Mapping[str, float], least: Mapping[str, float]) -> float:
+    """What a number's magnitude is not below; 0 where that is not known."""
+    if not isinstance(value, Real):
+        return 0.0 if isinstance(value, Expr) and value.const is None else magnitude(value, limits, least)
+    if value.name is not None:
+        return least[value.name]
+    if value.op in ("float", "neg", "abs"):
+        return _nearest(value.args[0], limits, least)
+    if value.op == "mul":
+        return math.prod(_nearest(a, limits, least) for a in value.args)
+    if value.op == "truediv":
+        most = magnitude(value.args[1], limits, least)
+        return _nearest(value.args[0], limits, least) / most if 0 < most < math.inf else 0.0
+    return 0.0
 
 
 _SAFE = {"truediv": "ne", "sqrt": "ge", "log2": "gt"}  # what a float is to zero for which these never raise

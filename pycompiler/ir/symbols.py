@@ -264,19 +264,28 @@ class Symbols:
         return self.decide(">=", a - b)
 
     def within(self, value: Real, most: builtins.float) -> None:
-        """Assumes of the floats in `value` what keeps its magnitude at `most`, where it is finite; Specialise where nothing
-        does, or today's are beyond it."""
+        """Assumes of the floats in `value` what keeps its magnitude at `most`, where it is finite: how large they are, and, of
+        what is divided by, how near to zero.  Specialise where nothing does, or today's are beyond it."""
         names = sorted(value.symbols & self.floats.keys())
         mine = [n for n in names if n not in self.greatest]
-        for limit in (most, most / 4, math.sqrt(most) / 2):
-            limits = {
-                n: self.greatest[n] if n in self.greatest else min(limit, self.limits.get(n, limit)) for n in names
-            }
-            held = all(abs(self.floats[n]) <= limits[n] or not math.isfinite(self.floats[n]) for n in mine)
-            if held and magnitude(value, limits) <= most:
-                self.limits |= {n: limits[n] for n in mine}
-                return
+        for near in (0.0, 2.0**-40, 2.0**-8):
+            least = {n: max(self._least(n), near if abs(self.floats[n]) >= near else 0.0) for n in names}
+            for limit in (most, most / 4, math.sqrt(most) / 2):
+                limits = {
+                    n: self.greatest[n] if n in self.greatest else min(limit, self.limits.get(n, limit)) for n in names
+                }
+                held = all(abs(self.floats[n]) <= limits[n] or not math.isfinite(self.floats[n]) for n in mine)
+                if held and magnitude(value, limits, least) <= most:
+                    self.limits |= {n: limits[n] for n in mine}
+                    for n in [n for n in names if near and self._least(n) < near <= abs(self.floats[n])]:
+                        self.compare_float("ge" if self.floats[n] > 0 else "le", n, math.copysign(near, self.floats[n]))
+                    return
         raise Specialise(mine or names, "a dtype may not hold it")
+
+    def _least(self, name: str) -> builtins.float:
+        """What the magnitude of a float is not below, as far as it was asked; 0 where that is not known."""
+        low, high = self.intervals.get(name, (-math.inf, math.inf))
+        return max(low, -high, 0.0) if low == low else 0.0
 
     def compare_float(self, op: str, name: str, number: builtins.float) -> bool:
         """`name op number` of a float today, from now on assumed: an interval around today's value (of NaN: NaN)."""
