@@ -126,7 +126,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
         if found is not None:
             return found
-    if _of_types(left, right):
+    if _of_types(cx, left, right):
         return cx.make(cx.evaluate_raw(told, annotation(cx, left), annotation(cx, right)))
     constant = left.is_const() and right.is_const()
     if constant and not (_has_symbol(left) or _has_symbol(right)):
@@ -151,20 +151,20 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
 ALIASES = (types.GenericAlias, types.UnionType)
 
 
-def _of_types(left: Value, right: Value) -> bool:
+def _of_types(cx: Capture, left: Value, right: Value) -> bool:
     """Whether one is what types give (`list[int]`, `int | None`), and the other such a thing, a plain class or None."""
 
-    kinds = [_annotates(v) for v in (left, right)]
+    kinds = [_annotates(cx, v) for v in (left, right)]
     return None not in kinds and True in kinds
 
 
-def _annotates(value: Value) -> bool | None:
-    """True for what types give, False for a plain class or None, None for all else."""
+def _annotates(cx: Capture, value: Value) -> bool | None:
+    """True for what types give, False for a plain class or None, None for all else; no symbol is asked for its value."""
     if value.python_type() in ALIASES:
         return isinstance(value, (Object, Opaque, Builtin)) or None
     cls = value.cls if isinstance(value, Class) else value.fn if isinstance(value, Builtin) else type
     plain = isinstance(cls, type) and mro_lookup(type(cls), "__or__") is type.__or__
-    return False if plain and (cls is not type or value.is_const() and value.const() is None) else None
+    return False if plain and (cls is not type or cx.is_none(value)) else None
 
 
 def _not_ids(op: str, *values: Value) -> None:
@@ -492,7 +492,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return _of_symbols(cx, fn, left, right) or cx.evaluate(fn, left.value, right.value)
     if isinstance(left, Identity) or isinstance(right, Identity):
         return _compare_ids(cx, op, left, right)
-    if _of_types(left, right):
+    if _of_types(cx, left, right):
         return cx.make(cx.evaluate_raw(fn, annotation(cx, left), annotation(cx, right)))
     found = _compare_special(cx, op, left, right)
     if found is not None:
