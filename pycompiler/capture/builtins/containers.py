@@ -258,6 +258,8 @@ for _base, _kind in ((list, List), (tuple, Tuple), (dict, Dict), (set, Set), (fr
             def _call(
                 cx: Capture, args: Args, kwargs: Kwargs, _do: Any = _do, _kind: Any = _kind, _n: str = _name
             ) -> Value:
+                if _n == "__getitem__" and isinstance(args[0], Object) and isinstance(args[0].storage, _kind):
+                    return args[0].stored(cx, args[1])
                 return _do(cx, storage(args[0], _kind, _n), args[1:]) or NONE
 
 

@@ -67,7 +67,7 @@ class Array(Value):
         if not hasattr(self.python_type(), name):
             cx.throw(
                 AttributeError,
-                f"{self.python_type().__module__}.{self.python_type().__name__!r} object has no attribute {name!r}",
+                f"'numpy.{self.python_type().__name__}' object has no attribute {name!r}",
             )
         if name in LEFT_OUT and name != "item" or not (arrays.has_method(name) or name == "item"):
             raise Break("unsupported-attribute", f"numpy.ndarray.{name}")

@@ -210,7 +210,7 @@ class Method(Value):
     __repr__ = describe
 
     def python_type(self) -> type:
-        return types.MethodType
+        return BOUND.get(type(getattr(self.function, "fn", None)), types.MethodType)
 
     def identity(self) -> object:
         return ("value", id(self))
@@ -219,16 +219,34 @@ class Method(Value):
         return cx.call(self.function, [self.receiver, *args], kwargs)
 
     def getattr(self, cx: Capture, name: str) -> Value:
+        cls = self.python_type()
+        known = any(name in vars(c) for c in cls.__mro__)
         if name == "__self__":
             return self.receiver
-        if name == "__func__":
-            return self.function
-        return self.function.getattr(cx, name)
+        if name == "__class__":
+            return cx.make(cls)
+        if name == "__call__":
+            return self
+        if cls is types.MethodType:
+            if name == "__func__":
+                return self.function
+            if name == "__doc__" or not known:
+                return self.function.getattr(cx, name)
+        elif not known:
+            cx.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+        elif name in ("__name__", "__qualname__", "__doc__"):
+            return self.function.getattr(cx, name)
+        raise Break("unsupported-attribute", f"{name} of a bound method")
 
     def truth(self, cx: Capture) -> bool:
         return True
 
 
+# What a method written in C is when it is bound.
+BOUND: dict[type, type] = {
+    types.MethodDescriptorType: types.BuiltinFunctionType,
+    types.WrapperDescriptorType: types.MethodWrapperType,
+}
 STORES = list.append  # which does not look at what it is given
 
 

@@ -384,12 +384,17 @@ class Object(Value):
         if found is not None:
             return found
         if self.storage is not None:
-            if isinstance(self.storage, Dict) and (missing := self.special(cx, "__missing__")) is not None:
-                found = self.storage.lookup(cx, key)
-                return found if found is not None else cx.call(missing, [key], {})
-            return self.storage.getitem(cx, key)
+            return self.stored(cx, key)
         self._need(cx, "__getitem__", "object is not subscriptable")
         return super().getitem(cx, key)
+
+    def stored(self, cx: Capture, key: Value) -> Value:
+        """What `__getitem__` of the base in C gives, which asks `__missing__`."""
+        assert self.storage is not None
+        if isinstance(self.storage, Dict) and (missing := self.special(cx, "__missing__")) is not None:
+            found = self.storage.lookup(cx, key)
+            return found if found is not None else cx.call(missing, [key], {})
+        return self.storage.getitem(cx, key)
 
     def _need(self, cx: Capture, name: str, complaint: str) -> None:
         """Raise TypeError if the class lacks a special method."""

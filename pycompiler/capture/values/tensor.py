@@ -22,7 +22,7 @@ from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lo
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
-from pycompiler.capture.values.functions import Builtin
+from pycompiler.capture.values.functions import BOUND, Builtin
 from pycompiler.ir import arrays
 
 # Attributes that read data or autograd state that the graph does not have.
@@ -312,7 +312,8 @@ class TensorMethod(Value):
         self.name = name
 
     def python_type(self) -> type:
-        return type(getattr(torch.Tensor, self.name))
+        kind = type(getattr(torch.Tensor, self.name))
+        return types.MethodType if kind is types.FunctionType else BOUND.get(kind, kind)
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return call_tensor_method(cx, self.name, [self.tensor, *args], kwargs)
@@ -322,6 +323,10 @@ class TensorMethod(Value):
             return self.tensor
         if name == "__name__":
             return Const(self.name)
+        if name in ("__doc__", "__qualname__"):
+            return cx.make(getattr(getattr(torch.Tensor, self.name), name))
+        if name == "__class__":
+            return cx.make(self.python_type())
         return super().getattr(cx, name)
 
 

@@ -1042,3 +1042,46 @@ def super_without_a_class(x, empty):
         empty(1)
     except (RuntimeError, NameError) as e:
         return x, str(e)
+
+
+class _Methodical:
+    def method(self):
+        "its text"
+        return 1
+
+    @classmethod
+    def of_class(cls):
+        return 2
+
+
+@case(make=lambda: (torch.ones(2), _Methodical()), graphs=1)
+def what_bound_methods_are(x, given):
+    kinds, append = [], [].append
+    for m in (
+        given.method,
+        given.of_class,
+        _Methodical.of_class,
+        append,
+        [1].copy,
+        "a".join,
+        {}.get,
+        x.sin,
+        len,
+        given.__init__,
+    ):
+        kinds.append(
+            (
+                type(m),
+                m.__class__,
+                isinstance(m, types.MethodType),
+                m.__name__,
+                m.__doc__,
+                hasattr(m, "__func__"),
+                hasattr(m, "no"),
+            )
+        )
+    try:
+        append.nope
+    except AttributeError as e:
+        kinds.append(str(e))
+    return x + given.method.__call__(), kinds

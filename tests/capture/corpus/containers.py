@@ -956,3 +956,26 @@ def methods_of_too_many_arguments(x):
         except TypeError as e:
             texts.append(str(e))
     return x + len(texts), texts, x.storage_type()
+
+
+class _Counted(dict):
+    def __missing__(self, key):
+        return f"no {key}"
+
+    def __getitem__(self, key):
+        return super().__getitem__(key), len(self)
+
+
+@case(make=lambda: (X, _Counted({1: 2})), graphs=1)
+def missing_keys_of_the_base(x, given):
+    made, counts = _Counted({3: 4}), collections.Counter("aab")
+    return (
+        x + 1,
+        given[1],
+        given[5],
+        made[3],
+        made["k"],
+        dict.__getitem__(made, 7),
+        counts.__getitem__("z"),
+        counts.__getitem__("a"),
+    )
