@@ -83,7 +83,9 @@ def frame(record: GraphRecord) -> Data:
         **function(code),
         "inlined": [function(c) for c in record.inlined if c is not code and not is_library(c.co_filename)],
         "seconds": record.seconds,
-        "operators": record.op_count,
+        "operators": sum(n.op in ("call_function", "call_method") for n in record.graph.graph.nodes)
+        if record.graph
+        else 0,
         "graph": None if record.graph is None else shortened(code_of(record.graph)[0]),
         "guards": [guard(g) for g in record.guards],
         "break": broke

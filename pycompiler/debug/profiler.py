@@ -88,13 +88,20 @@ class CompileProfiler(BackendObserver):
         lines = []
         for code, found in self.guard_failures.items():
             lines.append(f"{_place(code)}: {_counted(len(found), 'recompile')}")
-            lines += [f"  {k}. {str(record).strip()}" for k, record in enumerate(found, 1)]
+            lines += [f"  {k}. {_recompile_text(record)}" for k, record in enumerate(found, 1)]
         needed = 1 + max(map(len, self.guard_failures.values()))
         return "\n".join([*lines, LIMIT.format(needed=needed, limit=config.recompile_limit)])
 
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _recompile_text(record: RecompileRecord) -> str:
+    """The guards that failed, each below the other, and each way out once."""
+    told = dict.fromkeys(line.strip() for line in str(record).splitlines() if line.strip())
+    ways = [line for line in told if line.startswith("way out:")]
+    return "\n     ".join([*(line for line in told if line not in ways), *ways])
 
 
 def _place(code: types.CodeType) -> str:

@@ -94,10 +94,13 @@ class SizeChecks:
             for name, (at, cls, what, dim) in zip(self.names, self.reads, strict=True)
         )
         limits = [_shown(sources[at].name, *row) for at, *row in self.limits]
-        return " and ".join([*map(str, self.relations), *limits]) + (f" where {names}" if names else "")
+        texts = [*map(str, self.relations)]
+        told = [t for t in texts if WIDEST not in t] or texts
+        return " and ".join([*told, *limits]) + (f" where {names}" if names else "")
 
 
 ANY = (-math.inf, math.inf)
+WIDEST = str(2**62 - 1)  # the bound of each integer (`capture/sizes.py`), which says nothing to a reader
 
 
 def _within(value: Any, most: float, low: float, high: float) -> bool:

@@ -55,3 +55,17 @@ def test_all_recompiles_are_seen_beyond_the_limit() -> None:
     assert "4 recompiles" in text
     assert "size" in failures[0]
     assert "config.recompile_limit = 5 or more (it is 2)" in text
+
+
+def test_ways_out_are_said_once_and_widths_of_numbers_never() -> None:
+    prof = CompileProfiler()
+    compiled = pycompiler.compile(lambda x, k: x + 1 if k != "z" else x, backend=prof)
+    for k in ("a", "b", "c"):
+        compiled(torch.ones(2), k)
+    by_size = pycompiler.compile(lambda x, k: x * k if k > 7 else x + k, backend=prof, dynamic=True)
+    by_size(torch.ones(2), 3), by_size(torch.ones(2), 9)
+    text = prof.report()
+    block = text.partition("  2. ")[2].partition("\n  3. ")[0].partition("\n<lambda>")[0]
+    lines = [line.strip() for line in block.splitlines()]
+    assert [line[:7] for line in lines[:3]] == ["entry 0", "entry 1", "way out"], text
+    assert "s0 = 9: not" in text and "4611686018427387903" not in text

@@ -126,12 +126,13 @@ def test_the_page_stands_alone(report: Any) -> None:
 
 def test_without_costs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "script.py").write_text(
-        "import torch, pycompiler\npycompiler.compile(lambda x: x + 1)(torch.ones(2))\n1 / 0\n"
+        "import torch, pycompiler\npycompiler.compile(lambda x: x.sin() + 1)(torch.ones(2))\n1 / 0\n"
     )
     assert main(["report", "--no-costs", "--json", "data.json", "script.py"]) == 1
     assert "ZeroDivisionError" in capsys.readouterr().err
     data = json.loads((here / "data.json").read_text())
     assert len(data["frames"]) == 1 and data["frames"][0]["entry"] is None
+    assert data["frames"][0]["operators"] == 2  # a method, too
     checked((here / "pycompiler_report.html").read_text())
 
 
