@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -168,12 +168,13 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], int]] = {
 
 
 @pytest.fixture
-def schedules(monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
-    """Of each graph that is compiled."""
+def schedules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Schedule]]:
+    """Of each graph that is compiled, what other tests compiled or not."""
     made: list[Schedule] = []
     scheduled = graphs.scheduled
     monkeypatch.setattr(graphs, "scheduled", lambda *a: made.append(scheduled(*a)) or made[-1])
-    return made
+    with pycompiler.config.patch(share_regions=False):
+        yield made
 
 
 def written(s: Schedule) -> set[str]:
