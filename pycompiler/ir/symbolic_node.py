@@ -273,7 +273,9 @@ class SymbolicNode:
         return value.const if type(value) is Expr else value if isinstance(value, (bool, float)) else None
 
     def is_constant(self) -> bool:
-        return self.is_int() and self.value.const is not None or isinstance(self._value, bool)
+        """For torch, which divides by a constant integer as if it were no number of Python's (`SymInt.__rtruediv__`): a
+        size that became one stays a size."""
+        return isinstance(self._value, bool)
 
     def constant_int(self) -> int | None:
         value = self._value

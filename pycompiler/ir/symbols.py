@@ -513,7 +513,7 @@ def is_symbolic(value: Any) -> bool:
     """Whether the value is a symbolic number that is no constant."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return False
-    return not value.node.is_constant()
+    return value.node.constant is None or isinstance(value, torch.SymFloat)
 
 
 def symbols_of(value: Any) -> Symbols | None:

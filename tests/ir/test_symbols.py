@@ -67,6 +67,15 @@ def test_a_value_that_is_asked_for_is_assumed():
     assert texts(symbols) == ["s0 == 8"]
 
 
+def test_a_size_that_became_a_number_divides_as_one():
+    """torch takes a constant for a float of its own kind: 'float' object has no attribute '__rfloat_truediv__'."""
+    symbols = Symbols()
+    s = symbols.new(4)
+    assert int(s) == 4
+    assert (1.0 / s, s / 2, 3 / s, s**2, s % 3, s // 3, 7 // s, 1 - s, -s) == (0.25, 2.0, 0.75, 16, 1, 1, 1, -3, -4)
+    assert torch.sym_float(s) == 4.0 and math.sqrt(s) == 2.0 and not is_symbolic(s)
+
+
 def test_floats_follow_their_symbols():
     symbols = Symbols()
     s = symbols.new(9)
