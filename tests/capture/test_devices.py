@@ -16,7 +16,7 @@ META = torch.device("meta")
 
 def made(x: torch.Tensor, n: int) -> Any:
     with META:
-        inside = torch.ones(2, 3), torch.tensor([1.0, 2.0]), torch.arange(4, device="cpu"), torch.as_tensor(x)
+        inside = torch.ones(2, 3), torch.full((2,), 1.5), torch.arange(4, device="cpu"), torch.as_tensor(x)
         copied, alike = torch.tensor(x), torch.ones_like(x)
     return inside, copied, alike, torch.ones(2)
 
@@ -62,7 +62,7 @@ def raises(x: torch.Tensor, n: int) -> Any:
 
 def by_hand(x: torch.Tensor, n: int) -> Any:
     META.__enter__()
-    a = torch.ones(2)
+    a = torch.ones(2), torch.tensor([1.0, 2.0])
     META.__exit__(None, None, None)
     return a, torch.ones(2)
 
@@ -73,7 +73,11 @@ def under_a_mode(x: torch.Tensor, n: int) -> Any:
     return a, torch.ones(2)
 
 
-PROGRAMS = [made, nested, broken, called, ended_by_an_error, raises, by_hand, under_a_mode]
+def outside(x: torch.Tensor, n: int) -> Any:
+    return torch.tensor(x), torch.as_tensor(x), torch.tensor([1.0, n]), torch.tensor(n, device="cpu")
+
+
+PROGRAMS = [outside, made, nested, broken, called, ended_by_an_error, raises, by_hand, under_a_mode]
 
 
 @pytest.fixture(params=[None, "meta"], ids=["plain", "default"])

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._device import DeviceContext
 
 from pycompiler import config
 from pycompiler.capture import operators
@@ -240,9 +241,16 @@ for _fn in (torch.tensor, torch.as_tensor, torch.asarray):
     builtin(_fn)(lambda cx, args, kwargs, _fn=_fn: tensor_from(cx, _fn, args, kwargs))  # type: ignore[misc]
 
 
+def default_device() -> torch.device | None:
+    """The device that torch's mode gives to constructors around this capture, if there is one."""
+    stack = map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack()))
+    return next((mode.device for mode in stack if isinstance(mode, DeviceContext)), None)
+
+
 def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
-    if cx.devices and cx.is_none(kwargs.get("device", Const(None))):
-        kwargs = {**kwargs, "device": Const(cx.devices[-1][0])}
+    device = cx.devices[-1][0] if cx.devices else default_device()
+    if device is not None and cx.is_none(kwargs.get("device", Const(None))):
+        kwargs = {**kwargs, "device": Const(device)}
     if args and isinstance(args[0], Array):
         made: Value = array.to_tensor(cx, args[0])
         if fn is torch.tensor:
