@@ -8,6 +8,7 @@ Example: `head.load(value)` for a list of two graph tensors gives `LOAD_FAST out
 
 from __future__ import annotations
 
+import collections
 import functools
 import types
 from collections.abc import Callable, Iterable
@@ -457,7 +458,8 @@ def _slice(head: Head, value: Slice, name: str) -> None:
 
 
 def _view(head: Head, value: DictView, name: str) -> None:
-    head.store(head.call(getattr(dict, value.what), head.load(value.mapping)), name)
+    owner = collections.OrderedDict if value.is_ordered() else dict
+    head.store(head.call(getattr(owner, value.what), head.load(value.mapping)), name)
 
 
 def _proxy(head: Head, value: Proxy, name: str) -> None:

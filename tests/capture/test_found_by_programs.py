@@ -266,3 +266,48 @@ def test_errors_call_classes_by_the_names_that_c_gave_them() -> None:
         lambda: queue(), lambda: torch.float32(), lambda: vars(object()), lambda: vars(3), sets_property,
     )  # fmt: skip
     assert eager == compiled
+
+
+def test_views_of_ordered_dicts_are_theirs() -> None:
+    def program() -> list[Any]:
+        table = collections.OrderedDict(a=1, b=2)
+        table.move_to_end("a")
+        views: list[Any] = [table.keys(), table.values(), table.items()]
+        iterators = [iter(table), *map(iter, views)]
+        told = [type(v).__name__ for v in (*views, *iterators)]
+        pycompiler.graph_break()
+        return [*told, *(type(v).__name__ for v in views), *map(list, views)]
+
+    eager, compiled = outcomes(program)
+    assert eager == compiled
+
+
+class OneSlot:
+    __slots__ = ("k",)
+    shared = 4
+
+
+class Plain:
+    shared = 4
+
+
+@pytest.mark.parametrize("name", ["k", "shared", "none"])
+@pytest.mark.parametrize("cls", [OneSlot, Plain], ids=lambda cls: cls.__name__)
+def test_errors_of_attributes_that_are_not_there(cls: type, name: str) -> None:
+    def reads() -> Any:
+        made = cls()
+        made.k = 1
+        del made.k
+        return made.k
+
+    def deletes() -> None:
+        delattr(cls(), name)
+
+    def writes() -> None:
+        made = cls()
+        setattr(made, name, 2)
+        delattr(made, name)
+        delattr(made, name)
+
+    eager, compiled = outcomes(reads, deletes, writes)
+    assert eager == compiled

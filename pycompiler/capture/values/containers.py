@@ -458,6 +458,7 @@ class DictView(Value):
     """keys(), values() or items() of a dict."""
 
     CLASSES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
+    ORDERED = {n: type(getattr(collections.OrderedDict(), n)()) for n in CLASSES}
 
     def __init__(self, mapping: Dict, what: str) -> None:
         self.mapping = mapping
@@ -465,7 +466,11 @@ class DictView(Value):
         self.what = what
 
     def python_type(self) -> type:
-        return self.CLASSES[self.what]
+        return (self.ORDERED if self.is_ordered() else self.CLASSES)[self.what]
+
+    def is_ordered(self) -> bool:
+        """Whether the dict has an order of its own, which only its own methods know."""
+        return issubclass(self.mapping.python_type(), collections.OrderedDict)
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         if self.what == "keys":

@@ -27,6 +27,7 @@ Recipe = tuple[Callable[..., Any], list[Value]]
 ITERATED: tuple[Any, ...] = (
     [], (), {}, set(), frozenset(), "", b"", bytearray(), range(0), collections.deque(), collections.OrderedDict(),
     {}.keys(), {}.values(), {}.items(),
+    collections.OrderedDict().keys(), collections.OrderedDict().values(), collections.OrderedDict().items(),
 )  # fmt: skip
 
 

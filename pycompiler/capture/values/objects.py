@@ -187,7 +187,7 @@ class Object(Value):
         if isinstance(raw, types.MemberDescriptorType):  # __slots__
             if name in self.overlay:
                 if self.overlay[name] is DELETED:
-                    cx.throw(AttributeError, name)
+                    cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
                 return self.overlay[name]
             if self.args is not None and not self.exists:
                 return cx.exception_attribute(self, name)
@@ -293,8 +293,7 @@ class Object(Value):
                     raise Break("mutation-unsupported", f"{self.describe()}.{name} = {value.describe()}")
                 return
         if not self.cls.__dictoffset__ and not isinstance(raw, types.MemberDescriptorType):
-            what = f"object has no attribute {name!r}" if raw is MISSING else f"object attribute {name!r} is read-only"
-            cx.throw(AttributeError, f"{self.cls.__name__!r} {what}")
+            cx.throw(AttributeError, self._has_no_place(cx, name, raw))
         cx.effects.set_attr(self, name, value)
 
     def delattr(self, cx: Capture, name: str) -> None:
@@ -324,11 +323,20 @@ class Object(Value):
             cx.call(function, [cx.wrap(raw, source), self], {})
             return
         if not self._has_own(cx, name):
-            cx.throw(
-                AttributeError,
-                name if raw is not MISSING else f"{class_name(self.cls)!r} object has no attribute {name!r}",
-            )
+            if isinstance(raw, types.MemberDescriptorType):  # an empty slot
+                cx.throw(AttributeError, name)
+            if not self.cls.__dictoffset__:
+                cx.throw(AttributeError, self._has_no_place(cx, name, raw))
+            cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
         cx.effects.set_attr(self, name, DELETED)
+
+    def _has_no_place(self, cx: Capture, name: str, raw: Any) -> str:
+        """The error of a write to an instance without a dict, of whose class `raw` is an attribute."""
+        if raw is not MISSING:
+            return f"{class_name(self.cls)!r} object attribute {name!r} is read-only"
+        hooks = [lookup(cx, self.cls, n) is object.__dict__[n] for n in ("__setattr__", "__delattr__")]
+        more = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) and all(hooks) else ""
+        return f"{class_name(self.cls)!r} object has no attribute {name!r}{more}"
 
     def _has_own(self, cx: Capture, name: str) -> bool:
         """Whether the attribute is in the object itself: its dict or a slot."""
