@@ -44,6 +44,7 @@ def main(options: argparse.Namespace) -> int:
         return 2
     events: list[Data] = []
     status = 0
+    sys.argv = [chosen.name, *chosen.arguments]  # what the page is called
 
     def finish(status: int = 0) -> None:
         write(Document.of([*events, *read(folder)]), out, options.json)

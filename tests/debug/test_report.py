@@ -133,6 +133,7 @@ def test_without_costs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads((here / "data.json").read_text())
     assert len(data["frames"]) == 1 and data["frames"][0]["entry"] is None
     assert data["frames"][0]["operators"] == 2  # a method, too
+    assert data["starts"][0]["program"] == "script.py"
     checked((here / "pycompiler_report.html").read_text())
 
 
