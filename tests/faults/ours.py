@@ -105,7 +105,7 @@ def memory_reused_too_early(patch: Patch) -> None:
 def wrong_order_of_stores(patch: Patch) -> None:
     """an argument is overwritten in place while other points of it are still to be read"""
 
-    def always(steps: Any, copies: Any, buffers: Any) -> dict[str, str]:
+    def always(steps: Any, copies: Any, begins: Any, buffers: Any) -> dict[str, str]:
         return {value: stores.target_of(copy) for value, copy in copies.items()}
 
     patch.setattr(schedule, "in_place", always)
