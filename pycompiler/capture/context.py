@@ -45,7 +45,6 @@ from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbols import Specialise, Symbols
 
 if TYPE_CHECKING:
-    from pycompiler.capture.cached import Cached
     from pycompiler.capture.interpreter import Frame
 
 T = TypeVar("T")
