@@ -12,6 +12,7 @@ class) capture has read without a guard, and the next process may have another: 
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import hashlib
@@ -30,6 +31,10 @@ Name = tuple[str, ...]
 dict_reversekeyiterator: type = type(reversed({}))
 dict_reversevalueiterator: type = type(reversed({}.values()))
 dict_reverseitemiterator: type = type(reversed({}.items()))
+odict_iterator: type = type(iter(collections.OrderedDict()))
+odict_keys: type = type(collections.OrderedDict().keys())
+odict_values: type = type(collections.OrderedDict().values())
+odict_items: type = type(collections.OrderedDict().items())
 
 # Packages whose versions the artefact compares as a whole.
 VERSIONED = frozenset({*sys.stdlib_module_names, "builtins", "torch", "pycompiler"})
