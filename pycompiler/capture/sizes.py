@@ -19,7 +19,7 @@ from pycompiler.ir.guards import Guard
 from pycompiler.ir.marks import Mark, marks_of
 from pycompiler.ir.size_checks import Origin, size_guard
 from pycompiler.ir.source import Source
-from pycompiler.ir.symbols import LIMIT, Relation, Specialise, Symbols, expr_of
+from pycompiler.ir.symbols import Relation, Specialise, Symbols, expr_of
 from pycompiler.logs import stage
 
 log = stage("dynamic")
@@ -173,11 +173,13 @@ class Sizes:
         return self.integers[source]
 
     def fits(self, sym: Any) -> None:
-        """A number that a call of the graph takes is one of 64 bits: eager refuses others, kernels would wrap them around."""
+        """A number that a call of the graph takes is one of 64 bits: eager refuses others, kernels would wrap them around.
+        Half of that is assumed, so that what is added to it in a guard fits as well."""
         expr = expr_of(sym) if isinstance(sym, torch.SymInt) else Expr.of(0)
         if any(map(self._is_integer, expr.symbols)):
-            self.known_symbols.at_least(Expr.of(LIMIT), expr)
-            self.known_symbols.at_least(expr, -LIMIT)
+            known = self.known_symbols
+            if not (known.at_least(Expr.of(_GREATEST), expr) and known.at_least(expr, -_GREATEST)):
+                raise Specialise(sorted(expr.symbols), "it is beyond what is assumed of numbers in graphs")
 
     def _is_integer(self, name: str) -> bool:
         """Whether the symbol is a number of the program's, and no size."""

@@ -399,6 +399,8 @@ class Symbols:
         assert normal is not None
         late = self.is_late(normal.symbols)
         relation = Relation(kind, normal, self.place())
+        if any(abs(c) > LIMIT for _, c in normal.terms):
+            raise Specialise(sorted(normal.symbols), f"{relation} has numbers that guards cannot hold")
         (self.late if late else self.relations).append(relation)
         log.info("assumed: %s%s", relation, _Line(relation))
         self._known[kind, normal] = True

@@ -401,3 +401,31 @@ def test_numbers_across_a_graph_break_become_symbols() -> None:
     for n in (3, 5, 9, 7, 4):
         same(compiled(x(n, 3)), program(x(n, 3)))
     assert pycompiler.counters(compiled)["compiles"] == 4
+
+
+def test_numbers_that_guards_cannot_hold() -> None:
+    """That `11 - 2 * i - n` has 64 bits was assumed of a number that has more (ValueError, out of the call)."""
+
+    def program(x: Any, i: int, n: int) -> Any:
+        return x - (11 - i * 2 - n)
+
+    def huge(x: Any, i: int) -> Any:
+        return x * 0 + (i - 2**62 - 2**61)
+
+    def powers(x: Any, n: int) -> Any:
+        for _ in range(6):
+            n *= n
+        y = x - n  # noqa: F841  (which nobody reads, and which raises)
+        return x
+
+    compiled, other = pycompiler.compile(program), pycompiler.compile(huge)
+    for i, n in ((8, 2), (4, 3), (10, 3), (11, 5), (2**62, 2), (-(2**60), 2)):
+        assert torch.equal(compiled(torch.ones(2), i, n), program(torch.ones(2), i, n))
+        assert torch.equal(other(torch.ones(2), i), huge(torch.ones(2), i))
+    refusing = pycompiler.compile(powers)
+    for n in (2, 1, 3, 5):
+        if n == 1:
+            assert torch.equal(refusing(torch.ones(2), n), torch.ones(2))
+        else:
+            with pytest.raises(OverflowError, match="int too big to convert"):
+                refusing(torch.ones(2), n)
