@@ -23,7 +23,7 @@ from pycompiler.runtime.rules import PlanError, check_plan
 sys.path.insert(0, str(Path(__file__).parent))
 from plan_cases import MODULE, f32
 
-IMAGE = b"module add_one add_one_anywhere numbers broken"
+IMAGE = b"module add_one add_one_anywhere numbers broken\0"  # tells its own length, as an ELF file does
 N = Expr.sym("n")
 BLOCK = 32
 
