@@ -468,12 +468,12 @@ def _proxy(head: Head, value: Proxy, name: str) -> None:
 
 def is_bare(value: Tensor) -> bool:
     """Whether the graph gives a tensor as the program has it: a plain one, without attributes."""
-    return value.cls is torch.Tensor and not value.overlay
+    return (value.cls is torch.Tensor or value.wrapper) and not value.overlay
 
 
 def _tensor(head: Head, value: Tensor, name: str) -> None:
     load = build.load_fast(head.output(value))
-    if value.cls is not torch.Tensor:
+    if value.cls is not torch.Tensor and not value.wrapper:
         load = head.call(rebuild.as_subclass, load, build.load_const(value.cls))
     head.store(load, name)
     head.temps[id(value)] = name  # attributes may lead back to it

@@ -47,6 +47,7 @@ from pycompiler.ir.nested import REGION
 from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
 from pycompiler.ir.strides import Asker, layouts
+from pycompiler.ir.subclasses import flatten, flatten_all, is_wrapper
 from pycompiler.ir.symbols import Specialise, expr_of, is_symbolic
 
 if TYPE_CHECKING:
@@ -115,13 +116,14 @@ class GraphBuilder:
     ) -> Tensor:
         """A placeholder for an existing tensor; placeholders come first, in order of first use.
 
-        For one of a class that takes part in calls (`cls`) the graph gets a plain alias of it.
+        For one of a class that takes part in calls (`cls`) the graph gets a plain alias of it; a wrapper as it is.
         """
-        plain = real if cls is None else as_plain(real)
+        wrapper = cls is not None and is_wrapper(cls)
+        plain = real if cls is None or wrapper else as_plain(real)
         fake = fake_of(self.fake_mode, plain, layout)
         node = self._read(source, plain, fake)
         self.placeholders[node].layout = layout
-        self.placeholders[node].aliased = cls is not None
+        self.placeholders[node].aliased = cls is not None and not wrapper
         value = Tensor(node, fake, real, cls)
         value.source = source
         self.inputs.append(value)
@@ -325,6 +327,8 @@ class GraphBuilder:
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
         before, counted = [_version(n) for n in operands], self._counts()
+        wrappers = [n.meta["example_value"] for n in operands if is_wrapper(type(n.meta["example_value"]))]
+        inside = [(t, t._version) for t in flatten_all(wrappers)[0]]
         draws, tells = self.fake_mode.draws, self.fake_mode.tells
         refusals = self.fake_mode.refusals
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
@@ -362,6 +366,8 @@ class GraphBuilder:
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
         acts |= target in _CHECKING
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
+        if wrappers and (mutates or any(t._version != version for t, version in inside)):
+            raise Break("tensor-subclass", f"{_name(target)}, which writes, on a {type(wrappers[0]).__name__}")
         if mutates:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
@@ -369,7 +375,7 @@ class GraphBuilder:
         cut = bool(self.levels) and _name(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
-        if self.fake_mode.shape_env is None:
+        if self.fake_mode.shape_env is None and not wrappers:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
         binds = bool(self._binding)
         self.happened |= always or mutates or once
@@ -465,9 +471,10 @@ class GraphBuilder:
             known = self.known(result)
             if known is not None:
                 return known
-            if not isinstance(result, FakeTensor):
+            wrapper = is_wrapper(type(result))
+            if not all(isinstance(t, FakeTensor) for t in (_inside(result) if wrapper else [result])):
                 raise Break("operator-failed", f"{node.target} gave a real tensor during capture")
-            value = Tensor(node, result)
+            value = Tensor(node, result, None, type(result) if wrapper else None)
             self.by_fake[id(result)] = value
             return value
         if isinstance(result, (tuple, list)):
@@ -635,6 +642,12 @@ def makes_tensors(fn: Any) -> bool:
         return fn in _device._device_constructors()
     except TypeError:  # not hashable
         return False
+
+
+def _inside(wrapper: torch.Tensor) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    flatten(wrapper, found)
+    return found
 
 
 def _mutable(value: Any) -> Any:

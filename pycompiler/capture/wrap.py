@@ -45,12 +45,14 @@ from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, 
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
+from pycompiler.capture.wrappers import wrap_wrapper
 from pycompiler.ir import arrays
 from pycompiler.ir.fake import as_plain, is_transparent
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.numbers import symbol_of
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
+from pycompiler.ir.subclasses import is_wrapper
 
 Wrapper = Callable[[Capture, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
@@ -287,6 +289,8 @@ def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
 def _of_subclass(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     """A tensor of a class whose `__torch_function__` is asked; sizes are numbers, since to read them is a call of its class."""
     cls = type(real)
+    if is_wrapper(cls):
+        return wrap_wrapper(cx, real, source)
     if not is_modelled(cls) or torch._C._dispatch_keys(real).has(torch._C.DispatchKey.Python):
         raise Break("tensor-subclass", cls.__qualname__)
     plain = as_plain(real)

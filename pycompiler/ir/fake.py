@@ -29,6 +29,7 @@ from pycompiler.ir.kernels import check_range, check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
 from pycompiler.ir.propagate import by_rule, counted, is_ordinary, laid_out, other_path, short_path, wrapped
+from pycompiler.ir.subclasses import flatten, is_wrapper
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.today import Today
 from pycompiler.ir.unloaded import import_lazily, without_sympy
@@ -149,6 +150,8 @@ def _counting_class() -> type[FakeMode]:
 def _dispatch(
     mode: FakeMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
 ) -> Any:
+    if any(cls is not fake_tensor.FakeTensor and hasattr(cls, "__tensor_flatten__") for cls in types):
+        return NotImplemented  # the class is asked, and calls operators on the tensors inside
     if func is _DEVICE and type(args[0]) is fake_tensor.FakeTensor:
         mode.others += 1
         return args[0].device
@@ -334,6 +337,8 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
     """
     if not is_plain(real):
         assert layout is None
+        if is_wrapper(type(real)):
+            return _fake_wrapper(mode, real)
         return mode.from_tensor(real, static_shapes=True)
     sizes, strides = layout or (real.size(), real.stride())
     offset = int(real.storage_offset()) if layout is None else 0
@@ -349,6 +354,21 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
     if isinstance(real, torch.nn.Parameter):
         fake._is_param = True  # type: ignore[attr-defined]
     return fake
+
+
+def _fake_wrapper(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
+    """The same wrapper around fakes."""
+    leaves: list[torch.Tensor] = []
+    spec = flatten(real, leaves)
+    assert spec is not None
+    fake = spec.rebuild(iter([fake_of(mode, t) for t in leaves]))
+    if not real.requires_grad:
+        return fake
+    fake.requires_grad_()
+    if real.is_leaf:
+        return fake
+    with mode, torch.enable_grad():
+        return fake.clone()
 
 
 _OWN_NAMES = frozenset(("__module__", "__doc__", "__qualname__", "__torch_function__", "__new__", "__init__", "__annotations__",

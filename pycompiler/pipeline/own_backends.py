@@ -26,6 +26,8 @@ Compiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd, then the compiler for each graph."""
+    if autograd.has_wrappers(gm):
+        return of_wrappers(gm, example_inputs, native)
     return shared(gm, example_inputs, compile_aten, True)
 
 
@@ -51,12 +53,24 @@ def in_parts(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd without the compiler: the ATen graphs run as they are."""
+    if autograd.has_wrappers(gm):
+        return of_wrappers(gm, example_inputs, aot_eager)
 
     def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         drop_text_with(module)
         return _native.BackendCall(forward_of(module))
 
     return joint(gm, example_inputs, as_it_is)
+
+
+def of_wrappers(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_plain: Any) -> Callable[..., Sequence[Any]]:
+    """A graph of tensor subclasses, through `compile_plain` for graphs of the tensors inside."""
+    try:
+        return autograd.compile_wrappers(gm, example_inputs, compile_plain)
+    except autograd.AutogradUnsupported as e:
+        log.warning("a graph runs eagerly: %s", e)
+        STATISTICS["aten_fallbacks"] += 1
+        return forward_of(gm)
 
 
 def joint(

@@ -24,6 +24,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import BOUND, Builtin
 from pycompiler.ir import arrays
+from pycompiler.ir.subclasses import is_wrapper
 
 # Attributes that read data or autograd state that the graph does not have.
 DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__",
@@ -63,6 +64,7 @@ class Tensor(Value):
         self.real = real  # an input's own tensor
         self.cls: type = cls or (type(real) if real is not None else torch.Tensor)
         self.is_special = cls is not None  # of a class of the program's, which may have methods of its own
+        self.wrapper = cls is not None and is_wrapper(cls)  # of a class with `__torch_dispatch__`, in the graph, too
         self.overrides = cls is not None and takes_part(cls)  # its `__torch_function__` is asked (`capture/funnel.py`)
         self.overlay: dict[str, Value] = {}  # attributes that the program has set
 
@@ -153,6 +155,8 @@ class Tensor(Value):
         if found is not None:
             return found
         if not hasattr(self.cls, name):
+            if self.wrapper and not self.exists:
+                raise Break("tensor-subclass", f"{name!r} of a {self.cls.__name__} that an operator made")
             if self.real is not None and self.source is not None:
                 cx.guard("instance_absent", self.source, name)
             lookup(cx, self.cls, name)
@@ -189,6 +193,8 @@ class Tensor(Value):
         if name in STORES and not self.is_special:
             STORES[name](cx, [self, value], {})
             return
+        if self.wrapper:  # `__torch_dispatch__` may look at it
+            raise Break("tensor-attribute-store", f"{self.cls.__name__}.{name}")
         raw = mro_lookup(self.cls, name)
         store = mro_lookup(self.cls, "__setattr__")
         if raw is not MISSING and is_data_descriptor(raw) or store is not mro_lookup(torch.Tensor, "__setattr__"):
@@ -262,7 +268,7 @@ class Tensor(Value):
 def takes_part(cls: type) -> bool:
     """Whether torch asks `__torch_function__` of a class of tensors."""
     hook = getattr(cls, "__torch_function__", None)
-    return cls is not torch.Tensor and hook is not torch._C._disabled_torch_function_impl
+    return cls is not torch.Tensor and hook is not torch._C._disabled_torch_function_impl and not is_wrapper(cls)
 
 
 class Handle(Value):

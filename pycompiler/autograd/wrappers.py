@@ -1,0 +1,354 @@
+"""Graphs of wrappers (`ir/subclasses.py`): plain graphs of the tensors inside, with the wrappers made again around them.
+
+In: a captured graph with wrappers among its inputs or values, and `compile_plain`, which compiles graphs of plain tensors.
+Out: a callable of the graph's inputs.
+Example: of ``x * 2`` with a `TwoTensor` it is a graph of two products and `TwoTensor` of both.
+
+The graph runs once while it is traced below the classes: each `__torch_dispatch__` is asked then, of forward and backward, for
+autograd lies above the classes.  The trace is cut where gradients begin; what the backward reads of the forward is saved.
+What is not covered raises `AutogradUnsupported`, and the graph runs as it was captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
+
+from pycompiler.autograd.replay import transformed
+from pycompiler.autograd.unsupported import AutogradUnsupported
+from pycompiler.ir.effects import acts, draws, raises, stays
+from pycompiler.ir.fake import fake_like
+from pycompiler.ir.strides import layouts
+from pycompiler.ir.subclasses import Spec, alike, count, flatten, flatten_all, is_wrapper, rebuild, rebuild_all
+
+CompilePlain = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Sequence[Any]]]
+
+
+def has_wrappers(gm: fx.GraphModule) -> bool:
+    """Whether a value of the captured graph is a wrapper."""
+    return any(is_wrapper(type(n.meta.get("example_value"))) for n in gm.graph.nodes)
+
+
+def compile_wrappers(
+    gm: fx.GraphModule, examples: Sequence[Any], compile_plain: CompilePlain
+) -> Callable[..., Sequence[Any]]:
+    """Compile `gm`; see the module docstring."""
+    _check(gm, examples)
+    leaves, specs = flatten_all(examples)
+    plain = like(leaves)
+    trace = _Trace(gm, examples, specs)
+    tracks = torch.is_grad_enabled() and any(e.requires_grad for e in examples)
+    if not tracks and any(n.meta["example_value"].requires_grad for n in _results(gm)):
+        _refuse("a leaf that the program makes")
+    traced, given = trace.run(plain, tracks)
+    with torch.no_grad(), torch._C._DisableAutocast():  # both are in the graph already
+        if trace.tracked is not None:
+            return _Pair(trace, traced, given, compile_plain).run
+        inputs = traced.graph.find_nodes(op="placeholder")
+        flat = _results(traced)
+        needed = [*flat, *(n for n in traced.graph.nodes if stays(n.target))]
+        return _inference(compile_plain(_part(traced, inputs, flat, needed), plain), trace.results)
+
+
+def _results(gm: fx.GraphModule) -> Sequence[fx.Node]:
+    return gm.graph.output_node().args[0]  # type: ignore[return-value]
+
+
+def _refuse(what: str) -> NoReturn:
+    raise AutogradUnsupported("a graph of tensor subclasses", what, "it runs as it was captured")
+
+
+def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> None:
+    if not all(isinstance(e, torch.Tensor) and not e._has_symbolic_sizes_strides for e in examples):
+        _refuse("numbers, or sizes that are symbols")
+    for node in gm.graph.nodes:
+        if node.op == "get_attr" or "binds" in node.meta:
+            _refuse(f"{node.op} {node.target}")
+        if node.meta.get("mutates") or node.meta.get("acts"):
+            _refuse(f"{node.target}, which acts or writes")
+    if any(n.op == "placeholder" for n in _results(gm)):
+        _refuse("an output that is an input")
+
+
+@dataclass
+class _Trace:
+    """A run of the graph below the classes, and what it showed."""
+
+    gm: fx.GraphModule
+    examples: Sequence[torch.Tensor]
+    specs: list[Spec | None]
+    results: list[Spec | None] = field(default_factory=list)  # how the outputs are made
+    n_results: int = 0  # how many tensors are inside of them
+    tracked: int | None = None  # the output that gradients come to
+    grads: list[tuple[bool, Spec | None]] = field(
+        default_factory=list
+    )  # of each input: whether it has one, and how it is made
+
+    def run(self, plain: list[torch.Tensor], tracks: bool) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+        """The graph of plain tensors, and those that it was traced with: `plain`, then what is inside of the tangent."""
+        with torch.set_grad_enabled(tracks):
+            outputs = self.gm(*self._inputs(plain)) if tracks else ()
+            tracked = [i for i, t in enumerate(outputs) if t.requires_grad]
+            if len(tracked) > 1:
+                _refuse("several outputs with gradients")
+            if not tracked:
+                return _traced(self._forward, plain), plain
+            self.tracked = tracked[0]
+            given = [*plain, *like(flatten_all([outputs[tracked[0]]])[0])]
+            return _traced(self._joint, given), given
+
+    def _inputs(self, plain: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        made = rebuild_all(self.specs, plain)
+        if not torch.is_grad_enabled():
+            return made
+        fresh = [t.detach() if spec is None else t for t, spec in zip(made, self.specs, strict=True)]
+        return [t.requires_grad_() if e.requires_grad else t for t, e in zip(fresh, self.examples, strict=True)]
+
+    def _flat(self, outputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        leaves, self.results = flatten_all(outputs)
+        self.n_results = len(leaves)
+        if len({*map(_memory, (*given, *leaves))}) < len(given) + len(leaves) or any(t._is_view() for t in outputs):
+            _refuse("an output that is a view")
+        return leaves
+
+    def _forward(self, *plain: torch.Tensor) -> list[torch.Tensor]:
+        return self._flat(self.gm(*self._inputs(plain)), plain)
+
+    def _joint(self, *given: torch.Tensor) -> list[torch.Tensor]:
+        count = len(flatten_all(self.examples)[0])
+        inputs = self._inputs(given[:count])
+        outputs = self.gm(*inputs)
+        assert self.tracked is not None
+        leaves = self._flat(outputs, given)
+        tangent = rebuild(self.results[self.tracked], iter(given[count:]))
+        wanted = [t for t in inputs if t.requires_grad]
+        found = iter(torch.autograd.grad([outputs[self.tracked]], wanted, [tangent], allow_unused=True))
+        grads = [next(found) if t.requires_grad else None for t in inputs]
+        inside: list[torch.Tensor] = []
+        self.grads = [(g is not None, None if g is None else flatten(g, inside)) for g in grads]
+        taken = {*map(_memory, (*given, *leaves))}
+        for i, t in enumerate(inside):  # each gradient has memory of its own: the program may write to it
+            inside[i] = t.clone() if _memory(t) in taken else t
+            taken.add(_memory(inside[i]))
+        return [*leaves, *inside]
+
+
+def like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Other fakes that lie as these."""
+    mode = detect_fake_mode(list(tensors))
+    assert mode is not None
+    return [fake_like(mode, t.size(), t.stride(), int(t.storage_offset()), t.dtype, t.device) for t in tensors]
+
+
+def _memory(t: torch.Tensor) -> int:
+    return int(t.untyped_storage()._cdata)
+
+
+def _traced(run: Callable[..., Any], given: list[torch.Tensor]) -> fx.GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx  # brings sympy
+
+    traced: fx.GraphModule = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*given)
+    for node in traced.graph.nodes:
+        if node.op == "get_attr":
+            _refuse(f"a tensor of its own, {node.target}")
+        if node.op == "call_function" and isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            _refuse(f"{node.target}, inside of a class")
+    return traced
+
+
+def _part(
+    traced: fx.GraphModule, given: Sequence[fx.Node], results: Sequence[fx.Node], needed: Sequence[fx.Node] = ()
+) -> fx.GraphModule:
+    """The captured graph that computes `results` of `given`; what nobody reads is left out, but for `needed`."""
+    made = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+
+    def known(node: fx.Node, new: fx.Node) -> None:
+        value = node.meta["val"]
+        env[node] = new
+        new.meta = {"example_value": value, "strides": layouts(value), "user": ()}
+
+    wanted = _ancestors([*results, *needed], given)
+    for node in given:
+        known(node, made.placeholder(node.name))
+    for node in traced.graph.nodes:
+        if node in wanted and node not in env:
+            known(node, made.node_copy(node, env.__getitem__))
+    made.output(tuple(env[n] for n in results))
+    return fx.GraphModule({}, made, class_name="CapturedGraph")
+
+
+def _ancestors(results: Sequence[fx.Node], given: Sequence[fx.Node] = ()) -> set[fx.Node]:
+    """What `results` are computed of, themselves included, down to `given`."""
+    found, todo = set[fx.Node](), [*results]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += [] if node in given else node.all_input_nodes
+    return found
+
+
+def _memory_of(node: fx.Node) -> int | None:
+    value = node.meta["val"]
+    return _memory(value) if isinstance(value, torch.Tensor) else None
+
+
+def _cut(
+    grads: Sequence[fx.Node], ahead: set[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+) -> tuple[set[fx.Node], list[fx.Node]]:
+    """What the backward reads: of inputs and outputs, and other values of the forward, which are saved.  Views are made again."""
+    of_inputs, of_outputs = {*map(_memory_of, inputs)}, {*map(_memory_of, outputs)}
+    read, saved, seen, todo = set[fx.Node](), dict[fx.Node, None](), set[fx.Node](), [*grads]
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        memory = _memory_of(node)
+        if node in inputs or node in outputs:
+            read.add(node)
+        elif node not in ahead or memory is None or memory in of_inputs:
+            todo += node.all_input_nodes
+        elif memory in of_outputs:
+            if all(_memory_of(n) != memory for n in node.all_input_nodes):
+                _refuse("an output that is a view of what is saved")
+            todo += node.all_input_nodes
+        else:
+            saved[node] = None
+    return read, [*saved]
+
+
+# what runs ----------------------------------------------------------------------------------------------------
+def _inference(forward: Callable[..., Sequence[Any]], results: list[Spec | None]) -> Callable[..., Sequence[Any]]:
+    def run(*inputs: torch.Tensor) -> Sequence[Any]:
+        with torch.no_grad(), torch._C._DisableAutocast():
+            return tuple(rebuild_all(results, forward(*flatten_all(inputs)[0])))
+
+    return run
+
+
+class _Pair:
+    """A forward, which gives what is inside of the outputs and what it saves, and a backward of that and of the tangent.
+
+    What the backward reads of inputs and outputs is read again: autograd says whether they were written since.
+    """
+
+    def __init__(
+        self, trace: _Trace, traced: fx.GraphModule, given: list[torch.Tensor], compile_plain: CompilePlain
+    ) -> None:
+        assert trace.tracked is not None
+        self.gm, self.results, self.grads, self.tracked = trace.gm, trace.results, trace.grads, trace.tracked
+        self.n_results = trace.n_results
+        nodes = traced.graph.find_nodes(op="placeholder")
+        count = len(flatten_all(trace.examples)[0])
+        inputs, tangents = nodes[:count], nodes[count:]
+        flat = _results(traced)
+        outputs, grads = [*flat[: self.n_results]], [*flat[self.n_results :]]
+        ahead = _ancestors(outputs)
+        for node in traced.graph.nodes:
+            if draws(node.target) or acts(node.target):
+                _refuse(f"{node.target}, with gradients")
+            if raises(node.target) and node not in ahead and _ancestors([node]).isdisjoint(tangents):
+                _refuse(f"{node.target}, whose result is not used")
+        if not ahead.isdisjoint(tangents) or not {*map(_memory_of, ahead)}.isdisjoint(map(_memory_of, grads)):
+            _refuse("a gradient that the forward has")
+        read, saved = _cut(grads, ahead, inputs, outputs)
+        self.likes = [n.meta["val"] for n in tangents]
+        first = [i for i, n in enumerate(inputs) if n in read]
+        second = [i for i, n in enumerate(outputs) if n in read]
+        places = [
+            *(("input", *_places(trace.specs)[i]) for i in first),
+            *(("output", *_places(self.results)[i]) for i in second),
+        ]
+        self.kept = sorted({place[:2] for place in places})
+        self.read = [(self.kept.index(place[:2]), place[2]) for place in places]  # which of these, which tensor inside
+        self.forward = compile_plain(_part(traced, inputs, [*outputs, *saved]), given[:count])
+        taken = [*(inputs[i] for i in first), *(outputs[i] for i in second), *saved, *tangents]
+        self.backward = compile_plain(_part(traced, taken, grads), like([n.meta["val"] for n in taken]))
+
+    def run(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+        return _Node.apply(self, *inputs)  # type: ignore[no-any-return, no-untyped-call]
+
+    def run_forward(self, ctx: Any, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        with torch._C._DisableAutocast():
+            found = self.forward(*flatten_all(inputs)[0])
+        outputs = rebuild_all(self.results, found[: self.n_results])
+        ctx.pair, ctx.given = self, [(t, _version(t)) for t in inputs]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(t for i, t in enumerate(outputs) if i != self.tracked))
+        kept = [(inputs if kind == "input" else outputs)[i] for kind, i in self.kept]
+        ctx.save_for_backward(*kept, *found[self.n_results :])
+        return tuple(outputs)
+
+    def run_backward(self, ctx: Any, tangent: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+        if tangent is None:
+            return [None] * len(self.grads)
+        saved = ctx.saved_tensors
+        leaves: list[torch.Tensor] = []
+        known = alike(flatten(tangent, leaves), self.results[self.tracked])
+        if not known or torch.is_grad_enabled() or transformed() or not all(map(_fits, leaves, self.likes)):
+            return self.again(ctx, tangent)
+        inside = [flatten_all([t])[0] for t in saved[: len(self.kept)]]
+        read = [inside[k][j] for k, j in self.read]
+        with torch._C._DisableAutocast():
+            tangents = map(_laid, leaves, self.likes)
+            found = iter(self.backward(*read, *saved[len(self.kept) :], *tangents))
+        return [rebuild(spec, found) if has else None for has, spec in self.grads]
+
+    def again(self, ctx: Any, tangent: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        """The gradients, from the captured graph: they may be differentiated themselves, and be of any kind."""
+        if any(_version(t) != version for t, version in ctx.given):
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation"
+            )
+        inputs = [t for t, _ in ctx.given]
+        creates = torch.is_grad_enabled()
+        with torch.enable_grad():
+            outputs = self.gm(*inputs)
+            wanted = [t for t in inputs if t.requires_grad]
+            found = torch.autograd.grad(
+                [outputs[self.tracked]], wanted, [tangent], create_graph=creates, allow_unused=True
+            )
+        rest = iter(found)
+        return [next(rest) if t.requires_grad else None for t in inputs]
+
+
+def _places(specs: Sequence[Spec | None]) -> list[tuple[int, int]]:
+    """Of each tensor inside: which of the tensors it is inside of, and its number there."""
+    return [(i, j) for i, spec in enumerate(specs) for j in range(count(spec))]
+
+
+def _version(t: torch.Tensor) -> int | None:
+    return None if t.is_inference() else t._version
+
+
+def _fits(t: torch.Tensor, form: torch.Tensor) -> bool:
+    plain = type(t) is torch.Tensor and t.layout is torch.strided
+    return plain and (t.shape, t.dtype, t.device) == (form.shape, form.dtype, form.device)
+
+
+def _laid(t: torch.Tensor, form: torch.Tensor) -> torch.Tensor:
+    """`t` with the strides that the backward was compiled for, and its elements as they are in memory."""
+    t = t.resolve_conj().resolve_neg()
+    if t.stride() == form.stride():
+        return t
+    return torch.empty_strided(form.shape, form.stride(), dtype=form.dtype, device=form.device).copy_(t)
+
+
+class _Node(torch.autograd.Function):
+    """A call's node of autograd's, which takes and gives the wrappers."""
+
+    @staticmethod
+    def forward(ctx: Any, pair: _Pair, *inputs: torch.Tensor) -> Any:
+        return pair.run_forward(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        return None, *ctx.pair.run_backward(ctx, tangents[ctx.pair.tracked])

@@ -1,0 +1,131 @@
+"""Tensor subclasses that hold tensors and compute through `__torch_dispatch__` ("wrappers").
+
+In: a wrapper.  Out: the tensors inside, and a `Spec`, by which the same wrapper is made of others.
+Example: ``flatten(TwoTensor(a, b))`` gives ``[a, b], Spec(TwoTensor, (("a", None), ("b", None)), None, ...)``.
+
+torch's contract (`__tensor_flatten__`, `__tensor_unflatten__`) is what makes a class one of them: all that decides what operators
+do lies in the class, the tensors inside and the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pycompiler.ir.modes import OwnMode
+
+# What a wrapper's class says; capture guards them.
+CONTRACT = ("__torch_dispatch__", "__tensor_flatten__", "__tensor_unflatten__", "__torch_function__")
+_ORDINARY = (
+    "__getattribute__",
+    "__getattr__",
+    "__setattr__",
+    "__del__",
+    "__class__",
+    "__hash__",
+    "__eq__",
+    "__torch_function__",
+)
+_DISABLED = torch._C._disabled_torch_function_impl
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
+
+
+def _raw(cls: type, name: str) -> Any:
+    return next((vars(c)[name] for c in type.mro(cls) if name in vars(c)), None)
+
+
+def is_wrapper(cls: type) -> bool:
+    """Whether a class keeps the contract, and nothing but `__torch_dispatch__` takes part in what operators do."""
+    if not (hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")):
+        return False
+    if not issubclass(cls, torch.Tensor) or type(cls) is not type(torch.Tensor):
+        return False
+    if getattr(cls, "__torch_dispatch__", _NO_DISPATCH) is _NO_DISPATCH:
+        return False
+    own = [n for n in _ORDINARY if _raw(cls, n) is not _raw(torch.Tensor, n)]
+    return all(n == "__torch_function__" and getattr(cls, n) is _DISABLED for n in own)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How a wrapper is made: `parts` are the names of its tensors, each with the spec of a wrapper inside or None."""
+
+    cls: type
+    parts: tuple[tuple[str, Spec | None], ...]
+    context: Any
+    size: torch.Size
+    stride: tuple[int, ...]
+
+    def rebuild(self, leaves: Iterator[torch.Tensor]) -> torch.Tensor:
+        inner = {name: next(leaves) if part is None else part.rebuild(leaves) for name, part in self.parts}
+        return self.cls.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined, no-any-return]
+
+
+def flatten(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> Spec | None:
+    """Appends the plain tensors inside; None for a tensor that is one of them."""
+    if not is_wrapper(type(tensor)):
+        leaves.append(tensor)
+        return None
+    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    parts = tuple((name, flatten(getattr(tensor, name), leaves)) for name in names)
+    return Spec(type(tensor), parts, context, tensor.size(), tensor.stride())
+
+
+def rebuild(spec: Spec | None, leaves: Iterator[torch.Tensor]) -> torch.Tensor:
+    return next(leaves) if spec is None else spec.rebuild(leaves)
+
+
+def flatten_all(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[Spec | None]]:
+    leaves: list[torch.Tensor] = []
+    return leaves, [flatten(t, leaves) for t in tensors]
+
+
+def rebuild_all(specs: Sequence[Spec | None], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    rest = iter(leaves)
+    return [rebuild(spec, rest) for spec in specs]
+
+
+def same(a: Spec | None, b: Spec | None) -> bool:
+    """Whether two specs are equal; a context whose comparison fails, or answers with no bool, is another one."""
+    try:
+        return (a == b) is True
+    except Exception:
+        return False
+
+
+def alike(a: Spec | None, b: Spec | None) -> bool:
+    """Whether two specs are equal but for strides."""
+    if a is None or b is None:
+        return a is b
+    parts = len(a.parts) == len(b.parts) and all(
+        n == m and alike(s, t) for (n, s), (m, t) in zip(a.parts, b.parts, strict=True)
+    )
+    return parts and same(replace(a, parts=(), stride=()), replace(b, parts=(), stride=()))
+
+
+def count(spec: Spec | None) -> int:
+    """How many plain tensors are inside."""
+    return 1 if spec is None else sum(count(part) for _, part in spec.parts)
+
+
+class _Asked(OwnMode):
+    """Notes that an operator was asked for."""
+
+    asked = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asked = True
+        return func(*args, **(kwargs or {}))
+
+
+def answers_by_itself(tensor: torch.Tensor) -> bool:
+    """Whether sizes, strides, device and layout are what the tensor's own words say: its class is not asked."""
+    with _Asked() as mode:
+        for look in (torch.Tensor.size, torch.Tensor.stride, torch.Tensor.storage_offset, torch.Tensor.dim):
+            look(tensor)
+        for name in ("device", "layout", "is_nested"):
+            getattr(tensor, name)
+    return not mode.asked
