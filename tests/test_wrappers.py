@@ -395,3 +395,104 @@ def test_a_class_without_the_contract_runs_eagerly() -> None:
     report = pycompiler.explain(lambda t: (t * 2).abs())(x)
     assert {b.kind for b in report.break_reasons} == {"tensor-subclass"}
     assert torch.equal(pycompiler.compile(lambda t: (t * 2).abs())(x), torch.full((3,), 1002.0))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_grad_modes(backend: str, warnings_of_graphs: pytest.LogCaptureFixture) -> None:
+    def fn(x: Any) -> Any:
+        with torch.no_grad():
+            y = x * 2
+        return (x * y).sum()
+
+    check(fn, two(3, 4, grad=True), backend=backend, backward=True)
+    compiled = check(fn, two(3, 4), backend=backend)
+    with torch.no_grad():
+        compare(compiled, fn, two(3, 4, grad=True))
+    with torch.inference_mode():
+        compare(compiled, fn, two(3, 4))
+    compare(compiled, fn, two(3, 4))
+    assert eager_graphs(warnings_of_graphs) == []
+
+
+def test_parameters_are_trained() -> None:
+    def trained(compiles: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        for layer in (module[0], module[2]):
+            weight = layer.weight.detach()
+            layer.weight = torch.nn.Parameter(TwoTensor(weight, weight * 2))  # type: ignore[assignment, arg-type]
+        call = pycompiler.compile(module, fullgraph=True) if compiles else module
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            call(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+        return [p.detach() for p in module.parameters()]
+
+    assert_same(trained(True), trained(False))
+
+
+def test_sizes_and_numbers_that_change() -> None:
+    def fn(x: Any, p: torch.Tensor, n: int) -> Any:
+        return x.sum() * p * n
+
+    compiled = pycompiler.compile(fn, fullgraph=True)
+    for n in (2, 3, 4, 5):
+        compare(compiled, fn, two(n, 4), torch.ones(n, 2), n)
+
+
+SEEN: list[str] = []
+
+
+def note(func: Any) -> None:
+    SEEN.append(str(func))
+
+
+@pytest.mark.parametrize("how", ["list", "helper", "attribute", "print"])
+def test_a_class_that_has_effects_runs_eagerly(how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is not asked by the calls of a compiled graph."""
+
+    class Counting(TwoTensor):
+        calls = 0
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise NotImplementedError
+
+        @staticmethod
+        def __tensor_unflatten__(inner: Any, meta: Any, size: Any, stride: Any) -> Any:
+            return Counting(inner["a"], inner["b"])
+
+    below = TwoTensor.__torch_dispatch__.__func__  # type: ignore[attr-defined]
+
+    def lists(cls: Any, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        SEEN.append(str(func))
+        return below(cls, func, kinds, args, kwargs)
+
+    def helps(cls: Any, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        note(func)
+        return below(cls, func, kinds, args, kwargs)
+
+    def counts(cls: Any, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.calls += 1
+        return below(cls, func, kinds, args, kwargs)
+
+    def prints(cls: Any, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        print(func)
+        return below(cls, func, kinds, args, kwargs)
+
+    hook = {"list": lists, "helper": helps, "attribute": counts, "print": prints}[how]
+    Counting.__torch_dispatch__ = classmethod(hook)  # type: ignore[assignment]
+
+    def fn(x: Any) -> Any:
+        return x * 2 + 1
+
+    seen = []
+    compiled = pycompiler.compile(fn)
+    for call in (fn, compiled, compiled):
+        SEEN.clear()
+        Counting.calls = 0
+        capsys.readouterr()
+        result = call(Counting(torch.ones(2), torch.zeros(2)))
+        seen.append((leaves(result)[0].tolist(), [*SEEN], Counting.calls, capsys.readouterr().out))
+    assert seen[1] == seen[0] and seen[2] == seen[0]

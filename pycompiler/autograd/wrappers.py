@@ -42,11 +42,11 @@ def compile_wrappers(
     _check(gm, examples)
     leaves, specs = flatten_all(examples)
     plain = like(leaves)
-    trace = _Trace(gm, examples, specs)
     tracks = torch.is_grad_enabled() and any(e.requires_grad for e in examples)
+    trace = _Trace(gm, examples, specs, tracks)
     if not tracks and any(n.meta["example_value"].requires_grad for n in _results(gm)):
         _refuse("a leaf that the program makes")
-    traced, given = trace.run(plain, tracks)
+    traced, given = trace.run(plain)
     with torch.no_grad(), torch._C._DisableAutocast():  # both are in the graph already
         if trace.tracked is not None:
             return _Pair(trace, traced, given, compile_plain).run
@@ -70,7 +70,7 @@ def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> None:
     for node in gm.graph.nodes:
         if node.op == "get_attr" or "binds" in node.meta:
             _refuse(f"{node.op} {node.target}")
-        if node.meta.get("mutates") or node.meta.get("acts"):
+        if (node.meta.get("mutates") or node.meta.get("acts")) and node.target is not torch._C._set_grad_enabled:
             _refuse(f"{node.target}, which acts or writes")
     if any(n.op == "placeholder" for n in _results(gm)):
         _refuse("an output that is an input")
@@ -83,6 +83,7 @@ class _Trace:
     gm: fx.GraphModule
     examples: Sequence[torch.Tensor]
     specs: list[Spec | None]
+    tracks: bool  # whether gradients of inputs may be asked for
     results: list[Spec | None] = field(default_factory=list)  # how the outputs are made
     n_results: int = 0  # how many tensors are inside of them
     tracked: int | None = None  # the output that gradients come to
@@ -90,25 +91,34 @@ class _Trace:
         default_factory=list
     )  # of each input: whether it has one, and how it is made
 
-    def run(self, plain: list[torch.Tensor], tracks: bool) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    def run(self, plain: list[torch.Tensor]) -> tuple[fx.GraphModule, list[torch.Tensor]]:
         """The graph of plain tensors, and those that it was traced with: `plain`, then what is inside of the tangent."""
-        with torch.set_grad_enabled(tracks):
-            outputs = self.gm(*self._inputs(plain)) if tracks else ()
-            tracked = [i for i, t in enumerate(outputs) if t.requires_grad]
-            if len(tracked) > 1:
-                _refuse("several outputs with gradients")
-            if not tracked:
-                return _traced(self._forward, plain), plain
-            self.tracked = tracked[0]
-            given = [*plain, *like(flatten_all([outputs[tracked[0]]])[0])]
-            return _traced(self._joint, given), given
+        outputs = self._outputs(self._inputs(plain)) if self.tracks else ()
+        tracked = [i for i, t in enumerate(outputs) if t.requires_grad]
+        if len(tracked) > 1:
+            _refuse("several outputs with gradients")
+        if not tracked:
+            return _traced(self._forward, plain), plain
+        self.tracked = tracked[0]
+        given = [*plain, *like(flatten_all([outputs[tracked[0]]])[0])]
+        return _traced(self._joint, given), given
 
     def _inputs(self, plain: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         made = rebuild_all(self.specs, plain)
-        if not torch.is_grad_enabled():
+        if not self.tracks:
             return made
         fresh = [t.detach() if spec is None else t for t, spec in zip(made, self.specs, strict=True)]
         return [t.requires_grad_() if e.requires_grad else t for t, e in zip(fresh, self.examples, strict=True)]
+
+    def _outputs(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        before = torch.is_grad_enabled()
+        try:
+            outputs: Sequence[torch.Tensor] = self.gm(*inputs)
+            if torch.is_grad_enabled() != before:
+                _refuse("a grad mode that outlives the graph")
+            return outputs
+        finally:
+            torch._C._set_grad_enabled(before)
 
     def _flat(self, outputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         leaves, self.results = flatten_all(outputs)
@@ -118,12 +128,12 @@ class _Trace:
         return leaves
 
     def _forward(self, *plain: torch.Tensor) -> list[torch.Tensor]:
-        return self._flat(self.gm(*self._inputs(plain)), plain)
+        return self._flat(self._outputs(self._inputs(plain)), plain)
 
     def _joint(self, *given: torch.Tensor) -> list[torch.Tensor]:
         count = len(flatten_all(self.examples)[0])
         inputs = self._inputs(given[:count])
-        outputs = self.gm(*inputs)
+        outputs = self._outputs(inputs)
         assert self.tracked is not None
         leaves = self._flat(outputs, given)
         tangent = rebuild(self.results[self.tracked], iter(given[count:]))

@@ -328,7 +328,7 @@ class GraphBuilder:
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
         before, counted = [_version(n) for n in operands], self._counts()
         wrappers = [n.meta["example_value"] for n in operands if is_wrapper(type(n.meta["example_value"]))]
-        inside = [(t, t._version) for t in flatten_all(wrappers)[0]]
+        inside = [(t, t._version) for t in flatten_all(wrappers)[0] if not t.is_inference()]
         draws, tells = self.fake_mode.draws, self.fake_mode.tells
         refusals = self.fake_mode.refusals
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]

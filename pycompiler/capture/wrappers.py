@@ -6,6 +6,9 @@ the class while shapes are computed, and again when the graph is compiled.
 
 from __future__ import annotations
 
+import builtins
+import collections
+import dis
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +26,14 @@ from pycompiler.ir.source import const as const_source
 from pycompiler.ir.subclasses import CONTRACT, answers_by_itself, flatten, same
 
 _KNOWN = (int, float, str, bool, type(None), types.FunctionType, type)
+_CONTAINERS = (dict, list, set, collections.deque, collections.Counter, collections.defaultdict)
+_CONSTANTS = (*_KNOWN, tuple, frozenset, complex, bytes, types.BuiltinFunctionType, types.ModuleType)
+# What writes to something that outlives the call, where one of the containers is named.
+_WRITERS = frozenset(
+    ("append", "appendleft", "extend", "add", "insert", "pop", "popleft", "remove", "discard", "update", "setdefault", "clear",
+     "popitem", "subtract", "__setitem__", "__delitem__")
+)  # fmt: skip
+_STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"))
 
 
 def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
@@ -39,7 +50,7 @@ def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
         lookup(cx, cls, name)
     guard_mro(cx, cls)
     hook = lookup(cx, cls, "__torch_dispatch__")
-    _guard_names(cx, getattr(hook, "__func__", hook), set())
+    Hook(cx, cls).guard(getattr(hook, "__func__", hook))
     cx.guard("tensor", source, TensorSpec.of(real))
     value = cx.graph.add_input(real, source, None, cls)
     _guard_inside(cx, value, real)
@@ -79,29 +90,86 @@ def _settle(cx: Capture, value: Value) -> None:
         raise Break("tensor-subclass", f"{value.describe()} in the context of __tensor_flatten__")
 
 
-def _guard_names(cx: Capture, fn: Any, seen: set[int]) -> None:
-    """Constants, functions and classes that `__torch_dispatch__` names, and what those functions of the program name in turn."""
-    if not isinstance(fn, types.FunctionType) or id(fn) in seen:
-        return
-    seen.add(id(fn))
-    cx.wrap(fn, const_source(fn))
-    named = [(fn.__globals__.get(n, cx), const_source(fn.__globals__).dict_item(n)) for n in _names(fn.__code__)]
-    for i, cell in enumerate(fn.__closure__ or ()):
-        named.append((_contents(cell), const_source(fn).then("closure").item(i).then("cell")))
-    for found, source in named:
-        if type(found) in _KNOWN:
-            value = cx.wrap(found, source)
-            if value.is_const():
+class Hook:
+    """What `__torch_dispatch__` goes by besides its arguments, and the functions of the program that it names.
+
+    It runs while graphs are made and not in their calls, so what it names is guarded, and what it may change breaks the graph.
+    """
+
+    def __init__(self, cx: Capture, cls: type) -> None:
+        self.cx, self.cls = cx, cls
+        self.seen: set[int] = set()
+
+    def guard(self, fn: Any) -> None:
+        if not isinstance(fn, types.FunctionType) or id(fn) in self.seen:
+            return
+        self.seen.add(id(fn))
+        self.cx.wrap(fn, const_source(fn))
+        codes = [*_codes(fn.__code__)]
+        names = {n for code in codes for n in code.co_names}
+        done = {(i.opname, i.argval) for code in codes for i in dis.get_instructions(code)}
+        stores = {op for op, _ in done}
+        if stores & _STORES or any(op == "STORE_DEREF" and n in fn.__code__.co_freevars for op, n in done):
+            raise Break("tensor-subclass", f"{fn.__qualname__}, which writes to what outlives its call")
+        writes = bool(names & _WRITERS or stores & {"STORE_SUBSCR", "DELETE_SUBSCR"})
+        for found, source in self.named(fn, names):
+            if type(found) in _KNOWN and (value := self.cx.wrap(found, source)).is_const():
                 value.const()
-        if not str(getattr(found, "__module__", "torch")).startswith("torch."):
-            _guard_names(cx, found, seen)
+            self.look(fn, found, writes)
+
+    def named(self, fn: types.FunctionType, names: set[str]) -> Iterator[tuple[Any, Source]]:
+        """The objects that a function names, of its module, of other modules, of the class and of functions around it."""
+        for i, cell in enumerate(fn.__closure__ or ()):
+            found = _contents(cell)
+            if found is not cell:
+                yield found, const_source(fn).then("closure").item(i).then("cell")
+        for name in sorted(names):
+            if name in fn.__globals__:
+                found = fn.__globals__[name]
+                yield found, const_source(fn.__globals__).dict_item(name)
+                if type(found) is types.ModuleType and not _is_torchs(found.__name__):
+                    space = vars(found)
+                    yield from ((space[n], const_source(space).dict_item(n)) for n in sorted(names) if n in space)
+            elif name in vars(builtins) and name in (
+                "print",
+                "input",
+                "open",
+                "exec",
+                "eval",
+                "setattr",
+                "delattr",
+                "globals",
+            ):
+                raise Break("tensor-subclass", f"{fn.__qualname__}, which calls {name}")
+            if any(name in vars(c) for c in self.cls.__mro__ if not issubclass(torch.Tensor, c)):
+                raw = lookup(self.cx, self.cls, name)
+                yield getattr(raw, "__func__", raw), const_source(self.cls).then("mro_lookup", name)
+
+    def look(self, fn: types.FunctionType, found: Any, writes: bool) -> None:
+        """Whether the function may change an object that it names, or what that is changes unseen."""
+        if isinstance(found, types.FunctionType):
+            if not _is_torchs(found.__module__):
+                self.guard(found)
+        elif (
+            type(found) in _CONTAINERS
+            and not writes
+            or type(found) in _CONSTANTS
+            or isinstance(found, (type, property))
+        ):
+            return
+        elif not _is_torchs(type(found).__module__) and not isinstance(found, type(vars(type)["__dict__"])):
+            raise Break("tensor-subclass", f"{fn.__qualname__} uses a {type(found).__name__} that it may change")
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _is_torchs(module: object) -> bool:
+    return str(module).partition(".")[0] in ("torch", "functools", "operator", "itertools", "math", "typing")
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _names(inner)
+            yield from _codes(inner)
 
 
 def _contents(cell: types.CellType) -> Any:

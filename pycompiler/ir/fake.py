@@ -361,7 +361,8 @@ def _fake_wrapper(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     leaves: list[torch.Tensor] = []
     spec = flatten(real, leaves)
     assert spec is not None
-    fake = spec.rebuild(iter([fake_of(mode, t) for t in leaves]))
+    with torch.inference_mode(False):
+        fake = spec.rebuild(iter([fake_of(mode, t) for t in leaves]))
     if not real.requires_grad:
         return fake
     fake.requires_grad_()
