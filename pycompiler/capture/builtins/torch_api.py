@@ -39,6 +39,7 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "autocast_cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
 }
 
+ALWAYS_CALLED = torch.nn.modules.module._global_forward_hooks_always_called
 
 # What attention may use: name -> (read, write).
 ATTENTION = {
@@ -69,7 +70,22 @@ _constant(False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, 
 LATE["torch.onnx", "is_in_onnx_export"] = lambda cx, args, kwargs: Const(False)
 _constant(False, torch._C._is_tracing)
 _constant(None, torch._C._get_tracing_state)
-_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
+_constant(True, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
+
+
+@builtin(torch.compiler.is_compiling)
+def is_compiling(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Not for a module with hooks that run after errors, too: torch's call of a module leaves these out where it is compiled."""
+    frame = cx.frames[-1]
+    if frame.code is not torch.nn.Module._call_impl.__code__:
+        return Const(True)
+    module = frame.cell("self").contents
+    assert module is not None
+    tables = (
+        cx.wrap(ALWAYS_CALLED, const_source(ALWAYS_CALLED)),
+        cx.realize(module).getattr(cx, "_forward_hooks_always_called"),
+    )
+    return Const(not any(cx.truth(t) for t in tables))
 
 
 def _query(*fns: Any) -> None:

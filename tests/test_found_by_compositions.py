@@ -1,0 +1,63 @@
+"""What hostile compositions found: modules, hooks, autograd and Python's own machinery in one program, beside eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pycompiler
+
+Compile = Callable[[Any], Any]
+
+
+def sides(program: Callable[[Compile, list[Any]], None]) -> list[str]:
+    """`program` writes into its list what it sees, with what it calls compiled and not: the same text."""
+    seen: list[list[str]] = []
+    for compile in (lambda f: f, pycompiler.compile):
+        torch.manual_seed(0)
+        log: list[Any] = []
+        program(compile, log)
+        seen.append([str(item) for item in log])
+    assert seen[1] == seen[0]
+    return seen[0]
+
+
+def outcome(fn: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return fn(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("fails", ["raise", "shape", "index"])
+def test_hooks_that_are_always_called_run_after_errors(fails: str, everywhere: bool) -> None:
+    """torch's call of a module leaves them out where it is told that it is compiled."""
+
+    class Fails(nn.Module):
+        def forward(self, x: torch.Tensor, k: torch.Tensor, bad: bool) -> torch.Tensor:
+            if fails == "raise" and bad:
+                raise ValueError("bad")
+            return x @ torch.ones(3 + (fails == "shape" and bad), 2) + torch.arange(4)[k]
+
+    def program(compile: Compile, log: list[Any]) -> None:
+        module = Fails()
+        compiled = compile(module)
+
+        def hook(module: nn.Module, args: Any, result: Any) -> None:
+            log.append(result is None)
+
+        for round in range(2):
+            if round:
+                owner = nn.modules.module.register_module_forward_hook if everywhere else module.register_forward_hook
+                handle = owner(hook, always_call=True)
+            for bad in (False, True, False):
+                k = torch.tensor([9 if bad and fails == "index" else 1])
+                log.append(outcome(compiled, torch.ones(2, 3), k, bad))
+        handle.remove()
+
+    assert sides(program).count("True") == 1
