@@ -61,3 +61,29 @@ def test_hooks_that_are_always_called_run_after_errors(fails: str, everywhere: b
         handle.remove()
 
     assert sides(program).count("True") == 1
+
+
+class _Unread(torch.autograd.Function):
+    """Saves what its backward does not read."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.save_for_backward(x)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a * 2 + b * 3
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_saves_numbers_alone_goes_backward_twice(dynamic: bool) -> None:
+    """As a Function of eager's that does not ask for what it saved: the sizes that a backward takes are no tensors."""
+    compiled = pycompiler.compile(lambda x: _Unread.apply(x), dynamic=dynamic)
+    for n in (3, 4):
+        x = torch.ones(n, requires_grad=True)
+        a, _ = compiled(x)
+        for round in (1, 2):
+            a.sum().backward()
+            assert x.grad is not None
+            assert torch.equal(x.grad, torch.full((n,), 2.0 * round))

@@ -425,9 +425,9 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
             scope[f"changed{j}"] = changed(value)
             lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
-    tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors"
+    tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors" if any(is_tensor) else "()"
     if all(is_tensor):
-        saved = f"*{tensors}, " if is_tensor or "saved" in scope else ""
+        saved = "" if tensors == "()" else f"*{tensors}, "
     else:
         lines.append(f"    tensors, numbers = iter({tensors}), iter(ctx.numbers)")
         saved = "".join("next(tensors), " if t else "next(numbers), " for t in is_tensor)
@@ -437,7 +437,7 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
     lines += [f"    saved{g[1]} = inputs[{g[1]}]" for g in part.grads if g is not None and g[0] == "saved"]
     if not all(is_tensor):
         lines.append("    del tensors")
-    if any(is_tensor) or "saved" in scope:
+    if tensors != "()":
         lines.append("    clear(ctx)")
     if node.again.held:
         lines += ["    if not keeps_graph():", "        ctx.watched = ()"]
