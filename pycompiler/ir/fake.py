@@ -24,8 +24,9 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+from pycompiler.ir.demands import check_demands
 from pycompiler.ir.effects import divides, draws, drops_nothing, noted, refuses, tells
-from pycompiler.ir.kernels import check_range, check_types
+from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
 from pycompiler.ir.propagate import by_rule, counted, is_ordinary, laid_out, other_path, short_path, wrapped
@@ -169,9 +170,11 @@ def _dispatch(
     mode.refusals += refuses(func, args)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
         check_types(func, args, kwargs, symbolic=mode.symbolic)
-        check_range(func, args)
-    if func is torch.ops.aten.as_strided.default and mode.asks and mode.nested == 0:
-        _check_reach(*args)
+        mode.nested += 1
+        try:
+            check_demands(func, args, kwargs)
+        finally:
+            mode.nested -= 1
     if func is torch.ops.aten.constant_pad_nd.default and mode.symbolic and mode.asks and mode.nested == 0:
         _check_cut(*args)
     if func is _CHECK_OF_VALUES:
@@ -212,16 +215,6 @@ def _ask_today(mode: FakeMode, func: OpOverload, args: Sequence[Any], kwargs: Ma
     today = Today(mode.today)
     with torch._C._DisablePythonDispatcher():
         return _dispatch(mode.today, func, (fake_tensor.FakeTensor,), today.of(args), today.of(kwargs))
-
-
-def _check_reach(t: torch.Tensor, shape: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> None:
-    """Raises where a view by strides leaves memory: meta tensors have none, and a view that nobody reads reads nothing."""
-    if not all(type(n) is int for n in (*shape, *stride)) or 0 in shape:
-        return
-    start = t.storage_offset() if offset is None else offset
-    reach = start + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1
-    if reach * t.element_size() > t.untyped_storage().nbytes():
-        raise RuntimeError("a view by strides that leaves its memory")
 
 
 def _check_cut(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> None:

@@ -29,6 +29,7 @@ from pycompiler.ir.today import Today
 _COMMON = frozenset((torch.float32, torch.float64, torch.bfloat16))
 _ABOUT_TYPES = re.compile(
     r"not (yet )?(implemented|supported)|support|dtype|scalar type|type of|same type|[Bb]ool|complex|converted|cast\b|[Ii]nteger"
+    r"|(weight|bias) type"
 )
 _FEW = 4096
 _MOST_ANSWERS = 20_000
@@ -38,25 +39,6 @@ _ABOUT_MEMORY = re.compile(r"single memory location")
 _LARGE = 1 << 22  # elements that arguments of one memory span
 
 _answers: dict[Any, Exception | None] = {}
-
-
-# Where operators that draw numbers take the ends of their range, or a probability; their shape functions do not look.
-_RANGES: dict[OpOverload, Callable[..., bool]] = {
-    torch.ops.aten.uniform_.default: lambda x, low=0.0, high=1.0, **_: low <= high,
-    getattr(torch.ops.aten.random_, "from"): lambda x, low, high, **_: high is None or low < high,
-    torch.ops.aten.random_.to: lambda x, high, **_: high > 0,
-    torch.ops.aten.randint_like.default: lambda x, high, **_: high > 0,
-    torch.ops.aten.randint_like.low_dtype: lambda x, low, high, **_: low < high,
-    torch.ops.aten.bernoulli.p: lambda x, p, **_: 0 <= p <= 1,
-    torch.ops.aten.bernoulli_.float: lambda x, p=0.5, **_: 0 <= p <= 1,
-}
-
-
-def check_range(op: OpOverload, args: Sequence[Any]) -> None:
-    """Raises where an operator draws from a range that it refuses."""
-    holds = _RANGES.get(op)
-    if holds is not None and all(type(a) in (int, float) for a in args[1:]) and not holds(*args):
-        raise RuntimeError(f"{op} does not take the range {list(args[1:])}")
 
 
 def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], *, symbolic: bool = False) -> None:
@@ -172,7 +154,16 @@ def memory_of(t: torch.Tensor) -> int:
 
 # Kernels behind functions check nothing, and crash: only those are asked that programs call themselves, or nearly so.
 _INNER = re.compile(r"_|mkldnn|cudnn|miopen|fbgemm|quantized|.*backward")
-_NEARLY_OUTER = frozenset(("_softmax", "_log_softmax", "_to_copy", "_unsafe_index", "__lshift__", "__rshift__"))
+_NEARLY_OUTER = frozenset(
+    (
+        *("_softmax", "_log_softmax", "_to_copy", "_unsafe_index", "__lshift__", "__rshift__", "_fft_r2c", "_fft_c2c"),
+        *(f"_adaptive_avg_pool{n}d" for n in (2, 3)),
+        *(
+            f"_upsample_{how}"
+            for how in ("nearest_exact1d", "nearest_exact2d", "nearest_exact3d", "bilinear2d_aa", "bicubic2d_aa")
+        ),
+    )
+)
 
 
 @cache

@@ -1,0 +1,100 @@
+"""What kernels demand of numbers and sizes, of which torch's shape functions do not look at all.
+
+In: an operator and its arguments (FakeTensors).  Out: nothing, or an exception where the kernel refuses them; the program's own
+call says what is wrong.  Example: ``aten._softmax`` of dimension 3 of a vector has a shape, and a result that nobody reads would
+go unnoticed.  Sizes that are symbolic are assumed to be what the kernel wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+
+def _of_numbers(holds: Callable[..., bool]) -> Callable[..., bool]:
+    """`holds`, where what stands behind the first argument are numbers that are known."""
+    return lambda *args, **_: not all(type(a) in (int, float) for a in args[1:]) or holds(*args)
+
+
+def _has_dimension(x: torch.Tensor, dim: Any = -1, *_: Any, **flags: Any) -> bool:
+    dim, rank = flags.get("dim", dim), max(x.dim(), 1)
+    return bool(-rank <= dim < rank)
+
+
+def _fits(view: torch.Tensor, written: torch.Tensor) -> bool:
+    return view.dim() == written.dim() and all(bool(m == n) for m, n in zip(view.shape, written.shape, strict=True))
+
+
+def reaches(t: torch.Tensor, shape: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> bool:
+    """Whether a view by strides stays in its memory: meta tensors have none, and a view that nobody reads reads nothing."""
+    if not all(type(n) is int for n in (*shape, *stride)) or 0 in shape:
+        return True
+    start = t.storage_offset() if offset is None else offset
+    reach = start + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1
+    return bool(reach * t.element_size() <= t.untyped_storage().nbytes())
+
+
+def _reaches_to_write(
+    x: torch.Tensor, source: torch.Tensor, shape: Sequence[Any], stride: Sequence[Any], offset: Any = None
+) -> bool:
+    return list(source.shape) == list(shape) and reaches(x, shape, stride, offset)
+
+
+def _broadcasts_into(x: torch.Tensor, other: torch.Tensor, *_: Any, **flags: Any) -> bool:
+    pairs = zip(reversed(other.shape), reversed(x.shape), strict=False)
+    return other.dim() <= x.dim() and all(bool(n == 1) or bool(n == m) for n, m in pairs)
+
+
+def _has_windows(
+    x: torch.Tensor, kernel: Sequence[Any], stride: Any = (), padding: Sequence[Any] = (0,), *_: Any
+) -> bool:
+    pads = [*padding] * (len(kernel) if len(padding) == 1 else 1)
+    return all(bool(k > 0) for k in kernel) and all(0 <= 2 * p <= k for k, p in zip(kernel, pads, strict=False))
+
+
+def _has_places(x: torch.Tensor, grid: torch.Tensor, *_: Any) -> bool:
+    return all(bool(n != 0) for n in x.shape[2:])
+
+
+DEMANDS: dict[OpOverload, Callable[..., bool]] = {
+    # the ends of a range, or a probability, of operators that draw numbers
+    aten.uniform_.default: _of_numbers(lambda x, low=0.0, high=1.0: low <= high),
+    getattr(aten.random_, "from"): _of_numbers(lambda x, low, high: low < high),
+    aten.random_.to: _of_numbers(lambda x, high: high > 0),
+    aten.randint_like.default: _of_numbers(lambda x, high: high > 0),
+    aten.randint_like.low_dtype: _of_numbers(lambda x, low, high: low < high),
+    aten.bernoulli.p: _of_numbers(lambda x, p: 0 <= p <= 1),
+    aten.bernoulli_.float: _of_numbers(lambda x, p=0.5: 0 <= p <= 1),
+    # a dimension
+    **dict.fromkeys(
+        (aten._softmax.default, aten.sort.default, aten.sort.stable, aten.cummax.default, aten.cummin.default),
+        _has_dimension,
+    ),
+    # what is written into a part
+    aten.diagonal_scatter.default: lambda x, y, *where, **named: _fits(x.diagonal(*where, **named), y),
+    aten.select_scatter.default: lambda x, y, dim, index: _fits(x.select(dim, index), y),
+    aten.slice_scatter.default: lambda x, y, *where, **named: _fits(aten.slice.Tensor(x, *where, **named), y),
+    aten.as_strided_scatter.default: _reaches_to_write,
+    aten.as_strided_copy.default: reaches,
+    aten.as_strided.default: reaches,
+    # other sizes
+    aten.soft_margin_loss.default: _broadcasts_into,
+    aten.bucketize.Tensor: lambda x, ends, **flags: ends.dim() == 1,
+    aten.avg_pool1d.default: _has_windows,
+    aten.avg_pool2d.default: _has_windows,
+    aten.avg_pool3d.default: _has_windows,
+    aten.grid_sampler_2d.default: _has_places,
+    aten.grid_sampler_3d.default: _has_places,
+}
+
+
+def check_demands(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises where an operator refuses these arguments."""
+    holds = DEMANDS.get(op)
+    if holds is not None and not holds(*args, **kwargs):
+        raise RuntimeError(f"{op} does not take {[a for a in args if not isinstance(a, torch.Tensor)]} here")
