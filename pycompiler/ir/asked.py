@@ -35,7 +35,7 @@ _INDICES = (torch.int64, torch.int32)
 # Kernels behind functions that read nothing but their arguments' elements (no packed weights, no workspaces).
 _INNER = re.compile(
     r"(?!_|mkldnn|cudnn|miopen|fbgemm|quantized|mps).*backward$|_safe_softmax|_adaptive_avg_pool[23]d|_cdist_forward"
-    r"|_transformer_encoder_layer_fwd|_native_multi_head_attention"
+    r"|_transformer_encoder_layer_fwd|_native_multi_head_attention|_fft_[rc]2[rc]|_is_a(ll|ny)_true"
 )
 # Whose shape functions import nothing, and whose kernels take memory that only they can make.
 _BY_META = frozenset(
@@ -96,16 +96,19 @@ Told = Callable[[Sequence[torch.Tensor], Any], "Results | None"]
 
 def _made(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], told: Told) -> Results | None:
     given = list(tensors_of((args, kwargs)))
-    if not all(type(t) is FakeTensor and on_host(t) and _is_plain(t) and t.numel() for t in given):
+    if not all(type(t) is FakeTensor and on_host(t) and not t._has_symbolic_sizes_strides and t.numel() for t in given):
         return None
-    if len({memory_of(t) for t in given}) < len(given) or sum(map(_span, given)) > _LARGE:
+    if op._schema.is_mutable and len({memory_of(t) for t in given}) < len(given):
+        return None
+    if sum(map(_span, given)) > _LARGE:
         return None
     made: list[torch.Tensor] = []
 
     def stand_in(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             ones = torch.ones if value.dtype.is_floating_point else torch.zeros
-            made.append(ones(_span(value), dtype=value.dtype, device="cpu").as_strided(value.shape, value.stride()))
+            memory = ones(_span(value), dtype=value.dtype, device="cpu")
+            made.append(with_bits_of(value, memory.as_strided(value.shape, value.stride())))
             return made[-1]
         if isinstance(value, list):  # of a graph's arguments, too
             return [*map(stand_in, value)]
@@ -122,17 +125,21 @@ def _fresh(given: Sequence[torch.Tensor], out: Any) -> Results | None:
     results = [out] if isinstance(out, torch.Tensor) else list(out) if type(out) in (list, tuple) else None
     if not results or not all(type(t) is torch.Tensor and on_host(t) and not t.storage_offset() for t in results):
         return None
+    if any(t.is_conj() or t.is_neg() for t in results):
+        return None
     if len({memory_of(t) for t in (*given, *results)}) < len(given) + len(results):
         return None
     return [((tuple(t.shape), t.stride()), t.dtype) for t in results]
 
 
+def with_bits_of(t: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
+    """`plain`, seen as conjugate or negative where `t` is."""
+    plain = torch._conj(plain) if t.is_conj() else plain
+    return torch._neg_view(plain) if t.is_neg() else plain
+
+
 def _itself(given: Sequence[torch.Tensor], out: Any) -> Results | None:
     return [] if out is given[0] else None
-
-
-def _is_plain(t: torch.Tensor) -> bool:
-    return t.constant is None and not (t.is_neg() or t.is_conj() or t._has_symbolic_sizes_strides)  # type: ignore[attr-defined]
 
 
 def _span(t: torch.Tensor) -> int:

@@ -186,7 +186,7 @@ def _dispatch(
         mode.others += not is_ordinary(func)
     else:
         out = short_path(mode, func, args, kwargs)
-    if out is None and not mode.symbolic and not is_ordinary(func):
+    if out is None and not mode.symbolic:
         out = other_path(mode, func, args, kwargs)
         mode.others += out is not None
     if out is None:

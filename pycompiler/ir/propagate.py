@@ -23,9 +23,10 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from pycompiler.ir.asked import asked, asked_write
+from pycompiler.ir.asked import asked, asked_write, with_bits_of
 from pycompiler.ir.iterator import as_the_kernel, dense_strides
-from pycompiler.ir.ruled import made, ruled, writes_alike, writes_itself
+from pycompiler.ir.kernels import tensors_of
+from pycompiler.ir.ruled import lies_apart, made, ruled, writes_alike, writes_itself
 from pycompiler.ir.shapes import Layout, agree, has_rule, layouts_of, same
 from pycompiler.ir.symbols import Symbols, symbols_of
 from pycompiler.ir.today import symbols_in
@@ -38,6 +39,13 @@ _VIEWS = frozenset(
         *(aten.permute.default, aten.view.default, aten.expand.default, aten.unsqueeze.default, aten.select.int),
         *(aten.slice.Tensor, aten.squeeze.dim, aten.squeeze.dims, aten.alias.default, aten.detach.default),
         *(aten.t.default, aten.transpose.int, aten._unsafe_view.default, aten.as_strided.default, aten.unbind.int),
+    )
+)
+# The same, whose meta kernels take no symbols; they see arguments that are conjugate or negative as such.
+_PLAIN_VIEWS = frozenset(
+    (
+        *(aten.view_as_real.default, aten.view_as_complex.default, aten._conj.default, aten._neg_view.default),
+        aten.unfold.default,
     )
 )
 _ORDINARY = frozenset(
@@ -228,17 +236,46 @@ def other_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
     fresh = made(op, args, kwargs)
     if fresh is not None:
         return wrapped(mode, _fresh(*fresh), torch.device("cpu"))
-    if (device := _one_device(args)) is None or any(isinstance(v, torch.Tensor) for v in kwargs.values()):
+    if any(isinstance(v, torch.Tensor) for v in kwargs.values()):
+        return _written(mode, op, args, kwargs)
+    if (device := _one_device(args, _is_strided if _forgets(op, args) else _knows_no_value)) is None:
         return None
-    if writes_itself(op, args, kwargs):
-        return args[0]
-    known = _view(mode, op, args, device)
-    known = _ruled(mode, op, args, kwargs, device) if known is None else known
-    if known is not None or device.type != "cpu" or not is_idle():
-        return known
+    if op in _PLAIN_VIEWS or op in _VIEWS:
+        out = op(*[_replaced(a, _view_twin) for a in args])
+        return wrapped(mode, out, device) if isinstance(out, torch.Tensor) else [wrapped(mode, o, device) for o in out]
+    if _one_device(args) is not None:
+        if writes_itself(op, args, kwargs):
+            return args[0]
+        known = _view(mode, op, args, device)
+        known = _ruled(mode, op, args, kwargs, device) if known is None else known
+        if known is not None:
+            return known
+    if device.type != "cpu" or not is_idle():
+        return None
     if asked_write(op, args, kwargs):
         return args[0]
     return _made_of(mode, op, asked(op, args, kwargs), device)
+
+
+def _written(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`out`, where the operator's result lies as it does; None elsewhere."""
+    out, fresh = kwargs.get("out"), _without_out(op)
+    if fresh is None or type(out) is not FakeTensor or (device := _one_device((*args, out))) is None:
+        return None
+    made = _ruled(mode, fresh, args, {k: v for k, v in kwargs.items() if k != "out"}, device)
+    alike = type(made) is FakeTensor and (made.shape, made.dtype) == (out.shape, out.dtype)
+    return out if alike and lies_apart(out) else None
+
+
+@cache
+def _without_out(op: OpOverload) -> OpOverload | None:
+    """The overload that gives a fresh result where this one writes `out`."""
+    *given, last = op._schema.arguments
+    if op.namespace != "aten" or last.name != "out" or not last.is_write or any(a.is_write for a in given):
+        return None
+    found = (getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads())
+    wanted = [(a.name, str(a.type)) for a in given]
+    return next((f for f in found if [(a.name, str(a.type)) for a in f._schema.arguments] == wanted), None)
 
 
 def _ruled(
@@ -378,7 +415,7 @@ def _view_twin(fake: torch.Tensor, sizes: Any = None, strides: Any = None) -> to
     if plain is not None and plain.untyped_storage()._cdata == fake.untyped_storage()._cdata:
         return plain.as_strided(sizes, strides, fake.storage_offset())  # type: ignore[no-any-return]
     empty = torch.empty(0, dtype=fake.dtype, device="meta")
-    return empty.set_(fake.untyped_storage(), fake.storage_offset(), sizes, strides)
+    return with_bits_of(fake, empty.set_(fake.untyped_storage(), fake.storage_offset(), sizes, strides))
 
 
 def _replaced(value: Any, twin: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -388,16 +425,32 @@ def _replaced(value: Any, twin: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return [_replaced(v, twin) for v in value] if kind is list else value
 
 
-def _one_device(args: Sequence[Any]) -> torch.device | None:
+def _is_strided(t: FakeTensor) -> bool:
+    return t.layout is torch.strided
+
+
+def _knows_no_value(t: FakeTensor) -> bool:
+    return t.constant is None and _is_strided(t)
+
+
+def _is_bare(t: FakeTensor) -> bool:
+    return _knows_no_value(t) and not (t.is_neg() or t.is_conj())
+
+
+def _forgets(op: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether the results have no known value, and no argument loses one: that needs values of all tensors, this a write."""
+    return not op._schema.is_mutable and any(getattr(t, "constant", None) is None for t in tensors_of(args))
+
+
+def _one_device(args: Sequence[Any], is_plain: Callable[[FakeTensor], bool] = _is_bare) -> torch.device | None:
     """The device of every tensor in `args`, or None when there are several or none, or one is more than its metadata."""
     found = None
     for a in args:
         kind = type(a)
         if kind is FakeTensor:
-            plain = a.constant is None and a.layout is torch.strided and not (a.is_neg() or a.is_conj())
-            device = a.fake_device if plain else None
+            device = a.fake_device if is_plain(a) else None
         elif kind is list and a and type(a[0]) is FakeTensor:
-            device = _one_device(a)
+            device = _one_device(a, is_plain)
         elif isinstance(a, torch.Tensor):
             return None
         else:

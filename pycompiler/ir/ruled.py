@@ -330,7 +330,7 @@ def writes_itself(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     if op not in _FILLS and _unwritten(op) is None:
         return False
     x = args[0]
-    if not _lies_apart(x):
+    if not lies_apart(x):
         return False
     try:
         shape = fitting([a.shape for a in _tensors(args)])
@@ -339,7 +339,7 @@ def writes_itself(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     return shape == tuple(x.shape) and kernels_type(op, args, kwargs) is x.dtype
 
 
-def _lies_apart(x: torch.Tensor) -> bool:
+def lies_apart(x: torch.Tensor) -> bool:
     """Whether its elements share no memory: each dimension steps over what lies within it."""
     end = 1
     for step, n in sorted((s, n) for n, s in zip(x.shape, x.stride(), strict=True) if n != 1):

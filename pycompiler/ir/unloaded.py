@@ -24,7 +24,8 @@ from pycompiler.ir.plain_numbers import is_idle as is_idle
 _PACKAGES = ("_decomp", "_refs", "_subclasses", "_prims", "_prims_common", "_meta_registrations", "_utils")
 _COPIED = ("torch", "torch._prims_common", "torch._prims_common.wrappers", "torch._refs", "torch._meta_registrations",
            "torch._decomp.decompositions", "torch._decomp.decompositions_for_rng", "torch._subclasses.fake_tensor")  # fmt: skip
-_INSTEAD = {SHAPES: plain_numbers.__name__, "torch._dynamo.source": plain_sources.__name__}
+_INSTEAD = {SHAPES: plain_numbers.__name__, "torch.utils._sympy.functions": plain_numbers.__name__,
+            "torch._dynamo.source": plain_sources.__name__}  # fmt: skip
 _EMPTY = types.CellType()
 
 

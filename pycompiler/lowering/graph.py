@@ -262,15 +262,23 @@ class Lowering:
         return self._placed[node]
 
     def call(
-        self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fake: Any, mutates: tuple[str, ...] = ()
+        self,
+        op: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        fake: Any,
+        mutates: tuple[str, ...] = (),
+        *,
+        is_packed: bool = False,
     ) -> Any:
-        """An Extern of `op` on refs and constants, whose results are as `fake`."""
+        """An Extern of `op` on refs and constants, whose results are as `fake`; if `is_packed`, they are contiguous."""
         outs: list[Buffer | None] = []
 
         def make(f: Any) -> Any:
             if isinstance(f, torch.Tensor):
                 shape = to_exprs(f.shape)
-                buffer = self.fresh(f.dtype, shape, to_exprs(f.stride()), f.device)
+                stride = contiguous_strides(shape) if is_packed else to_exprs(f.stride())
+                buffer = self.fresh(f.dtype, shape, stride, f.device)
                 outs.append(buffer)
                 return self.value_of(buffer)
             if isinstance(f, list | tuple):
@@ -286,11 +294,6 @@ class Lowering:
         """The current node as an Extern (of another overload with the same arguments, when given)."""
         node: Any = self.node
         op = op or _fresh_results(node.target)
-        fake = node.meta.get("val")
-        if op is not node.target:  # the copying variants of views give contiguous results
-            fake = pytree.tree_map_only(
-                torch.Tensor, lambda t: torch.empty_like(t, memory_format=torch.contiguous_format), fake
-            )
         refs = fx.map_arg((node.args, node.kwargs), self._argument)
         mutated: list[str] = []
         target: Value | None = None
@@ -305,7 +308,8 @@ class Lowering:
         if mutated and returned and all(r.alias_info is not None and r.alias_info.is_write for r in returned):
             self.add(Extern(op, tuple(refs[0]), dict(refs[1]), (None,) * len(returned), tuple(mutated), (node.name,)))
             return target
-        return self.call(op, refs[0], refs[1], fake, tuple(mutated))
+        copied = op is not node.target  # the copying variants of views give contiguous results
+        return self.call(op, refs[0], refs[1], node.meta.get("val"), tuple(mutated), is_packed=copied)
 
     def _argument(self, node: fx.Node) -> Any:
         return seen(self.placed(node).ref(), node) if isinstance(self.env[node], Value) else self.env[node]

@@ -18,13 +18,14 @@ def fakes(*values: Any) -> tuple[Any, ...]:
 
     def fake(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return fake_of(mode, value)
+            return mode.from_tensor(value) if value.is_conj() or value.is_neg() else fake_of(mode, value)
         return [fake(v) for v in value] if isinstance(value, list) else value
 
     return tuple(map(fake, values))
 
 
 T = torch.randn(3, 4).t()
+Z = torch.complex(T, T)
 I, MASK = torch.tensor([0, 1]), torch.ones(4, 3, dtype=torch.bool)
 KNOWN = [
     (aten.cumsum.default, (T, 0)),
@@ -34,6 +35,12 @@ KNOWN = [
     (aten.constant_pad_nd.default, (T, [1, 2], 0.0)),
     (aten.avg_pool2d_backward.default, (torch.ones(1, 2, 2, 2), torch.ones(1, 2, 4, 4), [2, 2], [2, 2], [0, 0], False, True, None)),
     (aten._safe_softmax.default, (T, -1)),
+    (aten._fft_r2c.default, (T, [0], 0, True)),
+    (aten._fft_c2r.default, (Z, [0], 2, 4)),
+    (aten.clone.default, (Z.conj(),)),
+    (aten.mm.default, (Z.conj(), Z.mT.conj())),
+    (aten.complex.default, (T, T)),
+    (aten.abs.default, (torch._neg_view(T),)),
 ]  # fmt: skip
 UNKNOWN = [
     (aten.nonzero.default, (T,)),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import unittest.mock
 from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from pycompiler.ir import propagate as module
 from pycompiler.ir.fake import fake_of, new_fake_mode
-from pycompiler.ir.propagate import is_ordinary, propagate, short_path
+from pycompiler.ir.propagate import is_ordinary, other_path, propagate, short_path
 
 aten = torch.ops.aten
 
@@ -78,6 +80,49 @@ def test_same_as_the_mode(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         assert (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device)
         assert a.storage_offset() == b.storage_offset()
         assert not a.requires_grad
+
+
+_Z = x(4, 3, dtype=torch.complex64).t()
+OTHERS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+    (aten.view_as_real.default, (_Z,), {}),
+    (aten.view_as_complex.default, (x(3, 4, 2)[1:],), {}),
+    (aten._conj.default, (_Z,), {}),
+    (aten._conj.default, (_Z.conj(),), {}),
+    (aten._neg_view.default, (_Z.conj().imag,), {}),
+    (aten.select.int, (_Z.conj(), 0, 2), {}),
+    (aten.view.default, (_Z.t().conj(), [2, 6]), {}),
+    (aten.unbind.int, (_Z.conj().imag, 1), {}),
+    (aten.unfold.default, (_Z, 0, 2, 1), {}),
+    (aten.clone.default, (_Z.conj(),), {}),
+    (aten.mm.default, (_Z.conj(), _Z.mT), {}),
+    (aten._fft_c2c.default, (_Z, [1], 0, True), {}),
+    (aten.div.out, (x(4), x(1)), {"out": x(4)}),
+    (aten.mul.out, (x(2, 3), x(3)), {"out": x(3, 2).t()}),
+]
+
+
+@pytest.mark.parametrize(("op", "args", "kwargs"), OTHERS, ids=lambda v: str(v) if hasattr(v, "overloadpacket") else "")
+def test_the_other_path_gives_what_the_mode_gives(op: Any, args: Any, kwargs: Any) -> None:
+    mode = new_fake_mode()
+    args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
+    with unittest.mock.patch.object(module, "is_idle", lambda: True):
+        got = other_path(mode, op, args, kwargs)
+    expected = FakeTensorMode.dispatch(mode, op, (), args, kwargs)
+    assert (got is kwargs["out"]) if kwargs else (type(got) is type(expected))
+    for a, b in zip(got if type(got) is list else [got], expected if type(got) is list else [expected], strict=True):
+        assert type(a) is FakeTensor
+        assert (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device)
+        assert (a.storage_offset(), a.is_conj(), a.is_neg()) == (b.storage_offset(), b.is_conj(), b.is_neg())
+        assert (a.untyped_storage()._cdata == args[0].untyped_storage()._cdata) == (
+            b._is_view() and b._base is not None
+        )
+
+
+def test_an_out_that_does_not_fit_is_left_to_the_mode() -> None:
+    mode = new_fake_mode()
+    fakes = [fake_of(mode, t) for t in (x(4), x(1), x(3), x(4, dtype=torch.int64), x(1).expand(4))]
+    for out in fakes[2:]:
+        assert other_path(mode, aten.div.out, (fakes[0], fakes[1]), {"out": out}) is None
 
 
 @pytest.mark.parametrize("op", [aten.permute.default, aten.view.default, aten.detach.default, aten.unbind.int])

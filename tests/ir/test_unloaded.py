@@ -86,6 +86,55 @@ class Losses(nn.Module):
         return wide + half + F.cosine_similarity(a, b).sum() + torch.cdist(a, b).sum() + F.normalize(a).sum()
 model, x = Losses(), torch.randint(0, 10, (4, 3))
 """,
+    "spectra": """
+class Spectra(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.w = nn.Linear(64, 64), nn.Parameter(torch.randn(33, 2))
+        self.register_buffer("window", torch.hann_window(16))
+    def forward(self, x):
+        x = self.a(x)
+        waves = torch.stft(x, 16, 4, window=self.window, return_complex=True)
+        mixed = torch.fft.irfft(torch.fft.rfft(x, norm="ortho") * torch.view_as_complex(self.w), n=64)
+        both = torch.fft.fftshift(torch.fft.ifft2(torch.fft.fft2(x) * 2)).imag + torch.fft.hfft(torch.complex(x, x))[:, :64]
+        return torch.istft(waves, 16, 4, window=self.window) + mixed + both + waves.abs().pow(2).sum()
+model, x = Spectra(), torch.randn(2, 64)
+""",
+    "complex": """
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64))
+        self.register_buffer("turn", torch.polar(torch.ones(8), torch.arange(8.0)))
+        self.register_buffer("seen", torch.zeros(8, dtype=torch.complex64))
+    def forward(self, x):
+        z = torch.view_as_complex(x.reshape(8, 8, 2)) * self.turn
+        c = self.w.conj()
+        with torch.no_grad():
+            self.seen.mul_(0.9j).add_(z.mean(0))
+            self.seen[0] = 1j
+        y = (z @ c).exp() * 1j + c[0:8].t().reshape(8, 8) + c.unbind(0)[0] + c.split(4)[1][0] + c.expand(1, 8, 8)[0]
+        y = y + c[[0, 1]].sum() + c.index_select(0, torch.tensor([1])).sum() + torch.vdot(c[0], c[1]) + c.cumsum(0)
+        half = self.w.conj().imag
+        return y.conj().real + half.t() + half.abs() + torch.view_as_real(y).sum(-1) + y.angle() + self.seen.real
+model, x = Complex(), torch.randn(8, 16)
+""",
+    "spectral norm": """
+from torch.nn.utils import parametrizations, spectral_norm
+model = nn.Sequential(spectral_norm(nn.Linear(8, 8)), nn.ReLU(), parametrizations.spectral_norm(nn.Conv1d(4, 4, 3)))
+x = torch.randn(4, 8)
+""",
+    "distributions": """
+class Draws(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+    def forward(self, x):
+        y = self.a(x)
+        drawn = torch.distributions.Normal(y, 1.0).rsample() + torch.normal(y, 1.0) + torch.poisson(y.abs())
+        return drawn + F.rrelu(y, training=True) + torch.randperm(8) + torch.multinomial(y.softmax(-1), 8)
+model, x = Draws(), torch.randn(4, 8)
+""",
     "optimizer": """
 model, x = nn.Linear(4, 4), torch.randn(2, 4)
 optimizer = torch.optim.Adam(model.parameters())
