@@ -134,8 +134,8 @@ def _fresh(given: Sequence[torch.Tensor], out: Any) -> Results | None:
 
 def with_bits_of(t: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
     """`plain`, seen as conjugate or negative where `t` is."""
-    plain = torch._conj(plain) if t.is_conj() else plain
-    return torch._neg_view(plain) if t.is_neg() else plain
+    plain = torch._conj(plain) if plain.is_conj() != t.is_conj() else plain
+    return torch._neg_view(plain) if plain.is_neg() != t.is_neg() else plain
 
 
 def _itself(given: Sequence[torch.Tensor], out: Any) -> Results | None:

@@ -413,7 +413,7 @@ def _view_twin(fake: torch.Tensor, sizes: Any = None, strides: Any = None) -> to
     sizes, strides = (fake.size(), fake.stride()) if sizes is None else (sizes, strides)
     plain = fake.__dict__.get("plain")
     if plain is not None and plain.untyped_storage()._cdata == fake.untyped_storage()._cdata:
-        return plain.as_strided(sizes, strides, fake.storage_offset())  # type: ignore[no-any-return]
+        return with_bits_of(fake, plain.as_strided(sizes, strides, fake.storage_offset()))
     empty = torch.empty(0, dtype=fake.dtype, device="meta")
     return with_bits_of(fake, empty.set_(fake.untyped_storage(), fake.storage_offset(), sizes, strides))
 
