@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from kernel_harness import check, compile_plan, lowered, run_plan
 
 from pycompiler.codegen.cpp import generate
-from pycompiler.ir.target import of_program
+from pycompiler.ir.target import cpu, of_program
 from pycompiler.scheduling import schedule
 
 
@@ -48,10 +48,10 @@ def test_tiles(shape: tuple[int, int], dtype: torch.dtype) -> None:
     check(lambda x, y: x.t() + y, [random(*shape, dtype=dtype), random(*shape[::-1], dtype=dtype)])
 
 
-@pytest.mark.parametrize("size", [128, 4096, 4224, 16384, 16448])
+@pytest.mark.parametrize("size", [128, 4096, 4224, 16384, 16448, 16400])
 def test_blocks(size: int) -> None:
-    x = random(size)
-    assert ("block[128]" in text(torch.relu, x)) == (size % 128 == 0)
+    x, block = random(size), cpu().block
+    assert (f"block[{block}]" in text(torch.relu, x)) == (size % block == 0)
     check(torch.relu, [x])
 
 
