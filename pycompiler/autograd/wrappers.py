@@ -11,7 +11,7 @@ What is not covered raises `AutogradUnsupported`, and the graph runs as it was c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -21,6 +21,7 @@ from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
 
 from pycompiler.autograd.replay import transformed
+from pycompiler.autograd.saved import TWICE, keeps_graph
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir.effects import acts, draws, raises, stays
 from pycompiler.ir.fake import fake_like
@@ -48,7 +49,7 @@ def compile_wrappers(
         _refuse("a leaf that the program makes")
     traced, given = trace.run(plain)
     with torch.no_grad(), torch._C._DisableAutocast():  # both are in the graph already
-        if trace.tracked is not None:
+        if trace.tracked:
             return _Pair(trace, traced, given, compile_plain).run
         inputs = traced.graph.find_nodes(op="placeholder")
         flat = _results(traced)
@@ -86,21 +87,25 @@ class _Trace:
     tracks: bool  # whether gradients of inputs may be asked for
     results: list[Spec | None] = field(default_factory=list)  # how the outputs are made
     n_results: int = 0  # how many tensors are inside of them
-    tracked: int | None = None  # the output that gradients come to
+    tracked: list[int] = field(default_factory=list)  # the outputs that gradients come to
+    saving: list[frozenset[int]] = field(
+        default_factory=list
+    )  # for each of them eager's nodes that save something, numbered
     grads: list[tuple[bool, Spec | None]] = field(
         default_factory=list
     )  # of each input: whether it has one, and how it is made
 
     def run(self, plain: list[torch.Tensor]) -> tuple[fx.GraphModule, list[torch.Tensor]]:
-        """The graph of plain tensors, and those that it was traced with: `plain`, then what is inside of the tangent."""
+        """The graph of plain tensors, and those that it was traced with: `plain`, then what is inside of tangents."""
         outputs = self._outputs(self._inputs(plain)) if self.tracks else ()
-        tracked = [i for i, t in enumerate(outputs) if t.requires_grad]
-        if len(tracked) > 1:
-            _refuse("several outputs with gradients")
-        if not tracked:
+        self.tracked = [i for i, t in enumerate(outputs) if t.requires_grad]
+        if not self.tracked:
             return _traced(self._forward, plain), plain
-        self.tracked = tracked[0]
-        given = [*plain, *like(flatten_all([outputs[tracked[0]]])[0])]
+        numbers: dict[Any, int] = {}
+        self.saving = [
+            frozenset(numbers.setdefault(n, len(numbers)) for n in _saving(outputs[i])) for i in self.tracked
+        ]
+        given = [*plain, *like(flatten_all([outputs[i] for i in self.tracked])[0])]
         return _traced(self._joint, given), given
 
     def _inputs(self, plain: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -120,25 +125,28 @@ class _Trace:
         finally:
             torch._C._set_grad_enabled(before)
 
-    def _flat(self, outputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _flat(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
         leaves, self.results = flatten_all(outputs)
         self.n_results = len(leaves)
-        if len({*map(_memory, (*given, *leaves))}) < len(given) + len(leaves) or any(t._is_view() for t in outputs):
-            _refuse("an output that is a view")
+        shared = len({*map(_memory, (*given, *leaves))}) < len(given) + len(leaves)
+        if shared or any(t._is_view() and any(t._base is other for other in (*inputs, *outputs)) for t in outputs):
+            _refuse("an output in the memory of another one, or of an input")
         return leaves
 
     def _forward(self, *plain: torch.Tensor) -> list[torch.Tensor]:
-        return self._flat(self._outputs(self._inputs(plain)), plain)
+        inputs = self._inputs(plain)
+        return self._flat(inputs, self._outputs(inputs), plain)
 
     def _joint(self, *given: torch.Tensor) -> list[torch.Tensor]:
         count = len(flatten_all(self.examples)[0])
         inputs = self._inputs(given[:count])
         outputs = self._outputs(inputs)
-        assert self.tracked is not None
-        leaves = self._flat(outputs, given)
-        tangent = rebuild(self.results[self.tracked], iter(given[count:]))
+        leaves = self._flat(inputs, outputs, given)
+        tangents = rebuild_all([self.results[i] for i in self.tracked], given[count:])
         wanted = [t for t in inputs if t.requires_grad]
-        found = iter(torch.autograd.grad([outputs[self.tracked]], wanted, [tangent], allow_unused=True))
+        found = iter(torch.autograd.grad([outputs[i] for i in self.tracked], wanted, tangents, allow_unused=True))
         grads = [next(found) if t.requires_grad else None for t in inputs]
         inside: list[torch.Tensor] = []
         self.grads = [(g is not None, None if g is None else flatten(g, inside)) for g in grads]
@@ -147,6 +155,18 @@ class _Trace:
             inside[i] = t.clone() if _memory(t) in taken else t
             taken.add(_memory(inside[i]))
         return [*leaves, *inside]
+
+
+def _saving(output: torch.Tensor) -> list[Any]:
+    """The nodes of autograd's graph behind an output that have saved tensors, in order."""
+    found, todo = dict[Any, None](), [output.grad_fn]
+    while todo:
+        node: Any = todo.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            todo += [n for n, _ in node.next_functions]
+    names = {n: [a for a in dir(n) if a.startswith("_saved_")] for n in found}
+    return [n for n in found if any(isinstance(getattr(n, a), torch.Tensor) for a in names[n])]
 
 
 def like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -214,7 +234,6 @@ def _cut(
     grads: Sequence[fx.Node], ahead: set[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> tuple[set[fx.Node], list[fx.Node]]:
     """What the backward reads: of inputs and outputs, and other values of the forward, which are saved.  Views are made again."""
-    of_inputs, of_outputs = {*map(_memory_of, inputs)}, {*map(_memory_of, outputs)}
     read, saved, seen, todo = set[fx.Node](), dict[fx.Node, None](), set[fx.Node](), [*grads]
     while todo:
         node = todo.pop()
@@ -224,11 +243,7 @@ def _cut(
         memory = _memory_of(node)
         if node in inputs or node in outputs:
             read.add(node)
-        elif node not in ahead or memory is None or memory in of_inputs:
-            todo += node.all_input_nodes
-        elif memory in of_outputs:
-            if all(_memory_of(n) != memory for n in node.all_input_nodes):
-                _refuse("an output that is a view of what is saved")
+        elif node not in ahead or memory is None or any(_memory_of(n) == memory for n in node.all_input_nodes):
             todo += node.all_input_nodes
         else:
             saved[node] = None
@@ -253,8 +268,8 @@ class _Pair:
     def __init__(
         self, trace: _Trace, traced: fx.GraphModule, given: list[torch.Tensor], compile_plain: CompilePlain
     ) -> None:
-        assert trace.tracked is not None
-        self.gm, self.results, self.grads, self.tracked = trace.gm, trace.results, trace.grads, trace.tracked
+        self.gm, self.results, self.grads = trace.gm, trace.results, trace.grads
+        self.tracked, self.saving = trace.tracked, trace.saving
         self.n_results = trace.n_results
         nodes = traced.graph.find_nodes(op="placeholder")
         count = len(flatten_all(trace.examples)[0])
@@ -273,11 +288,13 @@ class _Pair:
         self.likes = [n.meta["val"] for n in tangents]
         first = [i for i, n in enumerate(inputs) if n in read]
         second = [i for i, n in enumerate(outputs) if n in read]
+        of_saved = {*map(_memory_of, saved)}  # of which outputs are views: a write to one is a write to what is saved
+        watched = [i for i, n in enumerate(outputs) if _memory_of(n) in of_saved]
         places = [
             *(("input", *_places(trace.specs)[i]) for i in first),
             *(("output", *_places(self.results)[i]) for i in second),
         ]
-        self.kept = sorted({place[:2] for place in places})
+        self.kept = sorted({*(p[:2] for p in places), *(("output", _places(self.results)[i][0]) for i in watched)})
         self.read = [(self.kept.index(place[:2]), place[2]) for place in places]  # which of these, which tensor inside
         self.forward = compile_plain(_part(traced, inputs, [*outputs, *saved]), given[:count])
         taken = [*(inputs[i] for i in first), *(outputs[i] for i in second), *saved, *tangents]
@@ -290,44 +307,54 @@ class _Pair:
         with torch._C._DisableAutocast():
             found = self.forward(*flatten_all(inputs)[0])
         outputs = rebuild_all(self.results, found[: self.n_results])
-        ctx.pair, ctx.given = self, [(t, _version(t)) for t in inputs]
+        ctx.pair, ctx.given, ctx.freed = self, [(t, _version(t)) for t in inputs], frozenset()
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(t for i, t in enumerate(outputs) if i != self.tracked))
+        ctx.mark_non_differentiable(*(t for i, t in enumerate(outputs) if i not in self.tracked))
         kept = [(inputs if kind == "input" else outputs)[i] for kind, i in self.kept]
         ctx.save_for_backward(*kept, *found[self.n_results :])
         return tuple(outputs)
 
-    def run_backward(self, ctx: Any, tangent: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
-        if tangent is None:
-            return [None] * len(self.grads)
-        saved = ctx.saved_tensors
-        leaves: list[torch.Tensor] = []
-        known = alike(flatten(tangent, leaves), self.results[self.tracked])
+    def run_backward(self, ctx: Any, given: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        tangents = {i: t for i in self.tracked if (t := given[i]) is not None}
+        used = frozenset[int]().union(*(s for i, s in zip(self.tracked, self.saving, strict=True) if i in tangents))
+        if not used.isdisjoint(ctx.freed):  # in eager these nodes are gone, but not those of other outputs
+            raise RuntimeError(TWICE)
+        if len(tangents) < len(self.tracked):
+            found = self.again(ctx, tangents)
+        else:
+            found = self.compiled(ctx, tangents)
+        if not keeps_graph():
+            ctx.freed |= used
+        return found
+
+    def compiled(self, ctx: Any, tangents: Mapping[int, torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        leaves, specs = flatten_all([*tangents.values()])
+        known = all(alike(spec, self.results[i]) for i, spec in zip(tangents, specs, strict=True))
         if not known or torch.is_grad_enabled() or transformed() or not all(map(_fits, leaves, self.likes)):
-            return self.again(ctx, tangent)
+            return self.again(ctx, tangents)
+        saved = ctx.saved_tensors
         inside = [flatten_all([t])[0] for t in saved[: len(self.kept)]]
         read = [inside[k][j] for k, j in self.read]
         with torch._C._DisableAutocast():
-            tangents = map(_laid, leaves, self.likes)
-            found = iter(self.backward(*read, *saved[len(self.kept) :], *tangents))
+            found = iter(self.backward(*read, *saved[len(self.kept) :], *map(_laid, leaves, self.likes)))
         return [rebuild(spec, found) if has else None for has, spec in self.grads]
 
-    def again(self, ctx: Any, tangent: torch.Tensor) -> Sequence[torch.Tensor | None]:
-        """The gradients, from the captured graph: they may be differentiated themselves, and be of any kind."""
+    def again(self, ctx: Any, tangents: Mapping[int, torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        """The gradients, from the captured graph: they may be differentiated themselves, be of any kind, and some be missing."""
+        inputs = [t for t, _ in ctx.given]
+        if not tangents:
+            return [None] * len(inputs)
         if any(_version(t) != version for t, version in ctx.given):
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation"
             )
-        inputs = [t for t, _ in ctx.given]
         creates = torch.is_grad_enabled()
+        wanted = [t for t in inputs if t.requires_grad]
         with torch.enable_grad():
-            outputs = self.gm(*inputs)
-            wanted = [t for t in inputs if t.requires_grad]
-            found = torch.autograd.grad(
-                [outputs[self.tracked]], wanted, [tangent], create_graph=creates, allow_unused=True
-            )
-        rest = iter(found)
-        return [next(rest) if t.requires_grad else None for t in inputs]
+            made = self.gm(*inputs)
+            outputs, given = [made[i] for i in tangents], [*tangents.values()]
+            found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=creates, allow_unused=True))
+        return [next(found) if t.requires_grad else None for t in inputs]
 
 
 def _places(specs: Sequence[Spec | None]) -> list[tuple[int, int]]:
@@ -361,4 +388,4 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: Any) -> Any:
-        return None, *ctx.pair.run_backward(ctx, tangents[ctx.pair.tracked])
+        return None, *ctx.pair.run_backward(ctx, tangents)
