@@ -53,6 +53,7 @@ from pycompiler.ir.numbers import symbol_of
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.subclasses import is_wrapper
+from pycompiler.ir.unloaded import namespace_of
 
 Wrapper = Callable[[Capture, Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
@@ -189,7 +190,7 @@ def _function(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("id_is", source.then("code"), real.__code__)
     if source.kind != "const":
         cx.guard("id_is", source.then("func_globals"), real.__globals__)
-    return Function(real.__code__, real.__globals__, real=real, name=real.__name__, qualname=real.__qualname__)
+    return Function(real.__code__, namespace_of(real), real=real, name=real.__name__, qualname=real.__qualname__)
 
 
 @wraps(types.MethodType)

@@ -104,6 +104,18 @@ class _Live(dict[str, Any]):
         return self.space[name]
 
 
+def namespace_of(fn: types.FunctionType) -> dict[str, Any]:
+    """Where a function finds its globals: of a copy the module's, which its own dict asks."""
+    space = fn.__globals__
+    return space.space if isinstance(space, _Live) else space
+
+
+def module_of(name: str, space: dict[str, Any]) -> Any:
+    """What torch's copies get for a module that is not loaded, in a function of torch's with these globals; else None."""
+    known = name == "sympy" and str(space.get("__name__")).partition(".")[0] == "torch"
+    return import_lazily(name) if known and is_idle() and name not in sys.modules else None
+
+
 def _copy(fn: types.FunctionType) -> types.FunctionType:
     copy = types.FunctionType(fn.__code__, _Live(fn.__globals__), fn.__name__, fn.__defaults__)
     copy.__kwdefaults__ = fn.__kwdefaults__

@@ -235,3 +235,27 @@ def test_none_of_the_functions_writes_a_global() -> None:
         for fn in vars(module).values() if module is not None else ():
             if isinstance(fn, types.FunctionType) and unloaded._imports(fn):
                 assert all(i.opname != "STORE_GLOBAL" for i in dis.get_instructions(fn)), fn
+
+
+def test_a_copy_is_inlined_as_the_function_that_it_copies() -> None:
+    """A program that calls one of torch's functions that import sympy had a NameError in it once anything was compiled."""
+    program = """
+import torch, pycompiler
+import torch._prims_common as common
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, elementwise_dtypes
+
+def own(x):
+    computed, result = elementwise_dtypes(x, 1.5, type_promotion_kind=KIND.DEFAULT)
+    return x.to(computed), result
+
+def by_module(x):
+    computed, result = common.elementwise_dtypes(x, 1, type_promotion_kind=KIND.INT_TO_FLOAT)
+    return x.to(computed), result
+
+x = torch.arange(3)
+for fn in (own, by_module, own):
+    got, wanted = pycompiler.compile(fn, fullgraph=True)(x), fn(x)
+    assert torch.equal(got[0], wanted[0]) and got[0].dtype is wanted[0].dtype and got[1] is wanted[1]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

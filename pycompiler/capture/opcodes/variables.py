@@ -14,6 +14,7 @@ from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import LITERAL_IDS, Const
 from pycompiler.capture.values.functions import Function, Method
 from pycompiler.ir.source import const as const_source
+from pycompiler.ir.unloaded import module_of
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
@@ -238,6 +239,9 @@ def import_name(frame: Frame, ins: Instruction) -> None:
     name = ins.argval
     package = frame.globals.get("__package__") or frame.globals.get("__name__", "").rpartition(".")[0]
     full = name if level == 0 else importlib_resolve(name, package, level)
+    if (instead := module_of(full, frame.globals)) is not None:
+        frame.push(cx.wrap(instead, const_source(instead)))
+        return
     if full not in sys.modules:
         raise Break("import", f"import of {full}, which is not loaded yet")
     module = sys.modules[full] if fromlist else sys.modules[full.partition(".")[0]]
