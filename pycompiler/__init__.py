@@ -1,7 +1,7 @@
 """pycompiler: a compiler for PyTorch programs.  See README.md; the public names are those of `__all__`."""
 
 from pycompiler import absent as _absent
-from pycompiler import config, engine, exc
+from pycompiler import config, engine, exc, utils  # noqa: F401  (utils: programs for torch._dynamo reach it so)
 from pycompiler._native import __version__
 from pycompiler.api import (
     compile,

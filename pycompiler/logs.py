@@ -48,6 +48,8 @@ NOTHING: dict[str, str] = {
     "pre_grad_graphs": "no pass rewrites the graph before gradients: `graph_code` shows it",
 }
 
+TORCHS_TOO = frozenset({"distributed", "export"})  # of them: names of what torch does without a compiler
+
 
 class Row(NamedTuple):
     """An artefact: the stage that writes it, what it prints, and the level of the stage that shows it unasked (0: none)."""
@@ -114,12 +116,14 @@ _artifacts: dict[str, Artifact] = {name: Artifact(name) for name in ARTIFACTS}
 
 
 def _unknown(name: str) -> UserError:
+    if name == "help":
+        return UserError(help_text())
     if name in NOTHING:
         return UserError(f"no log {name!r}: {NOTHING[name]}")
     known = sorted({*STAGES, *ARTIFACTS})
     close = difflib.get_close_matches(name, known, n=1)
     return UserError(
-        f"unknown log {name!r}{f'; did you mean {close[0]!r}?' if close else ''}. Known: {', '.join(known)}"
+        f"unknown log {name!r}{f' (did you mean {close[0]!r}?)' if close else ''}. Known: {', '.join(known)}"
     )
 
 
@@ -309,6 +313,24 @@ def settings(environ: Mapping[str, str]) -> str:
     return ",".join(sign + name for sign, name in {**known, **ours}.values())
 
 
+def help_text() -> str:
+    """All names, each with what it shows."""
+    stages = ", ".join(STAGES)
+    rows = "".join(f"\n  {name:<20} {row.doc}" for name, row in sorted(ARTIFACTS.items()))
+    nothing = "".join(f"\n  {name:<20} {reason}" for name, reason in NOTHING.items())
+    return (
+        f"PYCOMPILER_LOGS, TORCH_LOGS: names with commas between\nstages (name: INFO, +name: DEBUG, -name: ERROR): {stages}\n"
+        f"artefacts (name: on, -name: off):{rows}\nnames of torch's that show nothing here:{nothing}"
+    )
+
+
+def _say_what_is_nothing(environ: Mapping[str, str]) -> None:
+    """Of TORCH_LOGS: who asks for what is only torch.compile's would wait for it."""
+    for name, (sign, _) in parse(environ.get("TORCH_LOGS", "")).items():
+        if name in NOTHING.keys() - TORCHS_TOO and sign != "-":
+            logging.getLogger(ROOT).warning("no log %r: %s", name, NOTHING[name])
+
+
 def _install() -> None:
     root = logging.getLogger(ROOT)
     if not any(isinstance(h, _Handler) for h in root.handlers):
@@ -316,6 +338,7 @@ def _install() -> None:
         if path := os.environ.get("PYCOMPILER_LOGS_OUT") or os.environ.get("TORCH_LOGS_OUT"):
             to_file(path)
     set_logs(settings(os.environ))
+    _say_what_is_nothing(os.environ)
 
 
 _install()

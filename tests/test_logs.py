@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,7 +57,7 @@ def test_keywords() -> None:
 
 
 def test_unknown_name_suggests() -> None:
-    with pytest.raises(UserError, match=r"unknown log 'guard'; did you mean 'guards'\?"):
+    with pytest.raises(UserError, match=r"unknown log 'guard' \(did you mean 'guards'\?\)\. Known: "):
         logs.set_logs("guard")
     with pytest.raises(UserError, match="graph_breaks"):
         logs.artifact("nothing like it")
@@ -221,6 +224,18 @@ def test_names_of_torchs_that_mean_nothing_here() -> None:
     with pytest.raises(UserError, match="no log 'compiled_autograd': backwards are compiled with their forwards"):
         logs.set_logs("compiled_autograd")
     assert logs.settings({"TORCH_LOGS": "compiled_autograd,guards"}) == "guards"  # torch's own
+    program = "from pycompiler import logs"
+    environment = {**os.environ, "TORCH_LOGS": "compiled_autograd,distributed,-cudagraphs"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    [line] = [line for line in done.stderr.splitlines() if "no log" in line]
+    assert "no log 'compiled_autograd': backwards are compiled with their forwards" in line
+
+
+def test_help_names_everything() -> None:
+    with pytest.raises(UserError) as found:
+        logs.set_logs("help")
+    for name in (*logs.STAGES, *logs.ARTIFACTS, *logs.NOTHING):
+        assert name in str(found.value)
 
 
 @pytest.mark.parametrize("name", ["aot", "inductor"])

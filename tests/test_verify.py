@@ -477,6 +477,34 @@ def test_numbers_that_other_threads_drew_are_no_difference(
     assert "differs from eager in output 0" in caplog.text
 
 
+def test_threads_that_find_the_same_difference_say_it_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare, both = verified.compare, threading.Barrier(2, timeout=60)
+
+    def together(graph: Any, made: Any, inputs: Any, *rest: Any) -> Any:
+        if isinstance(made, Twice):
+            both.wait()
+        return compare(graph, made, inputs, *rest)
+
+    class Twice:
+        def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [x * 3]
+
+    monkeypatch.setattr(verified, "compare", together)
+    logging.getLogger("pycompiler").propagate = True
+    compiled = pycompiler.compile(lambda x: x * 2, backend=lambda gm, inputs: Twice(), verify=1.0, fullgraph=True)
+    x = torch.ones(3, requires_grad=True)  # compared by the thread that calls
+    with config.patch(verify_correctness=False):
+        threads = [threading.Thread(target=compiled, args=(x,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert caplog.text.count("differs from eager in output 0") == caplog.text.count("it runs eagerly from now on") == 1
+    assert torch.equal(compiled(x), x * 2)
+
+
 def test_steady_is_what_leaves_the_generator_alike() -> None:
     def state() -> verified.Results:
         return verified.Results([], [], True, False, torch.get_rng_state())

@@ -8,6 +8,7 @@ Out: files, a line in the log that names them.  After "dynamo" the launcher is r
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import os
@@ -21,6 +22,7 @@ from torch import fx
 
 from pycompiler import backends, config
 from pycompiler.debug import launcher
+from pycompiler.debug.figures import counted
 from pycompiler.debug.trial import Setting
 from pycompiler.ir import watch
 from pycompiler.ir.guards import own_frame
@@ -126,6 +128,7 @@ def dump(gm: fx.GraphModule, values: Sequence[Any], setting: Setting, *, run: bo
         text = f"no repro was written: {type(error).__name__}: {error}"
         log.error("%s", text)
         return text
+    _looked_at.append(True)
     text = f"Writing {'repro' if config.repro_level == DUMP else 'minified repro launcher'} to: {path}"
     log.warning("%s", text)
     if run and config.repro_level != DUMP and launcher.run_launcher(path) == 0:
@@ -138,6 +141,27 @@ def _is_fake(value: torch.Tensor) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(value, FakeTensor)
+
+
+# What a level does not see, and a layer.
+UNSEEN = {
+    DUMP: "errors of a compile are looked for; repro_level = 3 is for crashes and hangs, 4 for wrong values",
+    MINIFY: "errors of a compile are looked for; repro_level = 3 is for crashes and hangs, 4 for wrong values",
+    ALWAYS: "",
+    ACCURACY: "first calls are looked at; verify_correctness looks at later ones",
+}
+BEFORE = {"aot": "repro_after = 'dynamo' looks at backends, decompositions and gradients, too", "dynamo": ""}
+_looked_at: list[bool] = []  # of each graph: whether something was written
+
+
+def _at_exit() -> None:
+    """A search that found nothing says so, and where else to look."""
+    if config.repro_after is None or any(_looked_at):
+        return
+    found = f"none of {counted(len(_looked_at), 'graph')} failed" if _looked_at else "no graph was compiled"
+    ways = [w for w in (UNSEEN[config.repro_level], BEFORE[config.repro_after]) if w]
+    log.warning("repro_after = %r, repro_level = %s: %s%s", config.repro_after, config.repro_level, found,
+                "".join(f"\n  {w}" for w in ways))  # fmt: skip
 
 
 # around the compilers -------------------------------------------------------------------------------------------------
@@ -195,6 +219,7 @@ def after_aot(compiler: Any, kind: str) -> Any:
 
 
 def _watched(gm: fx.GraphModule, examples: Sequence[Any], setting: Setting, build: Callable[[], Any]) -> Any:
+    _looked_at.append(False)
     if config.repro_level == ALWAYS:
         dump(gm, examples, setting, run=False)
     try:
@@ -214,6 +239,8 @@ WRAPPERS = {"dynamo": after_dynamo, "aot": after_aot}
 
 def listen() -> None:
     """`config.repro_after` was set."""
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
     for layer, wrapper in WRAPPERS.items():
         if config.repro_after == layer:
             watch.wrappers[layer] = wrapper

@@ -263,7 +263,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """0 where a culprit was found, 1 where nothing is wrong, 2 where the program fails without the compiler."""
+    """0 where a culprit was found, 1 where there is none to find, 2 where there is no program."""
     program = chosen(options, "bisect")
     if program is None:
         return 2

@@ -15,8 +15,8 @@ from typing import Any
 
 from pycompiler.debug.calls import watching
 from pycompiler.debug.describe import Data
-from pycompiler.debug.events import held
 from pycompiler.debug.figures import nanoseconds, short, size
+from pycompiler.debug.held import held
 from pycompiler.ir.guards import Guard
 
 

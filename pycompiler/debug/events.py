@@ -22,10 +22,11 @@ from typing import Any
 import torch
 
 from pycompiler import _native, config
-from pycompiler._native import CompiledFunction, Entry
+from pycompiler._native import CompiledFunction
 from pycompiler.debug import describe
 from pycompiler.debug.calls import watching
 from pycompiler.debug.describe import Data
+from pycompiler.debug.held import held
 from pycompiler.ir import watch
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.plan import Plan
@@ -240,24 +241,3 @@ class Recorder(watch.Observer):
         frame = next((found[0] for found, _ in known if found), None)
         self.event("entry", frame=frame, function=function.name, tried=position, call=call, all=all,
                    each={found[1]: spent for found, spent in known if found}, holds=held(function, guards))  # fmt: skip
-
-
-def held(function: CompiledFunction, guards: tuple[Guard, ...]) -> Data:
-    """What the entry with these guards holds, in bytes: scratch of a call, constants, the code of its kernels."""
-    found: Data = {"scratch": 0, "constants": 0, "library": 0}
-    for entry in function.entries:
-        if entry.guards is guards:
-            for plan in plans_of(entry):
-                found["scratch"] += plan.arena_bytes
-                found["constants"] += sum(t.numel() * t.itemsize for t in plan.plan.constants.values())
-                library = plan.plan.library
-                found["library"] += os.path.getsize(library) if library and os.path.exists(library) else 0
-    return found
-
-
-def plans_of(entry: Entry) -> list[Any]:
-    """The native plans that an entry runs itself: forward or inference, not a backward."""
-    target = entry.target
-    held = [target, *(target.__code__.co_consts if entry.kind == "function" else ())]
-    held += [made.target for made in held if isinstance(made, _native.BackendCall)]
-    return [made for made in held if isinstance(made, _native.Plan)]

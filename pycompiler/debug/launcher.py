@@ -25,6 +25,7 @@ from torch import fx
 from pycompiler import backends, config
 from pycompiler._native import __version__
 from pycompiler.api import compile as compile_function
+from pycompiler.debug.figures import counted
 from pycompiler.debug.minifier import LIMIT, Minifier, NotReproduced, Part, Smallest, written
 from pycompiler.debug.render import import_text, input_text, module_text
 from pycompiler.debug.straight import load
@@ -166,7 +167,7 @@ def write_repro(
     path: Path, gm: fx.GraphModule, inputs: str, setting: Setting, places: Mapping[str, str], about: str
 ) -> None:
     text = program(
-        gm, inputs, setting, title="The smallest graph that was found to show what is wrong.", places=places, about=about,
+        gm, inputs, setting, title="A graph that shows what is wrong.", places=places, about=about,
         run="check(Repro(), inputs(), SETTING, PLACES)",
     )  # fmt: skip
     written(path, lambda path: path.write_text(text))
@@ -226,7 +227,8 @@ def minify(
         print(f"minifier: {reason}: it needs what stands around the graph, or other inputs", file=sys.stderr)
         return 2
     left = [n for n in smallest.part.module.graph.nodes if n.op.startswith("call_")]
-    print(f"minifier: {len(left)} operators are left of {run.whole} ({smallest.tried} tried, {smallest.seconds:.0f} s)")
+    kept = f"{counted(len(left), 'operator')} {'is' if len(left) == 1 else 'are'} left of {run.whole}"
+    print(f"minifier: {kept} ({smallest.tried} tried, {smallest.seconds:.0f} s)")
     for node in left:
         print(f"minifier:   {node.format_node()}" + (f"\n      {places[node.name]}" if node.name in places else ""))
     print(f"minifier: {smallest.symptom}", flush=True)
@@ -249,7 +251,9 @@ def write_smallest(
         text = f"repro.saved(__file__, {saved.name!r})"
     else:
         text = inputs_text(values, names)
-    write_repro(path, smallest.part.module, text, setting, places, str(smallest.symptom))
+    write_repro(
+        path, smallest.part.module, text, setting, places, f"The smallest part that was found.  {smallest.symptom}"
+    )
     return path
 
 

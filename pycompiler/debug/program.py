@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.machinery
 import importlib.util
 import linecache
 import os
@@ -14,6 +15,7 @@ import runpy
 import sys
 import traceback
 import types
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,20 +61,24 @@ class Program:
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
         elif self.name == "-":
             self.run_input()
-        else:
+        elif Path(self.name).is_dir() or self.name.endswith(".pyc") or zipfile.is_zipfile(self.name):
             sys.path[0] = str(Path(self.name).resolve().parent)
             runpy.run_path(self.name, run_name="__main__")
+        else:
+            self.run_file(os.path.join(os.getcwd(), self.name))
+
+    def run_file(self, path: str) -> None:
+        """Under its whole path, as Python has it: its lines are found when the program is in another folder, too."""
+        with open(path, "rb") as file:
+            code = importlib.machinery.SourceFileLoader("__main__", path).source_to_code(file.read(), path)
+        sys.path[0] = str(Path(path).resolve().parent)
+        run_main(code, __file__=path, __cached__=None)
 
     def run_input(self) -> None:
         source = sys.stdin.read()
         linecache.cache[INPUT] = (len(source), None, source.splitlines(keepends=True), INPUT)
         sys.path[0] = ""
-        before, module = sys.modules["__main__"], types.ModuleType("__main__")
-        sys.modules["__main__"] = module
-        try:
-            exec(compile(source, INPUT, "exec"), module.__dict__)
-        finally:
-            sys.modules["__main__"] = before
+        run_main(compile(source, INPUT, "exec"))
 
     def status(self) -> int:
         """Runs it; the exit status that Python would end with, after the traceback that it would print."""
@@ -87,6 +93,16 @@ class Program:
             print_own(error)
             return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         return 0
+
+
+def run_main(code: types.CodeType, **names: object) -> None:
+    before, module = sys.modules["__main__"], types.ModuleType("__main__")
+    module.__dict__.update(names)
+    sys.modules["__main__"] = module
+    try:
+        exec(code, module.__dict__)
+    finally:
+        sys.modules["__main__"] = before
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,12 +12,15 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any, TextIO
 
 from pycompiler import config
 from pycompiler.debug.describe import Data
 from pycompiler.debug.events import EVENTS, Recorder, event_of, start
+
+END = b"\n]\n"  # of Chrome's format: each row is written over it, and it again
 
 
 class Trace:
@@ -26,7 +29,8 @@ class Trace:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.pid = -1
-        self.files: tuple[TextIO, TextIO] | None = None
+        self.files: tuple[TextIO, FileIO] | None = None
+        self.rows = 0  # of Chrome's
 
     def take(self, event: Data) -> None:
         try:
@@ -42,22 +46,23 @@ class Trace:
         events.write(json.dumps(event, default=str) + "\n")
         events.flush()
         if (row := chrome_row(event, self.pid)) is not None:
-            chrome.write(json.dumps(row) + ",\n")
-            chrome.flush()
+            data = json.dumps(row).encode()
+            chrome.seek(-len(END), os.SEEK_END)
+            chrome.write((b",\n" if self.rows else b"\n") + data + END)
+            self.rows += 1
 
-    def open(self) -> tuple[TextIO, TextIO]:
+    def open(self) -> tuple[TextIO, FileIO]:
         if self.files is None or self.pid != os.getpid():  # a fork has files of its own
             self.pid = os.getpid()
             folder = Path(config.trace_dir or ".")
             folder.mkdir(parents=True, exist_ok=True)
             name = f"pycompiler_{self.pid}_{datetime.datetime.now():%Y%m%d_%H%M%S_%f}"
             paths = [folder / f"{name}.jsonl", folder / f"{name}.trace.json"]
-            events, chrome = (path.open("w", encoding="utf-8") for path in paths)
-            self.files = events, chrome
-            chrome.write("[\n")
+            events, chrome = paths[0].open("w", encoding="utf-8"), FileIO(paths[1], "w")
+            self.files, self.rows = (events, chrome), 0
+            chrome.write(b"[" + END)
             events.write(json.dumps(event_of("start", **start())) + "\n")
-            for file in self.files:
-                file.flush()  # nothing is left for a fork to write again
+            events.flush()  # nothing is left for a fork to write again
         return self.files
 
     def forked(self) -> None:

@@ -371,11 +371,15 @@ class Verified:
         if found is None:
             return None
         text = f"the compiled graph of {self.name} differs from eager in {found}"
-        text += "" if choices.active else f"\n{self.place(inputs)}"  # a bisector finds the place itself
-        self.difference = text
+        with self.lock:
+            known, self.difference = self.difference, self.difference or text
+        if known is None and not choices.active:  # a bisector finds the place itself
+            text = self.difference = f"{text}\n{self.place(inputs)}"
         if self.raises:
-            raise VerificationError(text)
-        return log.error("%s\nit runs eagerly from now on", text)
+            raise VerificationError(known or text)
+        if known is None:  # calls of other threads may have found it meanwhile
+            log.error("%s\nit runs eagerly from now on", text)
+        return None
 
     def place(self, inputs: Sequence[Any]) -> str:
         """The first operator whose compiled value, or gradient, differs."""

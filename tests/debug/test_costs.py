@@ -56,6 +56,21 @@ def test_every_guard_has_a_cost(compiled: Any) -> None:
     assert "one by one" in str(found) and "holds: scratch" in str(found)
 
 
+def test_what_an_entry_with_gradients_holds() -> None:
+    """Its plans lie behind autograd's Function: the forward's, and the backward's once there is one."""
+    weight = torch.ones(4, 4, requires_grad=True)
+    made = pycompiler.compile(lambda x: (x @ weight).exp().sum())
+
+    def library() -> int:
+        [entry] = pycompiler.guard_profile(made, torch.ones(4, 4)).entries
+        return int(entry.holds["library"])
+
+    loss = made(torch.ones(4, 4))
+    before = library()
+    loss.backward()
+    assert 0 < before < library()
+
+
 def test_entries_that_were_tried_before(compiled: Any) -> None:
     compiled(torch.ones(4, 4, dtype=torch.float64), 2)
     found = pycompiler.guard_profile(compiled, torch.ones(4, 4), 2)

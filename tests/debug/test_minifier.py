@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -16,6 +18,7 @@ import pytest
 import torch
 from torch import fx
 
+import pycompiler
 from pycompiler import config
 from pycompiler.debug import after, launcher, minifier, render, straight, trial
 
@@ -89,7 +92,7 @@ def test_after_dynamo(tmp_path: Path) -> None:
         """)  # fmt: skip
     done = run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="dynamo")
     assert done.stderr.rstrip().endswith("raised by backend 'toy_compiler', which was called to compile a graph")
-    assert "1 operators are left of 9" in done.stdout
+    assert "1 operator is left of 9" in done.stdout
     assert " in test_backend_error: a = torch.relu(z)" in done.stdout
     root = tmp_path / "torch_compile_debug"
     assert "relu = torch.relu(add);  add = None\n        return (relu,)" in (root / "repro.py").read_text()
@@ -135,7 +138,7 @@ def test_after_aot(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"Writing minified repro launcher to: {path}" in done.stderr
     made = run(tmp_path, str(path))
-    assert "1 operators are left of 13" in made.stdout, made.stderr
+    assert "1 operator is left of 13" in made.stdout, made.stderr
     assert "a = torch.sinh(z)" in made.stdout
     text = (tmp_path / "torch_compile_debug" / "repro.py").read_text()
     assert "sinh = torch.ops.aten.sinh.default(add);  add = None\n        return (sinh,)" in text
@@ -143,7 +146,7 @@ def test_after_aot(tmp_path: Path) -> None:
     path.parent.parent.joinpath("repro.py").unlink()
     again = run(tmp_path, str(path))  # as after a run that was ended: the parts found so far are there
     assert f"goes on from {path.parent / 'checkpoints' / '1_operators.py'}" in again.stderr
-    assert "1 operators are left of 1" in again.stdout, again.stderr
+    assert "1 operator is left of 1" in again.stdout, again.stderr
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
@@ -187,7 +190,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         (folder / "repro.py").unlink(missing_ok=True)
         made = run(tmp_path, path, FULL=full)
         assert made.returncode == code, made.stderr
-        assert "1 operators are left of 4" in made.stdout
+        assert "1 operator is left of 4" in made.stdout
         assert ("No space left on device" in made.stderr) == (code == 3)
         assert [*(folder / "minifier" / "checkpoints").iterdir()] == []
         assert {p.name for p in folder.iterdir()} - {"minifier"} == ({left} - {""})
@@ -221,7 +224,7 @@ def test_symbols_that_a_fault_needs(tmp_path: Path) -> None:
     run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="aot")
     path = tmp_path / "torch_compile_debug" / "minifier" / "minifier_launcher.py"
     made = run(tmp_path, str(path))
-    assert "1 operators are left of " in made.stdout, made.stderr
+    assert "1 operator is left of " in made.stdout, made.stderr
     assert "aten.sinh.default" in made.stdout
 
 
@@ -383,6 +386,28 @@ def test_backends_are_written_so_that_they_stand_alone() -> None:
     assert (imports, source, name) == ([f"from {__name__} import several"], "", "several")
     with pytest.raises(launcher.Unwritable):
         launcher.backend_text(lambda gm, inputs: gm)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_search_without_a_find_says_so(fails: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        if fails:
+            raise ValueError("no")
+        return gm
+
+    logging.getLogger("pycompiler").propagate = True
+    monkeypatch.setattr(after, "_looked_at", [])
+    with config.patch(repro_after="dynamo", repro_level=1, repro_dir=str(tmp_path)):
+        with pytest.raises(ValueError, match="no") if fails else contextlib.nullcontext():
+            pycompiler.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+        caplog.clear()
+        after._at_exit()
+    said = "repro_after = 'dynamo', repro_level = 1: none of 1 graph failed\n  errors of a compile are looked for"
+    assert (said in caplog.text) is not fails
+    caplog.clear()
+    after._at_exit()
+    assert not caplog.text
 
 
 def test_levels_and_knobs(tmp_path: Path) -> None:

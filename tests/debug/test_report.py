@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import linecache
 import os
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 import pycompiler
 from pycompiler import config
 from pycompiler.__main__ import main
+from pycompiler.debug.program import Program
 from pycompiler.ir import watch
 from tests.debug.structure import checked
 
@@ -166,6 +169,20 @@ def test_what_is_run_is_found_as_python_would(
     assert main(["trace", "nowhere"]) == 1 and "no such folder" in capsys.readouterr().err
 
 
+def test_a_program_that_changes_its_folder_keeps_its_lines(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file has its whole path, as Python gives it; its arguments are as they were given."""
+    (here / "other").mkdir()
+    (here / "moves.py").write_text("import os\nos.chdir('other')\ndef f():\n    raise ValueError('here')\nf()\n")
+    (here / "names.py").write_text("import sys\nsys.exit(f'{__name__} {__file__} {sys.argv} {sys.path[0]}')")
+    monkeypatch.chdir(here)
+    with pytest.raises(SystemExit, match=re.escape(f"__main__ {here}/names.py ['names.py', '-x'] {here}")):
+        Program("names.py", ["-x"]).run()
+    with pytest.raises(ValueError, match="here") as found:
+        Program("moves.py").run()
+    linecache.clearcache()
+    assert "    raise ValueError('here')\n" in "".join(traceback.format_exception(found.value))
+
+
 def test_a_program_that_leaves_is_reported_with_its_children(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What a fork compiles is part of the page, one that leaves by os._exit in the middle of it, too."""
     (here / "script.py").write_text(
@@ -182,9 +199,9 @@ def test_a_program_that_leaves_is_reported_with_its_children(here: Path, capsys:
         "report", "--no-costs", "--json", "data.json", "script.py", cwd=here
     )  # the tests' own threads do not fork
     assert done.returncode == 130
-    assert done.stderr.startswith('Traceback (most recent call last):\n  File "script.py", line 8, in <module>'), (
-        done.stderr
-    )
+    assert done.stderr.startswith(
+        f'Traceback (most recent call last):\n  File "{here}/script.py", line 8, in <module>'
+    ), done.stderr
     frames = json.loads((here / "data.json").read_text())["frames"]
     assert [f["run"] for f in frames] == [1, 1, 2]
     (here / "script.py").write_text("pass\n")
@@ -254,7 +271,7 @@ def test_a_folder_of_traces(report: Any, folder: Path, here: Path, capsys: pytes
     assert rows[0]["event"] == "start"
     assert {"phase", "frame", "graph", "recompile", "hint"} <= {row["event"] for row in rows}
     [chrome] = (folder / "traces").glob("*.trace.json")
-    spans = json.loads(chrome.read_text().rstrip().rstrip(",") + "]")
+    spans = json.loads(chrome.read_text())
     assert {"capture", "lowering", "build"} <= {s["name"] for s in spans if s["ph"] == "X"}
     assert all(s["dur"] >= 0 and s["ts"] > 1e15 for s in spans if s["ph"] == "X")
     assert any(s["name"].startswith("recompile of resume_in_f") for s in spans if s["ph"] == "i")
@@ -321,7 +338,7 @@ def test_a_fork_has_a_trace_of_its_own(tmp_path: Path) -> None:
         assert [json.loads(line)["event"] for line in lines].index("start") == 0
         assert sum(json.loads(line)["event"] == "start" for line in lines) == 1
     for path in tmp_path.glob("*.trace.json"):
-        assert json.loads(path.read_text().rstrip().rstrip(",") + "]")
+        assert {row["ph"] for row in json.loads(path.read_text())} >= {"X"}
 
 
 def test_a_report_that_fails_does_not_hurt_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
