@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"pipeline", "graphs", "backends", "api", "wrapping", "capture", "autograd", "runtime"},  # shows what they record
     "utils": {"ir", "debug"},  # names under which the documents look for them
     "__main__": {"debug"},
-    "__init__": BASE | {"absent", "api", "backends", "debug", "distributed", "engine", "exc"},
+    "__init__": BASE | {"absent", "api", "backends", "debug", "distributed", "engine", "exc", "utils"},
 }
 
 PEER = (
