@@ -114,6 +114,7 @@ def _is_ours(folder: Path) -> bool:
 
 def dump(gm: fx.GraphModule, values: Sequence[Any], setting: Setting, *, run: bool) -> str:
     """Writes a launcher, or the whole graph at level 1; says where, and is that text."""
+    _looked_at.append(True)  # written or not: what comes is said here
     real = not any(isinstance(v, torch.Tensor) and _is_fake(v) for v in values)
     try:
         folder = new_folder()
@@ -128,7 +129,6 @@ def dump(gm: fx.GraphModule, values: Sequence[Any], setting: Setting, *, run: bo
         text = f"no repro was written: {type(error).__name__}: {error}"
         log.error("%s", text)
         return text
-    _looked_at.append(True)
     text = f"Writing {'repro' if config.repro_level == DUMP else 'minified repro launcher'} to: {path}"
     log.warning("%s", text)
     if run and config.repro_level != DUMP and launcher.run_launcher(path) == 0:
@@ -151,7 +151,7 @@ UNSEEN = {
     ACCURACY: "first calls are looked at; verify_correctness looks at later ones",
 }
 BEFORE = {"aot": "repro_after = 'dynamo' looks at backends, decompositions and gradients, too", "dynamo": ""}
-_looked_at: list[bool] = []  # of each graph: whether something was written
+_looked_at: list[bool] = []  # of each graph: whether it failed
 
 
 def _at_exit() -> None:
