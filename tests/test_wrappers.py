@@ -528,3 +528,27 @@ def test_a_class_that_has_effects_runs_eagerly(how: str, capsys: pytest.CaptureF
         result = call(Counting(torch.ones(2), torch.zeros(2)))
         seen.append((leaves(result)[0].tolist(), [*SEEN], Counting.calls, capsys.readouterr().out))
     assert seen[1] == seen[0] and seen[2] == seen[0]
+
+
+class Adding(TwoTensor):
+    """Has an operator of its own, above that of tensors."""
+
+    def __add__(self, other: Any) -> Any:
+        return torch.Tensor.__add__(self, other) * 10
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, meta: Any, size: Any, stride: Any) -> Any:
+        return Adding(inner["a"], inner["b"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_class_with_operators_of_its_own_runs_eagerly(backend: str) -> None:
+    """The graph calls torch's methods on wrappers by name, and would call the class's."""
+
+    def fn(x: Any) -> Any:
+        return (x + 1).relu()
+
+    check(fn, Adding(torch.ones(3), torch.ones(3)), backend=backend, fullgraph=False)
+    shadowed = two(3)
+    shadowed.t = shadowed.a
+    check(fn, shadowed, backend=backend, fullgraph=False)

@@ -38,6 +38,8 @@ _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR
 
 def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     cls = type(real)
+    if any(hasattr(torch.Tensor, name) for name in vars(real)):
+        raise Break("tensor-subclass", f"{cls.__qualname__} with an attribute by the name of a tensor's")
     if not answers_by_itself(real):
         raise Break("tensor-subclass", f"{cls.__qualname__}, which is asked for its sizes")
     leaves: list[torch.Tensor] = []

@@ -19,16 +19,12 @@ from pycompiler.ir.modes import OwnMode
 
 # What a wrapper's class says; capture guards them.
 CONTRACT = ("__torch_dispatch__", "__tensor_flatten__", "__tensor_unflatten__", "__torch_function__")
-_ORDINARY = (
-    "__getattribute__",
-    "__getattr__",
-    "__setattr__",
-    "__del__",
-    "__class__",
-    "__hash__",
-    "__eq__",
-    "__torch_function__",
-)
+_ATTRIBUTES = ("__getattr__", "__setattr__", "__del__")
+# What else such a class may define although tensors have it: the graph calls torch's methods on wrappers by name.
+_OWN = frozenset(
+    (*CONTRACT, "__new__", "__init__", "__init_subclass__", "__repr__", "__str__", "__module__", "__doc__", "__qualname__",
+     "__dict__", "__weakref__", "__annotations__", "__slots__")
+)  # fmt: skip
 _DISABLED = torch._C._disabled_torch_function_impl
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
@@ -45,8 +41,14 @@ def is_wrapper(cls: type) -> bool:
         return False
     if getattr(cls, "__torch_dispatch__", _NO_DISPATCH) is _NO_DISPATCH:
         return False
-    own = [n for n in _ORDINARY if _raw(cls, n) is not _raw(torch.Tensor, n)]
-    return all(n == "__torch_function__" and getattr(cls, n) is _DISABLED for n in own)
+    hook = _raw(cls, "__torch_function__")
+    if (
+        hook is not _raw(torch.Tensor, "__torch_function__")
+        and getattr(cls, "__torch_function__", None) is not _DISABLED
+    ):
+        return False
+    own = {n for c in type.mro(cls) if not issubclass(torch.Tensor, c) for n in vars(c)} - _OWN
+    return not any(n in _ATTRIBUTES or hasattr(torch.Tensor, n) for n in own)
 
 
 @dataclass(frozen=True)
