@@ -23,7 +23,8 @@ _ATTRIBUTES = ("__getattr__", "__setattr__", "__del__")
 # What else such a class may define although tensors have it: the graph calls torch's methods on wrappers by name.
 _OWN = frozenset(
     (*CONTRACT, "__new__", "__init__", "__init_subclass__", "__repr__", "__str__", "__module__", "__doc__", "__qualname__",
-     "__dict__", "__weakref__", "__annotations__", "__slots__")
+     "__dict__", "__weakref__", "__annotations__", "__slots__", "__firstlineno__", "__static_attributes__",
+     "__annotate__", "__annotate_func__", "__annotations_cache__")
 )  # fmt: skip
 _DISABLED = torch._C._disabled_torch_function_impl
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
