@@ -546,3 +546,51 @@ with Log():
 assert Log.seen == ["sin", "sin"], Log.seen
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+class Asked:
+    """No tensor: its class has `__torch_function__`, and methods of its own for some operators."""
+
+    seen: list[str] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(func.__name__)
+        return 5
+
+    def __mul__(self, other: Any) -> Any:
+        self.seen.append("mine")
+        return 1
+
+    def __eq__(self, other: Any) -> Any:
+        self.seen.append("equal")
+        return 2
+
+    def __matmul__(self, other: Any) -> Any:
+        self.seen.append("refused")
+        return NotImplemented
+
+    def __iadd__(self, other: Any) -> Any:
+        self.seen.append("in place")
+        return self
+
+
+def added(o: Any, x: Any) -> Any:
+    o += x
+    return type(o)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda o, x: o * x, lambda o, x: x * o, lambda o, x: o == x, lambda o, x: x == o, lambda o, x: o @ x,
+        lambda o, x: o - x, lambda o, x: o < x, added,
+    ],
+)  # fmt: skip
+def test_a_left_operand_that_is_no_tensor_is_asked_by_its_own_method_first(fn: Any) -> None:
+    made = []
+    for wrap in (lambda f: f, lambda f: pycompiler.compile(f, backend="eager")):
+        Asked.seen.clear()
+        result = str(wrap(fn)(Asked(), X))
+        made.append((result, list(Asked.seen)))
+    assert made[0] == made[1]

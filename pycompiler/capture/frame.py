@@ -374,14 +374,14 @@ class _Session:
                 if n in wanted]  # fmt: skip
 
     def frame_cells(self, head: Head, frame: Frame) -> Code:
-        """Stores into the cells that the root frame itself owns."""
+        """Stores into the cells that the root frame itself owns; while an inlined comprehension runs, the stack holds some."""
         code: Code = []
-        for name, cell in frame.locals.items():
+        for cell in (*frame.locals.values(), *frame.stack):
             if isinstance(cell, Cell) and cell.frame_name is not None and cell.changed:
                 if cell.contents is not None:
-                    code += [*head.load_item(cell.contents), *build.store_deref(name)]
-                elif name in self.value_cells:
-                    code += build.delete_deref(name)
+                    code += [*head.load_item(cell.contents), *build.store_deref(cell.frame_name)]
+                elif cell.frame_name in self.value_cells:
+                    code += build.delete_deref(cell.frame_name)
         return code
 
     def store_locals(self, head: Head, frame: Frame, names: list[str]) -> Code:
@@ -522,7 +522,9 @@ class _Session:
 
     def stack_kind(self, value: Value) -> str:
         """How a resume function gets an item of the stack (see `bytecode.resume`)."""
-        return "null" if value is NULL else "boxed" if self.is_boxed(value) else "value"
+        if value is NULL or isinstance(value, Cell):
+            return "null" if value is NULL else "cell"
+        return "boxed" if self.is_boxed(value) else "value"
 
     def is_boxed(self, value: Value) -> bool:
         """Whether a resume function alone holds a value: its end is seen, or that of what the break gives it to hold."""

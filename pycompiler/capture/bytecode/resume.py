@@ -11,7 +11,8 @@ parameter is the exception *being handled at that level*: the resume function en
 calls it has left it (`frames.tail_call` does that). At a ``"lasti"`` item the parameter is ignored.
 
 A ``"boxed"`` item comes in a list of its own, which the head empties: who calls keeps the arguments to the end of the
-call, and an iterator may have to end before, with the stack's reference to it.
+call, and an iterator may have to end before, with the stack's reference to it. A ``"cell"`` is what an inlined
+comprehension (3.12) saves there while its own variable has the slot of one that closures share.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class ResumeInfo:
     """Where it goes on, as an offset in `original`."""
     locals: tuple[str, ...]
     stack: tuple[str, ...]
-    """Kind of every stack item from the bottom: "value", "boxed", "null", "exc" or "lasti"."""
+    """Kind of every stack item from the bottom: "value", "boxed", "cell", "null", "exc" or "lasti"."""
     boxed: tuple[str, ...] = ()
     """Those of `locals` that come in a list of their own, as "boxed" items of the stack do."""
     parameters: tuple[str, ...] = ()
@@ -75,7 +76,9 @@ def cell_parameters(info: ResumeInfo | None) -> tuple[str, ...]:
     """The parameters of a resume function that are given cell objects; none of an ordinary function's are."""
     if info is None:
         return ()
-    return tuple(parameter for _, parameter in info.restored)
+    known = slot_names(info.original)
+    saved = (_stack_name(position, known) for position, kind in enumerate(info.stack) if kind == "cell")
+    return (*(parameter for _, parameter in info.restored), *saved)
 
 
 def origin_of(code: CodeType) -> tuple[CodeType, dict[int, int] | None]:
@@ -129,7 +132,7 @@ def _checked_stack(code: CodeType, at: int, stack: tuple[str, ...]) -> tuple[str
     if len(kinds) != len(stack):
         raise ValueError(f"{entry!r} of {code.co_qualname} expects {len(kinds)} stack items, the layout has {stack}")
     pairs = zip(stack, kinds, strict=True)
-    return tuple(given if given == "null" or (given, kind) == ("boxed", "value") else kind for given, kind in pairs)
+    return tuple(given if given == "null" or kind == "value" else kind for given, kind in pairs)
 
 
 def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str | None) -> CodeType:

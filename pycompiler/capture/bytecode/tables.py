@@ -68,7 +68,8 @@ JUMP: Final = (_names(opcode.hasjrel) | JUMP_UNCONDITIONAL | {f"POP_JUMP_{kind}"
 STOPS: Final = JUMP_UNCONDITIONAL | {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 """Opcodes after which the next instruction does not run."""
 QUIET: Final = frozenset(["NOP", "PUSH_NULL", "COPY", "SWAP", "PUSH_EXC_INFO", "POP_EXCEPT", "LOAD_CONST", "MAKE_CELL",
-                          "LOAD_FAST_AND_CLEAR", "STORE_FAST", "PRECALL", "KW_NAMES", "NOT_TAKEN"])  # fmt: skip
+                          "LOAD_FAST_AND_CLEAR", "STORE_FAST", "PRECALL", "KW_NAMES", "NOT_TAKEN", "POP_TOP", "END_FOR",
+                          "POP_ITER"])  # fmt: skip
 """Opcodes that never raise: their handler, if any, learns nothing from them. Jumps forward do not raise either."""
 
 NAME_SHIFT: Final[dict[str, int]] = {

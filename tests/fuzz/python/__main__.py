@@ -33,6 +33,8 @@ class Programs:
 
     def kind(self, found: str) -> str:
         kind, _, what = found.partition(", ")[2].partition(":")
+        if kind == "state":  # which object differs
+            return f"{kind}:{what.split('.')[1] if '.' in what else what}"
         return f"{kind}:{re.sub('[0-9]+', '', what)[:200]}" if kind == "error" else kind
 
     def reduced(self, seed: int | None, text: str, fails: Callable[[str], bool]) -> str:
