@@ -61,6 +61,15 @@ def _has_places(x: torch.Tensor, grid: torch.Tensor, *_: Any) -> bool:
     return all(bool(n != 0) for n in x.shape[2:])
 
 
+def _has_targets(x: torch.Tensor, dim: int, index: torch.Tensor, *_: Any) -> bool:
+    return x.dim() == 0 or bool(x.shape[dim] != 0) or any(bool(n == 0) for n in index.shape)
+
+
+def _has_vectors(x: torch.Tensor, *given: Any, **_: Any) -> bool:
+    """Of batch norm: weight, bias, and running statistics."""
+    return all(t.dim() == 1 for t in given if isinstance(t, torch.Tensor))
+
+
 DEMANDS: dict[OpOverload, Callable[..., bool]] = {
     # the ends of a range, or a probability, of operators that draw numbers
     aten.uniform_.default: _of_numbers(lambda x, low=0.0, high=1.0: low <= high),
@@ -88,6 +97,14 @@ DEMANDS: dict[OpOverload, Callable[..., bool]] = {
     aten.avg_pool1d.default: _has_windows,
     aten.avg_pool2d.default: _has_windows,
     aten.avg_pool3d.default: _has_windows,
+    **dict.fromkeys((aten.scatter_add.default, aten.scatter_add_.default), _has_targets),
+    **dict.fromkeys(
+        (
+            *(aten.native_batch_norm.default, aten._native_batch_norm_legit.default),
+            *(aten._batch_norm_with_update.default, aten._native_batch_norm_legit_no_training.default),
+        ),
+        _has_vectors,
+    ),
     aten.grid_sampler_2d.default: _has_places,
     aten.grid_sampler_3d.default: _has_places,
 }

@@ -85,6 +85,10 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (F.conv1d, (ones(2, 4, 8), ones(2, 4, 3), ones(2, dtype=WIDE))),
     (F.conv2d, (ones(2, 4, 8, 8), ones(2, 4, 3, 3, dtype=torch.float16))),
     (torch.fft.rfft, (ones(8, dtype=torch.float16),)),
+    (F.batch_norm, (ones(2, 1), ones(1, 1), ones(1))),
+    (lambda x, m, v: F.batch_norm(x, m, v, training=True), (ones(2, 1), ones(1), ones(1, dtype=WIDE))),
+    (lambda x, i, y: x.scatter_add(1, i, y), (ones(4, 0), torch.zeros(4, 2, dtype=INT), ones(4, 2))),
+    (lambda x, i, y: x.clone().scatter_add_(1, i, y), (ones(4, 0), torch.zeros(4, 2, dtype=INT), ones(4, 2))),
 ]
 
 
