@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import pycompiler
 
@@ -273,3 +275,42 @@ def test_what_a_dtype_holds_is_known_of_quotients(name: str, backend: str) -> No
         if value == 19.0:
             assert compiled.counters()["compiles"] == 2
     assert compiled.counters()["compiles"] <= entries
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["float32", "bfloat16 on float32"])
+def test_batch_norm_of_all_batches_seen(wide: bool) -> None:
+    """Its momentum is a number read from the count of batches, another one in each step."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6, momentum=None), torch.nn.ReLU())
+    eager = copy.deepcopy(model)
+    compiled = pycompiler.compile(model)
+    seen = []
+    for step in range(10):
+        x = torch.randn(5, 4)
+        for module in (compiled, eager):
+            with torch.autocast("cpu", torch.bfloat16, enabled=wide):
+                module(x).float().square().sum().backward()
+        seen.append(pycompiler.counters(compiled)["compiles"])
+        for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, atol=2e-2 if wide else 1e-5, rtol=1e-3)
+        for one, other in zip(model.buffers(), eager.buffers(), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-2 if wide else 1e-5, rtol=1e-4)
+            assert one._version == other._version, step
+    assert seen[2:] == [seen[1]] * 8 and seen[1] == seen[0] + 1  # that of what takes the number
+    torch.testing.assert_close(compiled.eval()(x), eager.eval()(x))
+
+
+def test_batch_norm_with_a_momentum_that_changes() -> None:
+    def fn(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, momentum: float, training: bool) -> torch.Tensor:
+        return F.batch_norm(x, mean, var, training=training, momentum=momentum)
+
+    compiled = pycompiler.compile(fn, fullgraph=True)
+    for training in (True, False):
+        for momentum in (0.1, 0.3, 0.7, 0.9):
+            x, stats = torch.randn(4, 3, 2, dtype=torch.float64), [torch.zeros(3).double(), torch.ones(3).double()]
+            wanted = [s.clone() for s in stats]
+            result = compiled(x, *stats, momentum, training)
+            torch.testing.assert_close(result, fn(x, *wanted, momentum, training))
+            torch.testing.assert_close(stats, wanted)
+    assert compiled.counters()["compiles"] <= 3
+    with pytest.raises((ValueError, pycompiler.errors.Unsupported), match="more than 1 value per channel"):
+        compiled(torch.randn(1, 3, dtype=torch.float64), *stats, 0.4, True)

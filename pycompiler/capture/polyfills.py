@@ -264,6 +264,30 @@ def slot_names(cls: type) -> list[str]:
     return names
 
 
+def batch_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """torch's own, of which only the running statistics ask for the momentum.  Their versions are not counted, as by kernels."""
+    if not training:
+        return torch.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, False, 0.0, eps)
+    normal = torch.nn.functional.batch_norm(input, None, None, weight, bias, True, 0.0, eps)
+    others = [0, *range(2, input.dim())]
+    if running_mean is not None:
+        mean = input.detach().to(running_mean.dtype).mean(others)
+        running_mean.data.copy_(momentum * mean + (1 - momentum) * running_mean.data)
+    if running_var is not None:
+        var = input.detach().to(running_var.dtype).var(others)
+        running_var.data.copy_(momentum * var + (1 - momentum) * running_var.data)
+    return normal
+
+
 def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
     """`fn` of what tuples, lists, dicts and slices hold."""
     if isinstance(a, tuple):

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from pycompiler.capture import polyfills
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
+from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 
 
@@ -95,6 +97,21 @@ def _are_wide(cx: Capture, *lists: list[Value]) -> bool:
 
 _scaled(torch._foreach_addcdiv_, "addcdiv_")
 _scaled(torch._foreach_addcmul_, "addcmul_")
+
+
+@builtin(torch.nn.functional.batch_norm)
+def batch_norm(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """With a momentum that changes from call to call (``BatchNorm2d(momentum=None)``): kernels take a number."""
+    given = dict(
+        zip(("input", "running_mean", "running_var", "weight", "bias", "training", "momentum"), args, strict=False)
+    )
+    given |= kwargs
+    if not isinstance(cx.realize(given.get("momentum", Const(None))), Symbolic):
+        return cx.graph.call_function(torch.nn.functional.batch_norm, args, kwargs)
+    if (found := cx.functions.ask(torch.nn.functional.batch_norm, args, kwargs)) is not None:
+        return found
+    return cx.call(cx.make(polyfills.batch_norm), args, kwargs)
+
 
 # What `full` makes of a number of a kind: the default dtype of floating-point ones is asked for.
 _KINDS: dict[torch.dtype, torch.dtype] = {torch.bool: torch.bool} | dict.fromkeys(
