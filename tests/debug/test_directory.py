@@ -8,7 +8,6 @@ import pstats
 import re
 import runpy
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import pycompiler
 from pycompiler import config
 from pycompiler.debug import directory, repro, switch
 from pycompiler.ir import watch
+from tests import children
 
 DOCUMENTED = {
     "debug.log", "fx_graph_readable.py", "fx_graph_runnable.py", "fx_graph_transformed.py", "ir_post_fusion.txt",
@@ -68,7 +68,7 @@ def test_the_documents_run(tmp_path: Path) -> None:
     root = Path(__file__).parent.parent.parent
     environment = {**os.environ, "PYTHONPATH": str(root), "TORCH_COMPILE_DEBUG": "1"}
     environment.pop("PYCOMPILER_DEBUG_DIR_ROOT", None)
-    subprocess.run([sys.executable, "repro.py"], cwd=tmp_path, env=environment, check=True)
+    subprocess.run([children.python(), "repro.py"], cwd=tmp_path, env=environment, check=True)
     (run,) = (tmp_path / "torch_compile_debug").iterdir()
     assert re.fullmatch(r"run_\d{4}(_\d\d){5}_\d{6}-pid_\d+", run.name)
     assert {p.name for p in run.iterdir()} == {"torchdynamo", "torchinductor"}
@@ -81,7 +81,7 @@ def test_the_documents_run(tmp_path: Path) -> None:
     both = "import runpy, sys\nfor p in sys.argv[1:]:\n try: runpy.run_path(p, run_name='__main__')\n except SystemExit as e: assert not e.code, p"
     files = [str(inductor / "model__0_forward_1.0" / name) for name in ("output_code.py", "fx_graph_runnable.py")]
     done = subprocess.run(
-        [sys.executable, "-c", both, *files], cwd=tmp_path, env=environment, check=True, capture_output=True
+        [children.python(), "-c", both, *files], cwd=tmp_path, env=environment, check=True, capture_output=True
     )
     assert b"output 0: (10, 10) torch.float32 cpu: equal" in done.stdout
 

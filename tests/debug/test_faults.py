@@ -21,6 +21,7 @@ import pycompiler
 from pycompiler import config, pipeline
 from pycompiler.debug import bisect
 from pycompiler.ir import choices
+from tests import children
 from tests.faults import ours, programs, table
 from tests.faults.__main__ import ROOT
 from tests.faults.table import TABLE, Row
@@ -90,7 +91,7 @@ def test_a_hang_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
 @pytest.mark.parametrize("name", ["bad_partition", "wrong_gradient_rule"])
 def test_faults_of_gradients_are_named(name: str) -> None:
     """In processes of their own, which compute no gradient: their children could compute none."""
-    command = [sys.executable, "-m", "tests.faults", name]
+    command = [children.python(), "-m", "tests.faults", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -218,8 +219,9 @@ else:
 
 
 @pytest.mark.slow
-def test_processes_that_the_program_starts(tmp_path: Path) -> None:
+def test_processes_that_the_program_starts(tmp_path: Path, monkeypatch: Patch) -> None:
     """They know from their environment what is left out; the second choice of this one is wrong."""
+    monkeypatch.setattr(sys, "executable", children.python())
     path = tmp_path / "program.py"
     path.write_text(INNER)
     report = bisect.Bisector(str(path), []).search()

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from torch import fx
 import pycompiler
 from pycompiler import config
 from pycompiler.debug import after, launcher, minifier, render, straight, trial
+from tests import children
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -48,7 +48,7 @@ sys.meta_path.insert(0, Late())
 def run(folder: Path, *program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     everything = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1", **environment}
     return subprocess.run(
-        [sys.executable, *program], cwd=folder, env=everything, capture_output=True, text=True, timeout=300
+        [children.python(), *program], cwd=folder, env=everything, capture_output=True, text=True, timeout=300
     )
 
 
@@ -234,7 +234,7 @@ import io, sys, tempfile
 from pathlib import Path
 import torch
 from torch import fx
-from pycompiler.debug import minifier, trial
+from pycompiler.debug import launcher, minifier, trial
 
 def backend(gm, inputs):
     """A compiler whose result crashes, or computes something else, for single operators."""
@@ -261,6 +261,7 @@ def graph(kind):
     made.output((value,))
     return fx.GraphModule(torch.nn.Module(), made)
 
+launcher._warm()
 for kind in sys.argv[1:]:
     setting = trial.Setting(backend=backend, accuracy=True)
     x = torch.linspace(-1, 1, 5).requires_grad_()

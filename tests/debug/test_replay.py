@@ -31,6 +31,7 @@ from pycompiler.debug.freeze import Freezer, is_library
 from pycompiler.debug.thaw import Missing, NotRecorded, Thaw
 from pycompiler.errors import ArtefactError, InternalError
 from pycompiler.lowering import LOWERINGS
+from tests import children
 
 ROOT = Path(pycompiler.__file__).parent.parent
 
@@ -414,7 +415,7 @@ def test_in_another_process_from_another_folder(tmp_path: Path) -> None:
     (away / "main.py").write_text(textwrap.dedent(ELSEWHERE))
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     env = {**os.environ, "PYTHONPATH": path, "PYCOMPILER_DEBUG_DIR": str(away), "TORCH_COMPILE_REPLAY_RECORD": "1"}
-    command = [sys.executable, "main.py"]
+    command = [children.python(), "main.py"]
     out = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, check=True)
     assert out.stdout == "no relu in helper\n" and "Wrote a replay record to: " in out.stderr
     expected = shutil.move(home / "expected.pt", away / "expected.pt")

@@ -21,6 +21,7 @@ from pycompiler import config
 from pycompiler.__main__ import main
 from pycompiler.debug.program import Program
 from pycompiler.ir import watch
+from tests import children
 from tests.debug.structure import checked
 
 SCRIPT = """
@@ -44,7 +45,7 @@ sys.exit(7)
 
 def run(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
-    command = [sys.executable, "-m", "pycompiler", *arguments]
+    command = [children.python(), "-m", "pycompiler", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, timeout=300)
 
 
@@ -330,7 +331,7 @@ os._exit(os.waitstatus_to_exitcode(status))
 
 def test_a_fork_has_a_trace_of_its_own(tmp_path: Path) -> None:
     environment = {**os.environ, "PYCOMPILER_TRACE": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", FORKS], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([children.python(), "-c", FORKS], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     files = [path.read_text().splitlines() for path in tmp_path.glob("*.jsonl")]
     assert len(files) == 2
