@@ -531,12 +531,7 @@ def _new_of(cls: type) -> Any:
 
 
 def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if lookup(cx, cls, "__del__") is not MISSING:  # an object that is made in the capture only is never deleted
-        raise Break(
-            "builtin-call",
-            f"{cls.__module__}.{cls.__qualname__}(...), whose instances have a finalizer",
-            gives_end=True,
-        )
+    _without_finalizer(cx, cls)
     new = lookup(cx, cls, "__new__")
     plain_new = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(plain_new, types.FunctionType):
@@ -555,12 +550,23 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
     return made
 
 
+def _without_finalizer(cx: Capture, cls: type) -> None:
+    """An object that is made in the capture only is never deleted."""
+    if lookup(cx, cls, "__del__") is not MISSING:
+        raise Break(
+            "builtin-call",
+            f"{cls.__module__}.{cls.__qualname__}(...), whose instances have a finalizer",
+            gives_end=True,
+        )
+
+
 def _class_source(cls: type, name: str) -> Any:
     return const_source(cls).then("mro_lookup", name)
 
 
 def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     """cls.__new__(cls) for classes whose layout is that of object, dict, list, or an exception."""
+    _without_finalizer(cx, cls)
     if issubclass(cls, BaseException):
         return Object(cls, args=list(args))
     if issubclass(cls, collections.deque):

@@ -44,6 +44,7 @@ from pycompiler.ir.fake import Layout, as_plain, fake_of
 from pycompiler.ir.kernels import tensors_of
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.nested import REGION
+from pycompiler.ir.places import apart
 from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
 from pycompiler.ir.strides import Asker, layouts
@@ -366,12 +367,14 @@ class GraphBuilder:
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
         acts |= target in _CHECKING
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
+        may_refuse = target in _CHECKING or self.fake_mode.refusals > refusals
         if wrappers and (mutates or any(t._version != version for t, version in inside)):
             raise Break("tensor-subclass", f"{_name(target)}, which writes, on a {type(wrappers[0]).__name__}")
         if mutates:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
             self.cx.errors_of_data.writes |= self._is_given(n.meta["example_value"] for n in written)
+            may_refuse |= any(self._may_be_refused(n.meta["example_value"]) for n in written)
         cut = bool(self.levels) and _name(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
@@ -381,7 +384,7 @@ class GraphBuilder:
         self.happened |= always or mutates or once
         drawn = self.fake_mode.draws > draws
         self.cx.errors_of_data.note(
-            refuses=target in _CHECKING or self.fake_mode.refusals > refusals,
+            refuses=may_refuse,
             acts=self.fake_mode.tells > tells,
             draws=[t.device for t in tensors_of((result, fakes, kfakes))] if drawn else (),
             frames=self.cx.frames, effects=bool(self.cx.effects),
@@ -409,6 +412,22 @@ class GraphBuilder:
         given = {t.fake.untyped_storage()._cdata for t in self.inputs if t.fake.layout is torch.strided}
         plain = [t for t in written if t.layout is torch.strided]
         return hasattr(self, "outer") or any(t.untyped_storage()._cdata in given for t in plain) or not plain
+
+    def _may_be_refused(self, written: torch.Tensor) -> bool:
+        """Whether eager may refuse a write that fakes allow: into elements that share memory (its kernels know), or what is
+        given as a view of a leaf, or made under inference mode."""
+        if written.layout is not torch.strided:
+            return False
+        shape, stride = written.shape, written.stride()
+        if all(type(n) is int for n in (*shape, *stride)) and not apart(shape, stride):
+            return True
+        differentiates = written.requires_grad and torch.is_grad_enabled()
+        place = written.untyped_storage()._cdata
+        return any(
+            differentiates or (t.real.is_inference() and not torch.is_inference_mode_enabled())
+            for t in self.inputs
+            if t.fake.layout is torch.strided and t.fake.untyped_storage()._cdata == place
+        )
 
     def known(self, fake: torch.Tensor) -> Tensor | None:
         """The value that `fake` stands for, if there is one."""

@@ -318,7 +318,10 @@ def stored_at(kind: str, owner: Any, name: str | None) -> list[Any]:
     if kind == "cell":
         return [owner.cell_contents] if owner != types.CellType() else []
     if kind == "attribute":
-        memory = getattr(owner, "__dict__", None)
+        try:
+            memory = object.__getattribute__(owner, "__dict__")
+        except AttributeError:  # slots alone; `__getattr__` is not asked
+            memory = None
         return [memory[name]] if type(memory) is dict and name in memory else in_slot(owner, name or "")
     return [*dict.values(owner)] if isinstance(owner, dict) else [*owner]
 

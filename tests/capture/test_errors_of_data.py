@@ -412,3 +412,55 @@ def test_operators_that_draw_refuse_where_eager_does(name: str, program: Any, ba
         return [found, x.tolist(), torch.rand(1).item()]
 
     assert outcome(pycompiler.compile(fn, backend=backend)) == outcome(fn)
+
+
+class State:
+    def __init__(self) -> None:
+        self.weight = torch.nn.Parameter(torch.ones(2, 2))
+        self.view = self.weight[0]
+        self.seen = 0
+        with torch.inference_mode():
+            self.inferred = torch.ones(2)
+
+
+def written_view_of_a_leaf(s: State) -> Tensor:
+    v = s.view
+    s.seen = 1
+    return v.add_(1)
+
+
+def written_expanded(s: State) -> Tensor:
+    v = (s.weight * 2)[:1].expand(3, 2)
+    s.seen = 1
+    return v.add_(1)
+
+
+def written_inferred(s: State) -> Tensor:
+    v = s.inferred
+    s.seen = 1
+    return v.add_(1).sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [written_view_of_a_leaf, written_expanded, written_inferred])
+def test_a_write_that_is_refused_comes_behind_what_the_program_did(fn: Callable[..., Any], backend: str) -> None:
+    made = []
+    for run in (fn, pycompiler.compile(fn, backend=backend)):
+        s = State()
+        with pytest.raises(RuntimeError) as error:
+            run(s)
+        made.append((str(error.value)[:60], s.seen, s.weight.tolist()))
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_grad_mode_that_is_no_bool(backend: str) -> None:
+    def fn(on: Any) -> bool:
+        torch.set_grad_enabled(on)
+        return torch.is_grad_enabled()
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    with torch.enable_grad():
+        assert compiled(True)
+        with pytest.raises(TypeError, match="must be bool, not int"):
+            compiled(1)

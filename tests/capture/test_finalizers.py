@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -316,3 +317,82 @@ def test_what_another_object_still_holds_does_not_end(program: Callable[..., Any
         torch.testing.assert_close(compiled(*given()), program(*given()))
     if breaks is not None:
         assert pycompiler.explain(program)(*given()).graph_break_count == breaks
+
+
+class Copied:
+    """Its instances are made in several ways, and say when they end."""
+
+    log: list[str] = []
+
+    def __init__(self) -> None:
+        self.items = [1]
+
+    def __del__(self) -> None:
+        self.log.append("end")
+
+    def copied(self) -> Any:
+        made = type(self).__new__(type(self))
+        made.items = self.items
+        return made
+
+
+def made_by_new(o: Copied) -> None:
+    del o.copied().items
+    o.log.append("x")
+
+
+def made_by_object_new(o: Copied) -> None:
+    n = object.__new__(Copied)
+    o.log.append("x")
+
+
+def made_by_copy(o: Copied) -> None:
+    copy.copy(o)
+    o.log.append("x")
+
+
+def kept_in_a_table(o: Copied) -> None:
+    table = {1: Copied(), 2: Copied.__new__(Copied)}
+    table.clear()
+    o.log.append("x")
+
+
+@pytest.mark.parametrize("fn", [made_by_new, made_by_object_new, made_by_copy, kept_in_a_table])
+def test_what_is_made_without_its_class_being_called(fn: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(fn, backend="eager")
+    o = Copied()
+    for run in (fn, compiled, compiled):
+        Copied.log.clear()
+        run(o)
+        assert Copied.log == WANTED[fn.__name__]
+
+
+WANTED = {
+    "made_by_new": ["end", "x"],
+    "made_by_object_new": ["x", "end"],
+    "made_by_copy": ["end", "x"],
+    "kept_in_a_table": ["end", "end", "x"],
+}
+
+
+class Written:
+    """No `__dict__`, and a `__getattr__` that says when it is asked."""
+
+    __slots__ = ("t",)
+    log: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.log.append(name)
+        raise AttributeError(name)
+
+
+def test_what_is_written_to_is_not_asked() -> None:
+    def fn(o: Written, x: torch.Tensor) -> torch.Tensor:
+        o.t = x + 1
+        return o.t * 2
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    o, x = Written(), torch.ones(2)
+    for _ in range(2):
+        assert torch.equal(compiled(o, x), x * 4)
+    assert Written.log == []

@@ -141,7 +141,7 @@ def _setter(*fns: Any) -> None:
             if found is not None:
                 return found
             given = [cx.snapshot(a) for a in args]
-            if _is_switch(cx, _fn) and given == [torch.is_grad_enabled()] and not cx.graph.later:
+            if _is_switch(cx, _fn) and given and given[0] is torch.is_grad_enabled() and not cx.graph.later:
                 return Const(None)
             result = cx.evaluate_raw(cx.graph.set_state, _fn, *given)
             example = result.meta["example_value"]
