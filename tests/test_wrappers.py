@@ -12,6 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_map
 
 import pycompiler
+from pycompiler.ir.subclasses import is_wrapper
 
 BACKENDS = ("eager", "aot_eager", "native")
 OURS = ("aot_eager", "native")
@@ -552,3 +553,11 @@ def test_a_class_with_operators_of_its_own_runs_eagerly(backend: str) -> None:
     shadowed = two(3)
     shadowed.t = shadowed.a
     check(fn, shadowed, backend=backend, fullgraph=False)
+
+
+def test_classes_whose_instances_were_copied() -> None:
+    """`copyreg` writes `__slotnames__` into classes."""
+    x = TwoTensor(torch.ones(2), torch.ones(2))
+    copy.copy(torch.ones(2)), copy.copy(x)
+    assert "__slotnames__" in vars(TwoTensor) and hasattr(torch.Tensor, "__slotnames__")
+    assert is_wrapper(TwoTensor)

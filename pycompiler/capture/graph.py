@@ -424,7 +424,7 @@ class GraphBuilder:
         differentiates = written.requires_grad and torch.is_grad_enabled()
         place = written.untyped_storage()._cdata
         return any(
-            differentiates or (t.real.is_inference() and not torch.is_inference_mode_enabled())
+            differentiates or (t.real is not None and t.real.is_inference() and not torch.is_inference_mode_enabled())
             for t in self.inputs
             if t.fake.layout is torch.strided and t.fake.untyped_storage()._cdata == place
         )

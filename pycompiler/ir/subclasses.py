@@ -24,7 +24,7 @@ _ATTRIBUTES = ("__getattr__", "__setattr__", "__del__")
 _OWN = frozenset(
     (*CONTRACT, "__new__", "__init__", "__init_subclass__", "__repr__", "__str__", "__module__", "__doc__", "__qualname__",
      "__dict__", "__weakref__", "__annotations__", "__slots__", "__firstlineno__", "__static_attributes__",
-     "__annotate__", "__annotate_func__", "__annotations_cache__")
+     "__annotate__", "__annotate_func__", "__annotations_cache__", "__slotnames__")
 )  # fmt: skip
 _DISABLED = torch._C._disabled_torch_function_impl
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl

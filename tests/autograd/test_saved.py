@@ -188,7 +188,8 @@ def test_copies_that_are_saved_lie_as_their_tensors_do(backend: str) -> None:
         f((memory * 1).as_strided((2, 3), (1, 2))[1:2]).sum().backward()
         return memory.grad
 
-    assert gradient(pycompiler.compile(fn, backend=backend)).equal(gradient(fn))
+    # eager's vectors of complex numbers round otherwise on some machines
+    torch.testing.assert_close(gradient(pycompiler.compile(fn, backend=backend)), gradient(fn), rtol=1e-6, atol=0)
 
 
 KEPT: dict[str, Any] = {

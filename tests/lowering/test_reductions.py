@@ -238,4 +238,5 @@ def test_normalised_beside_a_far_first_number():
     x = torch.randn(4, 1024, generator=torch.Generator().manual_seed(0))
     x[:, 0] = torch.tensor([1e4, -1e6, 1e8, 3.0])
     exact = F.layer_norm(x.double(), (1024,))
-    assert (pycompiler.compile(F.layer_norm)(x, (1024,)).double() - exact).abs().max() < 1e-5
+    found = pycompiler.compile(F.layer_norm)(x, (1024,)).double()
+    assert (found - exact).abs().max() < 4 * 2.0**-23 * exact.abs().max()  # four roundings of the largest, 32
