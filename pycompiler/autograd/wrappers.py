@@ -88,12 +88,10 @@ class _Trace:
     results: list[Spec | None] = field(default_factory=list)  # how the outputs are made
     n_results: int = 0  # how many tensors are inside of them
     tracked: list[int] = field(default_factory=list)  # the outputs that gradients come to
-    saving: list[frozenset[int]] = field(
-        default_factory=list
-    )  # for each of them eager's nodes that save something, numbered
-    grads: list[tuple[bool, Spec | None]] = field(
-        default_factory=list
-    )  # of each input: whether it has one, and how it is made
+    # for each of them eager's nodes that save something, numbered
+    saving: list[frozenset[int]] = field(default_factory=list)
+    # of each input: whether it has one, and how it is made
+    grads: list[tuple[bool, Spec | None]] = field(default_factory=list)
 
     def run(self, plain: list[torch.Tensor]) -> tuple[fx.GraphModule, list[torch.Tensor]]:
         """The graph of plain tensors, and those that it was traced with: `plain`, then what is inside of tangents."""

@@ -522,8 +522,10 @@ class _Session:
 
     def stack_kind(self, value: Value) -> str:
         """How a resume function gets an item of the stack (see `bytecode.resume`)."""
-        if value is NULL or isinstance(value, Cell):
-            return "null" if value is NULL else "cell"
+        if value is NULL:
+            return "null"
+        if isinstance(value, Cell):
+            return "cell"
         return "boxed" if self.is_boxed(value) else "value"
 
     def is_boxed(self, value: Value) -> bool:

@@ -421,13 +421,12 @@ class GraphBuilder:
         shape, stride = written.shape, written.stride()
         if all(type(n) is int for n in (*shape, *stride)) and not apart(shape, stride):
             return True
-        differentiates = written.requires_grad and torch.is_grad_enabled()
+        strided = [t for t in self.inputs if t.fake.layout is torch.strided]
         place = written.untyped_storage()._cdata
-        return any(
-            differentiates or (t.real is not None and t.real.is_inference() and not torch.is_inference_mode_enabled())
-            for t in self.inputs
-            if t.fake.layout is torch.strided and t.fake.untyped_storage()._cdata == place
-        )
+        given = [t.real for t in strided if t.real is not None and t.fake.untyped_storage()._cdata == place]
+        if written.requires_grad and torch.is_grad_enabled():
+            return bool(given)
+        return not torch.is_inference_mode_enabled() and any(t.is_inference() for t in given)
 
     def known(self, fake: torch.Tensor) -> Tensor | None:
         """The value that `fake` stands for, if there is one."""

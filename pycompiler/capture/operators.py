@@ -107,9 +107,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         found = _overridden(cx, INPLACE[op][1] if inplace else special, reflected, left, right)
         if found is not None:
             return found
-        if not isinstance(
-            left, (Tensor, Const)
-        ):  # its method goes first, also where its class has `__torch_function__`
+        # the method of an object goes first, also where its class has `__torch_function__`
+        if not isinstance(left, (Tensor, Const)):
             found = _special(cx, left, INPLACE[op][1], right) if inplace else None
             found = found or _special(cx, left, special, right)
             if found is not None:
@@ -479,7 +478,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return array.binary(cx, op, COMPARE[op][1], left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         found = _overridden(cx, COMPARE[op][1], COMPARE[op][2], left, right)
-        if found is None and _asks(cx, left):  # its method goes before `__torch_function__`
+        if found is None and not isinstance(left, (Tensor, Const)):
             found = _special(cx, left, COMPARE[op][1], right)
         if found is not None:
             return found

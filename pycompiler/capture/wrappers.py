@@ -33,6 +33,7 @@ _WRITERS = frozenset(
     ("append", "appendleft", "extend", "add", "insert", "pop", "popleft", "remove", "discard", "update", "setdefault", "clear",
      "popitem", "subtract", "__setitem__", "__delitem__")
 )  # fmt: skip
+_ACTING = frozenset(("print", "input", "open", "exec", "eval", "setattr", "delattr", "globals"))
 _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"))
 
 
@@ -132,16 +133,7 @@ class Hook:
                 if type(found) is types.ModuleType and not _is_torchs(found.__name__):
                     space = vars(found)
                     yield from ((space[n], const_source(space).dict_item(n)) for n in sorted(names) if n in space)
-            elif name in vars(builtins) and name in (
-                "print",
-                "input",
-                "open",
-                "exec",
-                "eval",
-                "setattr",
-                "delattr",
-                "globals",
-            ):
+            elif name in _ACTING and name in vars(builtins):
                 raise Break("tensor-subclass", f"{fn.__qualname__}, which calls {name}")
             if any(name in vars(c) for c in self.cls.__mro__ if not issubclass(torch.Tensor, c)):
                 raw = lookup(self.cx, self.cls, name)
