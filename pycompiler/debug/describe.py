@@ -16,7 +16,7 @@ from torch import fx
 
 from pycompiler.debug.render import code_of
 from pycompiler.ir.guards import Guard, UserFrame, own_place
-from pycompiler.ir.hints import likely_product
+from pycompiler.ir.hints import hinted, likely_product
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
 from pycompiler.ir.plan import Aten, Kernel, Launch, Plan
@@ -112,10 +112,11 @@ def graph(made: Mapping[str, Any], unfused: Sequence[tuple[str, ...]]) -> Data:
         return {**found, "steps": [], "memory": {}, "unfused": [], "code": ""}
     schedule: Schedule = made["schedule"]
     plan: Plan = made["plan"][0]
+    with hinted(schedule.program.hints):
+        sized: Data = {"steps": [_step(step, schedule) for step in schedule.steps], "memory": memory(schedule, plan)}
     return {
         **found,
-        "steps": [_step(step, schedule) for step in schedule.steps],
-        "memory": memory(schedule, plan),
+        **sized,
         "unfused": not_fused(schedule, unfused),
         "code": shortened(plan.source or plan.module),
     }

@@ -100,6 +100,19 @@ class Document:
             for n, _ in function["source"]
         }
 
+    def line(self, where: str) -> str:
+        """The text of `file:line...`, where the page shows that line."""
+        file, _, rest = where.partition(":")
+        return self._texts.get((file, rest.split(" ")[0]), "")
+
+    @cached_property
+    def _texts(self) -> dict[tuple[str, str], str]:
+        return {
+            (file, str(n)): text.strip()
+            for (file, _), function in self.functions.items()
+            for n, text in function["source"]
+        }
+
     # questions ----------------------------------------------------------------------------------------------------
     @property
     def breaks(self) -> list[Data]:
@@ -115,6 +128,16 @@ class Document:
             for frame in self.frames
             if frame["entry"]
             for i, ns in frame["entry"]["each"].items()
+        ]
+        return sorted(found, key=lambda row: -row[0])
+
+    def ranked_steps(self) -> list[tuple[float, Data, Data]]:
+        """(nanoseconds, graph, step) of every step that was measured: its least time of a call, the costliest first."""
+        found = [
+            (ns, graph, step)
+            for graph in self.graphs
+            if graph["calls"] and len(graph["calls"]["least"]) == len(graph["steps"])
+            for ns, step in zip(graph["calls"]["least"], graph["steps"], strict=True)
         ]
         return sorted(found, key=lambda row: -row[0])
 
@@ -196,6 +219,7 @@ class Document:
             lines += [
                 f"  {k}. {row['what']}",
                 *([f"     at {row['where']}"] if row["where"] else []),
+                *([f"        {text}"] if (text := self.line(row["where"])) else []),
                 f"     -> {row['do']}",
             ]
         lines = [line for line in lines if line or line is lines[1]]
@@ -204,6 +228,9 @@ class Document:
         lines += [
             f"  {nanoseconds(ns):>8}  {title(frame['function'])}: {short(guard['text'])}" for ns, frame, guard in ranked
         ]
+        steps = self.ranked_steps()[:5]
+        lines += ["", "Costliest steps:"] if steps else []
+        lines += [f"  {nanoseconds(ns):>8}  {name(graph)}: {step['name']}" for ns, graph, step in steps]
         return "\n".join(lines)
 
 

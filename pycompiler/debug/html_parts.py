@@ -21,7 +21,7 @@ STYLE = """
     --accent: #79c0ff; --bad: #ffa198; --badpaper: #3d1418; --bar: #1f6feb; --warmpaper: #2e2a1f; } }
 * { box-sizing: border-box } html { scroll-padding-top: 1rem }
 body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper) }
-header, main { max-width: 76rem; margin: 0 auto; padding: 1rem 1.25rem }
+header, main { max-width: 76rem; margin: 0 auto; padding: 1rem 1.25rem } header { padding-bottom: 0 } main { padding-top: 0 }
 h1 { font-size: 1.5rem; margin: .25rem 0 }
 h2 { font-size: 1.2rem; margin: 1.5rem 0 .5rem; border-bottom: 1px solid var(--line) }
 h3 { font-size: 1rem; margin: 1.25rem 0 .25rem; overflow-wrap: anywhere } p { margin: .25rem 0 } a { color: var(--accent) }
@@ -39,7 +39,7 @@ pre { background: var(--panel); border: 1px solid var(--line); border-radius: 6p
 caption { text-align: left; color: var(--dim); padding: .25rem 0 }
 th, td { text-align: left; vertical-align: top; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--line) }
 td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-td.wrap { overflow-wrap: anywhere } td a code { white-space: nowrap }
+td.wrap { overflow-wrap: anywhere } td a code, td > details > summary { white-space: nowrap } td > details { margin: 0 }
 details { margin: .25rem 0 } summary { cursor: pointer; color: var(--accent) }
 ol.todo li { margin: .5rem 0; padding: .4rem .7rem; background: var(--panel); border-left: 4px solid var(--bar);
   border-radius: 4px; overflow-wrap: anywhere }
@@ -121,5 +121,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 
 
 def bar(share: float) -> str:
-    """Beside the number that it shows, so hidden from those who hear the page."""
-    return f'<span class="bar" style="width:{max(0.0, min(share, 1.0)) * 8:.2f}rem" aria-hidden="true"></span>'
+    """Beside the number that it shows, so hidden from those who hear the page.  Of nothing there is none."""
+    if not share > 0.0:
+        return ""
+    return f'<span class="bar" style="width:{min(share, 1.0) * 8:.2f}rem" aria-hidden="true"></span>'

@@ -68,7 +68,7 @@ def todo(document: Document) -> str:
         return "<p>Nothing: one graph, no break, no recompile, and no operator that is left out.</p>"
     items = [
         f"<li><p>{escape(r['what'])}</p>"
-        + (f'<p class="dim">{_place(document, r["where"])}</p>' if r["where"] else "")
+        + (f'<p class="dim">{_place(document, r["where"])} {code(document.line(r["where"]))}</p>' if r["where"] else "")
         + f'<p class="do">{escape(r["do"])}</p></li>'
         for r in rows
     ]
@@ -92,6 +92,28 @@ def costly_guards(document: Document) -> str:
     )
 
 
+def costly_steps(document: Document) -> str:
+    """Those that take longest, of all graphs: what a list of 40,000 of them in order does not show."""
+    ranked = document.ranked_steps()
+    rows = [
+        (nanoseconds(ns), bar(ns / (ranked[0][0] or 1)), code(step["name"]), _lines(document, _places(graph), step),
+         f'<a href="#G{graph["run"]}-{graph["number"]}">{escape(name(graph))}</a>')
+        for ns, graph, step in ranked[:COSTLY]
+    ]  # fmt: skip
+    heads = ("#of a call", "", "step", "lines", "all steps of")
+    return table(f"{len(rows)} of {counted(len(ranked), 'step')}, least time of a call", heads, rows) if rows else ""
+
+
+def _places(graph: Data) -> dict[str, str]:
+    return {n["name"]: n["place"] for n in graph["nodes"]}
+
+
+def _lines(document: Document, places: dict[str, str], step: Data) -> str:
+    """The first lines of the program that a step computes."""
+    lines = dict.fromkeys(places[o] for o in step["operators"] if places.get(o))
+    return " ".join(_place(document, line) for line in list(lines)[:3])
+
+
 def _made_at(document: Document, guard: Data) -> str:
     """The innermost line of the program that a guard comes from."""
     places = [f"{f['file']}:{f['line']}" for f in guard["stack"]]
@@ -103,7 +125,8 @@ def _place(document: Document, where: str) -> str:
     """`file:line...`, as a link where the page shows that line."""
     file, _, rest = where.partition(":")
     line = rest.split(" ")[0]
-    text = tag("code", escape(f"{os.path.basename(file)}:{rest}"), title=where)
+    told = title(rest).partition(" (")[0]  # a line of what runs behind a break is its function's
+    text = tag("code", escape(f"{os.path.basename(file)}:{told}"), title=where)
     at = document.shown.get((file, line))
     return f'<a href="#{at}">{text}</a>' if at else text
 
@@ -258,14 +281,13 @@ def _steps(document: Document, graph: Data) -> Iterator[tuple[str, ...]]:
     calls, steps = graph["calls"], graph["steps"]
     times = calls["least"] if calls and len(calls["least"]) == len(steps) else [None] * len(steps)
     top = max((t for t in times if t), default=0.0)
-    places = {n["name"]: n["place"] for n in graph["nodes"]}
+    places = _places(graph)
     for step, time in zip(steps, times, strict=True):
         operators = step["operators"]
         items = "".join(f"<li>{code(o)}</li>" for o in operators[:OPEN])
-        lines = dict.fromkeys(places[o] for o in operators if places.get(o))
         yield (code(step["name"]), nanoseconds(time), bar((time or 0) / top if top else 0),
                folded(counted(len(operators), "operator"), tag("ul", items)), size(step["reads"]), size(step["writes"]),
-               " ".join(_place(document, line) for line in list(lines)[:3]))  # fmt: skip
+               _lines(document, places, step))  # fmt: skip
 
 
 def times(document: Document) -> str:
@@ -345,6 +367,7 @@ def recompiles(document: Document) -> str:
 SECTIONS: tuple[tuple[str, str, Any], ...] = (
     ("next", "What to do next", todo),
     ("guards", "Costliest guards", costly_guards),
+    ("steps", "Costliest steps", costly_steps),
     ("program", "The program", program),
     ("recompiles", "Recompiles", recompiles),
     ("frames", "Frames and their guards", frames),

@@ -5,6 +5,7 @@ In a real browser where one is installed: Debian's package `chromium`, which CI 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,33 @@ def test_breaks_recompile_and_costliest_guard_are_at_the_top(page: Path) -> None
     top = text[: text.index('id="program"')]
     line = program.__code__.co_firstlineno + 2
     assert top.index("graph break [builtin-call]") < top.index("graph break [data-dependent-jump]")
-    assert top.index("was compiled again") < top.index("Costliest guards</h2>")
+    assert top.index("was compiled again") < top.index("Costliest guards</h2>") < top.index("Costliest steps</h2>")
     assert f'href="#L0-{line}"' in top and f'id="L0-{line}"' in text
+    assert "<code>print(&quot;a step&quot;)</code>" in top  # the line itself, not only its number
     assert f"program (from line {line + 3} on) was compiled again" in top
     assert "costliest guard</li>" in top
     assert text.count("the costliest guard: ") == 1  # at its line
+
+
+def test_the_costliest_step_of_many_is_at_the_top() -> None:
+    """In the order of a graph it may be anywhere in parts that are folded."""
+    document = large(1_000)
+    document.data["graphs"][0]["calls"] = {"calls": 2, "rest": 9.0, "least": [float(n == 777) for n in range(1_000)]}
+    top = page_of(document).partition('id="kernels"')[0]
+    assert top.count("<code>kernel ") == 5
+    assert "<code>kernel 777</code>" in top and ">x.py:777 in f</code>" in top
+    assert "1 ns  forward graph 0 of model 0: kernel 777" in str(document)
+    assert top.count('class="bar"') == 1  # of nothing there is no bar
+
+
+def test_lines_behind_a_break_are_their_functions(page: Path) -> None:
+    text = page.read_text()
+    assert ">test_page.py:" in text and " in program</code>" in text and " in resume_in_program_at" not in _seen(text)
+
+
+def _seen(text: str) -> str:
+    """Without what only a pointer, or a program, reads."""
+    return re.sub(r' title="[^"]*"', "", text[: text.index('id="document"')])
 
 
 # in a browser --------------------------------------------------------------------------------------------------
@@ -137,7 +160,7 @@ def test_what_is_heard_has_names(opened: browser.Page) -> None:
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
     regions = [name for role, name, _ in heard if role == "region"]
-    assert regions[:3] == ["What to do next", "Costliest guards", "The program"]
+    assert regions[:4] == ["What to do next", "Costliest guards", "Costliest steps", "The program"]
 
 
 @in_browser
@@ -167,8 +190,8 @@ def test_the_keyboard_is_enough(page: Path, chromium: browser.Browser) -> None:
 
 
 # size ----------------------------------------------------------------------------------------------------------
-def large(operators: int) -> str:
-    """The page of a graph of so many operators, each a kernel."""
+def large(operators: int) -> Document:
+    """A graph of so many operators, each a kernel."""
     nodes = [
         {"name": f"n{i}", "operator": "aten.add", "of": "add", "place": f"x.py:{i} in f"} for i in range(operators)
     ]
@@ -181,7 +204,7 @@ def large(operators: int) -> str:
         "steps": steps, "unfused": [], "code": "x",
         "memory": {"after": [8] * operators, "peak": 8, "inputs": 8, "constants": 0, "library": 1},
     }  # fmt: skip
-    return page_of(Document.of([{"event": "start", "program": "x.py"}, graph]))
+    return Document.of([{"event": "start", "program": "x.py"}, graph])
 
 
 SIZES = pytest.mark.parametrize("operators", [400, 40_000])
@@ -189,7 +212,7 @@ SIZES = pytest.mark.parametrize("operators", [400, 40_000])
 
 @SIZES
 def test_long_lists_are_folded(operators: int) -> None:
-    text = large(operators)
+    text = page_of(large(operators))
     if operators < 1_000:
         checked(text)
     parts = -(-(operators - OPEN) // PART)
@@ -200,7 +223,7 @@ def test_long_lists_are_folded(operators: int) -> None:
 @in_browser
 @SIZES
 def test_long_lists_unfold(operators: int, tmp_path: Path, chromium: browser.Browser) -> None:
-    (tmp_path / "large.html").write_text(large(operators))
+    (tmp_path / "large.html").write_text(page_of(large(operators)))
     opened = chromium.open(tmp_path / "large.html")
     assert opened.height < 10_000  # what is folded takes no place
     for k, last in ((0, False), (-1, True)):

@@ -243,6 +243,19 @@ def test_explain_taken_apart_as_torch_once_returned_it() -> None:
     assert len(list(pycompiler.explain(toy, torch.ones(10), torch.ones(10)))) == 6
 
 
+def test_graphs_of_sizes_that_change_have_bytes() -> None:
+    """Those of the call that was captured: bytes that nobody knew were 0, as if nothing were held."""
+
+    def layers(x: Any) -> Any:
+        return (x @ x).softmax(-1) @ x
+
+    (graph,) = pycompiler.explain(layers, backend="native", dynamic=True)(torch.ones(8, 8)).document.graphs
+    size = 8 * 8 * 4
+    (kernel,) = [step for step in graph["steps"] if step["kind"] == "kernel"]
+    assert graph["memory"]["inputs"] == size and min(kernel["reads"], kernel["writes"]) >= size
+    assert min(graph["memory"]["after"]) == size and graph["memory"]["peak"] >= 2 * size
+
+
 def test_functions_that_were_inlined_are_shown() -> None:
     def inner(x: Any) -> Any:
         return x.relu()
