@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,7 +25,7 @@ from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
 from pycompiler.capture.effects import Write, state_of
 from pycompiler.capture.values.array import Array, ArrayMethod
-from pycompiler.capture.values.attributes import mro_lookup
+from pycompiler.capture.values.attributes import is_held, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import Const
@@ -346,11 +347,12 @@ def _object(head: Head, value: Object, name: str) -> None:
         head.prepare += [*head.call(rebuild.fill_set, me, *items), *build.pop_top()]
     if value.passed:
         head.prepare += [*_grown_traceback(head, me, value), *build.pop_top()]
-    stored = {k: v for k, v in value.overlay.items() if v is not DELETED}
-    if stored:
-        values = [head.load_item(v) for v in stored.values()]
-        code = head.call(rebuild.set_attributes, build.load_fast(name), build.load_const(tuple(stored)), *values)
-        head.prepare += [*code, *build.pop_top()]
+    stored = [k for k, v in value.overlay.items() if v is not DELETED]
+    for held, names in itertools.groupby(stored, lambda k: is_held(value.cls, k)):  # in order, which their dict tells
+        store = rebuild.hold_attributes if held else rebuild.set_attributes
+        known = tuple(names)
+        values = [head.load_item(value.overlay[k]) for k in known]
+        head.prepare += [*head.call(store, build.load_fast(name), build.load_const(known), *values), *build.pop_top()]
 
 
 def _grown_traceback(head: Head, load: Code, exception: Value) -> Code:
@@ -562,8 +564,11 @@ def _watch(head: Head) -> Code:
 
 def _replay_attribute(head: Head, write: Write) -> Code:
     target, name = head.load(write.target), build.load_const(write.name)
+    held = is_held(write.target.cls, write.name or "")
     if write.value is DELETED:
-        return head.call(rebuild.delete_attribute, target, name)
+        return head.call(rebuild.drop_held if held else rebuild.delete_attribute, target, name)
+    if held:
+        return head.call(rebuild.hold_attributes, target, build.load_const((write.name,)), head.load_item(write.value))
     return head.call(object.__setattr__, target, name, head.load_item(write.value))
 
 

@@ -21,7 +21,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.looks import Looks
 from pycompiler.capture.looks import Place as Spot
 from pycompiler.capture.namespaces import Namespaces, is_globals
-from pycompiler.capture.values.attributes import instance_dict
+from pycompiler.capture.values.attributes import instance_dict, is_held
 from pycompiler.capture.values.base import Cell, Place, Value, next_age
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Sequence, Set
@@ -219,7 +219,9 @@ class Effects:
         old = obj.overlay.get(name)
         obj.overlay[name] = value
         if obj.exists:
-            quiet = is_harmless(old) if old is not None else self.looks.saw_constant(place)
+            quiet = (
+                is_harmless(old) if old is not None else self.looks.saw_constant(place) and not is_held(obj.cls, name)
+            )
             held = instance_dict(obj.real) or {}
             if name not in held:
                 held = dict.fromkeys([name], *in_slot(obj.real, name))

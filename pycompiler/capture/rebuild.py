@@ -75,6 +75,17 @@ def set_attributes(obj: Any, names: tuple[str, ...], *values: Any) -> Any:
     return obj
 
 
+def hold_attributes(obj: Any, names: tuple[str, ...], *values: Any) -> Any:
+    """Store into the instance dict, past descriptors."""
+    object.__getattribute__(obj, "__dict__").update(zip(names, values, strict=True))
+    return obj
+
+
+def drop_held(obj: Any, name: str) -> None:
+    """Leave the instance dict without the attribute, past descriptors."""
+    object.__getattribute__(obj, "__dict__").pop(name, None)
+
+
 def delete_attribute(obj: Any, name: str) -> None:
     """Leave `obj` without the attribute, which the program may have stored first."""
     with contextlib.suppress(AttributeError):

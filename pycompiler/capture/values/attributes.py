@@ -39,6 +39,13 @@ def is_data_descriptor(raw: Any) -> bool:
     return any(mro_lookup(type(raw), name) is not MISSING for name in SETTERS)
 
 
+def is_held(cls: type, name: str) -> bool:
+    """Whether an attribute that a program writes is in the instance dict behind a descriptor in Python, which knows no place
+    of its own: only by the dict itself it comes there."""
+    raw = mro_lookup(cls, name)
+    return isinstance(raw, property) or isinstance(mro_lookup(type(raw), "__set__"), types.FunctionType)
+
+
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: its attributes can be set
 
 

@@ -29,6 +29,7 @@ from pycompiler.capture.values.attributes import (
     hold,
     instance_dict,
     is_data_descriptor,
+    is_held,
     lookup,
     lookup_descriptor,
     mro_lookup,
@@ -522,7 +523,11 @@ class InstanceDict(Dict):
 
     def _own_slots(self, name: str) -> bool:
         raw = mro_lookup(self.owner.cls, name)
-        return raw is not MISSING and is_data_descriptor(raw)
+        return raw is not MISSING and is_data_descriptor(raw) and not is_held(self.owner.cls, name)
+
+    def _decide(self, cx: Capture, name: str) -> None:
+        """The class keeps what makes generated code write the attribute, or the dict."""
+        lookup_descriptor(cx, self.owner.cls, name)
 
     @property
     def entries(self) -> dict[Key, Value]:
@@ -575,11 +580,13 @@ class InstanceDict(Dict):
         name = key.const() if key.is_const() else None
         if not isinstance(name, str) or self._own_slots(name):
             raise Break("mutation-unsupported", f"vars({self.owner.describe()})[{key.describe()}] = ...")
+        self._decide(cx, name)
         cx.effects.set_attr(self.owner, name, value)
 
     def delitem(self, cx: Capture, key: Value) -> None:
         if self.lookup(cx, key) is None:
             cx.throw_value(KeyError, [key])
+        self._decide(cx, key.const())
         cx.effects.set_attr(self.owner, key.const(), DELETED)
 
     def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: Iterable[Key] = ()) -> None:

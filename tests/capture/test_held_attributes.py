@@ -1,0 +1,128 @@
+"""Attributes that lie in an instance dict behind a descriptor in Python, which the program writes by `__dict__`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import pycompiler
+
+X = torch.arange(3.0)
+
+
+class Doubles:
+    """A descriptor that keeps twice the number in the instance dict."""
+
+    def __get__(self, obj: Any, owner: type) -> Any:
+        return self if obj is None else obj.__dict__["number"] + 1
+
+    def __set__(self, obj: Any, value: int) -> None:
+        obj.__dict__["number"] = 2 * value
+
+    def __delete__(self, obj: Any) -> None:
+        del obj.__dict__["number"]
+
+
+class Holder:
+    number = Doubles()
+
+    def __init__(self, number: int) -> None:
+        self.first = 1
+        self.__dict__["number"] = number
+        self.__dict__["shown"] = number * 10
+        self.last = 2
+
+    @property
+    def shown(self) -> int:
+        return self.__dict__["shown"] - 1
+
+
+def _compare(program: Callable[..., Any], *numbers: int) -> None:
+    """Compiled once, each call with an object of its own, whose dict ends as in eager."""
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for number in numbers:
+        holder, other = Holder(number), Holder(number)
+        want, got = program(X, holder), compiled(X, other)
+        assert torch.equal(got[0], want[0])
+        for a, b in zip((holder, *want[1:]), (other, *got[1:]), strict=True):
+            assert list(a.__dict__.items()) == list(b.__dict__.items())
+
+
+def test_a_descriptor_writes_the_dict() -> None:
+    def program(x: torch.Tensor, holder: Holder) -> Any:
+        holder.number = 5
+        holder.number += 1
+        return (x + holder.number,)
+
+    _compare(program, 1, 1, 7)
+
+
+def test_the_dict_is_written_behind_a_property() -> None:
+    def program(x: torch.Tensor, holder: Holder) -> Any:
+        before = holder.shown
+        holder.__dict__["shown"] += 2
+        vars(holder)["new"] = 3
+        return (x + before * holder.shown,)
+
+    _compare(program, 1, 1, 7)
+
+
+def test_what_a_descriptor_keeps_is_deleted() -> None:
+    def program(x: torch.Tensor, holder: Holder) -> Any:
+        del holder.number
+        return (x + ("number" in vars(holder)),)
+
+    _compare(program, 1, 1, 7)
+
+
+def test_a_new_object_keeps_the_order_of_its_dict() -> None:
+    def program(x: torch.Tensor, holder: Holder) -> Any:
+        made = Holder(4)
+        made.number = 3
+        return x + made.number * made.shown, made
+
+    _compare(program, 1, 1)
+
+
+def test_a_descriptor_that_comes_later() -> None:
+    class Late:
+        pass
+
+    def program(x: torch.Tensor, late: Late) -> Any:
+        late.__dict__["value"] = 3
+        return x + late.value  # type: ignore[attr-defined]
+
+    compiled = pycompiler.compile(program, backend="eager")
+    assert torch.equal(compiled(X, Late()), X + 3)
+    Late.value = property(lambda self: self.__dict__["value"] * 100)  # type: ignore[attr-defined]
+    late = Late()
+    assert torch.equal(compiled(X, late), X + 300) and late.__dict__ == {"value": 3}
+    del Late.value  # type: ignore[attr-defined]
+    assert torch.equal(compiled(X, late), X + 3)
+
+
+class Ends:
+    log: list[str] = []
+
+    def __del__(self) -> None:
+        self.log.append("end")
+
+
+def test_what_the_dict_held_may_end() -> None:
+    class Shown:
+        kept = property(lambda self: 1)
+
+    def program(x: torch.Tensor, shown: Shown) -> Any:
+        x = x + shown.kept
+        shown.__dict__["kept"] = 2
+        return x + len(Ends.log)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for number, held in enumerate((int, Ends, int, Ends)):
+        shown = Shown()
+        shown.__dict__["kept"] = held()
+        want = X + 1 + (number + 1) // 2
+        assert torch.equal(compiled(X, shown), want), number
+        assert shown.__dict__["kept"] == 2
