@@ -269,6 +269,29 @@ def test_to_a_file(tmp_path: Path) -> None:
     assert "Step 1: capture starts for f" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("variable", ["PYCOMPILER_LOGS_OUT", "TORCH_LOGS_OUT"])
+def test_to_a_file_that_the_environment_names(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger("pycompiler")
+    monkeypatch.delenv("PYCOMPILER_LOGS_OUT", raising=False)
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setenv("PYCOMPILER_LOGS", "recompiles")
+    for path in (tmp_path / "log", tmp_path / "no" / "folder"):
+        monkeypatch.setenv(variable, str(path))
+        root.handlers.clear()
+        logs._install()
+        compiled = pycompiler.compile(lambda x, n: x + n)
+        compiled(torch.ones(2), 1.0)
+        compiled(torch.ones(2), 2.5)
+        added = [h for h in root.handlers if isinstance(h, logging.FileHandler)]
+        assert len(added) == (path.name == "log")
+        for handler in added:
+            handler.close()
+    assert "no log in" in (said := capsys.readouterr().err) and said.count("recompiling test_to_a_file") == 2
+    assert (tmp_path / "log").read_text().count("recompiling test_to_a_file") == 1
+
+
 def test_listeners_hear_more_than_stderr_shows(capsys: pytest.CaptureFixture[str]) -> None:
     heard: list[str] = []
 

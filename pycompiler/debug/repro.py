@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -149,32 +150,58 @@ def compile_graph(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..
 def main(module: torch.nn.Module, inputs: Sequence[Any]) -> int:
     """Runs the graph compiled and by ATen's operators; 1 where they differ by more than rounding."""
     compiled = compile_graph(module, inputs)
-    want, seen = (_results(run, inputs) for run in (module, compiled))
+    want, seen = (_run(run, inputs) for run in (module, compiled))
     if isinstance(want, Exception) or isinstance(seen, Exception):
         print(f"these random inputs are none for this graph: {_raised(want)}; compiled: {_raised(seen)}")
         return int(type(want) is not type(seen))
     unset = _unset(load(module))
-    return int(sum(_differs(*row) for row in zip(range(len(want)), want, seen, unset, strict=True)) > 0)
+    found = [
+        _differs(f"output {k}", *row) for k, row in enumerate(zip(want.results, seen.results, unset[0], strict=True))
+    ]
+    for k, row in enumerate(zip(want.inputs, seen.inputs, unset[1], strict=True)):
+        if k in want.written | seen.written:
+            found.append(_differs(f"input {k}, written", *row))
+    return int(any(found))
 
 
-def _results(run: Callable[..., Any], inputs: Sequence[Any]) -> list[Any] | Exception:
+@dataclass
+class Ran:
+    """What a call returned, its inputs behind it, and which of them were written to."""
+
+    results: list[Any]
+    inputs: list[Any]
+    written: set[int]
+
+
+def _run(run: Callable[..., Any], inputs: Sequence[Any]) -> Ran | Exception:
     torch.manual_seed(0)
+    given = list(copy.deepcopy(inputs))
     try:
         with torch.no_grad():
-            return tree_flatten(run(*copy.deepcopy(inputs)))[0]
+            results = tree_flatten(run(*given))[0]
     except Exception as error:
         return error
+    written = {k for k, (x, y) in enumerate(zip(inputs, given, strict=True)) if not _same(x, y)}
+    return Ran(results, given, written)
 
 
-def _raised(result: list[Any] | Exception) -> str:
+def _same(x: Any, y: Any) -> bool:
+    """Whether two inputs are bit for bit what they were."""
+    if not isinstance(x, torch.Tensor):
+        return True
+    mine, other = (t.contiguous().view(-1).view(torch.uint8) if t.numel() else None for t in (x.detach(), y.detach()))
+    return mine is other if mine is None or other is None else torch.equal(mine, other)
+
+
+def _raised(result: Ran | Exception) -> str:
     return f"{type(result).__name__}: {result}" if isinstance(result, Exception) else "no error"
 
 
-def _differs(k: int, want: Any, seen: Any, unset: bool) -> bool:
+def _differs(what: str, want: Any, seen: Any, unset: bool) -> bool:
     if not isinstance(want, torch.Tensor):
-        print(f"output {k}: {want!r}, compiled {seen!r}")
+        print(f"{what}: {want!r}, compiled {seen!r}")
         return bool(want != seen)
-    name = f"output {k}: {tuple(want.shape)} {want.dtype} {want.device}"
+    name = f"{what}: {tuple(want.shape)} {want.dtype} {want.device}"
     if unset:
         print(f"{name}: not compared, it has memory that nobody has written")
         return False
@@ -200,8 +227,8 @@ OVERWRITES = frozenset({
 })  # fmt: skip
 
 
-def _unset(gm: fx.GraphModule) -> list[bool]:
-    """Of each output, whether it is made of memory that nobody has written."""
+def _unset(gm: fx.GraphModule) -> tuple[list[bool], list[bool]]:
+    """Of each output, and of each input when it was written to, whether it is made of memory that nobody has written."""
     tainted = set[fx.Node]()
     for n in gm.graph.nodes:
         operator = str(n.target).rpartition(".")[0]
@@ -212,6 +239,14 @@ def _unset(gm: fx.GraphModule) -> list[bool]:
             read = n.args[1:] if str(n.target) in OVERWRITES else (n.args, n.kwargs)
             unset = UNSET.get(operator, 0) is None or not tainted.isdisjoint(nodes_in(read))
         if unset and n.op != "output":
-            tainted.add(n)
+            tainted.update([n, *_written(n)])
     outputs, _ = tree_flatten(gm.graph.output_node().args[0])
-    return [n in tainted for n in outputs]
+    return [n in tainted for n in outputs], [n in tainted for n in gm.graph.nodes if n.op == "placeholder"]
+
+
+def _written(n: fx.Node) -> Iterator[fx.Node]:
+    """The tensors that an operator writes to."""
+    if isinstance(n.target, torch._ops.OpOverload):
+        for given, a in zip(n.args, n.target._schema.arguments, strict=False):
+            if a.alias_info is not None and a.alias_info.is_write:
+                yield from nodes_in(given)

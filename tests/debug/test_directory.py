@@ -217,6 +217,35 @@ def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "output 0: (3,) torch.float32 cpu: DIFFERENT" in capsys.readouterr().out
 
 
+def test_what_a_graph_writes_to_its_inputs_is_compared(
+    traced: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step of an optimizer returns nothing: its program compared nothing, and said nothing."""
+
+    def step(p: torch.Tensor, g: torch.Tensor, state: torch.Tensor) -> None:
+        state.lerp_(g, 0.1)
+        p.sub_(state)
+
+    pycompiler.compile(step)(*(torch.ones(4) for _ in range(3)))
+    (folder,) = graphs(traced).values()
+    made = runpy.run_path(str(folder / "fx_graph_runnable.py"))
+    module, inputs = made["Repro"](), made["inputs"]()
+    assert repro.main(module, inputs) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2 and all(re.fullmatch(r"input \d, written: \(4,\) torch.float32 cpu: equal", s) for s in said)
+    for wrong in (lambda *given: (), lambda *given: [t.add_(1) for t in given] and ()):
+        monkeypatch.setattr(repro, "compile_graph", lambda module, inputs, wrong=wrong: wrong)
+        assert repro.main(module, inputs) == 1
+        assert "written: (4,) torch.float32 cpu: DIFFERENT" in capsys.readouterr().out
+
+    class Unwritten(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            torch.ops.aten.copy_.default(x, torch.ops.aten.empty_like.default(x))
+            return ()
+
+    assert repro._unset(repro.load(Unwritten())) == ([], [True])
+
+
 @pytest.mark.parametrize(
     "name", sorted(row.switch for row in directory.FILES.values()) + ["debug_log", "info_log", "compile_profile"]
 )
