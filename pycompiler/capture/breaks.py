@@ -102,6 +102,10 @@ class SkipFrame(Exception):
     """The whole frame runs eagerly; the text says why."""
 
 
+class EagerOnce(Exception):
+    """This call of the frame runs eagerly, since what it does happens once; the next one is captured.  The text says why."""
+
+
 class Raised(Exception):
     """A Python exception raised inside the captured program; `value` is the exception object."""
 

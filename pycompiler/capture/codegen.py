@@ -666,18 +666,12 @@ def return_template(head: Head, value: Value) -> Any:
 
 
 def given_back(head: Head, template: Any) -> Any:
-    """The template with the plain tensors that it takes from the caller as results of the graph instead."""
-    plain = {t.source: t for t in head.cx.graph.inputs if t.cls is torch.Tensor and is_bare(t)}
-
-    def change(made: Any) -> Any:
-        kind, what = made
-        if kind == "source" and what in plain:
-            return ("graph", int(head.output(plain[what])[len("__out") :]))
-        if kind in ("tuple", "list"):
-            return (kind, [change(item) for item in what])
-        return (kind, [(key, change(item)) for key, item in what]) if kind == "dict" else made
-
-    return change(template)
+    """The template of a frame that returns a tensor of the caller's, with it as the graph's result; others as they are."""
+    kind, source = template
+    for tensor in head.cx.graph.inputs:
+        if kind == "source" and tensor.source == source and tensor.cls is torch.Tensor and is_bare(tensor):
+            return ("graph", int(head.output(tensor)[len("__out") :]))
+    return template
 
 
 def _template(head: Head, value: Value, seen: set[int]) -> Any:

@@ -122,7 +122,7 @@ def capture_frame(
     """Capture the frame of `code` with the locals array `values` (by name, cells as cells) and globals `namespace`.
 
     `unused`: calls whose result nobody reads stay in the graph, and with `fullgraph` a frame that
-    gives its tensors back has one.
+    returns a tensor of its caller's has one.
     """
     reason = skip.why_frame_skipped(code)
     if reason is None and torch._C._functorch.peek_interpreter_stack() is not None:

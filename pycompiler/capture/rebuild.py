@@ -13,6 +13,7 @@ import torch
 
 from pycompiler import _native
 from pycompiler.capture.values.finalizers import in_slot, runs_code
+from pycompiler.capture.values.functions import unshadowed
 from pycompiler.capture.values.iterators import INDEXING
 from pycompiler.errors import Unfit
 from pycompiler.ir.guards import modes_off
@@ -182,7 +183,10 @@ def make_function(
     made.__qualname__ = names[1]
     made.__kwdefaults__ = kwdefaults
     for name, value in (attributes or {}).items():
-        setattr(made, name, value)
+        if (entry := unshadowed(name)) != name:
+            made.__dict__[entry] = value
+        else:
+            setattr(made, name, value)
     return made
 
 

@@ -61,6 +61,9 @@ class Policy:
     def observe(self, source: Source, what: str, now: tuple[float, ...]) -> None:
         """What is at `source` in this call; what differs from the call captured before is symbolic from now on."""
         before, self.seen[source, what] = self.seen.get((source, what)), now
+        if what == "int" and self.automatic and before is None and (source, "size") in self.seen:
+            self.changed.add((source, what, 0))  # where a tensor was: a program that passes both passes others
+            return
         if not self.automatic or before is None or len(before) != len(now):
             return
         for i, (a, b) in enumerate(zip(before, now, strict=True)):
@@ -82,6 +85,12 @@ class Policy:
 
     def specialise(self, origins: Sequence[Origin]) -> None:
         self.static.update((o.source, o.what, o.dim) for o in origins)
+
+
+def _least(number: int) -> int:
+    """Of the symbol of an integer's magnitude: as for sizes where today's allows it, since much follows from it, else
+    each with this sign (a program that counts begins at 0)."""
+    return 1 if number < 0 else 2 if number >= 2 else 0
 
 
 def _is_argument(source: Source) -> bool:
@@ -163,12 +172,13 @@ class Sizes:
             return None
         self.policy.observe(source, "int", (real,))
         what = "minus" if real < 0 else "int"
-        if not (2 <= abs(real) <= _GREATEST and self.policy.wants(source, what, 0)):
+        if not (abs(real) <= _GREATEST and self.policy.wants(source, what, 0)):
             return None
         if self.symbols is None:
             raise NeedsSymbols
         if source not in self.integers:
-            symbol = self._new(abs(real), Origin(source, int, what), Mark("maybe", high=_GREATEST))
+            origin = Origin(source, int, what)
+            symbol = self._new(abs(real), origin, Mark("maybe", high=_GREATEST), low=_least(real))
             self.integers[source] = -symbol if real < 0 else symbol
         return self.integers[source]
 
@@ -202,9 +212,9 @@ class Sizes:
             log.info("%s is %s, %s today", name, source, real)
         return self.integers[source]
 
-    def _new(self, hint: int, origin: Origin, mark: Mark) -> torch.SymInt:
+    def _new(self, hint: int, origin: Origin, mark: Mark, low: int = 2) -> torch.SymInt:
         assert self.symbols is not None
-        made = self.symbols.new(hint, low=max(mark.low or 2, 2), high=mark.high)
+        made = self.symbols.new(hint, low=max(mark.low or low, low), high=mark.high)
         self.origins[str(made)] = origin
         log.info("%s is %s, %d today", made, origin.number, hint)
         return made

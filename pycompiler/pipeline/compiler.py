@@ -20,7 +20,7 @@ import torch
 from pycompiler import _native, background, config
 from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture import skip
-from pycompiler.capture.breaks import SkipFrame
+from pycompiler.capture.breaks import EagerOnce, SkipFrame
 from pycompiler.capture.bytecode.frames import resumes_in_loop
 from pycompiler.capture.frame import Captured, capture_frame
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
@@ -111,6 +111,9 @@ class FrameCompiler:
             log.info("%s runs eagerly: %s", code.co_qualname, e)
             log_breaks("frame %s runs eagerly: %s", code.co_qualname, e)
             return None
+        except EagerOnce as e:
+            log.info("this call of %s runs eagerly: %s", code.co_qualname, e)
+            return _native.Entry([NEVER_HOLDS], function, "eager")
         except UsersError as e:
             error = cause = e.error
         except (Unsupported, UserError):
@@ -133,6 +136,8 @@ class FrameCompiler:
         """`compile_frame`; whoever looks is told of what fails."""
         try:
             return self.compile_frame(function, values)
+        except EagerOnce:
+            raise
         except (Exception, UsersError) as e:
             if not isinstance(e, SkipFrame) or self.family.fullgraph:
                 cause = e.error if isinstance(e, UsersError) else e

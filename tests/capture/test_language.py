@@ -562,6 +562,45 @@ def test_attributes_of_functions_made_inside() -> None:
     assert got[0].__wrapped__.__wrapped__ is tagged
 
 
+@functools.lru_cache
+def remembered(a: int) -> int:
+    """Its text, too."""
+    return a + 2
+
+
+class Called:
+    def __call__(self, a):
+        return a * 3
+
+
+def test_functions_that_wrap_what_has_a_dict_of_names() -> None:
+    """`functools.wraps` copies a dict into the function's; what every function has a slot for, no attribute shows."""
+
+    def keeping(kept):
+        @functools.wraps(kept)
+        def kept_wrapper(a):
+            return kept(a)
+
+        return kept_wrapper
+
+    def wrapped(x):
+        called = Called()
+        called.__module__, called.__name__, called.tag = "m", "n", 4
+        first, second = keeping(remembered), keeping(called)
+        vars(second)["__doc__"] = "hidden"
+        said = [first.__name__, first.__module__, first.__doc__, first(3), second.__name__, second.__doc__, second.tag]
+        return first, second, said, [*vars(second).items()][:2], vars(second)["__doc__"], [*vars(first)], x + 1
+
+    got, expected = pycompiler.compile(wrapped, backend="eager", fullgraph=True)(X), wrapped(X)
+    assert repr(got[2:]) == repr(expected[2:])
+    for mine, theirs in zip(got[:2], expected[:2], strict=True):
+        assert [*mine.__dict__] == [*theirs.__dict__]
+        assert {k: v for k, v in mine.__dict__.items() if isinstance(v, str)} == {
+            k: v for k, v in theirs.__dict__.items() if isinstance(v, str)
+        }
+        assert (mine.__module__, mine.__name__, mine.__doc__) == (theirs.__module__, theirs.__name__, theirs.__doc__)
+
+
 def test_unions_of_dicts_of_different_classes() -> None:
     def united(x):
         counted, plain, ordered = collections.defaultdict(int, a=1), {"b": 2}, collections.OrderedDict(c=3)

@@ -129,7 +129,29 @@ def test_integer_arguments_are_symbols() -> None:
 
     calls = [(x(12, 2), 4, [3]), (x(12, 4), 7, [6]), (x(12, 2), 8, [4]), (x(24, 2), 12, [8])]
     assert compiles(program, calls) <= 2
-    assert compiles(lambda t, n: t + n, [(x(3), 0), (x(3), 1), (x(3), -5), (x(3), 5), (x(3), 2**40)]) == 4
+    assert compiles(lambda t, n: t + n, [(x(3), 0), (x(3), 1), (x(3), -5), (x(3), 5), (x(3), 2**40)]) == 2
+
+
+def test_numbers_that_begin_at_nothing() -> None:
+    """A program that counts: the second number is the last that is compiled for, also where 0 and 1 mean something else."""
+
+    def scaled(t: torch.Tensor, n: int) -> torch.Tensor:
+        return t * n + (t ** (n + 1)).sum()
+
+    def zeros(t: torch.Tensor, n: int) -> torch.Tensor:
+        return t.sum() + torch.zeros(n, 3)
+
+    numbers = (0, 1, 2, 3, 7)
+    assert compiles(scaled, [(x(3), n) for n in numbers], dynamic=None) == 2
+    assert compiles(zeros, [(x(3), n) for n in numbers], dynamic=None) == 2
+    assert compiles(lambda t, n: t * n, [(x(3), n) for n in (-1, -2, -3, 0, 1, 2)], dynamic=None) == 3
+    assert compiles(lambda t, n: t.sum(n), [(x(3, 4), n) for n in (0, 1, 0, 1, -1)], dynamic=None) == 3
+    assert compiles(lambda t, n: t[:n] if n else t, [(x(8), n) for n in (1, 0, 2, 3, 4)], dynamic=None) <= 4
+
+
+def test_a_number_where_a_tensor_was() -> None:
+    given = [x(2), 3, x(2), 4, 5]
+    assert compiles(lambda t, n: t * n, [(x(2), n) for n in given], dynamic=None) == 2
 
 
 def test_what_objects_hold_is_made_for_longer() -> None:

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._device import DeviceContext
 
 from pycompiler import config
 from pycompiler.capture import operators
-from pycompiler.capture.breaks import Break
+from pycompiler.capture.breaks import Break, EagerOnce
 from pycompiler.capture.builtins.tensors_of_numbers import stacked
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
 from pycompiler.capture.deep import programs_limit
@@ -73,6 +74,12 @@ _constant(None, torch._C._get_tracing_state)
 _constant(True, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
 
 
+@builtin(LazyModuleMixin._infer_parameters)
+def infer_parameters(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """The hook of a lazy module, which makes it another module: its parameters, its class and the hook itself go."""
+    raise EagerOnce("it calls a lazy module for the first time")
+
+
 @builtin(torch.compiler.is_compiling)
 def is_compiling(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """Not for a module with hooks that run after errors, too: torch's call of a module leaves these out where it is compiled."""
@@ -120,9 +127,12 @@ _query(torch.get_autocast_gpu_dtype, torch._C._is_any_autocast_enabled, torch.mp
 _query(torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
        torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.are_deterministic_algorithms_enabled,
        torch.amp.is_autocast_available, torch.cuda.is_available,
-       torch._C._get_default_device, torch.is_autocast_cpu_enabled,
+       torch._C._get_default_device, torch._C._get_accelerator, torch.is_autocast_cpu_enabled,
        torch._C._get_privateuse1_backend_name, torch.is_anomaly_enabled,
        torch.is_deterministic_algorithms_warn_only_enabled, torch.get_deterministic_debug_mode)  # fmt: skip
+
+if hasattr(torch._C, "_accelerator_getAccelerator"):  # since torch 2.13
+    _query(torch._C._accelerator_getAccelerator)
 
 
 def _is_switch(cx: Capture, fn: Any) -> bool:

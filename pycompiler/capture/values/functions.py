@@ -165,7 +165,7 @@ class Function(Value):
         elif name == "__code__":
             self.code = value.const()
             return
-        elif name in UNCHANGED:
+        elif name in UNCHANGED or unshadowed(name) != name:
             super().setattr(cx, name, value)
         self.overlay[name] = value
 
@@ -183,6 +183,18 @@ TYPED: dict[str, tuple[tuple[type, ...], str]] = {
     "__type_params__": ((tuple,), "a tuple"),
 }
 UNCHANGED = ("__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__builtins__", "__dict__", "__class__")
+
+# An entry of a function's `__dict__` that no attribute shows, since each function has a slot of its name.
+_ENTRY = "__dict__."
+
+
+def shadowed(name: str) -> str:
+    """What such an entry is called among the attributes of a function that is made."""
+    return _ENTRY + name
+
+
+def unshadowed(name: str) -> str:
+    return name.removeprefix(_ENTRY)
 
 
 class Descriptor(Value):

@@ -37,7 +37,7 @@ from pycompiler.capture.values.attributes import (
 from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Dict, Key, List, Tuple
-from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.capture.values.functions import Builtin, Method, shadowed, unshadowed
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 
@@ -594,16 +594,38 @@ class InstanceDict(Dict):
 
 
 class FunctionDict(InstanceDict):
-    """vars(function), of a function that the program makes: its attributes, but for those that every function has."""
+    """vars(function), of a function that the program makes: its attributes.  What bears the name of a slot that every
+    function has (`functools.wraps` of something else that has a dict copies such) no attribute shows: `shadowed`."""
 
     def _own_slots(self, name: str) -> bool:
         return name in types.FunctionType.__dict__
 
+    @property
+    def entries(self) -> dict[Key, Value]:
+        shown = {n: v for n, v in self.owner.overlay.items() if not self._own_slots(n)}
+        return {Key(self.cx, Const(unshadowed(n))): v for n, v in shown.items()}
+
+    @entries.setter
+    def entries(self, value: dict[Key, Value]) -> None:
+        """The entries are the owner's attributes; there is nothing to store."""
+
+    def _overlaid(self, key: Value) -> Value | None:
+        name = key.const() if key.is_const() else None
+        found: Value | None = self.owner.overlay.get(self._kept_as(name)) if isinstance(name, str) else None
+        return found
+
+    def _kept_as(self, name: str) -> str:
+        return shadowed(name) if self._own_slots(name) else name
+
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         name = key.const() if key.is_const() else None
-        if not isinstance(name, str) or self._own_slots(name):
+        if not isinstance(name, str) or unshadowed(name) != name:
             raise Break("mutation-unsupported", f"vars(function)[{key.describe()}] = ...")
-        self.owner.setattr(cx, name, value)
+        if self._own_slots(name):
+            cx.effects.allow(self.owner, self.owner.describe())
+            self.owner.overlay[shadowed(name)] = value
+        else:
+            self.owner.setattr(cx, name, value)
 
     def delitem(self, cx: Capture, key: Value) -> None:
         raise Break("mutation-unsupported", f"del vars(function)[{key.describe()}]")
