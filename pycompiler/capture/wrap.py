@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native, config
 from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.cached import Tried
 from pycompiler.capture.values import array
 from pycompiler.capture.values.attributes import instance_dict, is_mutable, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Value
@@ -117,6 +118,8 @@ def _tuple(cx: Capture, real: Any, source: Source) -> Value:
 def _dict(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
     entries: dict[Key, Value] = {}
+    if isinstance(real, collections.OrderedDict) and any(_says_itself(type(k)) for k in dict.keys(real)):
+        raise Break("unsupported-operation", RESTLESS)  # an OrderedDict asks its keys to be iterated
     try:
         pairs = list((collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict).items(real))
     except KeyError:
@@ -125,7 +128,8 @@ def _dict(cx: Capture, real: Any, source: Source) -> Value:
         if isinstance(k, (str, int, bool, float, bytes, type(None))) and not _says_itself(type(k)):
             entries[Key(cx, Const(k))] = cx.lazy(v, source.dict_item(k))
         else:
-            _own_key(cx, entries, cx.wrap_key(k, source.then("dict_key_at", i)), cx.lazy(v, source.dict_item(k)))
+            key = cx.wrap_key(k, source.then("dict_key_at", i))
+            _own_key(cx, entries, k, key, cx.lazy(v, source.dict_item(k)))
     if len(entries) != len(pairs):
         raise Break("unsupported-operation", "a dict of which two keys are equal by now")
     factory = None
@@ -141,15 +145,24 @@ def _says_itself(cls: type) -> bool:
     return isinstance(cls.__hash__, types.FunctionType) or isinstance(cls.__eq__, types.FunctionType)
 
 
-def _own_key(cx: Capture, entries: dict[Key, Value], key: Value, value: Value) -> None:
-    """A key that the dict has the hash of, and the program is not asked for; here it is asked, which it must not see."""
+def _own_key(cx: Capture, entries: dict[Key, Value], real: Any, key: Value, value: Value) -> None:
+    """A key that the dict has the hash of, and the program is not asked for; here it is asked, which it must not see: where it
+    would, the capture begins anew and asks no more."""
+    verdict = "asked", id(real)
     mark = cx.effects.mark()
+    refused: Break | None = None if cx.verdicts.get(verdict, True) else Break("unsupported-operation", RESTLESS)
     try:
-        entries[Key(cx, key)] = value
+        if refused is None:
+            entries[Key(cx, key)] = value
+    except Break as b:
+        refused = b
     except Raised:
-        raise Break("unsupported-operation", RESTLESS) from None
+        refused = Break("unsupported-operation", RESTLESS)
     if cx.effects.mark() != mark:
-        raise Break("unsupported-operation", RESTLESS)
+        cx.verdicts[verdict] = False
+        raise Tried
+    if refused is not None:
+        raise refused
 
 
 @wraps(types.MappingProxyType)
@@ -220,7 +233,8 @@ def _partial(cx: Capture, real: Any, source: Source) -> Value:
        types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType)  # fmt: skip
 def _builtin(cx: Capture, real: Any, source: Source) -> Value:
     owner = getattr(real, "__self__", None)
-    if type(real) is types.BuiltinFunctionType and not isinstance(owner, (type(None), type, types.ModuleType)):
+    bound = type(real) in (types.BuiltinFunctionType, types.MethodWrapperType)
+    if bound and not isinstance(owner, (type(None), type, types.ModuleType)) and not hasattr(type(owner), "__get__"):
         method = _bound_builtin(cx, real, owner, source)
         if method is not None:
             return method
@@ -231,7 +245,7 @@ def _builtin(cx: Capture, real: Any, source: Source) -> Value:
 def _bound_builtin(cx: Capture, real: Any, owner: Any, source: Source) -> Value | None:
     """A method of a builtin type, bound: each look at it gives another object, which holds its receiver."""
     found = mro_lookup(type(owner), real.__name__)
-    if not isinstance(found, types.MethodDescriptorType):
+    if not isinstance(found, types.MethodDescriptorType | types.WrapperDescriptorType):
         return None
     cx.guard("type_is", source, type(real))
     cx.guard("equals", source.attr("__name__"), real.__name__)

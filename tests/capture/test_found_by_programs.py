@@ -311,3 +311,31 @@ def test_errors_of_attributes_that_are_not_there(cls: type, name: str) -> None:
 
     eager, compiled = outcomes(reads, deletes, writes)
     assert eager == compiled
+
+
+def test_methods_bound_before_read_and_write_their_receiver() -> None:
+    """Of operators, too (`list.__len__`), which CPython binds in a class of its own."""
+
+    def outcome(compiles: Callable[..., Any]) -> list[Any]:
+        items, table, members = [1, 2], {1: 2}, {1}
+        reads: list[Any] = [
+            items.__len__, table.__len__, members.__len__, members.copy, items.__repr__, lambda: [*lists()], lambda: [*keys()]
+        ]  # fmt: skip
+        lists, keys, has, stores, puts = (
+            items.__iter__, table.__iter__, items.__contains__, items.__setitem__, table.__setitem__
+        )  # fmt: skip
+
+        def program(x: Any) -> Any:
+            seen = [read() for read in reads], has(7)
+            stores(0, 7)
+            puts(3, 4)
+            return seen, str(x + 1)
+
+        call = compiles(program)
+        seen = [call(torch.ones(2)), list(items), dict(table)]
+        items.append(5)
+        table[9] = 9
+        members.add(6)
+        return [*seen, call(torch.ones(2)), items, table]
+
+    assert outcome(lambda fn: pycompiler.compile(fn, backend="eager")) == outcome(lambda fn: fn)

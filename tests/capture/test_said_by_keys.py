@@ -179,3 +179,99 @@ def test_a_frozen_dataclass_is_a_key_without_a_break() -> None:
     assert str(pycompiler.compile(program, backend="eager", fullgraph=True)(torch.ones(1))) == str(
         program(torch.ones(1))
     )
+
+
+class Told:
+    """A key that writes down what it is asked; tens are alike to its hash."""
+
+    log: list[str] = []
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        Told.log.append(f"hash {self.value}")
+        return self.value % 10
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Told)
+        Told.log.append(f"{self.value} == {other.value}")
+        return self.value == other.value
+
+
+class Far(Told):
+    """The bits of a large hash lead a table to the same place again."""
+
+    def __hash__(self) -> int:
+        Told.log.append(f"hash {self.value}")
+        return 10**12 + self.value % 10
+
+
+A, B, C = Told(1), Told(11), Told(21)
+
+
+def fills() -> Any:
+    made: dict[Told, int] = {A: 1}
+    made[B] = 2
+    made.update([(C, 3)])
+    made[Told(11)] += 4
+    del made[Told(21)]
+    return list(made.values()), made.setdefault(Told(31), 6), made.setdefault(B, 7), made.pop(Told(1)), len(made)
+
+
+def counts() -> Any:
+    made: collections.defaultdict[Told, int] = collections.defaultdict(int)
+    for key in (A, B, Told(11)):
+        made[key] += 1
+    return len(made), len(collections.Counter([A, B, A, C]))
+
+
+def missing() -> Any:
+    try:
+        return {A: 1, B: 2}[C]
+    except KeyError as e:
+        return e.args[0] is C
+
+
+def ordered() -> Any:
+    made = collections.OrderedDict([(A, 1), (B, 2)])
+    made.move_to_end(Told(1))
+    return made.pop(Told(11)), len(made)
+
+
+def far() -> Any:
+    return len({Far(v): v for v in (1, 11, 21)}), (A, 1) in {(B, 1): 1}
+
+
+EXISTING: dict[Told, int] = {}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        fills, counts, missing, ordered, far,
+        lambda: len({key: 1 for key in (A, B, C)}),
+        lambda: (C in {A: 1, B: 2}, Told(11) in {A: 1, B: 2}, Told(11) in {A, B}),
+        lambda: (len(set([A, B, Told(11)])), len(frozenset([A, B])), len({A, B, C})),
+        lambda: {A: 1, B: 2}.popitem()[1],
+        lambda: ((A, 1) in {A: 1, B: 2}.items(), (C, 1) in {A: 1}.items(), 3 in {A: 1}.items()),
+        lambda: (len({A: 1, B: 2, C: 3}.copy()), len(dict({A: 1, B: 2}))),
+        lambda: ({A: 1, B: 2} | {C: 1} == {**{A: 1, B: 2}, C: 1}, {A, B} == {B, Told(1)}),
+        lambda: (EXISTING[Told(11)], C in EXISTING, EXISTING.get(A), len(EXISTING)),
+        lambda: (EXISTING.__setitem__(Told(21), 4), len(EXISTING)),
+    ],
+)  # fmt: skip
+def test_keys_are_asked_what_eager_asks_them(program: Callable[[], Any]) -> None:
+    def called(fn: Callable[..., Any]) -> Any:
+        EXISTING.clear()
+        EXISTING.update({A: 1, B: 2})
+        Told.log.clear()
+        return fn(torch.ones(2)), list(Told.log)
+
+    def with_tensor(x: Any) -> Any:
+        return program(), str(x + 1)
+
+    expected = called(with_tensor)
+    compiled = pycompiler.compile(with_tensor, backend="eager")
+    assert called(compiled) == expected
+    assert called(compiled) == expected

@@ -14,7 +14,7 @@ from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructo
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Deque, Dict
+from pycompiler.capture.values.containers import RESTLESS, Deque, Dict, restless
 
 NONE: Value = Const(None)
 deque = collections.deque
@@ -192,6 +192,8 @@ def count_elements(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """mapping[element] += 1 for each element."""
     mapping, zero = args[0], Const(0)
     for element in cx.elements(args[1]):
+        if restless([cx.key(element)]) is not None:  # its hash is asked for once
+            raise Break("unsupported-operation", RESTLESS)
         seen = cx.call(mapping.getattr(cx, "get"), [element, zero], {})
         mapping.setitem(cx, element, operators.binary(cx, "+", seen, Const(1)))
     return NONE

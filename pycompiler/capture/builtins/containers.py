@@ -319,9 +319,11 @@ def dict_delitem(cx: Capture, target: Dict, key: Value) -> None:
 
 @dict_method("pop")
 def dict_pop(cx: Capture, target: Dict, key: Value, default: Value | None = None) -> Value:
-    found = target.lookup(cx, key)
+    k = target.key(cx, key)
+    found = target.found(cx, k)
     if found is not None:
-        target.delitem(cx, key)
+        target.guard_keys(cx)
+        target.remove(cx, k)
         return found
     if default is None:
         cx.throw_value(KeyError, [key])
@@ -331,20 +333,22 @@ def dict_pop(cx: Capture, target: Dict, key: Value, default: Value | None = None
 
 @dict_method("popitem")
 def dict_popitem(cx: Capture, target: Dict, last: Value = Const(True)) -> Value:
-    pairs = target.pairs(cx)
-    if not pairs:
+    target.guard_keys(cx)
+    if not target.entries:
         cx.throw(KeyError, "popitem(): dictionary is empty")
-    key, value = pairs[-1 if last.truth(cx) else 0]
-    target.delitem(cx, key)
-    return Tuple([key, value])
+    key = list(target.entries)[-1 if last.truth(cx) else 0]
+    value = target.at(cx, key)
+    target.remove(cx, key)
+    return Tuple([key.value, value])
 
 
 @dict_method("setdefault")
 def dict_setdefault(cx: Capture, target: Dict, key: Value, default: Value = NONE) -> Value:
-    found = target.lookup(cx, key)
+    k = target.key(cx, key)
+    found = target.found(cx, k)
     if found is not None:
         return found
-    target.setitem(cx, key, default)
+    target.store(cx, k, default)
     return default
 
 

@@ -182,20 +182,34 @@ class Deque(List):
 
 
 class Key:
-    """A dict key or set member: equal as Python finds the real objects equal."""
+    """A dict key or set member: equal as Python finds the real objects equal.
 
-    __slots__ = ("key", "value")
+    An operation of the program makes one, and compares it with each key that has the same hash once: capture, which may look for
+    its place more than once, asks a pair once.
+    """
+
+    __slots__ = ("answers", "key", "value")
 
     def __init__(self, cx: Capture, value: Value) -> None:
         self.value = value
         self.key: Any = cx.key_of(value)
+        self.answers: dict[int, tuple[Key, bool]] = {}  # what keys that were there before said, by `id`
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Key):
             return False
         if isinstance(self.key, UserKey) is not isinstance(other.key, UserKey):
             raise Break("unsupported-operation", "a key that says itself which constants it equals")
-        return bool(self.key == other.key)
+        user = restless([other])
+        if user is None:
+            return bool(self.key == other.key)
+        if id(self) not in other.answers:
+            mark = user.cx.effects.mark()
+            same = bool(self.key == other.key)
+            if not same and mark != user.cx.effects.mark() and not (user is other.key and user.is_asked_once()):
+                raise Break("unsupported-operation", RESTLESS)
+            other.answers[id(self)] = self, same
+        return other.answers[id(self)][1]
 
     def __hash__(self) -> int:
         """Of a constant its own hash, which a `UserKey` may have, too."""
@@ -225,6 +239,11 @@ class UserKey:
 
     def __hash__(self) -> int:
         return self.hash
+
+    def is_asked_once(self) -> bool:
+        """Whether each key of this hash is at one place of those where a table looks: the bits of a larger hash lead to the
+        same places again, as more keys than a set looks at in a row do."""
+        return 0 <= self.hash < 32
 
 
 def restless(keys: Iterable[Key]) -> UserKey | None:
@@ -313,9 +332,14 @@ class Dict(Value):
     def python_type(self) -> type:
         return self.cls
 
-    def settled(self, cx: Capture, key: Value) -> Value:
-        """A key: an id is a number where keys are numbers."""
-        return settled(cx, key, (k.value for k in self.entries))
+    def key(self, cx: Capture, value: Value) -> Key:
+        """The key of what is looked for or stored: an id is a number where keys are numbers."""
+        made = Key(cx, settled(cx, value, (k.value for k in self.entries)))
+        if (
+            issubclass(self.cls, collections.OrderedDict) and restless([made]) is not None
+        ):  # which asks it more than once
+            raise Break("unsupported-operation", RESTLESS)
+        return made
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name == "default_factory" and self.cls is collections.defaultdict:
@@ -348,14 +372,16 @@ class Dict(Value):
                 cx.guard("dict_contains", self.source, key.key.value.real)
 
     def lookup(self, cx: Capture, key: Value) -> Value | None:
-        key = self.settled(cx, key)
-        k = Key(cx, key)
+        return self.found(cx, self.key(cx, key))
+
+    def found(self, cx: Capture, k: Key) -> Value | None:
+        """The value at a key, or None, which is guarded."""
         if k in self.entries:
             return self.at(cx, k)
         self.guard_hashes(cx)
         if not self.keys_guarded and self.source is not None:
-            if key.is_const():
-                cx.guard("dict_absent", self.source, key.const())
+            if k.value.is_const():
+                cx.guard("dict_absent", self.source, k.value.const())
             else:
                 self.guard_keys(cx)
         return None
@@ -377,15 +403,20 @@ class Dict(Value):
         cx.effects.mutate(self, drops)
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        k = Key(cx, self.settled(cx, key))
+        self.store(cx, self.key(cx, key), value)
+
+    def store(self, cx: Capture, k: Key, value: Value) -> None:
         self.mutate(cx, [self.entries[k]] if k in self.entries else (), [k])
         self.entries[k] = value
 
     def delitem(self, cx: Capture, key: Value) -> None:
         self.guard_keys(cx)
-        k = Key(cx, self.settled(cx, key))
+        k = self.key(cx, key)
         if k not in self.entries:
             cx.throw_value(KeyError, [key])
+        self.remove(cx, k)
+
+    def remove(self, cx: Capture, k: Key) -> None:
         self.mutate(cx, [self.entries[k]])
         del self.entries[k]
 
@@ -406,16 +437,15 @@ class Dict(Value):
         return bool(self.entries)
 
     def contains(self, cx: Capture, item: Value) -> bool:
-        item = self.settled(cx, item)
-        k = Key(cx, item)
+        k = self.key(cx, item)
         if k in self.entries:
             if not self.keys_guarded and self.source is not None:
-                if item.is_const():
-                    cx.guard("dict_contains", self.source, item.const())
+                if k.value.is_const():
+                    cx.guard("dict_contains", self.source, k.value.const())
                 else:
                     self.guard_keys(cx)
             return True
-        return self.lookup(cx, item) is not None
+        return self.found(cx, k) is not None
 
 
 class Proxy(Value):
@@ -497,7 +527,14 @@ class DictView(Value):
     def contains(self, cx: Capture, item: Value) -> bool:
         if self.what == "keys":
             return self.mapping.contains(cx, item)
-        return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+        if self.what == "values":
+            return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+        if not isinstance(item, Tuple) or len(item.items) != 2:
+            if not isinstance(item, Const) or issubclass(item.python_type(), tuple):
+                raise Break("unsupported-operation", f"{item.describe()} in the items of a dict")
+            return False
+        found = self.mapping.lookup(cx, item.at(cx, 0))
+        return found is not None and (cx.same(found, item.at(cx, 1)) or cx.equal(found, item.at(cx, 1)))
 
 
 class KeysOf(DictView):
