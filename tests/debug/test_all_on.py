@@ -49,6 +49,12 @@ def train() -> None:
 
 def calls() -> Counter[str]:
     """How often each function of the stages is called by `train`."""
+    found = every_call()
+    return Counter({name: n for name, n in found.items() if name.startswith(STAGES) and not TEXTS.match(name)})
+
+
+def every_call() -> Counter[str]:
+    """The same of the whole package."""
     found = Counter[str]()
 
     def look(frame: Any, event: str, arg: object) -> None:
@@ -65,7 +71,7 @@ def calls() -> Counter[str]:
     finally:
         sys.setprofile(before)
         gc.enable()
-    return Counter({name: n for name, n in found.items() if name.startswith(STAGES) and not TEXTS.match(name)})
+    return found
 
 
 @pytest.fixture
@@ -78,6 +84,29 @@ def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict
     }  # fmt: skip
     switch._directory = None
     logs.reset_logs()
+
+
+def test_all_off_is_as_if_it_were_never_on(everything: dict[str, Any], tmp_path: Path) -> None:
+    """The same functions run before and behind a time with all on; of `debug/` what looks whether a profiler is on."""
+    with config.patch(share_regions=False, cache_dir=str(tmp_path)):
+        train()
+        train()
+        before = every_call()
+        handler = logging.NullHandler()
+        logging.getLogger("pycompiler").addHandler(handler)
+        try:
+            logs.set_logs(f"+all,{','.join(logs.ARTIFACTS)}")
+            with config.patch(everything), Recorder(lambda event: None, costs=True):
+                assert sum(name.startswith("debug/") for name in every_call()) > 50
+        finally:
+            logging.getLogger("pycompiler").removeHandler(handler)
+            logs.reset_logs()
+        behind = every_call()
+    looks = {"debug/ranges.py Phases.begin", "debug/ranges.py Phases.end"}  # at each phase, by one word
+    assert {name for name in before if name.startswith("debug/")} == looks
+    assert behind == before, {
+        name: (before[name], behind[name]) for name in {*before, *behind} if before[name] != behind[name]
+    }
 
 
 def test_nothing_is_computed_twice(everything: dict[str, Any], tmp_path: Path) -> None:

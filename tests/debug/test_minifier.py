@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import resource
 import signal
 import subprocess
 import textwrap
@@ -198,6 +200,42 @@ def test_a_full_disk(tmp_path: Path) -> None:
     again = run(tmp_path, path, TORCHDYNAMO_REPRO_AFTER="aot", TORCHDYNAMO_REPRO_LEVEL="3")  # still in the environment
     assert "aten.sinh.default" in again.stdout
     assert Path(path).read_text() == text
+
+
+def test_a_miscompile_of_a_training_graph_of_300_operators(tmp_path: Path) -> None:
+    """It shows in the backward only; three operators, or fewer, are left in less than two minutes of the processor."""
+    with_fault(tmp_path, """
+        import torch
+        from pycompiler.lowering import LOWERINGS
+
+        LOWERINGS[torch.ops.aten.cos.default] = LOWERINGS[torch.ops.aten.tanh.default]
+        """)  # fmt: skip
+    program = write(tmp_path, """
+        import torch, pycompiler
+        from torch.nn import functional as F
+
+        layers = [(torch.randn(8, 8, requires_grad=True), torch.randn(8, requires_grad=True)) for _ in range(12)]
+
+        @pycompiler.compile
+        def loss(x):
+            for k, (w, b) in enumerate(layers):
+                x = x + F.layer_norm(F.silu(F.linear(x, w, b)), (8,))
+                if k == 7:
+                    x = x + x.sin()
+            return x.square().mean()
+
+        torch.manual_seed(0)
+        loss(torch.randn(4, 8)).backward()
+        """)  # fmt: skip
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="aot", TORCHDYNAMO_REPRO_LEVEL="4")
+    made = run(tmp_path, str(tmp_path / "torch_compile_debug" / "minifier" / "minifier_launcher.py"))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found = re.search(r"(\d+) operators? (?:is|are) left of (\d+)", made.stdout)
+    assert found is not None, made.stderr
+    assert int(found[1]) <= 3 and int(found[2]) >= 300
+    assert "aten.cos.default" in made.stdout and "in loss: x = x + x.sin()" in made.stdout
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 120
 
 
 def test_symbols_that_a_fault_needs(tmp_path: Path) -> None:
