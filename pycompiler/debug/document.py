@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from pycompiler.debug.describe import Data, is_library
-from pycompiler.debug.figures import begins, counted, name, nanoseconds, short, title
+from pycompiler.debug.figures import begins, counted, name, nanoseconds, place, short, title
 
 SLOW_GUARDS = 0.2  # share of a call's time from which its guards are worth a word
 SMALL = 5_000  # nanoseconds: kernels below are mostly their start
@@ -218,7 +218,7 @@ class Document:
         for k, row in enumerate(self.data["advice"], 1):
             lines += [
                 f"  {k}. {row['what']}",
-                *([f"     at {row['where']}"] if row["where"] else []),
+                *([f"     at {place(row['where'])}"] if row["where"] else []),
                 *([f"        {text}"] if (text := self.line(row["where"])) else []),
                 f"     -> {row['do']}",
             ]

@@ -48,6 +48,11 @@ def title(function: str) -> str:
     return RESUMED.sub(r"\1 (from line \2 on)", function)
 
 
+def place(where: str) -> str:
+    """`file:line in function`, with the function as its author knows it: what runs behind a break is a part of one."""
+    return RESUMED.sub(r"\1", where)
+
+
 def begins(function: Data) -> str:
     """Where a function, or what runs behind a break in it, begins: `file:line`."""
     found = RESUMED.search(function["function"])

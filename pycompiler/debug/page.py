@@ -14,7 +14,7 @@ from typing import Any
 
 from pycompiler.debug.describe import Data, is_library
 from pycompiler.debug.document import Document
-from pycompiler.debug.figures import begins, counted, name, nanoseconds, short, size, title
+from pycompiler.debug.figures import begins, counted, name, nanoseconds, place, short, size, title
 from pycompiler.debug.html_parts import OPEN, PAGE, PLAIN, STYLE, UNFOLD, bar, code, folded, some, table, tag
 
 COSTLY = 5  # guards of all frames that are shown at the top
@@ -125,8 +125,7 @@ def _place(document: Document, where: str) -> str:
     """`file:line...`, as a link where the page shows that line."""
     file, _, rest = where.partition(":")
     line = rest.split(" ")[0]
-    told = title(rest).partition(" (")[0]  # a line of what runs behind a break is its function's
-    text = tag("code", escape(f"{os.path.basename(file)}:{told}"), title=where)
+    text = tag("code", escape(place(f"{os.path.basename(file)}:{rest}")), title=where)
     at = document.shown.get((file, line))
     return f'<a href="#{at}">{text}</a>' if at else text
 

@@ -256,6 +256,17 @@ def test_graphs_of_sizes_that_change_have_bytes() -> None:
     assert min(graph["memory"]["after"]) == size and graph["memory"]["peak"] >= 2 * size
 
 
+def test_lines_behind_a_break_are_their_functions_in_the_text() -> None:
+    """`in resume_in_behind_at_7` is nobody's function."""
+
+    def behind(x: Any) -> Any:
+        print("woo")
+        return torch.fft.fft(x).real
+
+    text = str(pycompiler.explain(behind, backend="native")(torch.ones(4)).document)
+    assert re.search(r"test_report\.py:\d+ in \S*behind$", text, re.M) and " in resume_in_" not in text
+
+
 def test_functions_that_were_inlined_are_shown() -> None:
     def inner(x: Any) -> Any:
         return x.relu()

@@ -52,6 +52,14 @@ def test_every_page_is_in_the_navigation() -> None:
     assert all(f": {page}" in nav for page in PAGES)
 
 
+def test_tables_wrap() -> None:
+    """The theme's do not: the seconds of the faults lay beyond the edge of the page."""
+    styles = re.search(r"extra_css: \[(.*)\]", (ROOT / "mkdocs.yml").read_text())
+    assert styles is not None
+    text = "".join((ROOT / "docs" / name.strip()).read_text() for name in styles[1].split(","))
+    assert re.search(r"\.wy-table-responsive table td, .* \{ white-space: normal", text)
+
+
 @pytest.mark.parametrize(
     "part, rows",
     [("breaks", BREAK_KINDS), ("knobs", [k.name for k in config.KNOBS]), ("artefacts", logs.ARTIFACTS),
