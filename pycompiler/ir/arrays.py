@@ -76,6 +76,8 @@ ARRAYS = MAKES | {
 LIKES = frozenset(
     {"zeros_like", "ones_like", "full_like", "empty_like"}
 )  # they look at their first argument as an array
+# Which of their arguments, the name itself counted, are sizes, which may be symbols.
+SIZED: dict[str, range] = {**dict.fromkeys(("ones", "zeros", "full"), range(1, 2)), "reshape": range(2, 66)}
 SPACES = ("", "linalg", "fft")
 UNKNOWN_DTYPES = frozenset({"uint16", "uint32", "uint64", "float128", "longdouble", "complex256"})
 
@@ -197,6 +199,20 @@ def _promoted(ufunc: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], torch
     return tuple(cast), loop[ufunc.nin] if ufunc.nout == 1 else None
 
 
+def takes_in(special: str, left: torch.dtype, right: torch.dtype) -> bool:
+    """Whether ``left += right`` (of the method `special`) converts the elements on the right, and nothing else."""
+    ufunc = getattr(numpy(), IN_PLACE.get(special, ""), None)
+    if ufunc is None or {left, right} == {torch.bool}:
+        return False
+    loop = ufunc.resolve_dtypes((dtype_of(left), dtype_of(right), None))
+    return all(d == dtype_of(left) for d in loop)
+
+
+IN_PLACE = {"__iadd__": "add", "__isub__": "subtract", "__imul__": "multiply", "__itruediv__": "true_divide",
+            "__iand__": "bitwise_and", "__ior__": "bitwise_or", "__ixor__": "bitwise_xor"}  # fmt: skip
+"""Operators of which no element raises."""
+
+
 def method(name: str, array: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """`array.<name>(*args, **kwargs)`."""
     if hasattr(numpy(), name) and name not in OWN_METHODS:  # the function by this name
@@ -293,7 +309,7 @@ def tensor_of(array: Any) -> torch.Tensor:
         raise TypeError(f"expected a numpy.ndarray, not {type(array).__name__}")
     if not array.flags.writeable:
         raise TypeError("a NumPy array that may not be written")
-    if array.dtype not in dtypes or (array.strides and min(array.strides) <= 0):
+    if array.dtype not in dtypes or any(s < 0 or (s == 0 and n > 1) for s, n in zip(array.strides, array.shape)):
         raise TypeError(f"a NumPy array of {array.dtype} with strides {array.strides}")
     return torch.from_numpy(array)
 

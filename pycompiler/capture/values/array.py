@@ -33,6 +33,7 @@ PARTS = frozenset({"T", "real", "imag"})
 WRITES = frozenset({"fill", "sort", "__setitem__", "resize", "put", "partition", "itemset", "setflags", "byteswap"})
 LEFT_OUT = frozenset({"tolist", "item", "tobytes", "tofile", "dump", "dumps", "view", "setflags", "resize", "to_device",
                       "newbyteorder", "byteswap", "getfield", "setfield", "is_integer", "partition"})  # fmt: skip
+READS = ("item", "tolist")  # what gives Python's numbers
 WRAPPER = "wrap_numpy.<locals>.wrap"
 
 
@@ -69,7 +70,7 @@ class Array(Value):
                 AttributeError,
                 f"'numpy.{self.python_type().__name__}' object has no attribute {name!r}",
             )
-        if name in LEFT_OUT and name != "item" or not (arrays.has_method(name) or name == "item"):
+        if name not in READS and (name in LEFT_OUT or not arrays.has_method(name)):
             raise Break("unsupported-attribute", f"numpy.ndarray.{name}")
         return ArrayMethod(self, name)
 
@@ -115,8 +116,8 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     """`args[0].<name>(*args[1:])` of an array."""
     array = args[0]
     assert isinstance(array, Array)
-    if name == "item" and len(args) == 1 and not kwargs and cx.graph.takes_items():
-        return item(cx, array.tensor)
+    if name in READS and len(args) == 1 and not kwargs and cx.graph.takes_items():
+        return item(cx, array.tensor, name)
     if name in LEFT_OUT or name in arrays.LEFT_OUT:
         raise Break("data-dependent-value", f"numpy.ndarray.{name}()")
     writes = name in WRITES
@@ -235,12 +236,13 @@ def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Val
     if op in OPERATORS or not isinstance(left, Array) or left.scalar:
         name = OPERATORS[op if op in OPERATORS else op[:-1]]
         return _record(cx, arrays.function, [Const(name), left, right], {}, scalar=True)
-    if (
-        left.fixed
-        or op in ("@=", "**=")
-        or (isinstance(right, Array) and right.tensor.fake.dtype != left.tensor.fake.dtype)
-    ):
+    dtype = left.tensor.fake.dtype
+    given = right.tensor.fake.dtype if isinstance(right, Array) else dtype
+    other = given != dtype
+    if left.fixed or op in ("@=", "**=") or (other and not arrays.takes_in(special, dtype, given)):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}, {left.fixed}")
+    if other:  # now in memory of its own
+        right = call_method(cx, "astype", [right, Const(arrays.dtype_of(dtype).name)], {})
     return _record(cx, arrays.method, [Const(special), left, right if right is left else _apart(cx, right)], {}, True)
 
 
@@ -262,9 +264,10 @@ def _record(
         raise Break("unsupported-operation", "a call of NumPy's under numpy.errstate, which may raise")
     scalar = scalar and not _wrapped(cx)
     given = [*args, *kwargs.values()]
-    plain = [_argument(cx, v) for v in args]
-    named = {k: _argument(cx, v) for k, v in kwargs.items()}
     name = str(args[0].const()) if target is not arrays.scalar else ""
+    sizes = arrays.SIZED.get(name, range(0))
+    plain = [_argument(cx, v, size=i in sizes) for i, v in enumerate(args)]
+    named = {k: _argument(cx, v, size=k == "shape" and bool(sizes)) for k, v in kwargs.items()}
     value = cx.graph.call_function(target, plain, named, always=writes)
     return _result(cx, value, [v for v in _flat(cx, given) if isinstance(v, Array)], name, scalar)
 
@@ -282,9 +285,11 @@ def _wrapped(cx: Capture) -> bool:
     return any(f.code.co_qualname.startswith(WRAPPER) for f in cx.frames)
 
 
-def _argument(cx: Capture, value: Value) -> Value:
-    """What goes into the graph: tensors for arrays, names for dtypes."""
+def _argument(cx: Capture, value: Value, *, size: bool = False) -> Value:
+    """What goes into the graph: tensors for arrays, names for dtypes; numbers that change from call to call only as a size."""
     value = cx.realize(value)
+    if size and isinstance(value, Symbolic) and value.python_type() is int:
+        return value
     if isinstance(value, Array):
         return value.tensor
     if isinstance(value, Tensor):
@@ -301,9 +306,9 @@ def _argument(cx: Capture, value: Value) -> Value:
             return cx.graph.call_function(arrays.scalar, [Const(real.dtype.name), Const(real.item())], {})
         return value
     if type(value) is Tuple:
-        return Tuple([_argument(cx, v) for v in value.items])
+        return Tuple([_argument(cx, v, size=size) for v in value.items])
     if type(value) is List:
-        return List([_argument(cx, v) for v in value.items])
+        return List([_argument(cx, v, size=size) for v in value.items])
     if isinstance(value, Slice):
         return Slice([_argument(cx, p) for p in value.parts])
     if isinstance(value, (Dict, Symbolic)):

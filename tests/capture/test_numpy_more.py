@@ -1,0 +1,107 @@
+"""NumPy in captured programs: arrays in arrays of other dtypes, rows, numbers, and sizes that change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pycompiler
+from pycompiler import config
+
+DTYPES = ("bool", "int32", "int64", "float32", "float64", "complex128")
+
+
+def _same(got: Any, want: Any) -> None:
+    assert type(got) is type(want) and got.dtype == want.dtype and np.array_equal(got, want)
+
+
+def _add(x: Any, y: Any) -> Any:
+    x += y
+    return x
+
+
+def _subtract(x: Any, y: Any) -> Any:
+    x -= y
+    return x
+
+
+def _multiply(x: Any, y: Any) -> Any:
+    x *= y
+    return x
+
+
+def _divide(x: Any, y: Any) -> Any:
+    x /= y
+    return x
+
+
+@pytest.mark.parametrize("program", [_add, _subtract, _multiply, _divide])
+def test_an_array_of_another_dtype_is_taken_in(program: Any) -> None:
+    for left in DTYPES:
+        for right in DTYPES:
+            compiled = pycompiler.compile(program, backend="eager")
+            x, y = np.array([1, 0, 3]).astype(left), np.array([1, 1, 2]).astype(right)
+            mine, error = x.copy(), None
+            try:
+                want = program(x, y)
+            except TypeError as e:
+                error = type(e)
+            if error is not None:
+                with pytest.raises(error):
+                    compiled(mine, y)
+                continue
+            got = compiled(mine, y)
+            assert got is mine
+            _same(got, want)
+
+
+def test_a_mask_is_added_in_one_graph() -> None:
+    def program(n: int) -> Any:
+        mask = np.zeros(4)
+        for i in range(n):
+            mask += np.ones(4) * i <= 1
+        return mask
+
+    _same(pycompiler.compile(program, backend="eager", fullgraph=True)(3), program(3))
+
+
+def test_rows_of_an_array_with_a_stride_of_zero() -> None:
+    def program(x: Any) -> Any:
+        return [row * 2 for row in x]
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for n in (3, 3, 4):
+        x = np.arange(n)[:, None]
+        assert 0 in x.strides
+        for got, want in zip(compiled(x), program(x), strict=True):
+            _same(got, want)
+    spread = np.lib.stride_tricks.as_strided(np.arange(3.0), (2, 3), (0, 8), writeable=True)  # elements share memory
+    assert pycompiler.explain(lambda x: x * 2)(spread).graph_count == 0
+
+
+def test_tolist_is_captured_where_numbers_are() -> None:
+    def program(x: Any) -> Any:
+        return x.tolist(), x + 1
+
+    x = np.arange(4).reshape(2, 2)
+    with config.patch(capture_scalar_outputs=True):
+        got = pycompiler.compile(program, backend="eager", fullgraph=True)(x)
+    assert got[0] == [[0, 1], [2, 3]] and all(type(n) is int for row in got[0] for n in row)
+    broken = pycompiler.compile(program, backend="eager")(x)
+    assert broken[0] == got[0]
+    _same(broken[1], x + 1)
+
+
+def test_sizes_that_change_stay_symbols() -> None:
+    def program(x: torch.Tensor, n: int) -> torch.Tensor:
+        made = np.stack([np.ones([2, n]), np.zeros((2, n)), np.full((2, n), 7)])
+        return torch.from_numpy(made.reshape(6, n)) + torch.tensor(np.ones(n)) + x
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for n in (3, 4, 5, 6, 7):
+        x = torch.arange(float(n))
+        assert torch.equal(compiled(x, n), program(x, n))
+    assert compiled.counters()["compiles"] <= 3
