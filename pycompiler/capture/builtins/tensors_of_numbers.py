@@ -1,11 +1,12 @@
-"""`torch.tensor` and its like of numbers of which some change from call to call: a number each, stacked.
+"""`torch.tensor` and its like of numbers of which some change from call to call, or are in tensors: a number each, stacked.
 
-In: the call.  Out: the tensor that it gives in eager, made by operators that take symbols, or None: eager's own call, for which
-the numbers become constants.
+In: the call.  Out: the tensor that it gives in eager, made by operators that take symbols and tensors, or None: eager's own
+call, for which the numbers become constants.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.calls import Args, Kwargs
+from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
@@ -49,6 +51,55 @@ def stacked(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value | None:
         return parts[0]
     whole: Value = cx.graph.call_function(torch.stack, [List(parts)], {})
     return whole if len(shape) == 1 else cx.graph.call_method("view", [whole, *map(Const, shape)], {})
+
+
+def of_tensors(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value | None:
+    """The same of tensors without dimensions, whose numbers eager reads and stores anew: None where it may refuse one, or
+    warns, or reads from another device."""
+    names = {k for k, v in kwargs.items() if not cx.is_none(v)}
+    wanted = kwargs["dtype"].const() if "dtype" in names else None
+    if fn is torch.asarray or len(args) > 1 or not names <= {"dtype", "device"} or cx.graph.levels:
+        return None
+    numbers = [_tensor_of(v, scalars=wanted is not None) for v in _leaves(cx, args[0])]
+    known = [n for n in numbers if n is not None]
+    if len(known) < len(numbers) or not 0 < len(known) <= MOST or cx.functions.concerns([*known], {}):
+        return None
+    if any(n.fake.dim() or n.fake.requires_grad or n.fake.device.type != "cpu" for n in known):
+        return None
+    dtypes = [n.fake.dtype for n in known]
+    dtype = functools.reduce(torch.promote_types, dtypes) if wanted is None else wanted
+    if not all(_keeps(d, dtype) for d in dtypes):
+        return None
+    whole = _stack(cx, args[0], dtype)
+    return cx.graph.call_method("to", [whole, kwargs["device"]], {}) if whole and "device" in names else whole
+
+
+def _tensor_of(value: Value, *, scalars: bool) -> Tensor | None:
+    """The tensor that has a number; `scalars`: a number of NumPy's is stored as it is."""
+    if isinstance(value, Array) and value.scalar and scalars:
+        return value.tensor
+    return value if isinstance(value, Tensor) and not value.is_special else None
+
+
+def _keeps(number: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether a number of one dtype is stored as another in the way in which operators convert it."""
+    if number.is_floating_point and not dtype.is_complex:
+        return dtype in (torch.float32, torch.float64) or dtype == number
+    return dtype == number or (dtype is torch.int64 and not number.is_complex)
+
+
+def _stack(cx: Capture, data: Value, dtype: torch.dtype) -> Value | None:
+    """Nested lists as a tensor; None where their lengths differ."""
+    data = cx.realize(data)
+    if not isinstance(data, (List, Tuple)):
+        tensor = _tensor_of(data, scalars=True)
+        assert tensor is not None
+        return cx.graph.call_method("to", [tensor, Const(dtype)], {})
+    parts = [_stack(cx, item, dtype) for item in data.items]
+    known = [part for part in parts if isinstance(part, Tensor)]
+    if data.cls not in (list, tuple) or len(known) < len(parts) or len({p.fake.shape for p in known}) != 1:
+        return None
+    return cx.graph.call_function(torch.stack, [List([*known])], {})
 
 
 def _converted(cx: Capture, numbers: list[Value], dtype: torch.dtype) -> list[Value] | None:

@@ -17,7 +17,7 @@ from torch.utils._device import DeviceContext
 from pycompiler import config
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, EagerOnce
-from pycompiler.capture.builtins.tensors_of_numbers import stacked
+from pycompiler.capture.builtins.tensors_of_numbers import of_tensors, stacked
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
 from pycompiler.capture.deep import programs_limit
 from pycompiler.capture.values import array, symbolic
@@ -258,7 +258,7 @@ def tensors_of_arrays(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _holds_tensor(value: Value) -> bool:
-    if isinstance(value, Tensor):
+    if isinstance(value, (Tensor, Array)):
         return True
     return isinstance(value, (Tuple, List)) and any(_holds_tensor(v) for v in value.items)
 
@@ -287,8 +287,38 @@ def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
             return _copied(cx, args, kwargs)
         return cx.graph.call_function(fn, args, kwargs)
     if args and _holds_tensor(args[0]):
+        if (stack := of_tensors(cx, fn, args, kwargs)) is not None:
+            return stack
         raise Break("data-dependent-value", f"torch.{fn.__name__}([tensor, ...])")
     return stacked(cx, fn, args, kwargs) or cx.graph.call_function(fn, args, kwargs)
+
+
+# Classes of tensors that stand for a dtype.
+LEGACY: tuple[Any, ...] = tuple(
+    getattr(torch, f"{name}Tensor")
+    for name in ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+)
+
+
+def legacy(cx: Capture, cls: Any, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.Tensor(...)` and its like of numbers in lists, or of a size; no mode is asked."""
+    args = [cx.realize(v) for v in args]
+    what = f"torch.{cls.__name__}({', '.join(v.describe() for v in args)})"
+    if kwargs or cx.functions.modes_on() or torch._C._get_default_device() != "cpu":
+        raise Break("builtin-call", what)
+    dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype
+    given: Kwargs = {"dtype": Const(dtype), "device": Const(torch.device("cpu"))}
+    data = args[0] if len(args) == 1 else None
+    if isinstance(data, (List, Tuple)) and data.cls in (list, tuple):
+        return tensor_from(cx, torch.tensor, [data], given)
+    size = data.items if isinstance(data, Tuple) and data.cls is torch.Size else args
+    if not all(v.python_type() is int for v in map(cx.realize, size)):
+        raise Break("builtin-call", what)
+    return cx.graph.call_function(torch.empty, [Tuple([*size])], given)
+
+
+for _cls in (torch.Tensor, *LEGACY):
+    constructor(_cls)(lambda cx, args, kwargs, _cls=_cls: legacy(cx, _cls, args, kwargs))  # type: ignore[misc]
 
 
 def _copied(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
