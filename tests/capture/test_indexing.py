@@ -65,3 +65,39 @@ def test_an_index_that_does_not_fit() -> None:
             assert str(found.value) == str(e)
         else:
             assert torch.equal(compiled(a, b), expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_number_in_a_tensor_is_an_index_where_it_is_checked(backend: str) -> None:
+    def program(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        i = index.item()
+        torch._check(i >= 0)
+        torch._check(i + 1 < x.size(0))
+        x = x * 2
+        x[i + 1] = 5
+        x[i, 1:].add_(1)
+        return x[i].sin() + x[:, i + 1].sum() + x
+
+    x = torch.arange(12.0).reshape(3, 4)
+    with pycompiler.config.patch(capture_scalar_outputs=True):
+        compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+        for i in (1, 0, 1, 0):
+            torch.testing.assert_close(compiled(x, torch.tensor(i)), program(x, torch.tensor(i)))
+        for i in (2, -1, 7):
+            with pytest.raises(RuntimeError, match="Expected cond"):
+                compiled(x, torch.tensor(i))
+    assert compiled.counters()["compiles"] == 1
+
+
+def test_a_number_in_a_tensor_that_nothing_is_known_of() -> None:
+    def program(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x[index.item()] * 2
+
+    x = torch.arange(12.0).reshape(3, 4)
+    with pycompiler.config.patch(capture_scalar_outputs=True):
+        compiled = pycompiler.compile(program, backend="eager")
+        for i in (1, 0, -1, -3, 2):
+            assert torch.equal(compiled(x, torch.tensor(i)), program(x, torch.tensor(i)))
+        for i in (3, -4):
+            with pytest.raises(IndexError):
+                compiled(x, torch.tensor(i))

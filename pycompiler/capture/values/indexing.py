@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Slice, Tuple
-from pycompiler.capture.values.symbolic import Symbolic, is_late
+from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.ir.symbols import hint_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _is_number(value: Value) -> bool:
 
 def _is_basic(value: Value) -> bool:
     if isinstance(value, Symbolic):
-        return value.python_type() is int and not is_late(value.sym)
+        return value.python_type() is int
     return isinstance(value, Slice) or (
         isinstance(value, Const) and (_is_number(value) or _is(value, None) or _is(value, ...))
     )
