@@ -28,6 +28,7 @@ from torch.utils import _device
 from torch.utils import _pytree as pytree
 
 from pycompiler import config
+from pycompiler.capture import frozen
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.converted import convert
 from pycompiler.capture.errors_of_data import EXPECTED
@@ -36,6 +37,7 @@ from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
+from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, late, transforms
@@ -253,11 +255,11 @@ class GraphBuilder:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             with _OwnTensors():
-                return target(*map(_mutable, args), **{k: _mutable(v) for k, v in kwargs.items()})
+                return target(*map(frozen.mutable, args), **{k: frozen.mutable(v) for k, v in kwargs.items()})
 
         if self.cx.devices:
             raise Break("global-state", "a function that is put into the graph, with a default device")
-        return self._call("call_function", target, run, args, kwargs, False)
+        return self._call("call_function", target, run, args, kwargs, False, whole=True)
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value], *, always: bool = False) -> Value:
         return self._call("call_method", name, _method(name), args, kwargs, always)
@@ -312,7 +314,17 @@ class GraphBuilder:
         node.meta["example_value"] = body
         return node
 
-    def _call(self, op: str, target: Any, run: Any, args: list[Value], kwargs: dict[str, Value], always: bool) -> Value:
+    def _call(
+        self,
+        op: str,
+        target: Any,
+        run: Any,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        always: bool,
+        *,
+        whole: bool = False,
+    ) -> Value:
         args, kwargs = convert(self.cx, target, args, kwargs)
         nodes = [self.to_arg(a) for a in args]
         knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
@@ -320,10 +332,20 @@ class GraphBuilder:
             nodes, knodes = [_dtype(a) for a in nodes], {k: _dtype(a) for k, a in knodes.items()}
         elif any(isinstance(a, type) for a in (*nodes, *knodes.values())):
             raise Break("unsupported-operation", f"a class as an argument of {_name(target)}")
-        return self._record(op, target, run, nodes, knodes, always)
+        return self._record(op, target, run, nodes, knodes, always, whole=whole)
 
-    def _record(self, op: str, target: Any, run: Any, nodes: list[Any], knodes: dict[str, Any], always: bool) -> Value:
-        """Run the call on fakes, and add it to the graph."""
+    def _record(
+        self,
+        op: str,
+        target: Any,
+        run: Any,
+        nodes: list[Any],
+        knodes: dict[str, Any],
+        always: bool,
+        *,
+        whole: bool = False,
+    ) -> Value:
+        """Run the call on fakes, and add it to the graph.  `whole`: a function of the program's, which may have effects."""
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
@@ -365,7 +387,7 @@ class GraphBuilder:
             self.fake_mode.asks, self.fake_mode.binder = False, None
             cause = None  # an error and this frame would hold each other
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
-        acts |= target in _CHECKING
+        acts |= target in _CHECKING or (whole and not _has_tensor(result))
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
         may_refuse = target in _CHECKING or self.fake_mode.refusals > refusals
         if wrappers and (mutates or any(t._version != version for t, version in inside)):
@@ -668,14 +690,6 @@ def _inside(wrapper: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
-def _mutable(value: Any) -> Any:
-    """A copy with plain lists and dicts in the place of the graph's."""
-    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        items = [_mutable(v) for v in value]
-        return items if isinstance(value, list) else tuple(items)
-    return {k: _mutable(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
 class _OwnTensors(TorchFunctionMode):
     """Looks for tensors that are no arguments."""
 
@@ -724,7 +738,7 @@ DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: tor
 def _operands(nodes: Any, knodes: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.node.map_arg((nodes, knodes), found.append)
-    return found
+    return [n for node in found for n in (_operands(node.args, {}) if frozen.MADE in node.meta else [node])]
 
 
 # Functions that look at numbers, but not of a fake tensor.
@@ -771,6 +785,9 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
         return {k.const(): builder.to_arg(v) for k, v in value.pairs(builder.cx)}
     if value.is_const():
         return _plain_constant(value.const())
+    made = frozen.argument(builder, value) if isinstance(value, Object) else None
+    if made is not None:
+        return made
     raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
 
 

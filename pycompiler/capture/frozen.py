@@ -1,0 +1,66 @@
+"""Frozen dataclasses among the arguments of a function that is put into the graph: a node makes each anew of its fields.
+
+In: an object.  Out: the node, or None for an object that is more than its fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from pycompiler.capture.values.attributes import lookup
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict
+from pycompiler.capture.values.objects import Object
+
+if TYPE_CHECKING:
+    from pycompiler.capture.graph import GraphBuilder
+
+
+def mutable(value: Any) -> Any:
+    """A copy with plain lists and dicts in the place of the graph's."""
+    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+        items = [mutable(v) for v in value]
+        return items if isinstance(value, list) else tuple(items)
+    return {k: mutable(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+MADE = "made"
+"""Marks such a node: what it is made of are the operands of whoever takes it."""
+
+
+def argument(builder: GraphBuilder, value: Object) -> fx.Node | None:
+    cx, cls = builder.cx, value.cls
+    if "__dataclass_params__" not in cls.__dict__ or value.storage is not None or not cls.__dictoffset__:
+        return None
+    if not lookup(cx, cls, "__dataclass_params__").frozen:
+        return None
+    lookup(cx, cls, "__dataclass_fields__")
+    names = tuple(f.name for f in dataclasses.fields(cls))
+    held = value.instance_dict_value(cx)
+    assert isinstance(held, Dict)
+    held.guard_keys(cx)
+    if {k.value.const() for k in held.entries} != {*names}:
+        return None
+    fields = tuple(builder.to_arg(held.getitem(cx, Const(name))) for name in names)
+    make = _maker(cls, names)
+    node = builder.graph.call_function(make, fields)
+    node.meta["example_value"] = make(*fx.node.map_arg(fields, lambda n: n.meta["example_value"]))
+    node.meta[MADE] = True
+    return node
+
+
+def _maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any]:
+    """A function that graphs can name and copy; `__init__` and `__post_init__` have run."""
+
+    def make(*fields: Any) -> Any:
+        made: Any = object.__new__(cls)
+        made.__dict__.update(zip(names, map(mutable, fields), strict=True))
+        return made
+
+    make.__name__ = f"make_{cls.__name__}"
+    return make
