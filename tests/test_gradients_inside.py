@@ -232,3 +232,48 @@ def test_a_hook_of_what_has_a_history_breaks_the_graph() -> None:
         assert leaf.grad is not None and leaf.grad.tolist() == [12.0] * 3
     with pytest.raises(RuntimeError, match="doesn't require grad"):
         compiled(torch.ones(3))
+
+
+def test_a_gradient_is_stored_in_a_new_tensor() -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = x + 10
+        y.grad = x
+        y.note = 42  # type: ignore[attr-defined]
+        z = y.grad * 2 + y
+        y.add_(1)
+        other = y.detach()
+        other.grad = z
+        other.grad = None
+        return y, z, other, other.grad is None, (x * 2).grad
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for n in (3, 3, 4):
+        x = torch.arange(float(n))
+        got, want = compiled(x), program(x)
+        assert all(torch.equal(a, b) for a, b in zip(got[:3], want[:3], strict=True)) and got[3:] == want[3:]
+        assert got[0].grad is x and got[0].note == 42 and got[2].grad is None
+
+
+@pytest.mark.parametrize("wanted", [torch.ones(2), torch.ones(3, dtype=torch.float64), 3])
+def test_a_gradient_that_eager_refuses(wanted: Any) -> None:
+    def program(x: torch.Tensor, grad: Any) -> torch.Tensor:
+        y = x + 1
+        y.grad = grad
+        return y
+
+    with pytest.raises((RuntimeError, TypeError)):
+        program(torch.ones(3), wanted)
+    with pytest.raises((RuntimeError, TypeError)):
+        pycompiler.compile(program, backend="eager")(torch.ones(3), wanted)
+
+
+def test_a_gradient_of_what_autograd_knows_breaks() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = (x * 2).detach()
+        y.grad = x * 3
+        y.requires_grad_()
+        (y * w).sum().backward()
+        return y.grad
+
+    x, w = torch.ones(3), torch.arange(3.0)
+    assert torch.equal(pycompiler.compile(program, backend="eager")(x, w), program(x, w))

@@ -21,7 +21,7 @@ from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import Const, Identity
+from pycompiler.capture.values.constant import Const, Identity, reference
 from pycompiler.capture.values.containers import (
     Deque,
     Dict,
@@ -816,4 +816,9 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     if isinstance(value, Dict) and value.cls is dict:
         pairs = (f"{text(cx, k, repr).const()}: {text(cx, v, repr).const()}" for k, v in value.pairs(cx))
         return Const("{" + ", ".join(pairs) + "}")
+    if isinstance(value, Function) and value.real is not None and value.source is not None:  # its name and address
+        cx.guard("id_is", value.source, reference(value.real))
+        cx.guard("equals", value.source.attr("__qualname__"), value.real.__qualname__)
+        cx.process["it depends on an address, which differs between processes"] = None
+        return Const(how(value.real))
     raise Break("unsupported-operation", f"{how.__name__}({value.describe()})")

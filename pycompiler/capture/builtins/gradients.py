@@ -130,7 +130,7 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if wanted is tensor.getattr(cx, "requires_grad").const():
         return tensor
     inner = cx.graph.packs or cx.graph.later
-    if wanted is not True or tensor.exists or inner or not _may_be_leaf(tensor.fake):
+    if wanted is not True or tensor.exists or inner or tensor.overlay or not _may_be_leaf(tensor.fake):
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     cx.graph.call_method("requires_grad_", [tensor], {}, always=True)
     cx.graph.leaves.append((tensor.fake, cx.step()))
@@ -143,6 +143,26 @@ def store_requires_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(tensor, Tensor) or tensor.is_special or not cx.truth(tensor.getattr(cx, "is_leaf")):
         raise Break("tensor-attribute-store", f"Tensor.requires_grad of {tensor.describe()}")
     return requires_grad_(cx, args, kwargs)
+
+
+def store_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """`tensor.grad = value` of a tensor that is made here, which autograd knows nothing of: an attribute, that the tensor has
+    where it leaves the graph.  What eager refuses to store breaks the graph."""
+    tensor, value = map(cx.realize, args)
+    assert isinstance(tensor, Tensor)
+    inner = cx.graph.packs or cx.graph.later or cx.graph.levels or getattr(cx.graph, "outer", None) is not None
+    if inner or tensor.exists or tensor.is_special or tensor.fake.requires_grad or not _fits(cx, tensor, value):
+        raise Break("tensor-attribute-store", f"Tensor.grad = {value.describe()}")
+    cx.effects.set_attr(tensor, "grad", value)
+    return value
+
+
+def _fits(cx: Capture, tensor: Tensor, value: Value) -> bool:
+    if not isinstance(value, Tensor):
+        return cx.is_none(value)
+    a, b = tensor.fake, value.fake
+    alike = (a.dtype, a.device, a.layout, a.layout) == (b.dtype, b.device, b.layout, torch.strided)
+    return value is not tensor and not value.is_special and alike and a.shape == b.shape
 
 
 def _may_be_leaf(fake: torch.Tensor) -> bool:
@@ -163,6 +183,7 @@ def check_leaves(cx: Capture, outputs: list[torch.Tensor]) -> None:
 tensors.METHODS["register_hook"] = register_hook
 tensors.METHODS["requires_grad_"] = requires_grad_
 tensors.STORES["requires_grad"] = store_requires_grad
+tensors.STORES["grad"] = store_grad
 
 
 @builtin(polyfills.joined)

@@ -183,6 +183,8 @@ class Tensor(Value):
         return cx.wrap(getattr(self.real, name), self.source.attr(name))
 
     def _grad(self, cx: Capture) -> Value:
+        if "grad" in self.overlay:
+            return self.overlay["grad"]
         if self.real is None or self.source is None:
             if not self.fake.requires_grad or not self.fake.is_leaf:
                 return Const(None)
