@@ -94,7 +94,7 @@ def computes_in(args: Sequence[Any], dtype: torch.dtype) -> torch.dtype:
     if dtype.is_floating_point or dtype.is_complex:
         return dtype
     dtypes = [a.dtype for a in args if isinstance(a, torch.Tensor)]
-    return functools.reduce(torch.promote_types, dtypes)
+    return functools.reduce(torch.promote_types, dtypes) if dtypes else dtype
 
 
 def operands(op: OpOverload, args: Sequence[Any], casts: torch.dtype | None = None) -> list[Layout]:

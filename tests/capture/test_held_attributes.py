@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -126,3 +127,64 @@ def test_what_the_dict_held_may_end() -> None:
         want = X + 1 + (number + 1) // 2
         assert torch.equal(compiled(X, shown), want), number
         assert shown.__dict__["kept"] == 2
+
+
+class OnlySets:
+    def __set__(self, obj: Any, value: int) -> None:
+        obj.__dict__["field"] += value * 2
+
+
+class Fielded:
+    field = OnlySets()
+
+    def __init__(self, number: int | None) -> None:
+        if number is not None:
+            self.__dict__["field"] = number
+
+
+def test_a_descriptor_that_only_sets() -> None:
+    def program(x: torch.Tensor, obj: Any) -> Any:
+        obj.field = 10
+        return x + obj.field
+
+    def read(x: torch.Tensor, obj: Any) -> Any:
+        return x + obj.field if isinstance(obj.field, int) else (x, obj.field)
+
+    compiled, reads = (pycompiler.compile(f, backend="eager", fullgraph=True) for f in (program, read))
+    for number in (0, 0, 5):
+        mine, theirs = Fielded(number), Fielded(number)
+        assert torch.equal(compiled(X, mine), program(X, theirs)) and vars(mine) == vars(theirs)
+        assert torch.equal(reads(X, mine), read(X, theirs))
+    empty = Fielded(None)
+    assert reads(X, empty)[1] is vars(Fielded)["field"]
+    OnlySets.__get__ = lambda self, obj, owner: 7  # type: ignore[attr-defined]
+    try:
+        assert torch.equal(reads(X, Fielded(1)), X + 7) and torch.equal(reads(X, empty), X + 7)
+    finally:
+        del OnlySets.__get__  # type: ignore[attr-defined]
+    assert torch.equal(reads(X, Fielded(1)), X + 1)
+
+
+@functools.lru_cache
+def _cached(n: int) -> int:
+    """Kept."""
+    return n + 1
+
+
+def test_a_wrapper_of_what_lru_cache_gives() -> None:
+    def program(x: torch.Tensor) -> Any:
+        @functools.wraps(_cached)
+        def wrapper(n: int) -> int:
+            return _cached(n) * 2
+
+        wrapper.more = 5  # type: ignore[attr-defined]
+        vars(wrapper)["__doc__"] = "another"
+        told = wrapper.__name__, wrapper.__doc__, wrapper.__module__, [*vars(wrapper)], vars(wrapper)["__doc__"]
+        return x + wrapper(2), wrapper, told, hasattr(wrapper, "__wrapped__"), "__module__" in vars(wrapper)
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        got, want = compiled(X), program(X)
+        assert torch.equal(got[0], want[0]) and got[2:] == want[2:]
+        assert list(vars(got[1]).items()) == list(vars(want[1]).items())
+        assert got[1].__doc__ == want[1].__doc__ and got[1].__wrapped__ is _cached and got[1](3) == 8

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
+import pycompiler
 from pycompiler.ir import ruled
 from pycompiler.ir.fake import fake_like, fake_of, new_fake_mode
 from pycompiler.ir.symbols import Symbols
@@ -210,3 +211,15 @@ def test_writes_of_symbolic_sizes() -> None:
     assert not ruled.writes_alike(aten.add_.Tensor, (fake(n, dtype=I64), fake(n)), {})  # a kernel refuses
     assert not ruled.writes_alike(aten.add.Tensor, (x, x), {})
     assert not symbols.relations
+
+
+def test_numbers_alone_into_a_tensor() -> None:
+    """No operand is a tensor: their sum is of the numbers' kind, and is converted."""
+
+    def program(a: int, b: int, out: torch.Tensor) -> torch.Tensor:
+        return torch.add(a, b, out=out)
+
+    for out in (torch.tensor(0.0), torch.tensor(0)):
+        mine, theirs = out.clone(), out.clone()
+        got = pycompiler.compile(program, backend="eager", fullgraph=True)(2, 3, mine)
+        assert got is mine and torch.equal(got, program(2, 3, theirs))

@@ -134,7 +134,9 @@ class Object(Value):
             return cx.make(self.cls)
         raw = mro_lookup(self.cls, name)
         if raw is not MISSING and is_data_descriptor(raw):
-            return self._data_descriptor(cx, name, raw)
+            if mro_lookup(type(raw), "__get__") is not MISSING:
+                return self._data_descriptor(cx, name, raw)
+            cx.guard("class_absent", const_source(type(raw)), "__get__")  # so the instance comes before the class
         if name in self.overlay:
             value = self.overlay[name]
             if value is not DELETED:
