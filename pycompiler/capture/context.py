@@ -222,6 +222,10 @@ class Capture:
         if not all(map(same_hash_everywhere, values)):
             self.process[f"it depends on {what}, which differs between processes"] = None
 
+    def looks_at_address(self) -> None:
+        """What follows is right in this process alone."""
+        self.process["it depends on an address, which differs between processes"] = None
+
     def evaluate_raw(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """fn(*args) on real constants; what it raises is raised in the captured program."""
         for a in args:
