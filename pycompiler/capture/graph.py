@@ -28,7 +28,6 @@ from torch.utils import _device
 from torch.utils import _pytree as pytree
 
 from pycompiler import config
-from pycompiler.capture import frozen
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.converted import convert
 from pycompiler.capture.errors_of_data import EXPECTED
@@ -255,7 +254,7 @@ class GraphBuilder:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             with _OwnTensors():
-                return target(*map(frozen.mutable, args), **{k: frozen.mutable(v) for k, v in kwargs.items()})
+                return target(*map(mutable, args), **{k: mutable(v) for k, v in kwargs.items()})
 
         if self.cx.devices:
             raise Break("global-state", "a function that is put into the graph, with a default device")
@@ -690,6 +689,14 @@ def _inside(wrapper: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
+def mutable(value: Any) -> Any:
+    """A copy with plain lists and dicts in the place of the graph's."""
+    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+        items = [mutable(v) for v in value]
+        return items if isinstance(value, list) else tuple(items)
+    return {k: mutable(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
 class _OwnTensors(TorchFunctionMode):
     """Looks for tensors that are no arguments."""
 
@@ -738,7 +745,7 @@ DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: tor
 def _operands(nodes: Any, knodes: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.node.map_arg((nodes, knodes), found.append)
-    return [n for node in found for n in (_operands(node.args, {}) if frozen.MADE in node.meta else [node])]
+    return [n for node in found for n in (_operands(node.args, {}) if MADE in node.meta else [node])]
 
 
 # Functions that look at numbers, but not of a fake tensor.
@@ -770,6 +777,12 @@ def _has_tensor(result: Any) -> bool:
     return False
 
 
+MADE = "made"
+"""Marks a node that makes an object: what it is made of are the operands of whoever takes it."""
+OBJECTS: list[Callable[[GraphBuilder, Object], fx.Node | None]] = []
+"""What makes nodes of objects; filled by `builtins/`."""
+
+
 def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
     """Arguments that are containers, classes or functions."""
     if isinstance(value, Slice):
@@ -785,9 +798,10 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
         return {k.const(): builder.to_arg(v) for k, v in value.pairs(builder.cx)}
     if value.is_const():
         return _plain_constant(value.const())
-    made = frozen.argument(builder, value) if isinstance(value, Object) else None
-    if made is not None:
-        return made
+    if isinstance(value, Object):
+        made = next(filter(None, (make(builder, value) for make in OBJECTS)), None)
+        if made is not None:
+            return made
     raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
 
 

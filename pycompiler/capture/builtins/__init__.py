@@ -7,6 +7,7 @@ from pycompiler.capture.builtins import (
     copying,
     devices,
     exceptions,
+    frozen,
     gradients,
     iteration,
     nested,
@@ -21,6 +22,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, collections, containers, copying, devices, exceptions, gradients, iteration, nested, numbers,
+    autograd_function, collections, containers, copying, devices, exceptions, frozen, gradients, iteration, nested, numbers,
     overrides, python, ranges, scalars, torch_api, transforms, variables,
 )  # fmt: skip

@@ -7,30 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import fx
 
+from pycompiler.capture import graph
+from pycompiler.capture.graph import MADE, GraphBuilder, mutable
 from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict
 from pycompiler.capture.values.objects import Object
-
-if TYPE_CHECKING:
-    from pycompiler.capture.graph import GraphBuilder
-
-
-def mutable(value: Any) -> Any:
-    """A copy with plain lists and dicts in the place of the graph's."""
-    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        items = [mutable(v) for v in value]
-        return items if isinstance(value, list) else tuple(items)
-    return {k: mutable(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-MADE = "made"
-"""Marks such a node: what it is made of are the operands of whoever takes it."""
 
 
 def argument(builder: GraphBuilder, value: Object) -> fx.Node | None:
@@ -64,3 +50,6 @@ def _maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any]:
 
     make.__name__ = f"make_{cls.__name__}"
     return make
+
+
+graph.OBJECTS.append(argument)
