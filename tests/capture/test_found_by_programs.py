@@ -339,3 +339,19 @@ def test_methods_bound_before_read_and_write_their_receiver() -> None:
         return [*seen, call(torch.ones(2)), items, table]
 
     assert outcome(lambda fn: pycompiler.compile(fn, backend="eager")) == outcome(lambda fn: fn)
+
+
+class SlotsOnly:
+    __slots__ = ()
+
+    @functools.cached_property
+    def total(self) -> int:
+        return 4
+
+
+def test_a_cached_property_without_a_dict_to_keep_it() -> None:
+    def unraised() -> None:
+        raise SlotsOnly().total from no_such_name  # type: ignore[misc, name-defined]  # noqa: F821
+
+    eager, compiled = outcomes(lambda: SlotsOnly().total, unraised)
+    assert eager == compiled

@@ -219,6 +219,9 @@ def _cached(cx: Capture, raw: Any, name: str, source: Source, receiver: Value) -
         raise Break(
             "mutation-unsupported", f"{receiver.describe()}.{name}, a cached property behind a {type(shown).__name__}"
         )
+    cls = receiver.python_type()
+    if type.__getattribute__(cls, "__dictoffset__") == 0:
+        cx.throw(TypeError, f"No '__dict__' attribute on {cls.__name__!r} instance to cache {name!r} property.")
     held = receiver.instance_dict_value(cx) if hasattr(receiver, "instance_dict_value") else None
     known: Value | None = None if held is None else held.lookup(cx, Const(name))
     if known is not None:
