@@ -76,7 +76,15 @@ class Break(Exception):
     gives has an end that the program sees.  `rests_on`: what made it break, as values of sources.
     """
 
-    def __init__(self, kind: str, seen: str = "", step: int | None = None, *, gives_end: bool = False) -> None:
+    def __init__(
+        self,
+        kind: str,
+        seen: str = "",
+        step: int | None = None,
+        *,
+        gives_end: bool = False,
+        rests_on: tuple[tuple[Any, Any], ...] = (),
+    ) -> None:
         if kind not in BREAK_KINDS:
             raise KeyError(f"unknown break kind {kind!r}")
         self.kind = kind
@@ -85,7 +93,7 @@ class Break(Exception):
         self.frames: tuple[Any, ...] = ()  # the interpreter's frames at the break, outermost first
         self.step = step
         self.gives_end = gives_end
-        self.rests_on: tuple[tuple[Any, Any], ...] = ()
+        self.rests_on = rests_on
         super().__init__(self.reason)
 
     @property

@@ -110,9 +110,8 @@ def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
     if cached is None:
         raise Break("builtin-call", f"{describe_call(fn, args)}, which keeps its results")
     if not cached.kept and not _call(cx, cached, args, kwargs):
-        raised = Break("builtin-call", f"{describe_call(fn, args)}, which has not been called before")
-        raised.rests_on = ((const_source(cached).attr("kept"), False),)
-        raise raised
+        rests_on = ((const_source(cached).attr("kept"), False),)
+        raise Break("builtin-call", f"{describe_call(fn, args)}, which has not been called before", rests_on=rests_on)
     return cx.wrap(cached.result, const_source(cached).attr("result"))
 
 

@@ -48,10 +48,10 @@ from pycompiler.capture.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Resume
 from pycompiler.capture.sizes import NeedsSymbols, Policy, Sizes
 from pycompiler.capture.values import exceptions
-from pycompiler.capture.values.base import NULL, Cell, Value
+from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
-from pycompiler.capture.values.finalizers import names_ends
+from pycompiler.capture.values.finalizers import is_quiet, names_ends
 from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
 from pycompiler.ir import control
@@ -537,7 +537,10 @@ class _Session:
 
     def is_boxed(self, value: Value) -> bool:
         """Whether a resume function alone holds a value: its end is seen, or that of what the break gives it to hold."""
-        return ends_others(value) or (self.gives_end and isinstance(value, (List, Tuple, Dict, Set, Object)))
+        holds = (
+            not is_quiet(value.real) if isinstance(value, Lazy) else isinstance(value, (List, Tuple, Dict, Set, Object))
+        )
+        return ends_others(value) or (self.gives_end and holds)
 
     def tails(self, frame: Frame, at: int) -> dict[str, Code]:
         """For each way out of the native instruction, a call of the resume function that goes on there."""

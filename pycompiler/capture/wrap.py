@@ -150,19 +150,16 @@ def _own_key(cx: Capture, entries: dict[Key, Value], real: Any, key: Value, valu
     would, the capture begins anew and asks no more."""
     verdict = "asked", id(real)
     mark = cx.effects.mark()
-    refused: Break | None = None if cx.verdicts.get(verdict, True) else Break("unsupported-operation", RESTLESS)
     try:
-        if refused is None:
-            entries[Key(cx, key)] = value
-    except Break as b:
-        refused = b
-    except Raised:
-        refused = Break("unsupported-operation", RESTLESS)
+        if not cx.verdicts.get(verdict, True):
+            raise Break("unsupported-operation", RESTLESS)
+        entries[Key(cx, key)] = value
+    except (Break, Raised) as refused:
+        if cx.effects.mark() == mark:
+            raise refused if isinstance(refused, Break) else Break("unsupported-operation", RESTLESS) from None
     if cx.effects.mark() != mark:
         cx.verdicts[verdict] = False
         raise Tried
-    if refused is not None:
-        raise refused
 
 
 @wraps(types.MappingProxyType)

@@ -104,7 +104,10 @@ def check_number(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
         return
     error = _outcome(op, args, kwargs, lambda t: torch.ones([min(n, 2) for n in t.shape], dtype=t.dtype))
     if error is not None and _ABOUT_NUMBERS.search(str(error)):
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # whose traceback leads to this frame, and to its callers'
 
 
 def check_fill(shape: Sequence[int], dtype: torch.dtype, value: float) -> None:
@@ -121,7 +124,10 @@ def check_nothing(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     """
     error = _outcome(op, args, kwargs, lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype))
     if error is not None and (all(map(on_host, tensors_of((args, kwargs)))) or not _ABOUT_TYPES.search(str(error))):
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # whose traceback leads to this frame, and to its callers'
 
 
 def check_memory(
@@ -145,7 +151,10 @@ def check_memory(
 
     error = _outcome(op, args, kwargs, stand_in)
     if error is not None and _ABOUT_MEMORY.search(str(error)):
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # whose traceback leads to this frame, and to its callers'
 
 
 def memory_of(t: torch.Tensor) -> int:

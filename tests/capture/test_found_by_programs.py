@@ -355,3 +355,65 @@ def test_a_cached_property_without_a_dict_to_keep_it() -> None:
 
     eager, compiled = outcomes(lambda: SlotsOnly().total, unraised)
     assert eager == compiled
+
+
+class Ending:
+    log: list[str] = []
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __del__(self) -> None:
+        Ending.log.append("end")
+
+
+def begun_list(x: torch.Tensor) -> None:
+    def last() -> None:
+        Ending.log.append(str([Ending(v) for v in range(2)][-1].size))
+
+    last()
+
+
+def keeps_results(x: torch.Tensor) -> Ending:
+    @functools.cache
+    def kept(k: Any) -> None:
+        pass
+
+    kept(str)
+    return Ending(1)
+
+
+def asks_keys(x: torch.Tensor) -> Ending:
+    table = {Noted(1): 1, Noted(11): 2}
+    pycompiler.graph_break()
+    made = Ending(len(table))
+    table.get(Noted(11))
+    return made
+
+
+class Noted(Ending):
+    def __hash__(self) -> int:
+        Ending.log.append("hash")
+        return self.size % 10
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Noted) and self.size == other.size
+
+
+@pytest.mark.parametrize("program", [begun_list, keeps_results, asks_keys], ids=lambda f: f.__name__)
+def test_ends_come_without_the_collector(program: Callable[..., Any]) -> None:
+    """No error of a capture leads to the frames that called it; what a list that was begun before a break holds ends with it."""
+
+    def outcome(call: Callable[..., Any]) -> list[str]:
+        Ending.log = []
+        for _ in range(2):
+            call(torch.ones(2))
+            Ending.log.append("returned")
+        return Ending.log
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert outcome(pycompiler.compile(program, backend="eager")) == outcome(program)
+    finally:
+        gc.enable()
