@@ -272,7 +272,7 @@ def _compiled(cx: Capture, real: Any, source: Source) -> Value:
 
 @wraps(weakref.ReferenceType)
 def _weakref(cx: Capture, real: Any, source: Source) -> Value:
-    cx.guard("equals", source, real)  # the very reference: id_is would compare what it refers to
+    cx.guard("type_is", source, weakref.ref)
     return WeakReference(real)
 
 

@@ -10,6 +10,7 @@ Example: `x.w[0]` where `x` is a local is `local('x') .attr('w') .item(0)`.
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -158,6 +159,13 @@ def _function(value: Any) -> types.FunctionType:
     return value
 
 
+def referent(value: Any) -> Any:
+    """What a weak reference refers to, None when that is gone.  A subclass's call is its own."""
+    if type(value) is not weakref.ref:
+        raise TypeError(f"a weak reference is expected, not {type(value).__name__}")
+    return value()
+
+
 def minus(value: Any) -> int:
     """An int with the other sign; an error where one of both has more than 64 bits."""
     if type(value) is not int or not -(2**63) < value < 2**63:
@@ -184,6 +192,7 @@ ACCESSORS: dict[str, Accessor] = {
     "func_globals": Accessor(lambda v, _: _function(v).__globals__, lambda b, a: f"{b}.__globals__"),
     "method_self": Accessor(lambda v, _: v.__self__, lambda b, a: f"{b}.__self__"),
     "method_func": Accessor(lambda v, _: v.__func__, lambda b, a: f"{b}.__func__"),
+    "referent": Accessor(lambda v, _: referent(v), lambda b, a: f"{b}()"),
     "grad": Accessor(lambda v, _: v.grad, lambda b, a: f"{b}.grad"),
     "size": Accessor(lambda v, d: v.size(d), lambda b, a: f"{b}.size({a})"),
     "stride": Accessor(lambda v, d: v.stride(d), lambda b, a: f"{b}.stride({a})"),

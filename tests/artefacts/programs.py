@@ -105,6 +105,25 @@ def cell() -> Any:
     return nn.LSTMCell(8, 16)
 
 
+@case(lambda f: gradients(f(data(3, 2, 8))[0], f), lambda f: gradients(f(data(5, 2, 8))[0], f), entries=2)
+def lstm() -> Any:
+    """Weak references in a list lead to its parameters."""
+    torch.manual_seed(0)
+    return nn.LSTM(8, 4, 2)
+
+
+@case(lambda f: gradients(f(data(2, 3, 8))[0], f))
+def gru() -> Any:
+    torch.manual_seed(0)
+    return nn.GRU(8, 4, batch_first=True, bidirectional=True)
+
+
+@case(lambda f: gradients(f(data(3, 2, 8))[0], f))
+def rnn() -> Any:
+    torch.manual_seed(0)
+    return nn.RNN(8, 4)
+
+
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()

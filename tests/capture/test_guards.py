@@ -14,6 +14,7 @@ import functools
 import math
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -691,12 +692,26 @@ def module_getattr_changes_its_answer() -> Scene:
 
 @scene
 def weak_reference_and_another_object() -> Scene:
-    import weakref
-
     t, a, b = Thing(), Thing(), Thing()
     t.inner, t.ref = a, weakref.ref(a)  # type: ignore[attr-defined]
     keep = [a, b]
     return lambda x, t: x + (1 if t.ref() is t.inner else 2), (X(), t), lambda: setattr(t, "inner", keep[1])
+
+
+@scene
+def weak_reference_to_another_object() -> Scene:
+    keep = [Thing(), Thing()]
+    keep[1].k = 2
+    t = Thing()
+    t.ref = weakref.ref(keep[0])  # type: ignore[attr-defined]
+    return lambda x, t: x + t.ref().k, (X(), t), lambda: setattr(t, "ref", weakref.ref(keep[1]))
+
+
+@scene
+def weak_reference_to_what_is_gone() -> Scene:
+    keep, t = [Thing()], Thing()
+    t.ref = weakref.ref(keep[0])  # type: ignore[attr-defined]
+    return lambda x, t: x + (1 if t.ref() is None else 2), (X(), t), keep.clear
 
 
 @scene
@@ -1496,3 +1511,19 @@ def test_a_subclass_of_parameter_that_takes_part_later() -> None:
     assert compiled(w).tolist() == [2.0, 2.0]
     Quiet.__add__ = lambda self, other: "added"  # type: ignore[assignment, method-assign]
     assert compiled(w) == "added"
+
+
+def test_a_write_may_let_go_of_what_a_weak_reference_refers_to() -> None:
+    def fn(x: torch.Tensor, t: Thing) -> torch.Tensor:
+        t.inner = None
+        return x + (1 if t.ref() is None else 2)  # type: ignore[attr-defined]
+
+    for made in (X, Thing, lambda: torch.nn.Linear(2, 2)):
+        results = []
+        for run in (fn, compile_recorded(fn).fn):
+            t = Thing()
+            t.inner = made()
+            t.ref = weakref.ref(t.inner)  # type: ignore[attr-defined]
+            results.append(run(X(), t))
+        assert torch.equal(*results)
+        assert torch.equal(results[0], X() + 1)

@@ -47,6 +47,7 @@ class Leaf:
         self.items = [1, 2, 3]
         self.pair = (1, {"k": 1})
         self.fn: Any = make_function(n)
+        self.refs = [weakref.ref(self.weight)]
 
     def method(self) -> int:
         return 1
@@ -95,6 +96,9 @@ def guard_leaf(s: Source, leaf: Leaf, out: list[Guard]) -> None:
         Guard("equals", d.dict_item("fn").then("defaults").item(0), 1),
         Guard("equals", d.dict_item("fn").then("kwdefaults").dict_item("k"), 2),
         Guard("equals", d.dict_item("fn").then("closure").item(0).then("cell"), leaf.n),
+        Guard("type_is", d.dict_item("refs").item(0), weakref.ref),
+        Guard("same_object", d.dict_item("refs").item(0).then("referent"), None, (d.dict_item("weight"),)),
+        Guard("type_is", d.dict_item("refs").item(0).then("referent"), torch.nn.Parameter),
     ]
 
 
@@ -236,6 +240,9 @@ BREAKING: dict[str, Callable[[Leaf], Callable[[], None]]] = {
     "function kwdefaults": lambda m: swap(m.fn, "__kwdefaults__", {"k": 7}),
     "kwdefaults in place": lambda m: set_item(m.fn.__kwdefaults__, "k", 7),
     "cell": lambda m: swap(cell_of(m), "cell_contents", -5),
+    "weak reference to another object": lambda m: set_item(m.refs, 0, weakref.ref(m.buffer)),
+    "weak reference to what is gone": lambda m: set_item(m.refs, 0, weakref.ref(torch.zeros(2, 3))),
+    "no weak reference": lambda m: set_item(m.refs, 0, lambda: m.weight),
     "function replaced": lambda m: swap(m, "fn", make_function(77)),
 }
 
@@ -280,6 +287,7 @@ HARMLESS: dict[str, Callable[[Leaf], Any]] = {
     "another class attribute": lambda m: setattr(Leaf, "harmless", object()),
     "list of the same contents": lambda m: setattr(m, "items", list(m.items)),
     "an unused list item": lambda m: m.items.__setitem__(0, object()),
+    "a weak reference with a callback": lambda m: m.refs.__setitem__(0, weakref.ref(m.weight, print)),
     "same attribute again": lambda m: setattr(m, "n", m.n),
 }
 
@@ -413,6 +421,50 @@ def test_the_object_is_gone_and_another_has_its_address() -> None:
             del b
             b = build()
         assert tree.check({"x": b}, {}) == first_failure(guards, Scope({"x": b}, {})) is not None
+
+
+@pytest.mark.parametrize("callback", [None, lambda _: None])
+def test_what_a_weak_reference_refers_to_is_gone(callback: Any) -> None:
+    class Box:
+        pass
+
+    at = X.item(0)
+    for _ in range(50):
+        box: Any = Box()
+        references = [weakref.ref(box, callback)]
+        guards = [
+            Guard("type_is", at, weakref.ref),
+            Guard("type_is", at.then("referent"), Box),
+            Guard("id_is", at.then("referent"), weakref.ref(box)),
+            Guard("equals", GLOBALS.dict_item("g"), 1),
+        ]
+        tree, globals_ = _native.GuardTree(guards, ("x",)), {"g": 1}
+        for _ in range(3):
+            assert tree.check({"x": references}, globals_) is None
+        del box
+        box = Box()  # in the same memory
+        assert tree.check({"x": references}, globals_) is not None
+        references[0] = weakref.ref(box)
+        assert tree.check({"x": references}, globals_) is not None
+
+
+def test_a_weak_reference_is_not_kept_for_its_callback() -> None:
+    """Where the program drops the reference, nothing is called when its object goes."""
+
+    class Box:
+        pass
+
+    called: list[Any] = []
+    box = Box()
+    references = [weakref.ref(box, called.append)]
+    guards = [Guard("type_is", X.item(0).then("referent"), Box), Guard("equals", GLOBALS.dict_item("g"), 1)]
+    tree = _native.GuardTree(guards, ("x",))
+    for _ in range(3):
+        assert tree.check({"x": references}, {"g": 1}) is None
+    references.clear()
+    del box
+    gc.collect()
+    assert called == []
 
 
 def test_it_holds_no_object() -> None:

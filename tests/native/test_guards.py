@@ -249,6 +249,8 @@ def test_free_function_parts() -> None:
     assert not agree(guards, Scope({"x": Plain().method}, {}))
 
 
+ALIVE = Plain()
+ALIVE.a = 5  # type: ignore[attr-defined]
 READS: list[tuple[Source, Any]] = [
     (X.attr("a"), types.SimpleNamespace(a=5)),
     (X.then("instance_dict").dict_item("a"), types.SimpleNamespace(a=5)),
@@ -264,6 +266,8 @@ READS: list[tuple[Source, Any]] = [
     (X.then("cell"), types.CellType(5)),
     (X.then("grad"), types.SimpleNamespace(grad=5)),
     (X.then("minus"), -5),
+    (X.then("referent"), weakref.ref(Plain())),
+    (X.then("referent").attr("a"), weakref.ref(ALIVE)),
     (GLOBALS.dict_item("g"), None),
     (const({"k": 5}).dict_item("k"), None),
 ]

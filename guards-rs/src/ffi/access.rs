@@ -129,6 +129,11 @@ impl Obj {
         // SAFETY: *live*.
         unsafe { PyWeakref_CheckRef(self.ptr()) != 0 }
     }
+    /// A `weakref.ref`, of no subclass.
+    #[inline]
+    pub fn is_weakref_exact(self) -> bool {
+        self.has_class(&raw mut _PyWeakref_RefType)
+    }
     pub fn is_callable(self) -> bool {
         // SAFETY: *live*.
         unsafe { PyCallable_Check(self.ptr()) != 0 }

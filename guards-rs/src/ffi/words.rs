@@ -95,10 +95,16 @@ pub fn cell(cell: Obj) -> Word {
 struct WeakReference {
     base: PyObject,
     target: *mut PyObject,
+    callback: *mut PyObject,
 }
 
 pub fn weakref_target(reference: Obj) -> Word {
     word(reference.id() + offset_of!(WeakReference, target))
+}
+
+/// Whether something is called when the target goes (callers check that it is a weak reference).
+pub fn weakref_calls_back(reference: Obj) -> bool {
+    read(reference.id() + offset_of!(WeakReference, callback)) != 0
 }
 
 /// A weak reference, for types that have them.

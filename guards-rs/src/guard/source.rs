@@ -26,6 +26,8 @@ pub enum Read {
     Function(FunctionPart),
     MethodSelf(Obj),
     MethodFunc(Obj),
+    /// What a `weakref.ref` refers to; None when that is gone.
+    Referent,
     Dim(Box<Dim>),
     /// An `int` with the other sign.
     Minus,
@@ -134,6 +136,7 @@ const READS: &[(&str, Builder)] = &[
     ("func_globals", |_, _| Ok(Read::Function(FunctionPart::Globals))),
     ("method_self", |_, cx| Ok(Read::MethodSelf(name("__self__", cx)?))),
     ("method_func", |_, cx| Ok(Read::MethodFunc(name("__func__", cx)?))),
+    ("referent", |_, _| Ok(Read::Referent)),
     ("grad", |_, cx| Ok(Read::Attr(name("grad", cx)?))),
     ("size", |dim, cx| Ok(Read::Dim(Box::new(Dim::build("size", dim, cx)?)))),
     ("stride", |dim, cx| Ok(Read::Dim(Box::new(Dim::build("stride", dim, cx)?)))),
@@ -182,6 +185,7 @@ impl Read {
             Read::MethodSelf(_) if value.is_method() => Ok(Some(value.method_self())),
             Read::MethodFunc(_) if value.is_method() => Ok(Some(value.method_func())),
             Read::MethodSelf(_) | Read::MethodFunc(_) => Err(MayRunPython),
+            Read::Referent => Ok(value.is_weakref_exact().then(|| value.weakref_target().unwrap_or(Obj::none()))),
         }
     }
 
@@ -203,7 +207,7 @@ impl Read {
                 (*i < keys.tuple_len()).then(|| keys.tuple_item(*i).own())
             }
             Read::AsTensor => or_none(handed::TENSOR_OF.get().and_then(|make| make.call(&[value.get()], None))),
-            Read::Type | Read::Cell | Read::Function(_) => None,
+            Read::Type | Read::Cell | Read::Function(_) | Read::Referent => None,
         }
     }
 }

@@ -733,18 +733,16 @@ class Token(Value):
 
 
 class WeakReference(Opaque):
-    """A weakref.ref.  What it refers to never changes, so a call gives an object that the capture has guarded already."""
+    """A weakref.ref.  Writes of the frame may let go of what only it leads to."""
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         referent = self.real()
-        known = Const(None) if referent is None else cx.by_id.get(id(referent))
-        if known is None or (referent is not None and known.source is None):
-            raise Break("builtin-call", "a weak reference to an object not seen before")
-        if (
-            referent is not None and known.source is not None
-        ):  # the reference is the same; the object that was seen must be, too
-            cx.guard("id_is", known.source, reference(referent))
-        return known
+        known = cx.by_id.get(id(referent))
+        if self.source is None or args or kwargs or (known is not None and known.source is None):
+            raise Break("builtin-call", self.describe())
+        if referent is not None and known is None and cx.effects:
+            raise Break("builtin-call", "a weak reference to an object not seen before, after a write")
+        return cx.wrap(referent, self.source.then("referent"))
 
 
 class Compiled(Opaque):

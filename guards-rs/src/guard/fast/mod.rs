@@ -14,8 +14,9 @@
 //!   compared, and no other dict has that version;
 //! - an item of a pinned tuple, a part of a pinned method, the immutable parts of a pinned function;
 //! - a class attribute, while the (strongly held) type has the same version;
+//! - what a pinned weak reference refers to, while its slot has that address (the end of an object empties it first);
 //! - anything else that a slot holds (an instance dict aside, which follows as a dict): the slot is the same and a weak
-//!   reference to the object is alive, or a strong one is held (constants, code), so no other object can have its address.
+//!   reference to the object is alive, or a strong one is held (constants, code, weak references that call nothing), so no other object can have its address.
 //!
 //! Nothing says that an object got another class or another instance dict: its two slots are words.  Nor is there anything
 //! to gain from events of types and functions: a program has few of them, and one word each.

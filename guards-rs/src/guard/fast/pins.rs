@@ -155,9 +155,18 @@ impl Pins<'_> {
         self.push(words::cell(cell), Facet::Read);
     }
 
+    pub fn referent(&mut self, reference: Obj) {
+        self.push(words::weakref_target(reference), Facet::Read);
+    }
+
     /// Makes sure that no other object can be taken for `value`, whoever holds it.
     pub fn anchor(&mut self, value: Obj) -> bool {
         if value.is_plain_constant() || value.is_code() || value.is_tuple_of_constants() {
+            self.fast.held.push(value.own());
+            return true;
+        }
+        if value.is_weakref_exact() && !words::weakref_calls_back(value) {
+            // Has no weak references, and keeps nothing alive; one with a callback would live for longer, and call it.
             self.fast.held.push(value.own());
             return true;
         }

@@ -148,6 +148,11 @@ impl<'a> Recorder<'a> {
                 pins.anchor(value).then_some(value)
             }
             Read::Function(part) if base.is_function() => self.function_part(base, *part, op),
+            // No other object can have its address while the reference has it.
+            Read::Referent if base.is_weakref_exact() && !self.volatile.contains(&owner(op, Facet::Read)) => {
+                self.pins(op).referent(base);
+                Some(base.weakref_target().unwrap_or(Obj::none()))
+            }
             Read::MethodSelf(_) if base.is_method() => Some(base.method_self()),
             Read::MethodFunc(_) if base.is_method() => Some(base.method_func()),
             _ => None,
