@@ -236,7 +236,12 @@ KNOBS: tuple[Knob, ...] = (
         "round low-precision values between fused operators as eager does; they always are",
         kept=(True, False),
     ),
-    Knob("deterministic", (_B,), False, "only kernels whose result repeats bit for bit", kept=()),
+    Knob(
+        "deterministic",
+        (_B,),
+        False,
+        "generate only kernels whose result repeats bit for bit, as under torch.use_deterministic_algorithms, which ATen's follow",
+    ),
     # compiler
     Knob(
         "threads",

@@ -266,12 +266,12 @@ def test_every_parameter_is_read(name: str) -> None:
 
 
 def test_knobs_that_nothing_reads_say_so_once(said: Any, restored: None) -> None:
-    config.deterministic = True
-    config.deterministic = False
-    config.deterministic = True
+    config.guard_nn_modules = False
+    config.guard_nn_modules = True
+    config.guard_nn_modules = False
     config.emulate_precision_casts = True  # which holds all the same
     config.verbose = True
-    assert said() == ["config.deterministic = True has no effect: nothing reads this knob yet"]
+    assert said() == ["config.guard_nn_modules = False has no effect: nothing reads this knob yet"]
 
 
 def test_sizes_are_symbols_at_once_where_static_ones_are_not_the_default(restored: None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pycompiler import config
 from pycompiler.ir import checked
 from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.ir.loops import Loop
@@ -115,6 +116,12 @@ def index(low: Lowering, x: Value, indices: Sequence[Value | None]) -> Any:
 # -- scatters --------------------------------------------------------------------------------------------------------
 
 
+def may_add(low: Lowering, dtype: torch.dtype) -> bool:
+    """Whether a loop may add at places.  In which order a GPU's threads do is not said, and sums of floats differ with it."""
+    ordered = low.fake.device.type == "cpu" or not dtype.is_floating_point
+    return dtype in _ADDED and (ordered or not (config.deterministic or torch.are_deterministic_algorithms_enabled()))
+
+
 def added(
     low: Lowering, base: Value, shape: Exprs, emit: Callable[[Body, list[Expr]], tuple[Sequence[Expr], Val]]
 ) -> Value:
@@ -137,7 +144,7 @@ def added(
 def scatter_add(low: Lowering, x: Value, dim: int, index: Value, source: Value) -> Any:
     if (done := updated(low, x)) is not None:
         return done
-    if x.dtype not in _ADDED or x.rank == 0:
+    if not may_add(low, x.dtype) or x.rank == 0:
         return NotImplemented
     d = normal_dim(dim, x.rank)
 
@@ -152,7 +159,7 @@ def scatter_add(low: Lowering, x: Value, dim: int, index: Value, source: Value) 
 def index_add(low: Lowering, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Any:
     if (done := updated(low, x)) is not None:
         return done
-    if x.dtype not in _ADDED or x.rank == 0 or alpha != 1:
+    if not may_add(low, x.dtype) or x.rank == 0 or alpha != 1:
         return NotImplemented
     d = normal_dim(dim, x.rank)
     index = values.reshape(index, [-1])
@@ -168,7 +175,7 @@ def index_add(low: Lowering, x: Value, dim: int, index: Value, source: Value, *,
 def index_put(low: Lowering, x: Value, indices: Sequence[Value | None], source: Value, accumulate: bool = False) -> Any:
     if (done := updated(low, x)) is not None:
         return done
-    if not accumulate or x.dtype not in _ADDED or not _by_integers(indices):
+    if not accumulate or not may_add(low, x.dtype) or not _by_integers(indices):
         return NotImplemented  # with equal places, which value stays is the kernel's choice
     where = Advanced(x, indices)
     return added(low, x, where.shape,
@@ -184,7 +191,7 @@ def index_copy(low: Lowering, x: Value, dim: int, index: Value, source: Value) -
 @lowering(aten.embedding_dense_backward.default)
 def embedding_dense_backward(low: Lowering, grad: Value, indices: Value, num_weights: Any, padding_idx: int,
                              scale_grad_by_freq: bool) -> Any:  # fmt: skip
-    if scale_grad_by_freq or grad.dtype not in _ADDED:
+    if scale_grad_by_freq or not may_add(low, grad.dtype):
         return NotImplemented
     fake = low.fake
     zero = Value.constant(0, to_exprs(fake.shape), fake.dtype, fake.device)

@@ -10,6 +10,7 @@ from harness import check, randn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from pycompiler import config
 from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Extern, Loop
 from pycompiler.ir.verify import verify
@@ -116,6 +117,40 @@ def test_another_device():
     verify(program)
     assert [n.op for n in program.nodes if isinstance(n, Extern)] == [torch.ops.aten._to_copy.default]
     assert {b.device.type for n in program.nodes for b in n.out} == {"cuda"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("asked", ["", "the knob", "torch"])
+def test_sums_at_places_repeat_bit_for_bit_where_that_is_asked_for(device, asked):
+    """Atomic adds of a GPU come in any order: floats go to ATen, which has kernels that sort.  On a CPU one thread adds."""
+
+    def f(x, y, i):
+        return (x.index_add(0, i, x[:2]), x.index_put((i,), x[:2], accumulate=True), x.scatter_add(0, i[:, None], x),
+                y.index_add(0, i, y[:2]))  # fmt: skip
+
+    def grad(x, i):
+        return torch.ops.aten.embedding_dense_backward(x, i, 7, -1, False)
+
+    with FakeTensorMode() as mode, torch.no_grad():
+        x, y = torch.empty(4, 5, device=device), torch.empty(4, 5, dtype=torch.int64, device=device)
+        i = torch.empty(2, dtype=torch.int64, device=device)
+        with mode:
+            programs = [make_fx(f)(x, y, i), make_fx(grad)(x[:2], i)]
+    try:
+        torch.use_deterministic_algorithms(asked == "torch")
+        with config.patch(deterministic=asked == "the knob"):
+            lowered = [lower(gm) for gm in programs]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    adds = sum(isinstance(n, Loop) and n.store_mode == "add" for p in lowered for n in p.nodes)
+    calls = {n.op for p in lowered for n in p.nodes if isinstance(n, Extern)}
+    if device == "cpu" or not asked:
+        assert (adds, calls) == (5, set())
+    else:
+        aten = torch.ops.aten
+        assert adds == 1
+        assert calls == {aten.index_add.default, aten.index_put.default, aten.scatter_add.default,
+                         aten.embedding_dense_backward.default}  # fmt: skip
 
 
 def test_dead_loops_are_dropped():
