@@ -240,7 +240,7 @@ KNOBS: tuple[Knob, ...] = (
         "deterministic",
         (_B,),
         False,
-        "generate only kernels whose result repeats bit for bit, as under torch.use_deterministic_algorithms, which ATen's follow",
+        "generated kernels whose result repeats bit for bit, as under torch.use_deterministic_algorithms (ATen's follow that)",
     ),
     # compiler
     Knob(

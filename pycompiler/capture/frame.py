@@ -35,6 +35,7 @@ from pycompiler.capture.bytecode.frames import (
     tail_call,
     whole,
 )
+from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.resume import cell_parameters, origin_of
 from pycompiler.capture.cached import Tried
 from pycompiler.capture.codegen import Head, ask_drops, given_back, replay_effects, return_template
@@ -348,7 +349,7 @@ class _Session:
             result = build.call_function(build.load_const(fn), *loads)
         raise AssertionError
 
-    def suspend(self, head: Head, frame: Frame, entry: Any, extra: list[Code]) -> tuple[Resume, list[Code]]:
+    def suspend(self, head: Head, frame: Frame, entry: Instruction, extra: list[Code]) -> tuple[Resume, list[Code]]:
         """The resume function that continues `frame` at `entry`, and the loads of its arguments."""
         names = [n for n in self.live(frame, entry) if n in frame.locals or n in frame.free]
         kinds = frame.reading.kinds[entry]
@@ -370,7 +371,7 @@ class _Session:
         given = [[*load, *(build.build_list(1) if self.gives_end else [])] for load in extra]
         return Resume.of(code, frame.globals), [*loads, *given]
 
-    def live(self, frame: Frame, entry: Any) -> list[str]:
+    def live(self, frame: Frame, entry: Instruction) -> list[str]:
         """Variables of a frame that are read at or after `entry`, in slot order, and those whose end is seen."""
         wanted = {*frame.reading.live[entry], *(n for n, v in frame.locals.items() if ends_others(v))}
         code = frame.code

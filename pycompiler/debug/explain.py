@@ -10,6 +10,7 @@ import dis
 import inspect
 import os
 import sys
+import types
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -149,7 +150,7 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def _taken_apart(frame: Any) -> int:
+def _taken_apart(frame: types.FrameType) -> int:
     """How many values a frame's instruction unpacks; six where it does something else."""
     at = next((i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti), None)
     return int(at.arg or 0) if at is not None and at.opname == "UNPACK_SEQUENCE" else 6

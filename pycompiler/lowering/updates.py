@@ -98,7 +98,7 @@ def _lies_alike(node: fx.Node, source: Any) -> bool:
     return not offset and a.shape == b.shape and a.stride() == b.stride()
 
 
-def _is_update(node: Any, target: fx.Node) -> bool:
+def _is_update(node: object, target: fx.Node) -> bool:
     """Whether a node's value is its first argument but for a part, of a type and size that is worth it."""
     if not isinstance(node, fx.Node) or not (node.target in WRITES or node.target in PARTS):
         return False
@@ -133,7 +133,7 @@ def _source(node: fx.Node) -> torch.Tensor | None:
     return _value(a[at])
 
 
-def _value(node: Any) -> torch.Tensor | None:
+def _value(node: object) -> torch.Tensor | None:
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     return value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
 

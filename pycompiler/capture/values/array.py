@@ -19,6 +19,7 @@ from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, item
 from pycompiler.ir import arrays
+from pycompiler.ir.source import Source
 
 METADATA: dict[str, Callable[[torch.Tensor], Any]] = {
     "shape": lambda t: tuple(t.shape),
@@ -391,7 +392,7 @@ def to_tensor(cx: Capture, array: Array) -> Tensor:
     return made
 
 
-def wrap_array(cx: Capture, real: Any, source: Any) -> Value | None:
+def wrap_array(cx: Capture, real: Any, source: Source) -> Value | None:
     """An existing array; None for one that no tensor can be made of."""
     try:
         tensor = arrays.tensor_of(real)
