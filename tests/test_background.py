@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -246,6 +247,24 @@ def test_many_threads_call_meanwhile(dynamic: bool | None, entries: int) -> None
         t.join()
     assert not wrong and pycompiler.wait_for_compiles(120)
     assert kinds(f) == ["plan"] * entries
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_so_many_compile_at_once(gate: Gate, workers: int) -> None:
+    slow, go, seen = gate
+    x, programs = torch.ones(2), [lambda x: x + 1, lambda x: x + 2, lambda x: x + 3]
+    with pycompiler.config.patch(background_workers=workers):
+        compiled = [pycompiler.compile(program, backend=slow, background=True) for program in programs]
+        for f in compiled:
+            f(x)
+        deadline = time.monotonic() + 30
+        while len(seen) < workers and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert len(seen) == workers
+        go.set()
+        assert pycompiler.wait_for_compiles(60)
+    assert len(seen) == 3
 
 
 def test_the_knob_and_wrong_arguments() -> None:

@@ -283,6 +283,15 @@ def test_sizes_are_symbols_at_once_where_static_ones_are_not_the_default(restore
         assert pycompiler.counters(compiled)["compiles"] == (2 if static else 1)
 
 
+def test_sizes_are_numbers_where_symbols_are_not_allowed(restored: None) -> None:
+    for allowed, compiles in ((True, 1), (False, 3)):
+        config.dynamic_shapes = allowed
+        compiled = pycompiler.compile(lambda x: x + 1, backend="eager", dynamic=True)
+        for n in (3, 4, 5):
+            assert torch.equal(compiled(torch.ones(n)), torch.full((n,), 2.0))
+        assert pycompiler.counters(compiled)["compiles"] == compiles
+
+
 def test_reasons_of_recompiles_are_logged_where_they_may(restored: None, caplog: pytest.LogCaptureFixture) -> None:
     logs.set_logs("recompiles")
     try:

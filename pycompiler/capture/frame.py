@@ -358,6 +358,7 @@ class _Session:
         result = "boxed" if self.gives_end else "value"
         layout = [*map(self.stack_kind, frame.stack), *[result for _ in extra]]
         boxed = tuple(n for n in names if n in frame.locals and self.is_boxed(frame.locals[n]))
+        assert entry.offset is not None  # an instruction of the frame's
         code = resume(frame.code, entry.offset, locals=tuple(names), stack=tuple(layout), boxed=boxed)
         loads: list[Code] = []
         for name in names:

@@ -65,7 +65,7 @@ def state() -> dict[str, Any]:
         "inference": torch.is_inference_mode_enabled(),
         "dtype": torch.get_default_dtype(),
         "autocast": [(d, torch.get_autocast_dtype(d)) for d in devices],
-        "random": torch.get_rng_state(),
+        "random": bytes(torch.get_rng_state().tolist()),  # no tensor: those may be left out
     }
 
 

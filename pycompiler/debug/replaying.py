@@ -83,7 +83,7 @@ class Frame:
             for device, kind in self.state["autocast"]:
                 stack.enter_context(torch.autocast(device, kind))
             stack.enter_context(torch.random.fork_rng(devices=[]))
-            torch.set_rng_state(self.state["random"])
+            torch.set_rng_state(torch.frombuffer(bytearray(self.state["random"]), dtype=torch.uint8))
             stack.callback(torch.set_default_dtype, dtype)
             torch.set_default_dtype(self.state["dtype"])
             sys.modules.update({n: self.modules[n] for n in replaced})

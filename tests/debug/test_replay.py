@@ -281,6 +281,15 @@ def test_a_bug_of_ours_is_recorded_once(tmp_path: Path, monkeypatch: pytest.Monk
     torch.testing.assert_close(debug.replay(file), expected)
 
 
+def test_tensors_beyond_the_limit_are_recorded_without_their_data(tmp_path: Path) -> None:
+    x = torch.linspace(1, 2, 4)
+    for limit, kept in ((1 << 10, True), (0, False)):
+        with config.patch(replay_record_limit=limit):
+            debug.record(tmp_path / "a.rec", lambda x: x * 1, x)
+        found = debug.replay(tmp_path / "a.rec", eager=True)
+        assert found.shape == x.shape and torch.equal(found, x) is kept
+
+
 def test_breaks_under_fullgraph_and_frames_that_break(tmp_path: Path) -> None:
     def breaks(x: torch.Tensor) -> torch.Tensor:
         print(end="")

@@ -154,6 +154,13 @@ def test_cxx_chooses_the_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     assert answer(build(SOURCE.replace("42", "ANSWER")).path) == 7
 
 
+def test_the_knob_chooses_the_compiler_before_cxx(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ -DANSWER=7")
+    with config.patch(cxx="g++ -DANSWER=8", cxx_flags="-DOTHER=1"):
+        assert toolchain.find_toolchain().command[1:] == ("-DANSWER=8", "-DOTHER=1")
+        assert answer(build(SOURCE.replace("42", "ANSWER + OTHER")).path) == 9
+
+
 CHILD = """
 import sys, ctypes
 from pycompiler.runtime.build import build, counters
