@@ -26,6 +26,7 @@ from pycompiler.autograd.partition import partition as cut_joint
 from pycompiler.autograd.recorder import Decomposition
 from pycompiler.autograd.replay import Replay
 from pycompiler.autograd.trace import trace_joint
+from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.numbers import SYMBOLIC
 from pycompiler.ir.texts import forward_of
@@ -60,6 +61,10 @@ def compile_joint(
     `ahead`: the backward for gradients of all outputs is compiled now, not at its first call.
     Raises `AutogradUnsupported` for graphs that must run eagerly; an error that eager would raise comes as it is.
     """
+    for node in gm.graph.nodes:
+        if node.meta.get("python"):
+            called = getattr(node.target, "__qualname__", node.target)
+            raise AutogradUnsupported("a function that gives no tensor", str(called), "the graph calls it each time")
     symbolic = any(isinstance(e, SYMBOLIC) for e in example_inputs)
     mode = detect_fake_mode(tuple(example_inputs)) or new_fake_mode(symbolic=symbolic)
     gm, lifted = lift_attributes(gm)

@@ -386,7 +386,8 @@ class GraphBuilder:
             self.fake_mode.asks, self.fake_mode.binder = False, None
             cause = None  # an error and this frame would hold each other
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
-        acts |= target in _CHECKING or (whole and not _has_tensor(result))
+        python = whole and not _has_tensor(result)
+        acts |= target in _CHECKING or python
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
         may_refuse = target in _CHECKING or self.fake_mode.refusals > refusals
         if wrappers and (mutates or any(t._version != version for t, version in inside)):
@@ -420,6 +421,8 @@ class GraphBuilder:
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
         node.meta["mutates"], node.meta["acts"] = mutates or always, acts
+        if python:
+            node.meta["python"] = True  # no trace of its operators stands for a call
         self.doubtful |= known is not None and self.levels and not mutates
         if known is not None:  # an in-place operator: the result is its argument
             return known

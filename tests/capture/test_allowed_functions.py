@@ -13,7 +13,8 @@ import pycompiler
 X, Y = torch.arange(4.0), torch.ones(4)
 
 
-def test_a_function_without_results_is_called_each_time() -> None:
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_function_without_results_is_called_each_time(backend: str) -> None:
     seen: list[bool] = []
 
     @pycompiler.allow_in_graph
@@ -27,7 +28,7 @@ def test_a_function_without_results_is_called_each_time() -> None:
         torch.set_grad_enabled(True)
         return x + 1
 
-    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
     for _ in range(3):
         seen.clear()
         assert torch.equal(compiled(X), X + 1)
