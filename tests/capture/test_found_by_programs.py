@@ -417,3 +417,21 @@ def test_ends_come_without_the_collector(program: Callable[..., Any]) -> None:
         assert outcome(pycompiler.compile(program, backend="eager")) == outcome(program)
     finally:
         gc.enable()
+
+
+class Inserts:
+    def __init__(self, items: list[int]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[int]:
+        self.items.insert(0, 9)
+        yield from (7, 8)
+
+
+@pytest.mark.parametrize("place", [slice(1, None), slice(None, 2), slice(3, 1), slice(-1, None), slice(0, 0)], ids=str)
+def test_a_slice_is_known_before_what_takes_its_place(place: slice) -> None:
+    def program(items: list[int]) -> None:
+        items[place] = Inserts(items)
+
+    eager, compiled = both(program, lambda: ([1, 2, 3, 4],))
+    assert eager == compiled

@@ -101,9 +101,15 @@ class List(Sequence):
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         if isinstance(key, Slice):
-            bounds = key.bounds(cx)
+            bounds, size = key.bounds(cx), len(self.items)
+            start, stop, step = cx.evaluate_raw(bounds.indices, size)
+            given = cx.listed(cx.iterator(value))
+            if step == 1:  # which elements those are is known before others are asked for
+                bounds = slice(start, stop)
+            elif len(self.items) != size:
+                raise Break("unsupported-operation", "a list that changes while others take the places of a slice")
             cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
-            cx.evaluate_raw(self.items.__setitem__, bounds, cx.listed(cx.iterator(value)))
+            cx.evaluate_raw(self.items.__setitem__, bounds, given)
             return
         index = cx.index(key, "list")
         if not -len(self.items) <= index < len(self.items):
