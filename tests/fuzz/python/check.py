@@ -22,7 +22,7 @@ import torch
 
 import pycompiler
 from fuzz.python import rows
-from fuzz.python.observe import Observer, chain, first_difference
+from fuzz.python.observe import Observer, chain, first_difference, without_addresses
 
 NAME = "<fuzzed program>"
 OWN = {"LOG", "GI", "GL", "GD", "GT"}
@@ -75,7 +75,7 @@ def call(fn: Callable[..., Any], namespace: dict[str, Any], versions: bool = Tru
             if sys.version_info >= (3, 12) or not isinstance(error, UnboundLocalError):
                 seen["line"] = lines_of(error)[:1]
             error.__traceback__ = None
-    seen["printed"] = printed.getvalue()
+    seen["printed"] = without_addresses(printed.getvalue())
     seen["grad mode"] = torch.is_grad_enabled()
     seen["random"] = (torch.get_rng_state().sum().item(), hash(random.getstate()))
     torch.set_grad_enabled(True)

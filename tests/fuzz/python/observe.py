@@ -33,7 +33,7 @@ class Observer:
         """One object and all below it."""
         kind = type(value)
         if kind in PLAIN:
-            return float(value) if kind is float else (kind.__name__, repr(value))
+            return float(value) if kind is float else (kind.__name__, without_addresses(repr(value)))
         if kind is tuple:
             return ("tuple", *(self.look(item, depth + 1) for item in value))
         if id(value) in self.seen:
@@ -107,8 +107,11 @@ class Observer:
 
     def sequence(self, value: Any, depth: int) -> Any:
         base = next(of for of in (list, tuple, collections.deque, set, frozenset) if isinstance(value, of))
+        items = list(base.__iter__(value))
+        if base in (set, frozenset) and not all(type(item) in PLAIN for item in items):  # their order is that of addresses
+            items.sort(key=lambda item: (type(item).__name__, repr(item) if type(item) in PLAIN else ""))
         return (
-            *(self.look(item, depth) for item in base.__iter__(value)),
+            *(self.look(item, depth) for item in items),
             getattr(value, "maxlen", None),
             self.attributes(value, depth),
         )
@@ -166,12 +169,17 @@ LOOKS: tuple[tuple[Any, Any], ...] = (
 )  # fmt: skip
 
 
+def without_addresses(text: str) -> str:
+    """A text in which objects are named, whose addresses differ."""
+    return re.sub("0x[0-9a-f]+", "0x", text)
+
+
 def chain(error: BaseException | None, depth: int = 0) -> Any:
     """Classes and texts of an exception and of all that it came from."""
     if error is None or depth > 6:
         return None
     context = (chain(error.__cause__, depth + 1), chain(error.__context__, depth + 1), error.__suppress_context__)
-    text = "" if isinstance(error, RecursionError) else re.sub("0x[0-9a-f]+", "0x", str(error))  # addresses differ
+    text = "" if isinstance(error, RecursionError) else without_addresses(str(error))
     return (type(error).__name__, text, getattr(error, "code", None), *context)
 
 
