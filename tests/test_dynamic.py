@@ -13,6 +13,7 @@ from torch import nn
 
 import pycompiler
 from pycompiler import graphs
+from pycompiler.ir import expr
 
 
 class Block(nn.Module):
@@ -277,3 +278,44 @@ def test_views_that_leave_have_eagers_strides(backend: str) -> None:
         y = torch.randn(shape)
         for got, want in zip(compiled(y), fn(y), strict=True):
             assert torch.equal(got, want) and got.stride() == want.stride()
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(4):
+        x = (x[..., :].sin() * x.relu()).abs().mul(3).sign() * x
+    return x.flatten() * 2
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(10):
+        x = (x * 2 + 1).reshape(x.shape[2], x.shape[0], x.shape[1])
+    return x
+
+
+ODD_SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "slices": lambda x: halves(x[:, 3::2, 5::2]),
+    "pools": lambda x: torch.nn.functional.lp_pool2d(x[None], 2, 3, stride=2),
+    "shapes": lambda x: turned(x[:, 3::2, 5::2]),
+}
+
+
+@pytest.mark.parametrize("name", ODD_SIZES)
+def test_indices_stay_short_where_sizes_are_quotients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step's index held the one before several times: such compiles took minutes, or never ended."""
+    intern = expr._intern
+
+    def short(kind: str, key: str, *rest: Any) -> Any:
+        assert len(key) < 50_000
+        return intern(kind, key, *rest)
+
+    monkeypatch.setattr(expr, "_intern", short)
+    fallbacks = graphs.STATISTICS["aten_fallbacks"]
+    fn = ODD_SIZES[name]
+    compiled = pycompiler.compile(fn, dynamic=True)
+    for n in (12, 15):
+        x, again = (torch.arange(3.0 * n * 14, dtype=torch.float64).cos().view(3, n, 14).requires_grad_() for _ in "ab")
+        got, want = compiled(x), fn(again)
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), t) for y, t in ((got, x), (want, again))))
+    assert compiled.counters()["compiles"] <= 2
+    assert graphs.STATISTICS["aten_fallbacks"] == fallbacks

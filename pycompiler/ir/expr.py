@@ -394,7 +394,7 @@ def _single(e: Expr) -> tuple[Atom, int] | None:
     return (e.terms[0][0][0], e.terms[0][1]) if len(e.terms) == 1 and len(e.terms[0][0]) == 1 else None
 
 
-def _within(e: Expr, k: Expr, ranges: Mapping[str, IntLike] | None) -> bool:
+def within(e: Expr, k: Expr, ranges: Mapping[str, IntLike] | None) -> bool:
     """Whether 0 <= e < k is known."""
     if ranges is None:
         return False
@@ -433,11 +433,11 @@ def quotient(a: Expr, k: Expr) -> Expr | None:
             if a.const is not None and a.const % k.const == 0
             else None
         )
-    q, r = _split(a, k)
+    q, r = split(a, k)
     return q if r == 0 else None
 
 
-def _split(a: Expr, k: Expr) -> tuple[Expr, Expr]:
+def split(a: Expr, k: Expr) -> tuple[Expr, Expr]:
     """(q, r) with a == q*k + r, r holding the terms that k does not divide."""
     if k.const is not None:
         n = k.const
@@ -472,7 +472,7 @@ def _split_by_sum(a: Expr, k: Expr) -> tuple[Expr, Expr]:
     lead = _make((max(k.terms, key=lambda t: (len(t[0]), t)),), None)
     total, rest = ZERO, a
     for _ in a.terms:
-        q, _left = _split(rest, lead)
+        q, _left = split(rest, lead)
         if q == 0 or len((less := rest - q * k).terms) >= len(rest.terms):
             break
         total, rest = total + q, less
@@ -491,13 +491,13 @@ def _common(r: Expr, n: int, ranges: Mapping[str, IntLike] | None) -> tuple[int,
     nonconst = [c for mono, c in r.terms if mono]
     g = gcd(n, *nonconst)
     if g > 1:
-        big, small = _split(r, Expr.of(g))
+        big, small = split(r, Expr.of(g))
         return g, big, small
     if ranges is not None:
         for g in sorted({gcd(n, c) for c in nonconst}, reverse=True):
             if g > 1:
-                big, small = _split(r, Expr.of(g))
-                if _within(small, Expr.of(g), ranges):
+                big, small = split(r, Expr.of(g))
+                if within(small, Expr.of(g), ranges):
                     return g, big, small
     return 1, r, ZERO
 
@@ -512,8 +512,8 @@ def _divide(a: Expr, k: Expr, ranges: Mapping[str, IntLike] | None) -> Expr:
             return _divide_nonpositive(a, k.const)
     elif a.const == 0 or a == k:
         return a if a.const == 0 else ONE
-    q, r = _split(a, k)
-    if r.const == 0 or _within(r, k, ranges):
+    q, r = split(a, k)
+    if r.const == 0 or within(r, k, ranges):
         return q
     n = k.const
     if n is not None:
@@ -548,8 +548,8 @@ def _modulo(a: Expr, k: Expr, ranges: Mapping[str, IntLike] | None) -> Expr:
             if k.const == 0:
                 raise ZeroDivisionError(f"{a} % 0")
             return _make((((_atom("%", a, k),), 1),), None)
-    _, r = _split(a, k)
-    if r.const == 0 or _within(r, k, ranges):
+    _, r = split(a, k)
+    if r.const == 0 or within(r, k, ranges):
         return r
     n = k.const
     if n is not None:

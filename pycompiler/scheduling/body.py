@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pycompiler.ir.expr import Expr
+from pycompiler.ir.expr import Expr, split, within
 from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import LOADS, loads, space_of
 from pycompiler.ir.loops import Loop, Op, refuses
@@ -21,6 +21,7 @@ WEIGHT: dict[str, int] = {**dict.fromkeys(_FREE, 0), **dict.fromkeys(_SIMPLE, 1)
                           "sqrt": 4, "rsqrt": 6}  # fmt: skip
 TRANSCENDENTAL_WEIGHT = 12
 CHEAP = 3  # arithmetic that is better repeated than stored
+LONGEST = 1000  # letters of an index: what is inlined names it several times, and so on
 FEW = 8  # a consumer of less than 1/FEW of the values is better off computing them
 
 
@@ -54,8 +55,10 @@ def move(op: Op, at: Mapping[int, int]) -> Op:
     return Op(op.name, tuple(at[a] for a in op.args), op.dtype, attrs)
 
 
-def digits(index: Expr, store: Expr, dims: Sequence[tuple[str, Expr]]) -> dict[str, Expr] | None:
-    """Values of the variables `dims` at which `store` equals `index`; None when the store is not a mixed radix number."""
+def digits(index: Expr, store: Expr, dims: Sequence[tuple[str, Expr]],
+           ranges: Mapping[str, Expr]) -> dict[str, Expr] | None:  # fmt: skip
+    """Values of the variables `dims` at which `store` equals `index`, whose symbols have `ranges`; None when the store is
+    not a mixed radix number."""
     strides: list[tuple[Expr, Expr, str]] = []
     for v, n in dims:
         c = store.coeff(v)
@@ -70,12 +73,27 @@ def digits(index: Expr, store: Expr, dims: Sequence[tuple[str, Expr]]) -> dict[s
         least, _ = (outer - inner * size).bounds({})
         if least is None or least < 0:
             return None
-    found: dict[str, Expr] = {}
+    found = _read_off(rest, strides, ranges)
+    if found is not None:
+        return found
+    found = {}
     for k, (stride, _, v) in enumerate(strides):
         found[v] = rest // stride
         if k + 1 < len(strides):
             rest = rest % stride
     return found
+
+
+def _read_off(
+    index: Expr, strides: Sequence[tuple[Expr, Expr, str]], ranges: Mapping[str, Expr]
+) -> dict[str, Expr] | None:
+    """The factors of the strides, where each is known to be a digit: no division, whatever the sizes are made of."""
+    found: dict[str, Expr] = {}
+    for stride, n, v in strides:
+        found[v], index = split(index, stride)
+        if not within(found[v], n, ranges):
+            return None
+    return found if index == 0 else None
 
 
 def _largest_first(at: tuple[Expr, Expr, str]) -> tuple[int, ...]:
@@ -154,7 +172,7 @@ def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
             body.append(new)
             continue
         limits = checked_ranges(new.attrs[1], body)
-        values = None if limits is None else digits(new.attrs[1], store, dims)
+        values = None if limits is None else digits(new.attrs[1], store, dims, {**ranges, **limits})
         if values is None or limits is None:
             return None
         values = {v: e.simplify({**ranges, **limits}) for v, e in values.items()}
@@ -162,6 +180,8 @@ def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
         if looked_at and (guard is not None or not covers(looked_at, values, ranges)):
             return None
         at[position] = _splice(body, producer, producer.results[which], values, ranges, guard)
+    if any(len(str(a)) > LONGEST for op in body for a in op.attrs if type(a) is Expr and not a.is_const):
+        return None
     return tidy(replace(consumer, body=tuple(body), results=tuple(at[r] for r in consumer.results),
                         store_index=tuple(renumber(e, at) for e in consumer.store_index),
                         origin=producer.origin + tuple(o for o in consumer.origin if o not in producer.origin)))  # fmt: skip

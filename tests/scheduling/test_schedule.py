@@ -82,11 +82,21 @@ def test_refine_splits_dimensions() -> None:
 def test_digits_invert_a_store() -> None:
     i, j = Expr.sym("i"), Expr.sym("j")
     dims = [("i", Expr.of(4)), ("j", Expr.of(8))]
-    found = digits(8 * Expr.sym("p") + Expr.sym("q"), 8 * i + j, dims)
+    ranges = {"p": Expr.of(4), "q": Expr.of(8)}
+    found = digits(8 * Expr.sym("p") + Expr.sym("q"), 8 * i + j, dims, ranges)
     assert found is not None
-    values = {k: e.simplify({"p": 4, "q": 8}) for k, e in found.items()}
+    values = {k: e.simplify(ranges) for k, e in found.items()}
     assert values == {"i": Expr.sym("p"), "j": Expr.sym("q")}
-    assert digits(Expr.sym("p"), 4 * i + j, dims) is None  # overlapping: not a number in mixed radix
+    assert digits(Expr.sym("p"), 4 * i + j, dims, ranges) is None  # overlapping: not a number in mixed radix
+
+
+def test_digits_that_are_written_in_an_index_need_no_division() -> None:
+    i, j, p, q = (Expr.sym(v) for v in "ijpq")
+    n = (Expr.sym("s0") - 3) // 2 + 1  # not known to be positive
+    dims = [("i", n), ("j", n)]
+    assert digits(n * p + q, n * i + j, dims, {"p": n, "q": n}) == {"i": p, "j": q}
+    assert digits(n * p + q + 1, n * i + j, dims, {"p": n, "q": n - 1}) == {"i": p, "j": q + 1}
+    assert digits(n * p + q, n * i + j, dims, {"p": n, "q": n + 1}) == {"i": (n * p + q) // n, "j": (n * p + q) % n}
 
 
 def test_covers_finds_all_values_of_variables_in_others() -> None:
