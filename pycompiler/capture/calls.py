@@ -53,6 +53,7 @@ log_call = artifact("trace_call")
 MAX_INLINE_DEPTH = 120
 UNHELD = 1 + ARGUMENT  # references to a frame that nothing (a traceback) holds besides a variable and an argument
 OPAQUE_BASES = (int, float, complex, str, bytes, bytearray)  # instances of their subclasses are not modelled
+HEAP, ABSTRACT = 1 << 9, 1 << 20  # CPython flags of types
 
 
 def builtin(*fns: Any) -> Callable[[BuiltinHandler], BuiltinHandler]:
@@ -585,9 +586,9 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
         return Object(object)
     new = mro_lookup(cls, "__new__")
     if new is object.__new__ or new is MISSING or isinstance(new, (staticmethod, types.FunctionType)):
-        if not cls.__flags__ & (1 << 9):
+        if not cls.__flags__ & HEAP:
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
-        if getattr(cls, "__abstractmethods__", None):
+        if cls.__flags__ & ABSTRACT:  # its `__abstractmethods__` may be what a metaclass says of any name
             cx.throw(TypeError, _abstract_message(cls))
         return Object(cls)
     raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")

@@ -786,6 +786,29 @@ def abstract_classes(x):
         return s.area(), s.name, isinstance(s, Shape), str(e)
 
 
+class AnsweringMeta(type):
+    """Knows every name, `__abstractmethods__` as well."""
+
+    def __call__(cls, *args):
+        made = super().__call__(*args)
+        made.tag = cls.other
+        return made
+
+    def __getattr__(cls, name):
+        return f"no {name}"
+
+
+class Answering(metaclass=AnsweringMeta):
+    def __init__(self, v):
+        self.v = v
+
+
+@case(X)
+def metaclass_that_answers_to_every_name(x):
+    made = Answering(x + 1)
+    return made.v, made.tag, Answering.more
+
+
 class Registered(collections.abc.Sized):
     def __len__(self):
         return 3
