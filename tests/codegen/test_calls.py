@@ -79,3 +79,20 @@ def test_the_code_of_equal_blocks_does_not_grow(width: int) -> None:
         return sum("for (int64_t" in line for line in lines)
 
     assert code(6) == code(18)
+
+
+def test_what_is_added_waits_for_what_it_is_added_to() -> None:
+    """Threads share out the columns of a scatter; one of them is done with its part of the fill before the other."""
+
+    def scatter(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.sin().index_put((i,), v, accumulate=True),)
+
+    i = torch.arange(65536) % 128
+    args = [torch.rand(128, 8, dtype=torch.float64), i, torch.rand(128, 8, dtype=torch.float64)[i]]
+    plan, _ = compile_plan(lowered(scatter, args))
+    assert plan.source.count("#pragma omp for") == 1, (
+        plan.source
+    )  # of the large nest: threads would not wait for the small one
+    for _ in range(20):
+        for ours, eager in zip(run_plan(plan, args, threads=2), scatter(*args), strict=True):
+            torch.testing.assert_close(ours, eager)

@@ -16,7 +16,7 @@ from itertools import groupby
 
 from pycompiler.codegen.cpp.body import Function
 from pycompiler.codegen.cpp.index import c_index
-from pycompiler.codegen.cpp.nest import NestCode, NestWriter, is_serial, nest_work
+from pycompiler.codegen.cpp.nest import NestCode, NestWriter, is_serial, nest_work, shared_stores
 from pycompiler.codegen.cpp.parts import join_parts
 from pycompiler.codegen.cpp.types import ctype
 from pycompiler.ir.expr import Expr
@@ -155,16 +155,17 @@ def indent(lines: list[str]) -> list[str]:
 
 def regions(group: KernelGroup) -> list[list[Nest]]:
     """Runs of nests that do not depend on each other: the threads need not wait in between.  (Two that write one
-    buffer, and do not add, write different parts of it.)"""
+    buffer write different parts of it, but for what adds or scatters: that goes on from what was written before.)"""
     found: list[list[Nest]] = []
     written: set[str] = set()
     read: set[str] = set()
     for nest in group.nests:
         reads = {name for s in nest.stages for name, _ in loads(s.loop)}
         writes = {name for s in nest.stages for name in s.outputs}
+        reads |= writes if shared_stores(nest) else set()
         replaced = {group.stores[n] for n in writes if n in group.stores}
         serial = is_serial(nest)
-        if not found or serial or reads & written or replaced & read or is_serial(found[-1][-1]):
+        if not found or serial or reads & written or (replaced | writes) & read or is_serial(found[-1][-1]):
             found.append([])
             written, read = set(), set()
         found[-1].append(nest)
