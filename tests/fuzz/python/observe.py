@@ -108,7 +108,9 @@ class Observer:
     def sequence(self, value: Any, depth: int) -> Any:
         base = next(of for of in (list, tuple, collections.deque, set, frozenset) if isinstance(value, of))
         items = list(base.__iter__(value))
-        if base in (set, frozenset) and not all(type(item) in PLAIN for item in items):  # their order is that of addresses
+        if base in (set, frozenset) and not all(
+            type(item) in PLAIN for item in items
+        ):  # their order is that of addresses
             items.sort(key=lambda item: (type(item).__name__, repr(item) if type(item) in PLAIN else ""))
         return (
             *(self.look(item, depth) for item in items),
