@@ -435,3 +435,26 @@ def test_a_slice_is_known_before_what_takes_its_place(place: slice) -> None:
 
     eager, compiled = both(program, lambda: ([1, 2, 3, 4],))
     assert eager == compiled
+
+
+class AskedSlot:
+    __slots__ = ("items", "log")
+
+    def __getattr__(self, name: str) -> int:
+        self.log.append(name)
+        return 5
+
+
+def test_a_slot_that_is_empty_by_now_is_asked_for_once() -> None:
+    def program(made: AskedSlot) -> Any:
+        try:
+            del made.items
+        except AttributeError as error:
+            return str(error), made.items, list(made.log)
+
+    def outcome(call: Callable[..., Any]) -> list[Any]:
+        made = AskedSlot()
+        made.items, made.log = 1, []
+        return [call(made), call(made), call(made), made.log]
+
+    assert outcome(pycompiler.compile(program, backend="eager")) == outcome(program)

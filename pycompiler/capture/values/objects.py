@@ -228,9 +228,10 @@ class Object(Value):
         raise Break("unsupported-attribute", f"{self.describe()}.{name} ({type(raw).__name__})")
 
     def _reads_plainly(self, name: str) -> None:
-        """A slot is read by the name of the attribute, in guards, too: no `__getattribute__` of the program's may see it."""
-        if isinstance(mro_lookup(self.cls, "__getattribute__"), types.FunctionType):
-            raise Break("unsupported-attribute", f"{self.describe()}.{name}, a slot behind a __getattribute__")
+        """A slot is read by the name of the attribute, in guards, too, where it may be empty: no hook of the program may see it."""
+        for hook in ("__getattribute__", "__getattr__"):
+            if isinstance(mro_lookup(self.cls, hook), types.FunctionType):
+                raise Break("unsupported-attribute", f"{self.describe()}.{name}, a slot behind a {hook}")
 
     def _module_attribute(self, cx: Capture, name: str) -> Value | None:
         """nn.Module.__getattr__: parameters, buffers, submodules, without inlining it; a table passed over lacks the name."""
