@@ -228,7 +228,7 @@ class Object(Value):
         raise Break("unsupported-attribute", f"{self.describe()}.{name} ({type(raw).__name__})")
 
     def _reads_plainly(self, name: str) -> None:
-        """A slot is read by the name of the attribute, in guards, too, where it may be empty: no hook of the program may see it."""
+        """A slot is read by the name of the attribute, in guards, too, which may find it empty: no hook of a class sees it."""
         for hook in ("__getattribute__", "__getattr__"):
             if isinstance(mro_lookup(self.cls, hook), types.FunctionType):
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}, a slot behind a {hook}")
