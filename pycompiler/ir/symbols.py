@@ -397,6 +397,10 @@ class Symbols:
         self.answers, self._nodes = {}, {}
         normal = self._normal(kind, self.resolve(expr))
         assert normal is not None
+        beyond = sum(c for mono, c in normal.terms if not mono) - LIMIT
+        if kind == ">=" and beyond > 0 and self.hint(normal) >= beyond:
+            self._known[kind, normal] = True
+            normal -= beyond  # more is assumed: a number that guards can hold
         late = self.is_late(normal.symbols)
         relation = Relation(kind, normal, self.place())
         if any(abs(c) > LIMIT for _, c in normal.terms):

@@ -16,6 +16,17 @@ def texts(symbols):
     return [str(r) for r in symbols.relations]
 
 
+def test_what_is_assumed_has_numbers_that_guards_hold():
+    """A size below 2**63 that is a product less one: `2**63 >= s0*s1` is one number too far, its neighbour none."""
+    symbols = Symbols()
+    a, b = symbols.new(9), symbols.new(12)
+    assert a * b - 1 <= 2**63 - 1
+    assert a * b - 1 <= 2**63 - 1
+    assert texts(symbols) == ["9223372036854775807 >= s0*s1"]
+    with pytest.raises(Specialise, match="cannot hold"):
+        assert a * 2**63 > b * b  # a factor cannot be another one
+
+
 def test_normal_forms_cancel():
     symbols = Symbols()
     s, b = symbols.new(8), symbols.new(12)
