@@ -63,18 +63,26 @@ def test_a_frame_that_calls_nothing_has_no_graph() -> None:
     assert not backend.graphs
 
 
-def test_a_frame_that_gives_its_tensors_back_has_a_graph() -> None:
-    backend = Recorded()
+def test_a_frame_that_gives_a_tensor_back_has_a_graph() -> None:
+    """As torch.compile counts: one for a tensor of the caller's alone, none for containers of them."""
+
+    def alone(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return y
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return [y, {"x": x}], y.dim()
 
     x, y = torch.rand(3), torch.rand(4)
+    backend = Recorded()
+    compiled = pycompiler.compile(alone, backend=backend, fullgraph=True)
+    assert compiled(x, y) is y and compiled(x, y) is y
+    assert (len(backend.graphs), backend.operators) == (1, 0)
+    backend = Recorded()
     compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
     for _ in range(2):
         (first, more), dims = compiled(x, y)
         assert first is y and more["x"] is x and dims == 1
-    assert (len(backend.graphs), backend.operators) == (1, 0)
+    assert not backend.graphs
 
 
 def test_our_own_backends_leave_them_out() -> None:

@@ -61,21 +61,6 @@ def test_it_may_be_anything(program: Program) -> None:
     assert compiled.counters()["compiles"] == 1
 
 
-def test_only_a_tensor_that_is_returned_is_a_graph() -> None:
-    """As torch.compile counts: a frame that returns its caller's tensor has a graph, one that returns it in a tuple none."""
-    graphs = []
-
-    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
-        graphs.append(gm)
-        return gm
-
-    x = torch.ones(2)
-    for program, count in ((lambda x: x, 1), (lambda x: (None, x), 0), (lambda x: [x, x], 0)):
-        graphs.clear()
-        assert str(pycompiler.compile(program, backend=backend, fullgraph=True)(x)) == str(program(x))
-        assert len(graphs) == count
-
-
 def test_elements_of_an_argument() -> None:
     def program(x: torch.Tensor, pairs: list[tuple[str, int]]) -> torch.Tensor:
         found = []
