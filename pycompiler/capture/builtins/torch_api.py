@@ -131,7 +131,7 @@ _query(torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_aut
        torch._C._get_privateuse1_backend_name, torch.is_anomaly_enabled,
        torch.is_deterministic_algorithms_warn_only_enabled, torch.get_deterministic_debug_mode)  # fmt: skip
 
-if hasattr(torch._C, "_accelerator_getAccelerator"):  # since torch 2.13
+if hasattr(torch._C, "_accelerator_getAccelerator"):  # torch 2.11 has none, 2.15 does
     _query(torch._C._accelerator_getAccelerator)
 
 
