@@ -86,7 +86,7 @@ def compile_joint(
             _holding(c, branches.choices) for c in (fw_compiler, bw_compiler, inference_compiler or fw_compiler)
         )
     with phase("joint"):
-        joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls)
+        joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls, cut=True)
     artefact("joint", joint.graph)
     if _log_joint.enabled:
         _log_joint(f"{name}\n{joint.graph}")

@@ -5,6 +5,7 @@ A `Joint` is made by `trace`, cut in two by `partition`, and run by `runtime`.
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,8 +49,9 @@ class Output:
 class Path:
     """A gradient's way through the nodes of autograd's graph, as eager would go it.
 
-    inputs: those that it reaches, be it zero. nodes: numbers of the nodes that keep tensors, which can be gone through
-    once. kept: the inputs ("input", i) and fresh outputs ("fresh", k) that these keep, whose versions are checked.
+    inputs: those that it reaches, be it zero, then cuts (`Joint.cuts`), numbered on from the inputs. nodes: numbers of the
+    nodes that keep tensors, which can be gone through once. kept: the inputs ("input", i) and fresh outputs ("fresh", k)
+    that these keep, whose versions are checked.
     """
 
     inputs: frozenset[int]
@@ -58,7 +60,7 @@ class Path:
 
 
 def _joined(found: Mapping[frozenset[int], list[int]]) -> dict[frozenset[int], list[int]]:
-    """Groups of tangents, of which those that reach a same input are one."""
+    """Groups of tangents, of which those that reach a same input, or cut, are one."""
     joined: dict[frozenset[int], list[int]] = {}
     for inputs, tangents in found.items():
         for other in [o for o in joined if o & inputs]:
@@ -69,7 +71,7 @@ def _joined(found: Mapping[frozenset[int], list[int]]) -> dict[frozenset[int], l
 
 @dataclass(frozen=True)
 class Way:
-    """The tangents that one node of autograd's graph takes, and the inputs that their gradients reach."""
+    """The tangents that one node of autograd's graph takes, and the inputs, then cuts, that their gradients reach."""
 
     tangents: tuple[int, ...]
     inputs: frozenset[int]
@@ -81,6 +83,8 @@ class Joint:
     fresh outputs, then the gradients; plus how the caller's outputs are made of all that.
 
     `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs.
+    cuts: the fresh outputs that others were computed from, where gradients of these end: a node of autograd's graph takes
+    them from there on, with what else arrives, as in eager. `grads` has one for each input, then one for each cut.
     paths: for each tangent what autograd's own graph says of its gradient.
     counts: whether elements are counted from the start of a storage: then inputs must start in theirs where they did.
     arrived: inputs that are results of other work which requires grad: nodes of autograd's that others made lie behind.
@@ -99,6 +103,7 @@ class Joint:
     mutations: list[Mutation] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     grads: list[fx.Node | None] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
     stores: list[tuple[int, fx.Node]] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
@@ -145,16 +150,34 @@ class Joint:
         return frozenset[tuple[str, int]]().union(*(p.kept for p in paths))
 
     def ways(self) -> list[Way]:
-        """The nodes of autograd's graph that a call makes: one for all outputs whose gradients reach the same results of
-        other work. A node that is reached runs those behind it, gradient or not, and they look at what they keep.
+        """The nodes of autograd's graph that a call makes, each after those whose outputs its gradients end at: one for all
+        outputs whose gradients reach the same results of other work, and end at the same cuts. A node that is reached runs
+        those behind it, gradient or not, and they look at what they keep.
 
-        Nodes compute alone what their gradients have in common; where that is much, those that share a way are one."""
-        found: dict[frozenset[int], list[int]] = {}
+        Nodes compute alone what their gradients have in common; where that is much, those that share a way are one. Those
+        that end at other cuts have nothing in common (`trace.paths.cuts`)."""
+        cuts = range(len(self.inputs), len(self.inputs) + len(self.cuts))
+        found: dict[frozenset[int], dict[frozenset[int], list[int]]] = {}
         for k, path in enumerate(self.paths):
-            found.setdefault(path.inputs & self.arrived, []).append(k)
-        if len(found) > 1 and self._common(list(found.values())) > SMALL:
-            found = _joined(found)
-        return [Way(tuple(ks), frozenset[int]().union(*(self.paths[k].inputs for k in ks))) for ks in found.values()]
+            ended = path.inputs.intersection(cuts)
+            found.setdefault(ended, {}).setdefault(path.inputs & (self.arrived | ended), []).append(k)
+        groups: list[list[int]] = []
+        for same in found.values():
+            if len(same) > 1 and self._common(list(same.values())) > SMALL:
+                same = _joined(same)
+            groups += same.values()
+        ways = [Way(tuple(ks), frozenset[int]().union(*(self.paths[k].inputs for k in ks))) for ks in groups]
+        return self._in_order(ways) if self.cuts else ways
+
+    def _in_order(self, ways: list[Way]) -> list[Way]:
+        """`ways`, each after those of the outputs that its gradients end at."""
+        tangents = {fresh: k for k, fresh in enumerate(self.tangent_of)}
+        of = {k: j for j, way in enumerate(ways) for k in way.tangents}
+        first = len(self.inputs)
+        behind = {
+            j: {of[tangents[self.cuts[i - first]]] for i in way.inputs if i >= first} for j, way in enumerate(ways)
+        }
+        return [ways[j] for j in graphlib.TopologicalSorter(behind).static_order()]
 
     def _common(self, groups: Sequence[Sequence[int]]) -> int:
         """Bytes that gradients of more than one group of tangents compute, once for each group but the first."""

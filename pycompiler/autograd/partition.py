@@ -39,7 +39,7 @@ class Partition:
     tangents.
 
     saved: for each value that travels, ``("input", i)`` (input i of the forward) or ``("output", i)`` (its output i).
-    grads: for each input None or where its gradient is: ``("result", i)`` of the backward, ``("tangent", k)`` or
+    grads: for each input, then each cut, None or where its gradient is: ``("result", i)`` of the backward, ``("tangent", k)`` or
     ``("saved", j)`` when it is one of the backward's own inputs, which then needs no output.
     """
 

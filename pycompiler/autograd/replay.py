@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -61,6 +62,7 @@ class Replay:
         self.differentiable = joint.differentiable
         self.wanted = [i for i, g in enumerate(joint.grads) if g is not None]
         self.count = len(joint.inputs)
+        self.cuts = joint.cuts
         self.written = set(joint.written)
         self.likes = [_Like(e) if isinstance(e, torch.Tensor) else e for e in examples]
         self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
@@ -96,11 +98,12 @@ class Replay:
 
     # the backward --------------------------------------------------------------------------------------------------
     def __call__(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of the graph's inputs; `ctx` is the autograd node, `tangents` has one for each fresh output."""
+        """The gradients of the graph's inputs, then of its cuts, where those of outputs behind end; `ctx` is the autograd
+        node, `tangents` has one for each fresh output, which is None where another node has it."""
         create_graph = torch.is_grad_enabled()
         with _disable_current_modes():
             inputs = self._inputs(ctx)
-        found: list[torch.Tensor | None] = [None] * self.count
+        found: list[torch.Tensor | None] = [None] * (self.count + len(self.cuts))
         _native.pause_hook()
         try:
             with torch.enable_grad(), self._ambient():
@@ -108,14 +111,20 @@ class Replay:
                     mine = [self._own(i, x) for i, x in enumerate(inputs)]
                 results = self._run(ctx, mine)
                 pairs = self._differentiated(mine, results, tangents)
-                wanted = [i for i in self.wanted if mine[i].requires_grad]
+                ends = [
+                    (self.count + c, results[self.origins[k][1]])
+                    for c, k in enumerate(self.cuts)
+                    if tangents[k] is None
+                ]
+                wanted = [(i, mine[i]) for i in self.wanted if i < self.count]
+                wanted = [(i, t) for i, t in (*wanted, *ends) if t.requires_grad]
                 if pairs and wanted:
                     outs, gradients = zip(*pairs, strict=True)
-                    with torch._C._DisableAutocast():
+                    with torch._C._DisableAutocast(), _ending([t for _, t in ends if t.requires_grad]):
                         made = torch.autograd.grad(
-                            outs, [mine[i] for i in wanted], gradients, create_graph=create_graph, allow_unused=True
+                            outs, [t for _, t in wanted], gradients, create_graph=create_graph, allow_unused=True
                         )
-                    for i, g in zip(wanted, made, strict=True):
+                    for (i, _), g in zip(wanted, made, strict=True):
                         found[i] = g
         finally:
             _native.resume_hook()
@@ -193,6 +202,23 @@ class Replay:
             if tangent is not None and differentiable and (out := find[kind](index)).requires_grad:
                 pairs.append((out, tangent))
         return pairs
+
+
+@contextlib.contextmanager
+def _ending(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Gradients end at these: what they were computed from gets none (none at all, not zeros)."""
+
+    def end(number: int, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(None if k == number else g for k, g in enumerate(gradients))
+
+    handles = [
+        t.grad_fn.register_prehook(functools.partial(end, t.output_nr)) for t in tensors if t.grad_fn is not None
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def generator_states(devices: Sequence[torch.device]) -> list[torch.Tensor]:

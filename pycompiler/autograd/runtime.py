@@ -181,7 +181,8 @@ def differentiable(
     gradients of all outputs are compiled now.
 
     Mostly it is one, which takes all inputs. Where gradients of some outputs reach other nodes than those of others
-    (`Joint.ways`), or of none an input's, each way has a Function, which takes the inputs that it reaches.
+    (`Joint.ways`), or of none an input's, each way has a Function, which takes the inputs that it reaches, and those
+    outputs of others that its gradients end at.
     """
     ways, tracked = joint.ways(), {i for i, n in enumerate(joint.inputs) if n.meta.get("requires_grad")}
     if len(ways) == 1 and (ways[0].inputs == tracked or not ways[0].inputs):
@@ -193,10 +194,11 @@ def differentiable(
     lines = ["def run(*args):", "    before = grad_mode()", "    set_grad(False)", "    try:"]
     lines += [f"        rng = {'state()' if again.random else 'None'}", "        outs = forward_graph(*args)"]
     lines += ["    finally:", "        set_grad(before)"]
-    made = {k: f"outs[{k}]" for k in range(len(joint.fresh))}
+    made, first = {k: f"outs[{k}]" for k in range(len(joint.fresh))}, len(joint.inputs)
     for j, node in enumerate(nodes):
         scope[f"apply{j}"] = _function(node, compiler, name, forward, ahead)
-        lines.append(f"    made{j} = apply{j}(args, outs, rng, {', '.join(f'args[{i}]' for i in node.inputs)})")
+        reached = [f"args[{i}]" if i < first else made[joint.cuts[i - first]] for i in node.inputs]
+        lines.append(f"    made{j} = apply{j}(args, outs, rng, {', '.join(reached)})")
         made |= {k: f"made{j}[{p}]" for p, k in enumerate(node.outputs)}
     lines.append(f"    return ({' '.join(f'{made[k]},' for k in range(len(joint.fresh)))})")
     return _build("run", lines, scope)  # type: ignore[no-any-return]
@@ -206,7 +208,7 @@ class Node:
     """A node of autograd's graph that a call makes.
 
     whole: what all of them save; part: what this one saves. outputs: the fresh outputs whose gradients, and inputs: the
-    inputs to whose gradients it leads. alone: there is no other, and its forward runs the graph.
+    inputs (then cuts) to whose gradients it leads. alone: there is no other, and its forward runs the graph.
     """
 
     def __init__(

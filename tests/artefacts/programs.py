@@ -124,6 +124,29 @@ def rnn() -> Any:
     return nn.RNN(8, 4)
 
 
+class Features(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(x).relu()
+        return features, self.head(features)
+
+
+def by_features(f: Any) -> list[Tensor]:
+    features, scores = f(data(4, 8))
+    inner = torch.autograd.grad(scores.exp().sum(), features, retain_graph=True)
+    return [*inner, *gradients(features.sum() + scores.sum(), f)]
+
+
+@case(by_features)
+def features() -> Any:
+    """Two nodes of autograd's, of which one takes what the other gives."""
+    torch.manual_seed(0)
+    return Features()
+
+
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,9 +60,11 @@ def paths(
     kept_as: Mapping[int, tuple[str, int]],
     slices: Slices,
     written: Callable[[torch.Tensor], bool],
+    cut: Mapping[tuple[Any, int], int],
 ) -> list[Path]:
     """For each output its gradient's way.  `leaves`: ids of leaves → inputs; `kept_as`: storages → what `Path.kept` calls
-    them; `written`: whether a product is another by now.  Sets are bits of numbers: networks have thousands of nodes."""
+    them; `written`: whether a product is another by now; `cut`: nodes and numbers of their results, at which gradients
+    end → what `Path.inputs` calls those.  Sets are bits of numbers: networks have thousands of nodes."""
     names = list(dict.fromkeys(kept_as.values()))
     numbers = {name: 1 << i for i, name in enumerate(names)}
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
@@ -77,13 +79,47 @@ def paths(
         inputs, nodes, kept = 0 if leaf is None else 1 << leaf, (1 << number if keeps else 0), 0
         for t in keeps:
             kept |= bits.get(storage_of(t), 0)
-        for behind, _ in node.next_functions:
-            if behind is not None:
-                a, b, c = found[behind]
+        for edge in node.next_functions:
+            if edge in cut:
+                inputs |= 1 << cut[edge]
+            elif edge[0] is not None:
+                a, b, c = found[edge[0]]
                 inputs, nodes, kept = inputs | a, nodes | b, kept | c
         found[node] = inputs, nodes, kept
     found_of = [found[t.grad_fn] for t in outputs]
     return [Path(_bits(a), _bits(b), frozenset(names[k] for k in _bits(c))) for a, b, c in found_of]
+
+
+def cuts(outputs: Sequence[torch.Tensor], candidates: Iterable[int]) -> list[int]:
+    """Those of the `candidates` among `outputs` at which the gradients of others can end, so that no node of autograd's graph
+    is run for outputs whose gradients end at different ones: all gradients of what was computed from such an output
+    and from what it was itself computed from pass through it."""
+    order = _in_order([t.grad_fn for t in outputs])
+    order.reverse()
+    chosen = {(outputs[k].grad_fn, outputs[k].output_nr): k for k in candidates}
+    while chosen:
+        owners = dict.fromkeys(order, 0)  # bits of the outputs whose gradients a node is run for
+        ended = dict.fromkeys(range(len(outputs)), 0)  # bits of the cuts that an output's gradient ends at
+        for k, t in enumerate(outputs):
+            owners[t.grad_fn] |= 1 << k
+        for node in order:
+            for edge in node.next_functions:
+                if edge in chosen:
+                    for k in _bits(owners[node]):
+                        ended[k] |= 1 << chosen[edge]
+                elif edge[0] is not None:
+                    owners[edge[0]] |= owners[node]
+        shared = {owners[node] for node in order if node.next_functions}  # leaves add up what arrives
+        wrong = 0
+        for found in ([ended[k] for k in _bits(bits)] for bits in shared):
+            some, every = functools.reduce(operator.or_, found, 0), functools.reduce(operator.and_, found, -1)
+            wrong |= some & ~every
+        reached = functools.reduce(operator.or_, ended.values())
+        left = {edge: k for edge, k in chosen.items() if reached >> k & 1 and not wrong >> k & 1}
+        if len(left) == len(chosen):
+            break
+        chosen = left
+    return sorted(chosen.values())
 
 
 def _bits(number: int) -> frozenset[int]:
@@ -114,6 +150,6 @@ def _kept_tensors(node: Any) -> list[torch.Tensor]:
     return list(tensors_in([getattr(node, name) for name in _saved_names(kind)]))
 
 
-@cache
+@functools.cache
 def _saved_names(kind: Any) -> list[str]:
     return [name for name in dir(kind) if name.startswith("_saved_")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.autograd.graph import _engine_run_backward
 from pycompiler.autograd.composites import python_rules
 from pycompiler.autograd.joint import Joint, Mutation, Path, drop_dead
 from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
+from pycompiler.autograd.trace import paths
 from pycompiler.autograd.trace.forward import DATA_DEPENDENT, Forward
 from pycompiler.autograd.trace.inputs import (
     Input,
@@ -25,7 +27,6 @@ from pycompiler.autograd.trace.inputs import (
     refuse_exotic,
     storage_of,
 )
-from pycompiler.autograd.trace.paths import paths
 from pycompiler.autograd.trace.results import Results
 from pycompiler.autograd.trace.writes import may_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
@@ -38,10 +39,12 @@ def trace_joint(
     decompositions: Mapping[OpOverload, Decomposition],
     store_in_graph: bool = False,
     branches: Mapping[fx.Node, Callable[..., Any]] | None = None,
+    cut: bool = False,
 ) -> Joint:
     """Trace `gm`; raises `AutogradUnsupported` for what cannot be expressed functionally.
 
-    `store_in_graph`: see `Joint.store_in_graph`; `branches`: what is called for nodes of `transforms.cond`.
+    `store_in_graph`: see `Joint.store_in_graph`; `branches`: what is called for nodes of `transforms.cond`;
+    `cut`: there may be `Joint.cuts`.
     """
     recorder = Recorder(fake_mode, decompositions)
     for example in inputs:
@@ -57,7 +60,7 @@ def trace_joint(
             functional(),
             recorder,
         ):
-            return _Trace(gm, inputs, recorder, branches or {}).run(store_in_graph)
+            return _Trace(gm, inputs, recorder, branches or {}).run(store_in_graph, cut)
     except DATA_DEPENDENT as error:
         raise AutogradUnsupported("an operator depends on data", str(error), "the graph runs eagerly") from error
     except AutogradUnsupported:
@@ -101,7 +104,7 @@ class _Trace:
             i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad and not x.example.is_leaf
         )
 
-    def run(self, store_in_graph: bool) -> Joint:
+    def run(self, store_in_graph: bool, cut: bool) -> Joint:
         grad_mode = torch.is_grad_enabled()
         results = self.forward.run(
             [e if x is None else x.seen for x, e in zip(self.inputs, self.examples, strict=True)]
@@ -115,7 +118,7 @@ class _Trace:
             self.results.keep(self.joint.store_in_graph())
         self.results.own_storage()
         if torch.is_grad_enabled():
-            self._differentiate()
+            self._differentiate(cut)
         nodes = [*self.joint.fresh, *(value for _, value in self.joint.stores), *self.joint.grads]
         self.recorder.graph.output(tuple(nodes))
         drop_dead(self.recorder.graph)
@@ -190,7 +193,7 @@ class _Trace:
                 names = f"{self.joint.inputs[index].name} is mutated and shares memory with {self.joint.inputs[j].name}"
                 raise AutogradUnsupported("mutation of aliasing inputs", names, "pass one of them, or a clone")
 
-    def _differentiate(self) -> None:
+    def _differentiate(self, cut: bool) -> None:
         wanted = [item.leaf for item in self.inputs if item is not None and item.requires_grad]
         outputs = [t for t, d in zip(self.results.fresh_tensors, self.joint.differentiable, strict=True) if d]
         if not wanted or not outputs:
@@ -199,12 +202,14 @@ class _Trace:
         self.recorder.differentiates = True
         tangents = [self._tangent(k) for k, d in enumerate(self.joint.differentiable) if d]
         try:
-            self.joint.paths = self._paths(outputs)
-            with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
-                # as `torch.autograd.grad` does, which imports sympy to compare the tangents' sizes
-                found = _engine_run_backward(
-                    tuple(outputs), tuple(tangents), False, False, tuple(wanted), True, accumulate_grad=False
-                )
+            cuts = paths.cuts(outputs, self._candidates()) if cut and len(outputs) > 1 else []
+            while True:
+                self.joint.paths = self._paths(outputs, cuts)
+                found, arrived = self._run_backward(outputs, tangents, wanted, cuts)
+                if len(arrived) == len(cuts):
+                    break
+                cuts = [k for k in cuts if k in arrived]  # no gradient arrives at the others, ever
+            self.joint.cuts = [self.joint.tangent_of[k] for k in cuts]
         except AutogradUnsupported:
             raise
         except RuntimeError as error:
@@ -214,14 +219,59 @@ class _Trace:
             ) from error
         nodes = iter([None if g is None else self.recorder.node(inner(g)) for g in found])
         self.joint.grads = [next(nodes) if item is not None and item.requires_grad else None for item in self.inputs]
+        self.joint.grads += [self.recorder.node(inner(arrived[k])) for k in cuts]
 
-    def _paths(self, outputs: Sequence[torch.Tensor]) -> list[Path]:
+    def _candidates(self) -> list[int]:
+        """The numbers, among the tangents, of outputs that the caller gets as they are, and that no hook of the program's
+        hangs on (it sees what arrives from everywhere)."""
+        plain_results = {o.index for o in self.joint.outputs if o.kind == "fresh"}
+        return [
+            k
+            for k, fresh in enumerate(self.joint.tangent_of)
+            if fresh in plain_results
+            and fresh >= len(self.joint.mutations)
+            and self.joint.origins[fresh][0] == "result"
+            and self.results.fresh_tensors[fresh].grad_fn not in self.forward.hooked
+        ]
+
+    def _run_backward(
+        self,
+        outputs: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor],
+        wanted: Sequence[torch.Tensor],
+        cuts: Sequence[int],
+    ) -> tuple[Sequence[torch.Tensor | None], dict[int, torch.Tensor]]:
+        """The gradients of `wanted`, and what arrived at each cut, in whose place its tangent went on."""
+        arrived: dict[int, torch.Tensor] = {}
+
+        def swap(k: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+            if gradient is None:
+                return None
+            arrived[k] = gradient
+            return tangents[k]
+
+        handles = [outputs[k].register_hook(functools.partial(swap, k)) for k in cuts]  # type: ignore[no-untyped-call]
+        begun = [k for k in range(len(outputs)) if k not in cuts]
+        try:
+            with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
+                # as `torch.autograd.grad` does, which imports sympy to compare the tangents' sizes
+                found = _engine_run_backward(
+                    tuple(outputs[k] for k in begun), tuple(tangents[k] for k in begun), bool(cuts), False, tuple(wanted),
+                    True, accumulate_grad=False,
+                )  # fmt: skip
+        finally:
+            for handle in handles:
+                handle.remove()
+        return found, arrived
+
+    def _paths(self, outputs: Sequence[torch.Tensor], cuts: Sequence[int]) -> list[Path]:
         """What autograd's own graph says of the gradient of each output."""
         leaves = {id(x.leaf): i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad}
         kept = {s: ("input", i) for s, i in self.results.input_of_storage.items()}
         for k, t in enumerate(self.results.fresh_tensors):
             kept.setdefault(storage_of(t), ("fresh", k))
-        return paths(outputs, leaves, kept, self.forward.slices, self._is_no_product)
+        cut = {(outputs[k].grad_fn, outputs[k].output_nr): len(self.inputs) + c for c, k in enumerate(cuts)}
+        return paths.paths(outputs, leaves, kept, self.forward.slices, self._is_no_product, cut)
 
     def _is_no_product(self, t: torch.Tensor) -> bool:
         """Whether something else than the operator made what is in `t` now."""

@@ -1,0 +1,244 @@
+"""Gradients by what a compiled graph returns, through what was computed from it there, as in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ad_helpers import fakes, lifted, run_graph
+from torch import nn
+from torch.nn import functional as F
+
+import pycompiler
+from pycompiler.autograd import compile_joint
+from pycompiler.autograd.trace.paths import cuts
+
+BACKENDS = ("aot_eager", "native")
+Tensors = tuple[torch.Tensor, ...]
+
+
+def squares(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = x.sin() @ w
+    return y, (y * y).cumsum(0)
+
+
+def classified(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    logits = x @ w
+    return logits, F.cross_entropy(logits, torch.tensor([0, 2, 1]))
+
+
+def chain(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    first = x.sin()
+    second = first.exp() @ w
+    return first, second, (second * first + x).cos()
+
+
+def backwards(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    inner = x.sin()
+    outer = inner.cos() * w
+    return outer, inner, inner.sum() * outer
+
+
+def in_place(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = torch.relu_(x @ w)
+    return y, y.pow(2).softmax(0)
+
+
+def of_a_view(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = (x @ w).t()
+    return y, y.exp()[1:]
+
+
+def random(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = F.dropout(x @ w, 0.5)
+    return y, F.dropout((y * x.sum()).tanh(), 0.3)
+
+
+def two_behind(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = x @ w
+    return y, y.sin(), y.cos() * w, x.exp()
+
+
+def states(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    made = [x]
+    for _ in range(4):
+        made.append(made[-1] + F.layer_norm(made[-1], [3]).tanh() @ w)
+    return tuple(made[1:])
+
+
+def broken(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = x @ w
+    z = y.sigmoid()
+    pycompiler.graph_break()
+    return y, z, z * y.sum()
+
+
+PROGRAMS = (squares, classified, chain, backwards, in_place, of_a_view, random, two_behind, states, broken)
+
+
+def leaves() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(3, 3, dtype=torch.float64, generator=generator, requires_grad=True) for _ in range(2)]
+
+
+def by_the_first(run: Any, inputs: list[torch.Tensor]) -> Any:
+    made = run(*inputs)
+    return torch.autograd.grad(made[-1].sum(), [made[0], *inputs], allow_unused=True)
+
+
+def by_all(run: Any, inputs: list[torch.Tensor]) -> Any:
+    made = run(*inputs)
+    asked = [t for t in (*made, *inputs) if t.requires_grad]
+    return [
+        torch.autograd.grad(t.sin().sum(), asked, retain_graph=True, allow_unused=True) for t in made if t.requires_grad
+    ]
+
+
+def hooked(run: Any, inputs: list[torch.Tensor]) -> Any:
+    made, seen = run(*inputs), []
+    for k, t in enumerate(made):
+        t.register_hook(lambda g, k=k: seen.append((k, g.clone())))
+        t.retain_grad()
+    sum(t.sin().sum() for t in made).backward()
+    return sorted(seen, key=lambda at: at[0]), [t.grad for t in (*made, *inputs)]
+
+
+def changed_by_a_hook(run: Any, inputs: list[torch.Tensor]) -> Any:
+    made = run(*inputs)
+    made[0].register_hook(lambda g: 3 * g)
+    sum(t.cos().sum() for t in made).backward()
+    return [x.grad for x in inputs]
+
+
+def twice(run: Any, inputs: list[torch.Tensor]) -> Any:
+    made = run(*inputs)
+    first = torch.autograd.grad((made[-1] ** 2).sum(), [made[0], *inputs], create_graph=True, allow_unused=True)
+    total = sum(g.sin().sum() for g in first if g is not None)
+    return first, torch.autograd.grad(total, inputs, allow_unused=True)
+
+
+def batched(run: Any, inputs: list[torch.Tensor]) -> Any:
+    made = run(*inputs)
+    directions = torch.stack([torch.ones_like(made[-1]), torch.full_like(made[-1], 2.0)])
+    return torch.autograd.grad(made[-1], [made[0], *inputs], directions, is_grads_batched=True, allow_unused=True)
+
+
+def one_after_the_other(run: Any, inputs: list[torch.Tensor]) -> Any:
+    made = run(*inputs)
+    made[-1].sum().backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        made[-1].sum().backward()
+    return [x.grad for x in inputs]
+
+
+ASKED = (by_the_first, by_all, hooked, changed_by_a_hook, twice, batched, one_after_the_other)
+
+
+def check(run: Any, program: Any, ask: Callable[..., Any]) -> None:
+    torch.manual_seed(1)
+    expected = ask(program, leaves())
+    torch.manual_seed(1)
+    torch.testing.assert_close(ask(run, leaves()), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_gradients_by_what_a_graph_returns(program: Any, backend: str) -> None:
+    run = pycompiler.compile(program, backend=backend)
+    for ask in ASKED:
+        check(run, program, ask)
+
+
+def test_sizes_that_change() -> None:
+    run = pycompiler.compile(squares, dynamic=True)
+    for n in (3, 5, 2):
+
+        def ask(f: Any, inputs: list[torch.Tensor], n: int = n) -> Any:
+            return by_the_first(
+                f, [torch.linspace(0, 1, 3 * n, dtype=torch.float64).view(n, 3).requires_grad_(), inputs[1]]
+            )
+
+        check(run, squares, ask)
+    assert pycompiler.explain(squares)(*leaves()).graph_count == 1
+
+
+def test_a_written_intermediate_is_refused_where_a_gradient_needs_it() -> None:
+    def ask(run: Any, inputs: list[torch.Tensor]) -> str:
+        y, z = run(*inputs)[:2]
+        with torch.no_grad():
+            y.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+            z.sum().backward()
+        return caught.type.__name__
+
+    assert ask(pycompiler.compile(squares), leaves()) == ask(squares, leaves())
+
+
+def test_a_map_of_what_a_network_looks_at() -> None:
+    """Grad-CAM: the gradient of a score by the features."""
+
+    class Seeing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+            self.head = nn.Linear(4, 5)
+
+        def forward(self, image: torch.Tensor) -> Tensors:
+            features = self.body(image)
+            return features, self.head(features.mean((2, 3)))
+
+    torch.manual_seed(0)
+    module, image = Seeing().double(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+
+    def seen(run: Any) -> Any:
+        features, scores = run(image)
+        (weights,) = torch.autograd.grad(scores[:, 1].sum(), features, retain_graph=True)
+        scores.logsumexp(1).sum().backward()
+        grads = [p.grad for p in module.parameters()]
+        module.zero_grad(set_to_none=True)
+        return features, weights, grads
+
+    torch.testing.assert_close(seen(pycompiler.compile(module)), seen(module), rtol=1e-9, atol=1e-9)
+
+
+def backwards_of(program: Any) -> int:
+    """How many backward graphs a call of `program` has."""
+    graphs = []
+
+    def compiler(gm: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        graphs.append(gm)
+        return run_graph(gm, examples)
+
+    gm, _ = lifted(program, leaves())
+    compiled = compile_joint(gm, fakes(gm), fw_compiler=run_graph, bw_compiler=compiler)
+    sum(t.sum() for t in compiled(*leaves())).backward()
+    return len(graphs)
+
+
+def test_what_shares_work_with_what_lies_behind_it_is_one_node() -> None:
+    def shared(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+        both = x @ w
+        y = both.exp()
+        return y, (y * both).cos()
+
+    assert backwards_of(shared) == 1
+    assert backwards_of(squares) == 2
+    assert backwards_of(states) == 4
+    check(pycompiler.compile(shared), shared, lambda f, xs: torch.autograd.grad(f(*xs)[-1].sum(), xs))
+
+
+def test_where_gradients_can_end() -> None:
+    x = leaves()[0]
+    y = x.sin()
+    z = y.exp()
+    assert cuts([y, z], [0, 1]) == [0]
+    assert cuts([z, y], [0, 1]) == [1]
+    assert cuts([y, z, z * y], [0, 1, 2]) == [0, 1]
+    assert cuts([y, z], []) == []
+    assert cuts([x.sin(), x.cos()], [0, 1]) == []
+    a, b = (x * 2).unbind()[:2]
+    assert cuts([a, a * b], [0, 1]) == [], "both pass what they were taken apart from"
+    first = x * 2
+    assert cuts([y, first.exp() + y, first], [0, 1, 2]) == [0, 2]
