@@ -14,6 +14,7 @@ import errno
 import functools
 import logging
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -71,7 +72,11 @@ def _environment_key(toolchain: Toolchain) -> str:
 
 
 def cache_key(text: str, toolchain: Toolchain) -> str:
-    return disk_cache.digest(text, _environment_key(toolchain))
+    """Equal kernels are one library, whatever the graph calls its nodes: lines that only comment do not count."""
+    return disk_cache.digest(_COMMENTS.sub("", text), _environment_key(toolchain))
+
+
+_COMMENTS = re.compile(r"^ *//.*\n", re.MULTILINE)
 
 
 def compile_into(folder: Path, text: str, symbols: Sequence[str], toolchain: Toolchain) -> None:

@@ -59,6 +59,8 @@ def test_the_key_covers_source_flags_and_compiler(cache: Path, monkeypatch: pyte
     tool = toolchain.find_toolchain()
     key = build_module.cache_key(SOURCE, tool)
     assert key != build_module.cache_key(SOURCE + " ", tool)
+    commented = f"// graph\n{SOURCE}    // b0: add_7\n"
+    assert key == build_module.cache_key(commented, tool), "equal kernels, whatever their nodes are called"
     assert key != build_module.cache_key(SOURCE, toolchain.Toolchain(tool.command, tool.identity + "x"))
     monkeypatch.setattr(build_module, "FLAGS", (*toolchain.FLAGS, "-O1"))
     build_module._environment_key.cache_clear()
