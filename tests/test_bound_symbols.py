@@ -71,6 +71,10 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "unique": lambda x, n: (torch.unique(x.round()), torch.repeat_interleave(x, (x > 0).long() + 1)),
     "same mask": lambda x, n: (lambda m: x[m] + (x * 2)[m])(x > 0),
     "asked": lambda x, n: x + 1 if n.item() > 3 else x - 1,
+    "truths": lambda x, n: (bool(n.item()), bool(n), bool((x < 0).all()), bool(x.sum() - x.sum()), n.item() >= 3),
+    "truths of floats": lambda x, n: (bool((x[0] * n).item()), bool(x[:1] * n), bool((x * 0 / (n - n)).sum().item())),
+    "items that are truths": lambda x, n: ((n > 1).item(), (x > 0).tolist(), x + 1),
+    "extremes": lambda x, n: (x.new_ones(max(n.item(), 4)), min(9, n.item(), 5), max([n.item(), -1, n.item() * 2])),
 }
 
 

@@ -46,7 +46,7 @@ from pycompiler.capture.values.containers import (
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
-from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.symbolic import Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
 from pycompiler.ir import transforms
 from pycompiler.ir.arrays import array_of, number_of
@@ -127,7 +127,7 @@ class Head:
         if name is None:
             if value.source is not None and is_symbolic(value.sym):
                 return self.at_entry(value.source)
-            if not is_symbolic(value.sym) or isinstance(value.sym, torch.SymBool):
+            if not is_computed(value):
                 return build.load_const(value.value)
             number = value.sym.node.value
             names = tuple(sorted(number.symbols))
@@ -660,6 +660,11 @@ REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
 }  # fmt: skip
 
 
+def is_computed(value: Symbolic) -> bool:
+    """Whether each call computes the number; a condition on what is known before a call is assumed."""
+    return is_symbolic(value.sym) and (not isinstance(value.sym, torch.SymBool) or is_late(value.sym))
+
+
 def return_template(head: Head, value: Value) -> Any:
     """The return value as data for the native plan, or None when it needs generated code."""
     return _template(head, value, set())
@@ -679,7 +684,7 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
     value = head.cx.realize(value)
     if isinstance(value, InstanceDict) or id(value) in seen:
         return None
-    if isinstance(value, Symbolic) and is_symbolic(value.sym) and not isinstance(value.sym, torch.SymBool):
+    if isinstance(value, Symbolic) and is_computed(value):
         return None if value.source is None else ("source", value.source)
     if isinstance(value, (List, Dict)) and value.source is None:
         seen.add(id(value))

@@ -33,7 +33,7 @@ def open_range(name: tuple[Any, ...], left: bool) -> Any:
 
 
 def compute(number: Any, names: tuple[str, ...], *values: int) -> Any:
-    """A size or a float computed from sizes: `number` is an Expr or a Real over `names`."""
+    """A size or a float computed from sizes: `number` is an Expr, a Real or a Truth over `names`."""
     return number.eval(dict(zip(names, values, strict=True)))
 
 

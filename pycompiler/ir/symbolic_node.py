@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 from pycompiler.ir.expr import ONE, ZERO, Expr
 
 Env = Mapping[str, int]
-HOLDS: dict[str, Callable[[int], bool]] = {
+HOLDS: dict[str, Callable[[float], bool]] = {
     "==": lambda v: v == 0,
     "!=": lambda v: v != 0,
     ">=": lambda v: v >= 0,
@@ -36,10 +36,25 @@ _FORMS: dict[str, Callable[[Expr, Expr], Expr]] = {
 
 @dataclass(frozen=True)
 class Truth:
-    """A condition not decided yet: `kind` is that of a relation (args: the expression), "and", "or" or "not"."""
+    """A condition not decided yet: `kind` is that of a relation (args: the expression), "and", "or" or "not".
+
+    Of a float there is one relation, "!=", made where a program asks for the truth of one that a call binds.
+    """
 
     kind: str
     args: tuple[Any, ...]
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        found = [a.symbols for a in self.args if not isinstance(a, bool)]
+        return frozenset().union(*found)
+
+    def eval(self, env: Mapping[str, Any]) -> bool:
+        got = [a if isinstance(a, bool) else a.eval(env) for a in self.args]
+        return _HOW[self.kind](got) if self.kind in _HOW else HOLDS[self.kind](*got)
+
+
+_HOW: dict[str, Callable[[list[Any]], bool]] = {"and": all, "or": any, "not": lambda got: not got[0]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,13 +196,13 @@ class Questions(Protocol):
     def compare_float(self, op: str, name: str, number: float) -> bool: ...
     def node(self, expr: Expr) -> SymbolicNode: ...
     def resolve(self, expr: Expr) -> Expr: ...
-    def known(self, kind: str, expr: Expr) -> bool | None: ...
-    def decide(self, kind: str, expr: Expr) -> bool: ...
+    def known(self, kind: str, expr: Expr | Real) -> bool | None: ...
+    def decide(self, kind: str, expr: Expr | Real) -> bool: ...
     def equal(self, a: Expr, b: Expr) -> bool: ...
     def at_least(self, a: Expr, b: Expr | int) -> bool: ...
     def pin(self, expr: Expr) -> int: ...
     def pin_all(self, names: Iterable[str]) -> None: ...
-    def truth(self, condition: Truth | bool, *, ask: Callable[[str, Expr], bool | None]) -> bool | None: ...
+    def truth(self, condition: Truth | bool, *, ask: Callable[[str, Expr | Real], bool | None]) -> bool | None: ...
     def is_late(self, names: Iterable[str]) -> bool: ...
     def demand(self, condition: Truth | bool) -> bool: ...
 
@@ -300,10 +315,8 @@ class SymbolicNode:
         value = self.value
         if isinstance(value, Expr):
             return value.eval(self.env.hints)
-        if isinstance(value, Real):
+        if isinstance(value, (Real, Truth)):
             return value.eval({**self.env.hints, **self.env.floats})
-        if isinstance(value, Truth):
-            return self.env.truth(value, ask=lambda kind, e: HOLDS[kind](e.eval(self.env.hints)))
         return value
 
     _hint = hint

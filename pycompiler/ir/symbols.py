@@ -168,7 +168,7 @@ class Symbols:
         known = self.truth(condition, ask=self.known)
         if known is not None:
             return known
-        if condition.kind in ("not", "or"):
+        if condition.kind in ("not", "or") or isinstance(condition.args[0], Real):
             return bool(self.truth(condition, ask=self.decide))
         self._assume(condition.kind, condition.args[0])
         return True
@@ -221,8 +221,10 @@ class Symbols:
             {n: high - low + 1 for n in expr.symbols for low, high in (self.facts[n],) if high is not None}
         )
 
-    def known(self, kind: str, expr: Expr) -> bool | None:
-        """Whether `expr kind 0`, as far as facts tell."""
+    def known(self, kind: str, expr: Expr | Real) -> bool | None:
+        """Whether `expr kind 0`, as far as facts tell: of a float nothing."""
+        if isinstance(expr, Real):
+            return None
         normal = self._normal(kind, self.resolve(expr))
         if normal is None:
             return kind == "!="
@@ -243,8 +245,10 @@ class Symbols:
             return kind == "!="
         return found
 
-    def decide(self, kind: str, expr: Expr) -> bool:
+    def decide(self, kind: str, expr: Expr | Real) -> bool:
         """Whether `expr kind 0`: what facts do not tell is as it is today, and assumed."""
+        if isinstance(expr, Real):
+            raise Specialise(sorted(expr.symbols), "its truth is not known before a call")
         known = self.known(kind, expr)
         if known is not None:
             return known
@@ -477,7 +481,7 @@ class Symbols:
             return
 
     # conditions -----------------------------------------------------------------------------------------------
-    def truth(self, condition: Truth | bool, *, ask: Callable[[str, Expr], bool | None]) -> bool | None:
+    def truth(self, condition: Truth | bool, *, ask: Callable[[str, Expr | Real], bool | None]) -> bool | None:
         """The value of a condition whose relations `ask` answers (None: it does not know)."""
         if isinstance(condition, bool):
             return condition

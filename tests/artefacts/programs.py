@@ -761,6 +761,15 @@ def item_and_what_it_does_not_fit() -> Any:
     return first
 
 
+def truths(x: Tensor, n: Tensor) -> tuple[bool, bool, Tensor]:
+    return bool(n.item()), bool(x.sum().item()), x.new_ones(max(n.item(), 4))
+
+
+@case(*[lambda f, n=n: f(data(9), number(n)) for n in (4, 0, 9)], capture_scalar_outputs=True)
+def truths_of_items() -> Any:
+    return truths
+
+
 def scaled_by_item(x: Tensor, n: Tensor, w: Tensor) -> Tensor:
     return F.gelu(x * n.item()) @ w
 

@@ -11,9 +11,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from pycompiler.capture import operators, rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.values import symbolic
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Sequence, Slice, Tuple
@@ -422,6 +425,14 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return total
 
 
+def _late_extreme(cx: Capture, name: str, a: Value, b: Value) -> Value | None:
+    """The lesser or greater of two integers of which one is bound by a call; a float may be NaN, or a zero with a sign."""
+    late = any(isinstance(v, Symbolic) and symbolic.is_late(v.sym) for v in (a, b))
+    if not late or any(v.python_type() is not int for v in (a, b)):
+        return None
+    return symbolic.compute(cx, {"min": torch.sym_min, "max": torch.sym_max}[name], [a, b])
+
+
 def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
     def pick(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         values = list(cx.elements(args[0])) if len(args) == 1 else args
@@ -434,6 +445,10 @@ def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
         best, best_rank = values[0], rank(values[0])  # type: ignore[no-untyped-call]
         for value in values[1:]:
             value_rank = rank(value)  # type: ignore[no-untyped-call]
+            extreme = _late_extreme(cx, name, best_rank, value_rank) if cx.is_none(key) else None
+            if extreme is not None:
+                best = best_rank = extreme
+                continue
             if cx.truth(operators.compare(cx, op, value_rank, best_rank)):
                 best, best_rank = value, value_rank
         return best

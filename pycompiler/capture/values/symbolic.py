@@ -66,13 +66,8 @@ def is_late(sym: Any) -> bool:
 
 def symbols_in(sym: Any) -> set[str]:
     """The names of the symbols in a SymInt, SymFloat or SymBool of ours."""
-    return _symbols(sym.node.value)
-
-
-def _symbols(value: Any) -> set[str]:
-    if isinstance(value, Truth):
-        return set().union(*map(_symbols, value.args))
-    return set(value.symbols) if isinstance(value, (Expr, Real)) else set()
+    value = sym.node.value
+    return set(value.symbols) if isinstance(value, (Expr, Real, Truth)) else set()
 
 
 def known_truth(sym: Any) -> bool | None:
@@ -139,10 +134,20 @@ def _to_int(number: Any) -> Any:
     return number if isinstance(number, torch.SymInt) else int(number)
 
 
+def _to_bool(number: Any) -> Any:
+    """The truth of a number that a call binds is bound, too."""
+    if not is_late(number) or isinstance(number, torch.SymBool):
+        return number if is_late(number) else bool(number)
+    if isinstance(number, torch.SymInt):
+        return number != 0
+    node: Any = number.node.of(Truth("!=", (number.node.value,)))
+    return torch.SymBool(node)
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     abs: abs, pow: operator.pow, divmod: lambda a, b: (a // b, a % b), operator.index: lambda n: n,
     math.floor: math.floor, math.ceil: math.ceil, math.trunc: math.trunc,
-    int: _to_int, float: torch.sym_float,
+    int: _to_int, float: torch.sym_float, bool: _to_bool,
     **{getattr(math, name): getattr(torch, f"_sym_{name}") for name in
        ("sqrt", "cos", "sin", "tan", "exp", "log2") if hasattr(torch, f"_sym_{name}")},
 }  # fmt: skip

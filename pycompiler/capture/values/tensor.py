@@ -347,7 +347,20 @@ def item(cx: Capture, value: Value, name: str = "item") -> Value:
         if type(fake.shape[0]) is not int or fake.numel() > MOST_ITEMS:
             raise Break("data-dependent-value", f"Tensor.{name}() of many elements")
         return cx.sequence([item(cx, v, name) for v in value.iterate(cx)], list)
+    if fake.dtype == torch.bool:
+        return truth_in(cx, value)  # type: ignore[arg-type]
     return cx.graph.call_method("item", [value], {})
+
+
+def truth_in(cx: Capture, value: Tensor) -> Value:
+    """`bool(tensor)`, read as the integer that it is."""
+    if value.fake.numel() != 1:
+        raise Break("data-dependent-jump", value.describe())
+    holds = value
+    if value.fake.dtype != torch.bool:
+        holds = cx.graph.call_function(operator.ne, [value, Const(0)], {})  # type: ignore[assignment]
+    number = cx.graph.call_method("to", [holds, Const(torch.uint8)], {})
+    return cx.call(cx.make(bool), [item(cx, number)], {})
 
 
 def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
