@@ -340,3 +340,30 @@ def test_in_the_background_and_in_a_file(tmp_path: Path) -> None:
     assert pycompiler.save(made, tmp_path / "stack").left_out == ()
     loaded = pycompiler.load(tmp_path / "stack", stack)
     assert torch.equal(loaded(x, *ws), made(x, *ws)) and pycompiler.counters(loaded)["compiles"] == 0
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_no_part_raises_behind_one_that_has_written(writes: bool) -> None:
+    """What the first layer had written stood there when the second raised, and the program's handler did not run."""
+
+    @pycompiler.nested_compile_region
+    def counted(x: torch.Tensor, i: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        if writes:
+            n.add_(x)
+        return x[i] * 2
+
+    def program(x: torch.Tensor, n: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
+        try:
+            for i in indices:
+                x = counted(x, i, n)
+        except IndexError:
+            return n * 0.5
+        return x
+
+    made = pycompiler.compile(program, fullgraph=True)
+    for last in ([0, 1, 2], [0, 1, 9]):
+        n, m = torch.zeros(3), torch.zeros(3)
+        args = torch.arange(3.0), *map(torch.tensor, ([2, 1, 0], [1, 1, 0], last))
+        assert torch.equal(made(args[0], n, *args[1:]), program(args[0], m, *args[1:]))
+        assert torch.equal(n, m)
+    assert shared() == (0 if writes else 2)

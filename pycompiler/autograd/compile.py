@@ -106,12 +106,13 @@ def compile_joint(
         if torch.is_grad_enabled() and any(n.meta.get("requires_grad") for n in joint.inputs):
             inner = runtime.grad_free(inner)
     run = runtime.epilogue(joint, inner, name=name)
+    eager = runtime.left_to_eager if any(n.meta.get("refuses") for n in gm.graph.nodes) else gm.forward
     counted = sorted({*joint.written, *(joint.touched if joint.needs_backward else ())})
     if counted and len(joint.inputs) > 1:
-        run = runtime.unless_shared(run, counted, gm.forward, name=name, pairs=runtime.empty_pairs(joint, counted))
+        run = runtime.unless_shared(run, counted, eager, name=name, pairs=runtime.empty_pairs(joint, counted))
     if counts or joint.counts:
-        run = runtime.unless_moved(run, joint, gm.forward, name=name)
-    run = runtime.unless_retained(run, joint, gm.forward, name=name)
+        run = runtime.unless_moved(run, joint, eager, name=name)
+    run = runtime.unless_retained(run, joint, eager, name=name)
     return functools.partial(run, *lifted) if lifted else run
 
 

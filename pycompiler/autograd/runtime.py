@@ -27,6 +27,7 @@ from pycompiler.autograd.partition import Partition, without_tangents
 from pycompiler.autograd.replay import Replay, generator_states, transformed
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
 from pycompiler.autograd.views import Step
+from pycompiler.errors import Unfit
 from pycompiler.ir import peer
 from pycompiler.ir.later import Later, now
 from pycompiler.ir.numbers import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
@@ -458,6 +459,12 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
 
 
 # -- inputs that share memory ----------------------------------------------------------------------------------------
+
+
+def left_to_eager(*args: Any) -> Sequence[Any]:
+    """In place of a captured graph that may raise in its middle, behind writes: its whole frame runs eagerly instead, so that
+    the program's own error is raised, and its handlers run, where they do in eager."""
+    raise Unfit("a call that its graph was not compiled for, which may raise")
 
 
 def unless_shared(

@@ -420,7 +420,7 @@ class GraphBuilder:
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
-        node.meta["mutates"], node.meta["acts"] = mutates or always, acts
+        node.meta["mutates"], node.meta["acts"], node.meta["refuses"] = mutates or always, acts, may_refuse
         if python:
             node.meta["python"] = True  # no trace of its operators stands for a call
         self.doubtful |= known is not None and self.levels and not mutates

@@ -12,7 +12,7 @@ written, or where torch's state changes on the way: such graphs stay whole.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -82,7 +82,6 @@ class _Splitter:
             raise Whole("it has no tensors")
         self.mode = mode
         self.fakes: dict[fx.Node, Any] = {}
-        self.written: set[int] = set()  # memory
         self.calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
 
     def run(self) -> list[Part] | None:
@@ -117,7 +116,7 @@ class _Splitter:
         made = node.meta.get("example_value")
         if not isinstance(made, FakeTensor) or type(made) is not FakeTensor or made.layout is not torch.strided:
             raise Whole(f"{node} is {type(made).__name__}")
-        if made._version or memory_of(made) in self.written:
+        if made._version:
             raise Whole(f"{node} is written")
         if made.is_conj() or made.is_neg():
             raise Whole(f"{node} is conjugated where it is read")
@@ -144,7 +143,17 @@ class _Splitter:
                 if any(place.get(user) != i for user in node.users):
                     part.outputs.append(node)
             self.build(part)
+        self.check_errors(found)
         return found
+
+    def check_errors(self, found: list[Part]) -> None:
+        """A graph that raises has written no input, so that its frame can run again: no part raises behind one that writes."""
+        given = _memories(n.meta.get("example_value") for n in self.placeholders)
+        written = False
+        for part in found:
+            if written and any(n.meta.get("refuses") for n in part.nodes):
+                raise Whole("a part may raise behind one that writes")
+            written |= any(n.meta.get("mutates") and not given.isdisjoint(_given(n)) for n in part.nodes)
 
     def build(self, part: Part) -> None:
         for node in part.outputs:
@@ -180,6 +189,15 @@ class _Splitter:
                     fake = fake.requires_grad_().clone(memory_format=torch.preserve_format).as_strided(*lies[:2])
             self.fakes[node] = fake
         return self.fakes[node]
+
+
+def _memories(values: Iterable[Any]) -> set[int]:
+    return {memory_of(t) for t in tensors_of(list(values)) if t.layout is torch.strided}
+
+
+def _given(node: fx.Node) -> set[int]:
+    """The memory of what a call is given."""
+    return _memories(n.meta.get("example_value") for n in node.all_input_nodes)
 
 
 def chained(gm: fx.GraphModule, parts: Sequence[Part], made: Sequence[Run]) -> Run:

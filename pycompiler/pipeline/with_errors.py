@@ -40,15 +40,18 @@ def with_errors(captured: Captured, graph: Callable[..., Any], *, ours: bool) ->
             return graph(*inputs)
         except BaseException as error:
             torch_api.write_state(dict(state))
-            if not again or isinstance(error, PyCompilerError) or not isinstance(error, Exception):
+            unfit = isinstance(error, Unfit)  # raised before anything is written; a part before may have drawn numbers
+            if not again or isinstance(error, PyCompilerError) or not (unfit or isinstance(error, Exception)):
                 raise
-            if not ours and EXPECTED not in str(error):
+            if not (ours or unfit) and EXPECTED not in str(error):
                 raise
             if versions != counts(inputs, written):
                 log.warning("a graph that has written its inputs raised: what eager does then is not done")
                 raise
             for device, numbers in zip(devices, drawn, strict=True):
                 GENERATORS[device.type][1](numbers, device)
+            if unfit:
+                raise
             log.info("a graph raised %s: its frame runs eagerly", type(error).__name__)
         raise Unfit("an operator raised")
 

@@ -464,3 +464,48 @@ def test_a_grad_mode_that_is_no_bool(backend: str) -> None:
         assert compiled(True)
         with pytest.raises(TypeError, match="must be bool, not int"):
             compiled(1)
+
+
+def refuses_a_value(seen: list[int], a: torch.Tensor, b: torch.Tensor, i: torch.Tensor) -> Any:
+    a.add_(1)
+    if b.sum() > 5:
+        raise ValueError("too much")
+    return a * b
+
+
+def handles_behind_a_write(seen: list[int], a: torch.Tensor, b: torch.Tensor, i: torch.Tensor) -> Any:
+    a.add_(1)
+    try:
+        return b[i]
+    except IndexError:
+        return a * 2
+
+
+def told_before(seen: list[int], a: torch.Tensor, b: torch.Tensor, i: torch.Tensor) -> Any:
+    seen.append(1)
+    a.mul_(2)
+    y = b[i]
+    seen.append(2)
+    return y
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [refuses_a_value, handles_behind_a_write, told_before])
+def test_written_inputs_that_share_memory_beside_an_error_of_data(
+    fn: Callable[..., Any], backend: str, inference: bool
+) -> None:
+    """Such a call ran the graph as it was captured: what stands for the program's own error reached the caller."""
+    compiled = pycompiler.compile(fn, backend=backend)
+    for factor, i in ((0.1, GOOD), (1.0, BAD), (0.1, BAD), (1.0, GOOD)):
+        made = []
+        for call in (fn, compiled):
+            seen: list[int] = []
+            with torch.inference_mode(inference):
+                x = torch.arange(6.0) * factor
+                try:
+                    result = call(seen, x[:4], x[1:5], i).tolist()
+                except Exception as e:
+                    result = repr(e)
+                made.append((result, x.tolist(), seen))
+        assert made[0] == made[1]
