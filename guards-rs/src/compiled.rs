@@ -282,6 +282,9 @@ impl Inner {
                 result.repr()
             ))
         })?;
+        if entry.contents().is_none() {
+            return Ok(None); // it has ended: this call runs eagerly, and the next one asks again
+        }
         let signature = &frame.cache.signature;
         entry.bind(&signature.names, signature.freevars.get(), signature.n_params())?;
         self.counters.compiles.add();

@@ -34,7 +34,7 @@ from pycompiler.ir.watch import phase
 from pycompiler.logs import stage, step
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
-from pycompiler.pipeline.guards import NEVER_HOLDS, UsersError, filtered, once, size_guards, specialise
+from pycompiler.pipeline.guards import UsersError, filtered, once, size_guards, specialise
 from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.records import Remarks, remarks_of
 from pycompiler.pipeline.reports import (
@@ -68,6 +68,13 @@ def place_of(code: types.CodeType) -> str:
     return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
+def eager_once(function: types.FunctionType) -> Entry:
+    """What runs this call eagerly and is no entry of the next: it has ended."""
+    entry = _native.Entry([], function, "eager")
+    entry.end()
+    return entry
+
+
 class FrameCompiler:
     """Compiles the frames of one function; the engine calls it on a miss: capture, compile of the graph, assembly."""
 
@@ -84,7 +91,7 @@ class FrameCompiler:
                 report_recompile(self.family, fn, values, namespace, reasons)
         if stance.current().waits and not reasons and code not in self.family.waited:
             self.family.waited.add(code)
-            return _native.Entry([NEVER_HOLDS], function, "eager")  # this call runs eagerly
+            return eager_once(function)
         if config.debug_function and code.co_name != config.debug_function:
             return self.family.original_entry(function)
         if not choices.taken("frame", lambda: place_of(code)):
@@ -93,7 +100,11 @@ class FrameCompiler:
             log.info("%s differs in each pass of its loop: it runs as written, what it calls is compiled", fn.name)
             return self.family.original_entry(function)
         with untraced(), deferred(), modes_off():
-            entry = self.compile_or_explain(function, values)
+            try:
+                entry = self.compile_or_explain(function, values)
+            except EagerOnce as e:
+                log.info("this call of %s runs eagerly: %s", code.co_qualname, e)
+                return eager_once(function)
             if (
                 entry is not None and function_modes()
             ):  # of each dtype the engine makes a tensor once, which no mode should see
@@ -111,12 +122,9 @@ class FrameCompiler:
             log.info("%s runs eagerly: %s", code.co_qualname, e)
             log_breaks("frame %s runs eagerly: %s", code.co_qualname, e)
             return None
-        except EagerOnce as e:
-            log.info("this call of %s runs eagerly: %s", code.co_qualname, e)
-            return _native.Entry([NEVER_HOLDS], function, "eager")
         except UsersError as e:
             error = cause = e.error
-        except (Unsupported, UserError):
+        except (Unsupported, UserError, EagerOnce):
             raise
         except Exception as e:
             cause = e

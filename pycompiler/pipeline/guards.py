@@ -18,8 +18,6 @@ from pycompiler.pipeline.interface import Family
 
 log = stage("dynamo")
 
-NEVER_HOLDS = Guard("equals", const_source(0), 1)
-
 
 class _Once:
     """True when it is asked first: when the entry that was just made is checked."""
