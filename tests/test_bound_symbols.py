@@ -59,6 +59,12 @@ def masked(x: torch.Tensor, n: torch.Tensor) -> Any:
     return (y * 2).sum(), y, y.shape[0], torch.masked_select(x, x > 0.2).exp()
 
 
+def stored(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    y[n] = 3.0
+    return y + 1
+
+
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "items": counted,
     "checked": checked,
@@ -74,6 +80,11 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "truths": lambda x, n: (bool(n.item()), bool(n), bool((x < 0).all()), bool(x.sum() - x.sum()), n.item() >= 3),
     "truths of floats": lambda x, n: (bool((x[0] * n).item()), bool(x[:1] * n), bool((x * 0 / (n - n)).sum().item())),
     "items that are truths": lambda x, n: ((n > 1).item(), (x > 0).tolist(), x + 1),
+    "tensors for sizes": lambda x, n: (torch.zeros(n), x.new_ones((n, 2)), x.repeat(n) + 1),
+    "tensors for ranges": lambda x, n: torch.arange(1, n * 2),
+    "tensors for numbers": lambda x, n: (torch.add(x, x, alpha=n), torch.add(x, x, alpha=n * 0.5), x.clamp(max=n)),
+    "tensors in indices": lambda x, n: (x[:n] * 2, x.outer(x)[1:n, 1:] * 3),
+    "tensors in stores": stored,
     "extremes": lambda x, n: (x.new_ones(max(n.item(), 4)), min(9, n.item(), 5), max([n.item(), -1, n.item() * 2])),
 }
 
@@ -110,6 +121,7 @@ GRADIENTS: dict[str, Callable[..., torch.Tensor]] = {
     "select": lambda x, n: torch.masked_select(x * 2, x > 0).tanh(),
     "indices": lambda x, n: x.exp()[x.nonzero().squeeze(1)],
     "slice": lambda x, n: x.exp()[: n.item()] * 2,
+    "tensor": lambda x, n: x.exp()[n] * x.cos()[:n].sum() * x.repeat(n + 1),
 }
 
 

@@ -79,6 +79,34 @@ class Reading:
     item: fx.Node | None  # the number of which it is a part
 
 
+GIVE_NUMBERS = ("item", torch.Tensor.item, torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
+"""Targets whose result is the number in a tensor."""
+
+
+class ReadsNumber(Break):
+    """An operator takes a tensor for a number, and looks into it."""
+
+    def __init__(self, fake: torch.Tensor, name: str) -> None:
+        super().__init__("data-dependent-value", f"{name}, which reads a number that no result shows")
+        self.fake = fake
+
+
+def _replaced(cx: Capture, value: Value, tensor: Tensor, number: Value) -> Value:
+    """An argument with a number in the place of the tensor that it was taken from."""
+    value = cx.realize(value)
+    if value is tensor:
+        return number
+    if isinstance(value, Slice):
+        parts = [_replaced(cx, v, tensor, number) for v in value.parts]
+        return Slice(parts) if any(a is not b for a, b in zip(parts, value.parts, strict=True)) else value
+    if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
+        items = [_replaced(cx, v, tensor, number) for v in value.items]
+        return (
+            cx.sequence(items, value.cls) if any(a is not b for a, b in zip(items, value.items, strict=True)) else value
+        )
+    return value
+
+
 class GraphBuilder:
     """Collects the calls of one frame."""
 
@@ -169,6 +197,8 @@ class GraphBuilder:
             raise Break("inner-graph", f"{func}, whose result depends on data")
         if self.happened:
             raise Break("data-dependent-value", f"{func}, after a write or a random number: an assumption may not hold")
+        if scalar and not self._gives_number:
+            raise ReadsNumber(args[0], str(func))
 
         def new(kind: str, most: Any = None) -> Any:
             same = (func, id(args[0]), args[0]._version)
@@ -331,7 +361,30 @@ class GraphBuilder:
             nodes, knodes = [_dtype(a) for a in nodes], {k: _dtype(a) for k, a in knodes.items()}
         elif any(isinstance(a, type) for a in (*nodes, *knodes.values())):
             raise Break("unsupported-operation", f"a class as an argument of {_name(target)}")
-        return self._record(op, target, run, nodes, knodes, always, whole=whole)
+        try:
+            return self._record(op, target, run, nodes, knodes, always, whole=whole)
+        except ReadsNumber as reads:
+            again = None if whole else self._with_number(op, target, self.by_fake.get(id(reads.fake)), args, kwargs)
+            if again is None:
+                raise
+        return self.cx.call(*again)
+
+    def _with_number(
+        self, op: str, target: Any, tensor: Tensor | None, args: list[Value], kwargs: dict[str, Value]
+    ) -> tuple[Value, list[Value], dict[str, Value]] | None:
+        """The program's call with the number in a tensor in the tensor's place; None where it is no argument."""
+        if tensor is None or (op == "call_method" and args[0] is tensor):
+            return None
+        number = self.call_method("item", [tensor], {})
+        given = [_replaced(self.cx, a, tensor, number) for a in args]
+        named = {k: _replaced(self.cx, a, tensor, number) for k, a in kwargs.items()}
+        if all(a is b for a, b in zip((*args, *kwargs.values()), (*given, *named.values()), strict=True)):
+            return None
+        return (
+            (self.cx.make(target), given, named)
+            if op == "call_function"
+            else (given[0].getattr(self.cx, target), given[1:], named)
+        )
 
     def _record(
         self,
@@ -355,6 +408,7 @@ class GraphBuilder:
         refusals = self.fake_mode.refusals
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
         self.fake_mode.asks, self.fake_mode.binder, self._binding = True, self._bind, []
+        self._gives_number = target in GIVE_NUMBERS
         cause: BaseException | None = None
         try:
             with self.fake_mode:
