@@ -42,7 +42,7 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, late, transforms
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of
-from pycompiler.ir.kernels import tensors_of
+from pycompiler.ir.kernels import memory_of, tensors_of
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.nested import REGION
 from pycompiler.ir.places import apart
@@ -129,6 +129,7 @@ class GraphBuilder:
         ] = []  # numbers that the operator called now binds, their symbols
         self._sizes: dict[Any, Any] = {}  # of data that has not changed: the size that an operator gave
         self.happened = False  # something that cannot be done twice
+        self.written: set[int] = set()  # memory that calls wrote
         self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
         self.used: list[Input] = []  # inputs of the finished graph
         self.in_region = self.regions = 0  # how many surround what is traced now, and how many there were
@@ -449,6 +450,8 @@ class GraphBuilder:
         if mutates:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
+            changed = [n.meta["example_value"] for n in written]
+            self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
             self.cx.errors_of_data.writes |= self._is_given(n.meta["example_value"] for n in written)
             may_refuse |= any(self._may_be_refused(n.meta["example_value"]) for n in written)
         cut = bool(self.levels) and _name(target).endswith("detach_")

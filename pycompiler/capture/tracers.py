@@ -133,9 +133,7 @@ class Tracer(GraphBuilder):
     def _writes_given(self) -> bool:
         """Whether a call writes memory of the placeholders unseen by their versions (`x.data.add_`)."""
         memory = {memory_of(fake) for _, fake, _ in self.given}
-        written = [a for n in self.graph.nodes if n.meta.get("mutates") for a in (*n.args[:1], n.kwargs.get("out"))]
-        values = [a.meta["example_value"] for a in written if isinstance(a, fx.Node)]
-        return any(memory_of(v) in memory for v in values if isinstance(v, torch.Tensor))
+        return not memory.isdisjoint(self.written)
 
 
 @contextmanager

@@ -189,6 +189,27 @@ def writes_unseen(op: object) -> bool:
 
 
 @cache
+def _uncounted(op: object) -> tuple[tuple[int, str], ...]:
+    """Where an operator that gives nothing takes what it writes, if no kernel counts that: on the processor what it calls
+    in turn does (`torch._foreach_add_`), which shape functions do not."""
+    if not isinstance(op, OpOverload) or not op._schema.is_mutable or op._schema.returns:
+        return ()
+    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "ADInplaceOrView"):  # type: ignore[no-untyped-call]
+        return ()
+    places = enumerate(op._schema.arguments)
+    return tuple((i, a.name) for i, a in places if a.alias_info is not None and a.alias_info.is_write)
+
+
+def count_writes(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Versions of fakes tell what was written, as those of tensors do."""
+    for at, name in _uncounted(op):
+        found = args[at] if at < len(args) else kwargs.get(name)
+        for t in found if isinstance(found, (tuple, list)) else (found,):
+            if isinstance(t, torch.Tensor) and not t.is_inference():
+                torch.autograd.graph.increment_version(t)
+
+
+@cache
 def noted(op: object) -> tuple[bool, bool, bool]:
     """Whether a call must run though nobody reads its result, writes arguments, and whether it happens once only."""
     writes = isinstance(op, OpOverload) and op._schema.is_mutable

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from pycompiler.ir.demands import check_demands
-from pycompiler.ir.effects import divides, draws, drops_nothing, noted, refuses, tells
+from pycompiler.ir.effects import count_writes, divides, draws, drops_nothing, noted, refuses, tells
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
@@ -196,6 +196,7 @@ def _dispatch(
             out = laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
         finally:
             mode.nested -= 1
+    count_writes(func, args, kwargs)
     divided = divides(func, args, [out])
     mode.effects += divided
     mode.refusals += divided

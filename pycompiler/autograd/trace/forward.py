@@ -15,7 +15,7 @@ from pycompiler.autograd.policies import Policy
 from pycompiler.autograd.recorder import Recorder, tensors_in
 from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.trace.paths import Slices
-from pycompiler.autograd.trace.writes import is_metadata, refuse_overlap, writes
+from pycompiler.autograd.trace.writes import Given, is_metadata, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import interrupts, late, transforms
 from pycompiler.ir.kernels import memory_of
@@ -84,26 +84,33 @@ class Forward:
             return getattr(self.gm, str(node.target))
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
-        if not writes(node):
+        if not node.meta.get("mutates", True):
+            return self._read(node, self._called(node, args, kwargs), args, kwargs)
+        given, into = Given(args, kwargs), part_of(node, args)
+        with self.slices.watch(node, [p.tensor for places in given.places for p in places]) as saved:
             out = self._called(node, args, kwargs)
-            if isinstance(out, torch.Tensor) and args:
-                out = _not_expanded(out, args[0])
-            if self.displaced:
-                self._same_memory(node, out, (args, kwargs))
-            self._hold(node, out, (args, kwargs))
+        wrote, read = given.written()
+        if not wrote:
+            return self._read(node, out, args, kwargs)
+        refuse_overlap(node, wrote, read, into)
+        self.slices.note(saved, [p.tensor for p in wrote])
+        if is_metadata(node):
             return out
-        refuse_overlap(node, args, kwargs)
-        written = list(tensors_in((*args[:1], kwargs.get("out"))))
-        if not is_metadata(node) and any(map(_expands, written)):
+        if any(_expands(p.tensor) for p in wrote):
             seen = node.format_node() or ""
             raise AutogradUnsupported("a write to a part of an expanded tensor", seen, "clone it first")
-        before = [(t, t.shape, t.stride()) for t in written if t.layout is torch.strided]
-        with self.slices.watch(node, written):
-            out = self._called(node, args, kwargs)
-        if not is_metadata(node):
-            for t, shape, strides in before:
-                if t.shape == shape:
-                    self._keep_layout(t, strides)
+        for p in wrote:
+            if p.storage and p.tensor.shape == p.shape:
+                self._keep_layout(p.tensor, p.strides)
+        return out
+
+    def _read(self, node: fx.Node, out: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a call gives that wrote nothing."""
+        if isinstance(out, torch.Tensor) and args:
+            out = _not_expanded(out, args[0])
+        if self.displaced:
+            self._same_memory(node, out, (args, kwargs))
+        self._hold(node, out, (args, kwargs))
         return out
 
     def _hold(self, node: fx.Node, out: Any, given: Any) -> None:

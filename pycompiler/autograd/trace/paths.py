@@ -26,21 +26,24 @@ class Slices:
         self.kept: dict[Any, list[torch.Tensor]] = {}
 
     @contextlib.contextmanager
-    def watch(self, node: fx.Node, written: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Around the call of `node`, which writes these."""
-        views = node.target is operator.setitem or any(t._is_view() for t in written)
-        if not views or not torch.is_grad_enabled():
-            yield
-            return
+    def watch(self, node: fx.Node, given: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+        """Around the call of `node`, which may write what it is given: the tensors that its operators save."""
         saved: list[torch.Tensor] = []
+        views = node.target is operator.setitem or any(t._is_view() for t in given)
+        if not views or not torch.is_grad_enabled():
+            yield saved
+            return
 
         def pack(value: torch.Tensor) -> tuple[torch.Tensor, int]:
             saved.append(value)
             return value, value._version
 
         with torch.autograd.graph.saved_tensors_hooks(pack, _unpacked):  # type: ignore[no-untyped-call]
-            yield
-        for t in written:
+            yield saved
+
+    def note(self, saved: list[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
+        """These were written by operators that saved those."""
+        for t in written if saved else ():
             base = t._base if t._is_view() else t
             if base is not None and base.grad_fn is not None and not _saved_names(type(base.grad_fn)):
                 self.kept[base.grad_fn] = saved

@@ -1,35 +1,87 @@
-"""Which nodes of a captured graph write what they are given, and which of those writes eager refuses."""
+"""What the call of a captured node writes, told by the versions of what it was given, and which writes eager refuses."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import fx
 
 from pycompiler.autograd.recorder import overlaps_itself, tensors_in
-from pycompiler.autograd.trace.inputs import storage_of
+from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
 
 aten = torch.ops.aten
 
-_IN_PLACE = frozenset((
-    *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow),
-    *(operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.setitem),
-))  # fmt: skip
-_IN_PLACE_METHODS = frozenset(f"__{fn.__name__}__" for fn in _IN_PLACE)
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lay before a call, and what it was then."""
+
+    tensor: torch.Tensor
+    value: torch.Tensor  # inside of a functional wrapper: a write gives it another
+    version: int
+    storage: int
+    shape: torch.Size
+    strides: tuple[int, ...]
+    offset: int | torch.SymInt
+
+    @classmethod
+    def of(cls, t: torch.Tensor) -> Place:
+        if t.layout is not torch.strided:
+            return cls(t, inner(t), t._version, 0, t.shape, (), 0)
+        return cls(t, inner(t), t._version, storage_of(t), t.shape, t.stride(), t.storage_offset())
+
+    @property
+    def is_written(self) -> bool:
+        t = self.tensor
+        return t._version != self.version or (
+            torch._is_functional_tensor(t) and torch._from_functional_tensor(t) is not self.value
+        )
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The first and the last byte that it covers, counted from the start of its storage."""
+        size = self.tensor.element_size()
+        first: Any = self.offset
+        last = first + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return first * size, (last + 1) * size - 1
+
+    def meets(self, other: Place, by_element: bool) -> bool:
+        """Whether the other, of the same storage, may have elements of this one, other than each at its own place."""
+        if 0 in self.shape or 0 in other.shape:
+            return False
+        (a, b), (c, d) = self.extent, other.extent
+        if b < c or d < a:
+            return False
+        same = (a, self.shape, self.strides) == (c, other.shape, other.strides)
+        return not (by_element and same and self.tensor.dtype == other.tensor.dtype)
 
 
-def writes(node: fx.Node) -> bool:
-    """True for an operator that, by its name or arguments, writes its first argument or `out`."""
-    if node.target in _IN_PLACE or node.kwargs.get("out") is not None or node.kwargs.get("inplace"):
-        return True
-    if isinstance(node.target, torch._ops.OpOverload):
-        return node.target._schema.is_mutable
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_METHODS
+class Given:
+    """What a call is given, as it lay before: `out`, then argument by argument."""
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        named = (kwargs[k] for k in sorted(kwargs, key=lambda k: k != "out"))
+        ordered = chain(named, args) if kwargs.get("out") is not None else chain(args, named)
+        self.places = [[Place.of(t) for t in tensors_in(a)] for a in ordered]
+
+    def written(self) -> tuple[list[Place], list[Place]]:
+        """What the call has written, and what it has only read.  Versions are those of a memory: where several arguments lie
+        in one that was written, operators write the first (`out` stands before it)."""
+        wrote: list[Place] = []
+        read: list[Place] = []
+        taken: set[int] = set()
+        for places in self.places:
+            now = [p for p in places if p.is_written and p.storage not in taken]
+            wrote += now
+            read += [p for p in places if not any(p is n for n in now)]
+            taken.update(p.storage for p in now if p.storage)
+        return wrote, read
 
 
 def is_metadata(node: fx.Node) -> bool:
@@ -39,23 +91,30 @@ def is_metadata(node: fx.Node) -> bool:
     return packet is not None and any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads())
 
 
-def refuse_overlap(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Eager's kernels refuse some writes to memory that they also read; which ones only they know."""
-    by_element = _by_element(node)
-    targets, read = [args[0], kwargs.get("out")], [args[1:], {k: v for k, v in kwargs.items() if k != "out"}]
-    if node.target is operator.setitem:
-        by_element = _is_basic(args[1])  # else `index_put_`
-        targets = [args[0][args[1]] if by_element else args[0]]
-    elif kwargs.get("out") is not None:
-        targets, read[0] = targets[1:], args
+def refuse_overlap(node: fx.Node, wrote: Sequence[Place], read: Sequence[Place], into: Place | None = None) -> None:
+    """Eager's kernels refuse some writes to memory that they also read, or make them one after the other; which ones only
+    they know.  `into`: the part of what is written that `x[...] = y` writes."""
+    by_element = _by_element(node) if node.target is not operator.setitem else into is not None
+    targets = [into] if into is not None else wrote
+    others: dict[int, list[Place]] = {}
+    for p in (*targets, *read):
+        if p.storage:
+            others.setdefault(p.storage, []).append(p)
     for t in targets:
-        if not isinstance(t, torch.Tensor) or t.layout is not torch.strided:
-            continue
-        others = [o for o in tensors_in(read) if o.layout is torch.strided]
-        if may_overlap(t) or any(_meet(t, o, by_element) for o in others):
+        if t.storage and (
+            overlaps_itself(t.tensor, t.shape, t.strides)
+            or any(o is not t and t.meets(o, by_element) for o in others[t.storage])
+        ):
             raise AutogradUnsupported(
                 "a write to elements that share memory", node.format_node() or "", "clone it first"
             )
+
+
+def part_of(node: fx.Node, args: Sequence[Any]) -> Place | None:
+    """The part of its first argument that `x[...] = y` writes, where that is a view."""
+    if node.target is not operator.setitem or not _is_basic(args[1]):
+        return None
+    return Place.of(args[0][args[1]])
 
 
 def may_overlap(value: Any) -> bool:
@@ -64,30 +123,12 @@ def may_overlap(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and overlaps_itself(value)
 
 
-def _meet(written: torch.Tensor, read: torch.Tensor, by_element: bool) -> bool:
-    """Whether a read tensor may have elements of a written one, other than each at its own place."""
-    if storage_of(written) != storage_of(read) or not (written.numel() and read.numel()):
-        return False
-    (a, b), (c, d) = _extent(written), _extent(read)
-    if b < c or d < a:
-        return False
-    same = (a, written.shape, written.stride()) == (c, read.shape, read.stride()) and written.dtype == read.dtype
-    return not (same and by_element)
-
-
 def _is_basic(index: Any) -> bool:
     """Whether an index gives a view."""
     items = index if isinstance(index, tuple) else (index,)
     return all(
         i is None or i is ... or (isinstance(i, slice | int | torch.SymInt) and not isinstance(i, bool)) for i in items
     )
-
-
-def _extent(t: torch.Tensor) -> tuple[int, int]:
-    """The first and the last byte that `t` covers, counted from the start of its storage."""
-    first: Any = t.storage_offset()
-    last = first + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
-    return first * t.element_size(), (last + 1) * t.element_size() - 1
 
 
 def _by_element(node: fx.Node) -> bool:
