@@ -64,7 +64,7 @@ pub trait Relation: Sized {
     const REREADS: bool = false;
 
     fn build(arg: Obj, cx: &mut Build) -> Res<Self>;
-    fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool;
+    fn holds(&self, values: &[Obj]) -> bool;
 
     /// For the fast path: it held for the objects at `pinned` (ascending) and others; does it for them and `late`?
     fn holds_beside(&self, _pinned: &[usize], _late: &[Obj]) -> bool {
@@ -240,7 +240,7 @@ macro_rules! kinds {
                 match self { $(Relational::$rvariant(_) => <$rpath as Relation>::REREADS),* }
             }
 
-            pub fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
+            pub fn holds(&self, values: &[Obj]) -> bool {
                 match self { $(Relational::$rvariant(check) => check.holds(values)),* }
             }
 

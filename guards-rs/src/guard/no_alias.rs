@@ -11,9 +11,9 @@ impl Relation for NoAlias {
     fn build(_: Obj, _: &mut Build) -> Res<Self> {
         Ok(NoAlias(GilCell::default()))
     }
-    fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
+    fn holds(&self, values: &[Obj]) -> bool {
         self.0.with(|known| {
-            let now: smallvec::SmallVec<[usize; 32]> = values.map(Obj::id).collect();
+            let now: smallvec::SmallVec<[usize; 32]> = values.iter().map(|o| o.id()).collect();
             if now.as_slice() == known.as_slice() && !known.is_empty() {
                 return true;
             }
@@ -29,6 +29,6 @@ impl Relation for NoAlias {
 
     fn holds_beside(&self, pinned: &[usize], late: &[Obj]) -> bool {
         let beside = late.iter().all(|o| pinned.binary_search(&o.id()).is_err());
-        beside && (late.len() < 2 || self.holds(&mut late.iter().copied()))
+        beside && (late.len() < 2 || self.holds(late))
     }
 }

@@ -9,9 +9,8 @@ impl Relation for SameObject {
     fn build(_: Obj, _: &mut Build) -> Res<Self> {
         Ok(SameObject)
     }
-    fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
-        let first = values.next();
-        first.is_some() && first == values.next()
+    fn holds(&self, values: &[Obj]) -> bool {
+        matches!(values, [first, second, ..] if first == second)
     }
 
     fn holds_beside(&self, pinned: &[usize], late: &[Obj]) -> bool {

@@ -8,7 +8,6 @@ use crate::ffi::torch::RawTensor;
 use crate::ffi::{Obj, Res};
 use crate::plan::size::{Size, Symbols};
 use crate::tensor_view::{torch, Level, Torch};
-use smallvec::SmallVec;
 
 enum What {
     Size(usize),
@@ -127,11 +126,14 @@ impl Relation for Sizes {
         Ok(Sizes { reads, relations: relations.into(), limits, torch: Box::new(torch()?) })
     }
 
-    fn holds(&self, values: &mut dyn Iterator<Item = Obj>) -> bool {
-        let values: SmallVec<[Obj; 16]> = values.collect();
-        let mut env: SmallVec<[i64; 16]> = SmallVec::from_elem(0, self.reads.len());
-        self.fill(&mut env, &values).is_some()
-            && self.relations.iter().all(|test| test.holds(&env))
+    fn holds(&self, values: &[Obj]) -> bool {
+        let (mut few, mut many) = ([0; 16], Vec::new());
+        let env = few.get_mut(..self.reads.len()).unwrap_or_else(|| {
+            many.resize(self.reads.len(), 0);
+            &mut many
+        });
+        self.fill(env, values).is_some()
+            && self.relations.iter().all(|test| test.holds(env))
             && self.limits.iter().all(|limit| values.get(limit.at).is_some_and(|value| limit.holds(*value)))
     }
 }

@@ -15,6 +15,7 @@ use crate::ffi::dict_probe::{self, Sign};
 use crate::ffi::object::value_error;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{Obj, Owned, Res};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -349,8 +350,13 @@ impl Tree {
     #[inline]
     fn relate(&self, walk: &Walk) -> Result<(), u32> {
         for relate in &self.relations {
-            let mut values = relate.records.iter().filter_map(|r| walk.records[*r as usize]);
-            if !relate.relation.holds(&mut values) {
+            let mut values: SmallVec<[Obj; 16]> = SmallVec::new();
+            for record in &relate.records {
+                if let Some(value) = walk.records[*record as usize] {
+                    values.push(value);
+                }
+            }
+            if !relate.relation.holds(&values) {
                 return Err(relate.index);
             }
         }

@@ -187,7 +187,7 @@ impl Fast {
             let relate = &relations[beside.relation];
             if relate.relation.rereads() {
                 let all: SmallVec<[Obj; 16]> = beside.late.iter().filter_map(|r| walk.record(*r)).collect();
-                if all.len() < beside.late.len() || !relate.relation.holds(&mut all.into_iter()) {
+                if all.len() < beside.late.len() || !relate.relation.holds(&all) {
                     return Err(relate.index);
                 }
                 continue;
