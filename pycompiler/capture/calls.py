@@ -514,9 +514,13 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
     if issubclass(cls, (type, *OPAQUE_BASES)):
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
     if issubclass(cls, BaseException):
-        if kwargs and not isinstance(lookup(cx, cls, "__init__"), types.FunctionType):  # AttributeError(text, name=...)
+        own_init = isinstance(lookup(cx, cls, "__init__"), types.FunctionType)
+        if kwargs and not own_init:  # AttributeError(text, name=...)
             raise Break("builtin-call", f"{cls.__qualname__}(...) with keywords")
-        lookup(cx, cls, "__init__")
+        if isinstance(lookup(cx, cls, "__new__"), (staticmethod, types.FunctionType)) and not own_init:
+            raise Break(
+                "builtin-call", f"{cls.__qualname__}(...), which has a __new__ of its own beside an __init__ in C"
+            )
     if (
         issubclass(cls, BaseException)
         and cls.__init__ in (BaseException.__init__, Exception.__init__)

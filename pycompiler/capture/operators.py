@@ -775,6 +775,8 @@ def convert(cx: Capture, value: Value, which: int) -> Value:
 
 
 def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
+    if not issubclass(spec.python_type(), str):  # an error, which no method of the value sees
+        return cx.evaluate(format, "", spec.const())
     value = convert(cx, value, which)
     if value.is_const():
         return cx.evaluate(format, value.const(), spec.const())

@@ -674,3 +674,59 @@ def test_a_new_tensor_of_a_size() -> None:
         return x.new(y.shape).shape, x.new(y.size()).shape, x.new((5, 8)), x.new(2, 3).shape
 
     assert repr(pycompiler.compile(made, backend="eager")(X, torch.rand(5, 8))) == repr(made(X, torch.rand(5, 8)))
+
+
+class Coded(ValueError):
+    def __new__(cls, text, code):
+        made = super().__new__(cls, text)
+        made.code = code
+        return made
+
+
+class Group(ExceptionGroup):
+    def __new__(cls, message, excs, code):
+        made = super().__new__(cls, message, excs)
+        made.code = code
+        return made
+
+
+class Both(ValueError):
+    def __new__(cls, text, code):
+        made = super().__new__(cls, text, "new")
+        made.code = code
+        return made
+
+    def __init__(self, text, code):
+        self.seen = self.args
+
+
+def test_exceptions_whose_new_is_their_own() -> None:
+    def raised():
+        found = []
+        for make in (lambda: Coded("a", 3), lambda: Group("b", [KeyError(1)], 4), lambda: Both("c", 5)):
+            try:
+                raise make()
+            except Exception as e:
+                found.append((type(e).__name__, e.args[0], len(e.args), e.code, vars(e)))
+        made = Coded("d", 6)
+        return found, made.code, made.args
+
+    assert pycompiler.compile(raised, backend="eager")() == raised()
+
+
+def test_formats_that_are_no_text() -> None:
+    """`format` refuses them before it asks the value."""
+
+    class Text:
+        def __format__(self, spec):
+            return {"": "any"}[spec]
+
+    def formatted(value, spec):
+        try:
+            return format(value, spec)
+        except (TypeError, KeyError) as e:
+            return str(e)
+
+    compiled = pycompiler.compile(formatted, backend="eager")
+    for value, spec in ((Text(), None), (Text(), 3), (Text(), ""), (5, None)):
+        assert compiled(value, spec) == formatted(value, spec)
