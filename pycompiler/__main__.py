@@ -1,6 +1,6 @@
 """`python -m pycompiler`: `report` runs a program and shows what was compiled, and why; `trace` does so for a folder of traces;
 `bisect` finds the part of a compile that makes a program wrong; `replay` runs a recorded frame alone; `doctor` says what this
-machine gives the compiler, `cache` shows and cleans its kernels."""
+machine gives the compiler, `cache` shows and cleans its kernels; `operator` lists which tables take an operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from pycompiler.debug import bisect, cache_commands, doctor, replaying, report
+from pycompiler.debug import bisect, cache_commands, doctor, operators, replaying, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands.add_parser("replay", help="runs a frame that was recorded when its compile failed")
     )
     report.add_trace_arguments(commands.add_parser("trace", help="the page of a folder of traces (PYCOMPILER_TRACE)"))
+    operators.add_arguments(commands.add_parser("operator", help="the way of an operator from a call to a kernel"))
     options = parser.parse_args(arguments)
     return MAINS[options.command](options)
 
@@ -30,6 +31,7 @@ MAINS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": lambda _: doctor.main(),
     "cache": cache_commands.main,
     "bisect": bisect.main,
+    "operator": operators.main,
     "replay": replaying.main,
     "report": report.main,
     "trace": report.trace_main,

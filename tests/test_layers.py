@@ -41,7 +41,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "exc": {"errors"},
     "absent": set(),
     "debug": BASE
-    | {"pipeline", "graphs", "backends", "api", "wrapping", "capture", "autograd", "runtime"},  # shows what they record
+    | {
+        "pipeline",
+        "graphs",
+        "backends",
+        "api",
+        "wrapping",
+        "capture",
+        "autograd",
+        "lowering",
+        "runtime",
+    },  # shows what they record
     "utils": {"ir", "debug"},  # names under which the documents look for them
     "__main__": {"debug"},
     "__init__": BASE | {"absent", "api", "backends", "debug", "distributed", "engine", "exc", "utils"},

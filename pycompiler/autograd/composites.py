@@ -81,6 +81,11 @@ _RULES: dict[OpOverload, Rule] = {
 }
 
 
+def rule_of(op: OpOverload) -> Rule | None:
+    """Our rule for a composite operator, where torch's is not the one that graphs are made by."""
+    return _RULES.get(op)
+
+
 @cache
 def _install() -> None:
     """Threads outside of `python_rules` go on with torch's rules."""

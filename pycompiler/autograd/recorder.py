@@ -329,7 +329,7 @@ class Recorder(OwnMode):
         decompose = self.decompositions.get(func) if func not in self._open else None
         if decompose is not None and choices.active and not choices.taken("decomposition", lambda: self._named(func)):
             decompose = None
-        if decompose is None and _is_composite(func):
+        if decompose is None and is_composite(func):
             decompose = func.decompose
         out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
         if out is NotImplemented:
@@ -608,7 +608,7 @@ _AS_TENSOR = {complex: torch.complex128, float: torch.float64}
 _composite: dict[OpOverload, bool] = {}
 
 
-def _is_composite(func: OpOverload) -> bool:
+def is_composite(func: OpOverload) -> bool:
     known = _composite.get(func)
     if known is None:
         known = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd) and not any(

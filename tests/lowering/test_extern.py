@@ -207,5 +207,5 @@ def test_one_way_down():
     table = default_decompositions()
     assert [op for op in LOWERINGS if op in table and op not in PARTIAL] == []
     composite = [op for op in LOWERINGS if isinstance(op, torch._ops.OpOverload) and op not in table]
-    assert [op for op in composite if recorder._is_composite(op) and not op._schema.name.startswith("aten::sym_")] == []
+    assert [op for op in composite if recorder.is_composite(op) and not op._schema.name.startswith("aten::sym_")] == []
     assert [op for op in PARTIAL if op not in RULES] == []
