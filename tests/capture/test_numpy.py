@@ -197,6 +197,32 @@ def test_what_changes_is_compiled_anew_and_what_no_tensor_can_be_runs_as_it_is()
         assert type(want) is type(got) and want.dtype == got.dtype and np.array_equal(want, got)
 
 
+BACKWARDS: dict[str, Callable[[Any], Any]] = {
+    "between": lambda a: a[2:0:-1],
+    "to the second": lambda a: a[:0:-1],
+    "from the first": lambda a: a[0::-1],
+    "from the end": lambda a: (a[-2::-1], a[:-3:-1]),
+    "the last dimension": lambda a: a.reshape(1, 2, -1)[..., ::-1],
+    "a new dimension": lambda a: a[None, ::-1],
+    "beside a list": lambda a: a.reshape(2, -1)[[1, 0], ::-1],
+    "is a view": lambda a: (lambda v: (v.__setitem__(0, 7), v.strides, np.shares_memory(a, v), a))(a[::-1]),
+    "of what is written": lambda a: (lambda v: (a.__setitem__(0, 7), v, v + 1))(a[::-1]),
+    "is written": lambda a: (a.__setitem__(slice(None, 0, -1), a[1:] * 2), a),
+    "in place": lambda a: (a.reshape(-1, 2)[::-1, 0].__iadd__(9), a),
+    "a slice that is made": lambda a: (a[slice(None, None, -len(a) // 3)], a),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_slices_that_step_backwards(name: str, backend: str) -> None:
+    """They are views in NumPy; `torch._numpy` copies, and takes other elements where the slice has bounds."""
+    compiled = pycompiler.compile(BACKWARDS[name], backend=backend)
+    for size in (6, 8, 6):
+        want, got = BACKWARDS[name](np.arange(float(size))), compiled(np.arange(float(size)))
+        assert repr(want) == repr(got)
+
+
 @pytest.mark.parametrize("wrap", [pycompiler.wrap_numpy, torch.compiler.wrap_numpy], ids=["ours", "torch"])
 def test_wrap_numpy_has_gradients(wrap: Any) -> None:
     def fn(x: Any, y: Any) -> Any:

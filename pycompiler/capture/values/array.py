@@ -121,6 +121,8 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
         return item(cx, array.tensor, name)
     if name in LEFT_OUT or name in arrays.LEFT_OUT:
         raise Break("data-dependent-value", f"numpy.ndarray.{name}()")
+    if name in ("__getitem__", "__setitem__") and _steps_back(args[1]):
+        raise Break("unsupported-operation", "an array by a slice that steps backwards: a view, which no tensor can be")
     writes = name in WRITES
     if writes and array.scalar:
         raise Break("unsupported-operation", f"numpy.{array.python_type().__name__}.{name}()")
