@@ -30,6 +30,7 @@ from pycompiler.capture.values.objects import DELETED
 from pycompiler.capture.values.tensor import Tensor
 
 MOST = 16
+UNKNOWN = Value()
 
 
 @dataclass(eq=False)
@@ -164,8 +165,12 @@ class Effects:
         if self.since is not None and (value is None or value.source is not None or value.age < self.since):
             raise Break("inner-graph", f"it changes what was there before: {what}")
 
-    def defer(self, fn: Value, args: list[Value]) -> None:
-        """A call that waits until the graph has run."""
+    def defer(
+        self, fn: Value, args: list[Value], changes: tuple[dict[str, Any], tuple[str, ...]] | None = None
+    ) -> None:
+        """A call that waits until the graph has run; what globals of a namespace are then is not known (`changes`)."""
+        if changes is not None:
+            self.globals |= {(id(changes[0]), name): UNKNOWN for name in changes[1]}
         self.allow(None, fn.describe())
         self.journal.append(Write("call", fn, value=args))
         self._noise = len(self.journal) - 1
@@ -241,7 +246,10 @@ class Effects:
         self._write(place, "global", namespace, quiet=quiet, name=name).value = value
 
     def get_global(self, namespace: dict[str, Any], name: str) -> Value | None:
-        return self.globals.get((id(namespace), name))
+        found = self.globals.get((id(namespace), name))
+        if found is UNKNOWN:
+            raise Break("global-state", f"a look at {name}, which a call has changed that waits for the graph")
+        return found
 
     def set_cell(self, cell: Cell, value: Value | None) -> None:
         self.allow(cell, cell.describe())

@@ -721,12 +721,13 @@ def test_formats_that_are_no_text() -> None:
         def __format__(self, spec):
             return {"": "any"}[spec]
 
-    def formatted(value, spec):
+    def formatted(x, value, spec):
+        y = x + 1
         try:
-            return format(value, spec)
+            return format(value, spec), y.shape
         except (TypeError, KeyError) as e:
-            return str(e)
+            return repr(e), y.shape
 
-    compiled = pycompiler.compile(formatted, backend="eager")
+    compiled = pycompiler.compile(formatted, backend="eager", fullgraph=True)
     for value, spec in ((Text(), None), (Text(), 3), (Text(), ""), (5, None)):
-        assert compiled(value, spec) == formatted(value, spec)
+        assert compiled(X, value, spec) == formatted(X, value, spec)

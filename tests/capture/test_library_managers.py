@@ -187,3 +187,86 @@ def test_priorities_of_attention(backend: str) -> None:
             assert got[1:] == want[1:] and order() == outside
     finally:
         torch._C._set_sdp_priority_order(before)
+
+
+def quiet(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y = x + 1
+    return y * 2
+
+
+def warning(x):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="hidden", category=UserWarning)
+        y = x + 1
+        warnings.warn("hidden", stacklevel=1)
+        y = y * 3
+        warnings.warn("shown", stacklevel=1)
+    warnings.warn("hidden", stacklevel=1)
+    return y * 2
+
+
+def left_by_an_exception(x):
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with warnings.catch_warnings():
+                warnings.resetwarnings()
+                raise ValueError(x)
+    except ValueError as e:
+        y = e.args[0] + 1
+    return y
+
+
+def broken_inside(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", append=True)
+        y = x + 1
+        pycompiler.graph_break()
+        known = list(warnings.filters)
+    return y * 2, known
+
+
+def looked_at(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        known = len(warnings.filters), warnings.filters[0]
+        y = x + 1
+    return y * 2, known
+
+
+def kept(x):
+    warnings.simplefilter("ignore", DeprecationWarning)
+    return x + 1, warnings.catch_warnings(record=True)
+
+
+def with_errors(x):
+    with warnings.catch_warnings(action="error"):
+        y = x + 1
+        try:
+            warnings.warn("raised", stacklevel=1)
+        except UserWarning as e:
+            return y, str(e)
+
+
+def twice(fn, x):
+    """What two calls give, show and leave."""
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        filters, seen = warnings.filters, []
+        for _ in range(2):
+            seen.append(fn(x))
+            seen.append((warnings.filters is filters, list(filters)))
+        made = [vars(v[1]) if isinstance(v, tuple) and isinstance(v[1], warnings.catch_warnings) else v for v in seen]
+        return made, [str(w.message) for w in shown]
+
+
+@pytest.mark.parametrize("fn, breaks", [(quiet, 0), (warning, 3), (left_by_an_exception, 0), (broken_inside, 1), (looked_at, 1),
+                                        (kept, 0), (with_errors, 2)])  # fmt: skip
+def test_filters_of_warnings(fn: Callable[..., Any], breaks: int) -> None:
+    x = torch.tensor(1.0)
+    assert twice(pycompiler.compile(fn, backend="eager"), x) == twice(fn, x)
+    with warnings.catch_warnings():
+        report = pycompiler.explain(fn)(x)
+    assert report.graph_break_count == breaks, report

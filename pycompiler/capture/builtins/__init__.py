@@ -19,9 +19,10 @@ from pycompiler.capture.builtins import (
     torch_api,
     transforms,
     variables,
+    warned,
 )
 
 FAMILIES = (
     autograd_function, collections, containers, copying, devices, exceptions, frozen, gradients, iteration, nested, numbers,
-    overrides, python, ranges, scalars, torch_api, transforms, variables,
+    overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
 )  # fmt: skip
