@@ -107,6 +107,15 @@ def test_they_do_not_break_the_graph(name: str) -> None:
     pycompiler.compile(PROGRAMS[name], fullgraph=True)(torch.ones(6), torch.tensor(3))
 
 
+@backends
+def test_an_operand_that_is_a_number_too_stays_an_operand(backend: str) -> None:
+    def program(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, n, alpha=n)
+
+    args = torch.tensor(1, dtype=torch.int8), torch.tensor(3)
+    same(pycompiler.compile(program, backend=backend)(*args), program(*args))
+
+
 def test_without_the_knobs_they_do() -> None:
     with pycompiler.config.patch(capture_scalar_outputs=False, capture_dynamic_output_shape_ops=False):
         for name in ("items", "masked", "nonzero"):

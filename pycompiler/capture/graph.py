@@ -376,6 +376,9 @@ class GraphBuilder:
         """The program's call with the number in a tensor in the tensor's place; None where it is no argument."""
         if tensor is None or (op == "call_method" and args[0] is tensor):
             return None
+        direct = [v for v in map(self.cx.realize, (*args, *kwargs.values())) if isinstance(v, Tensor)]
+        if sum(v is tensor for v in direct) > 1 and any(v is not tensor for v in direct):
+            return None  # `torch.add(x, n, alpha=n)`: as an operand a number has another dtype
         number = self.call_method("item", [tensor], {})
         given = [_replaced(self.cx, a, tensor, number) for a in args]
         named = {k: _replaced(self.cx, a, tensor, number) for k, a in kwargs.items()}
