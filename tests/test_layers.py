@@ -222,6 +222,12 @@ def test_the_engine_names_nothing_of_the_peers_compiler() -> None:
         assert not re.findall(rf'"(?:{"|".join(map(re.escape, PEER))})\b', rust_code(path)), path
 
 
+def test_torch_libraries_are_opened_in_one_place() -> None:
+    """Symbols of torch have one finder: guards and plans ask `ffi/torch.rs`."""
+    sources = (ROOT / "guards-rs" / "src").rglob("*.rs")
+    assert [p.name for p in sources if re.search(r'"lib(torch|c10)\w*\.so', rust_code(p))] == ["torch.rs"]
+
+
 def rust_code(path: Path) -> str:
     """A Rust file without its comments."""
     return "\n".join(re.split(r"(?:^|\s)//", line)[0] for line in path.read_text().splitlines())

@@ -683,7 +683,7 @@ impl Frame<'_, '_> {
 /// `_native.torch_routes()`: which way each capability of the loaded torch is used.
 #[pyfunction]
 fn torch_routes(py: Python<'_>) -> PyResult<std::collections::BTreeMap<&'static str, &'static str>> {
-    torch::initialise(py)?;
+    crate::tensor_view::ready(py)?;
     Ok(torch::api()?.routes().into_iter().collect())
 }
 

@@ -3,6 +3,7 @@
 //! Three levels, the fastest that the probe allows: `Offsets` (words at probed offsets of the TensorImpl, used only when
 //! several tensors agree), `CAbi` (torch's stable C functions), `Slow` (Python attribute access).  `force` picks one.
 
+use crate::ffi::aten;
 use crate::ffi::object::{clear_error, import};
 use crate::ffi::state::StateSymbols;
 use crate::ffi::sync::GilCell;
@@ -42,6 +43,11 @@ pub fn torch() -> Res<Torch> {
     let found = probe()?;
     TORCH.with(|t| *t = Some(found));
     Ok(found)
+}
+
+/// Makes torch's C ABI ready for plans, which find tensors where the probe did.
+pub fn ready(py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
+    aten::initialise(py, || Ok(torch()?.handle))
 }
 
 /// Caps the level, for tests of the slower paths; guards built afterwards use it.  Returns the level in force.

@@ -77,18 +77,18 @@ fn find(library: Raw, name: &CStr) -> Option<Raw> {
     (!address.is_null()).then_some(address)
 }
 
-fn open_library(path: &CStr, more: c_int) -> Option<Raw> {
+fn open_library(path: &CStr) -> Option<Raw> {
     // SAFETY: dlopen of the driver, which the CUDA runtime has loaded, or loads, as well.
-    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | more) };
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     (!library.is_null()).then_some(library)
 }
 
 /// The driver at `path`; torch's own library tells its streams, unless the driver's does (one of a test).
 fn open(path: &CStr) -> Outcome<Driver> {
     let library =
-        open_library(path, 0).ok_or_else(|| Failure(format!("no driver of a GPU: {}", super::aten::dl_error())))?;
+        open_library(path).ok_or_else(|| Failure(format!("no driver of a GPU: {}", super::aten::dl_error())))?;
     let calls = resolve(library)?;
-    let torch = || find(open_library(c"libtorch_cuda.so", libc::RTLD_NOLOAD)?, CURRENT_STREAM);
+    let torch = || super::torch::symbol(CURRENT_STREAM).map(|address| address as Raw);
     let stream = find(library, CURRENT_STREAM)
         .or_else(torch)
         .ok_or_else(|| Failure("the loaded torch does not tell its CUDA streams".into()))?;

@@ -1,7 +1,7 @@
 //! torch's exported symbols, found with dlsym in the libraries that `import torch` has loaded, and raw reads of tensors.
 
 use super::object::Obj;
-use std::ffi::{c_void, CStr};
+use std::ffi::{c_void, CStr, CString};
 
 /// Address of an exported symbol of the loaded torch, or None.
 pub fn symbol(name: &CStr) -> Option<usize> {
@@ -17,6 +17,11 @@ pub fn symbol(name: &CStr) -> Option<usize> {
             (!p.is_null()).then_some(p as usize)
         }
     })
+}
+
+/// The same by a name that is text.
+pub fn named(name: &str) -> Option<usize> {
+    symbol(&CString::new(name).ok()?)
 }
 
 /// The word at `address`; None if the kernel says that it is not mapped.

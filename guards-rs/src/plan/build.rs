@@ -28,7 +28,7 @@ const DEVICE_ALIGN: usize = 256;
 impl Plan {
     pub fn build(plan: &Bound<'_, PyAny>) -> PyResult<Plan> {
         let py = plan.py();
-        torch::initialise(py)?;
+        crate::tensor_view::ready(py)?;
         let name = plan.getattr("name")?.extract::<String>()?;
         let in_graph = |error: PyErr| PyValueError::new_err(format!("graph {name}: {}", error.value(py)));
         let reader = Reader::new(py, symbols(plan)?)?;

@@ -12,7 +12,7 @@ use pyo3::types::PyTuple;
 
 use super::{Plan, Slot};
 use crate::ffi::aten::pytype::{self, Executable};
-use crate::ffi::aten::{self as torch, Handle, Object, Outcome, Unwrapped};
+use crate::ffi::aten::{Handle, Object, Outcome, Unwrapped};
 
 /// What runs instead of a plan when an input that it writes shares memory with another one.  Set before the first call.
 #[derive(Default)]
@@ -103,7 +103,7 @@ pub fn unless_shared(plan: &Bound<'_, PyAny>, written: Vec<usize>, eager: Py<PyA
 /// another one.  What is no tensor touches nothing.
 #[pyfunction]
 pub fn shares_memory(py: Python<'_>, values: &Bound<'_, PyTuple>, written: Vec<usize>) -> PyResult<bool> {
-    torch::initialise(py)?;
+    crate::tensor_view::ready(py)?;
     let tensors: Vec<_> = values.iter().map(|value| Object::from_bound(&value).tensor(py).ok()).collect();
     let handle = |tensor: &Option<Unwrapped>| {
         tensor.as_ref().map(|tensor| match tensor {

@@ -5,6 +5,7 @@ use std::ffi::{c_void, CStr};
 use super::handle::{Handle, Tensor};
 use super::symbols::{self, api};
 use super::{checked, Failure, Outcome};
+use crate::ffi::torch::named;
 
 /// A function of the C ABI that takes machine words and doubles and returns an error code.
 #[derive(Clone, Copy)]
@@ -22,9 +23,9 @@ impl Shim {
         if !cfg!(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))) {
             return None;
         }
-        let address = symbols::find(api().ok()?.libtorch_cpu, name)?;
+        let address = named(name)?;
         // SAFETY: the address of a C function; see `call` for the signature.
-        let call = unsafe { std::mem::transmute::<*mut c_void, symbols::ShimFn>(address) };
+        let call = unsafe { std::mem::transmute::<usize, symbols::ShimFn>(address) };
         Some(Shim { call, name })
     }
 

@@ -10,6 +10,7 @@ use pyo3::types::{PyCapsule, PyType};
 
 use super::symbols::{self, api, Api};
 use super::{checked, slow, Failure, Outcome};
+use crate::ffi::torch::named;
 
 /// An `at::Tensor` that somebody else keeps alive for as long as this value is used: an input, a constant, or a slot.
 #[derive(Clone, Copy, Debug)]
@@ -361,11 +362,10 @@ pub struct StorageCast(unsafe extern "C" fn(*mut c_void, i32, *mut *mut c_void) 
 impl StorageCast {
     pub fn find() -> Outcome<StorageCast> {
         let name = "aoti_torch_cpu_view_dtype";
-        let address = symbols::find(api()?.libtorch_cpu, name)
-            .ok_or_else(|| Failure(format!("this torch does not export {name}")))?;
+        let address = named(name).ok_or_else(|| Failure(format!("this torch does not export {name}")))?;
         // SAFETY: declared as (handle, dtype, result) in every supported version.
         Ok(StorageCast(unsafe {
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, i32, *mut *mut c_void) -> i32>(address)
+            std::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void, i32, *mut *mut c_void) -> i32>(address)
         }))
     }
 

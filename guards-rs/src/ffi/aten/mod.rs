@@ -14,11 +14,13 @@ mod scratch;
 mod state;
 mod symbols;
 
-use std::ffi::{c_void, CStr};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::PyErr;
+
+use crate::ffi::torch::named;
 
 pub use call::{
     adopt, decode_tensor_list, encode_list, encode_some, encode_string, encode_tensor, has_dispatcher, has_lists,
@@ -76,8 +78,8 @@ impl From<Failure> for PyErr {
 
 /// The value of a getter such as `aoti_torch_dtype_float32`; None where this torch does not have it.
 pub fn code_of(symbol: &str) -> Option<i32> {
-    let address = symbols::find(api().ok()?.libtorch_cpu, symbol)?;
+    let address = named(symbol)?;
     // SAFETY: the C ABI declares these getters as `int32_t f(void)`.
-    let get = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> i32>(address) };
+    let get = unsafe { std::mem::transmute::<usize, extern "C" fn() -> i32>(address) };
     Some(get())
 }

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use super::{Failure, Outcome};
+use crate::ffi::torch::named;
 
 type Raw = *mut c_void;
 pub type GetI64 = unsafe extern "C" fn(Raw, *mut i64) -> i32;
@@ -22,11 +23,10 @@ type GuardDrop = unsafe extern "C" fn(*mut u64);
 
 /// Declares `Api`: required symbols are fields of function type, optional ones are `Option`s (None: not exported).
 macro_rules! table {
-    (required { $($r:ident: $rt:ty = $rn:literal,)* } optional { $($o:ident: $ot:ty = $lib:ident $on:literal,)* }) => {
+    (required { $($r:ident: $rt:ty = $rn:literal,)* } optional { $($o:ident: $ot:ty = $on:literal,)* }) => {
         pub struct Api {
             $(pub $r: $rt,)*
             $(pub $o: Option<$ot>,)*
-            pub libtorch_cpu: Raw,
             pub exclude_guard: Option<(GuardMake, GuardDrop)>,
             /// Keys to run below: for operators that mutate an argument, and for all others.
             pub excluded_keys: Option<(u64, u64)>,
@@ -35,37 +35,24 @@ macro_rules! table {
             tensor_base: OnceLock<Py<PyType>>,
         }
 
-        fn resolve(cpu: Raw, python: Raw) -> Outcome<Api> {
+        fn resolve(tensor_offset: Option<usize>) -> Outcome<Api> {
             Ok(Api {
                 $($r: {
-                    let address = find(cpu, $rn).ok_or_else(|| missing($rn))?;
+                    let address = named($rn).ok_or_else(|| missing($rn))?;
                     // SAFETY: the C ABI declares this symbol with this signature in every supported version.
-                    unsafe { std::mem::transmute::<Raw, $rt>(address) }
+                    unsafe { std::mem::transmute::<usize, $rt>(address) }
                 },)*
-                $($o: find($lib!(cpu, python), $on).map(|address| {
+                $($o: named($on).map(|address| {
                     // SAFETY: as above; for C++ symbols the mangled name fixes the argument types.
-                    unsafe { std::mem::transmute::<Raw, $ot>(address) }
+                    unsafe { std::mem::transmute::<usize, $ot>(address) }
                 }),)*
-                libtorch_cpu: cpu,
                 exclude_guard: None,
                 excluded_keys: None,
-                tensor_offset: None,
+                tensor_offset,
                 abi_version: 0,
                 tensor_base: OnceLock::new(),
             })
         }
-    };
-}
-
-macro_rules! cpu {
-    ($cpu:ident, $python:ident) => {
-        $cpu
-    };
-}
-
-macro_rules! python {
-    ($cpu:ident, $python:ident) => {
-        $python
     };
 }
 
@@ -91,30 +78,30 @@ table! {
     }
     optional {
         // 2.13 keeps the message of the last exception; before, the step is run again from Python to see it.
-        exception_what: unsafe extern "C" fn() -> *const c_char = cpu "torch_exception_get_what_without_backtrace",
-        get_num_threads: unsafe extern "C" fn(*mut u32) -> i32 = cpu "torch_get_num_threads",
-        at_get_num_threads: unsafe extern "C" fn() -> i32 = cpu "_ZN2at15get_num_threadsEv",
+        exception_what: unsafe extern "C" fn() -> *const c_char = "torch_exception_get_what_without_backtrace",
+        get_num_threads: unsafe extern "C" fn(*mut u32) -> i32 = "torch_get_num_threads",
+        at_get_num_threads: unsafe extern "C" fn() -> i32 = "_ZN2at15get_num_threadsEv",
         // One of the two calls the dispatcher; without both, operators are called from Python.
-        call_dispatcher_versioned: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64, u64) -> i32 = cpu "torch_call_dispatcher",
-        call_dispatcher: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64) -> i32 = cpu "aoti_torch_call_dispatcher",
-        new_stable_ivalue: unsafe extern "C" fn(*mut *mut u64) -> i32 = cpu "torch_new_stable_ivalue",
-        list_new: unsafe extern "C" fn(usize, *mut Raw) -> i32 = cpu "torch_new_list_reserve_size",
-        list_push: unsafe extern "C" fn(Raw, u64) -> i32 = cpu "torch_list_push_back",
-        list_size: unsafe extern "C" fn(Raw, *mut usize) -> i32 = cpu "torch_list_size",
-        list_get: unsafe extern "C" fn(Raw, usize, *mut u64) -> i32 = cpu "torch_list_get_item",
-        list_delete: unsafe extern "C" fn(Raw) -> i32 = cpu "torch_delete_list",
-        string_new: unsafe extern "C" fn(*const c_char, usize, *mut Raw) -> i32 = cpu "torch_new_string_handle",
+        call_dispatcher_versioned: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64, u64) -> i32 = "torch_call_dispatcher",
+        call_dispatcher: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64) -> i32 = "aoti_torch_call_dispatcher",
+        new_stable_ivalue: unsafe extern "C" fn(*mut *mut u64) -> i32 = "torch_new_stable_ivalue",
+        list_new: unsafe extern "C" fn(usize, *mut Raw) -> i32 = "torch_new_list_reserve_size",
+        list_push: unsafe extern "C" fn(Raw, u64) -> i32 = "torch_list_push_back",
+        list_size: unsafe extern "C" fn(Raw, *mut usize) -> i32 = "torch_list_size",
+        list_get: unsafe extern "C" fn(Raw, usize, *mut u64) -> i32 = "torch_list_get_item",
+        list_delete: unsafe extern "C" fn(Raw) -> i32 = "torch_delete_list",
+        string_new: unsafe extern "C" fn(*const c_char, usize, *mut Raw) -> i32 = "torch_new_string_handle",
         // Wrapping: THPVariable_Wrap (by move, else by const reference), else the C ABI of 2.14, else torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr.
-        wrap_move: unsafe extern "C" fn(Raw) -> *mut ffi::PyObject = python "_Z16THPVariable_WrapON2at10TensorBaseE",
-        wrap_copy: unsafe extern "C" fn(Raw) -> *mut ffi::PyObject = python "_Z16THPVariable_WrapRKN2at10TensorBaseE",
-        to_pyobject: unsafe extern "C" fn(Raw, Raw, *mut Raw) -> i32 = cpu "torch_tensor_to_pyobject",
+        wrap_move: unsafe extern "C" fn(Raw) -> *mut ffi::PyObject = "_Z16THPVariable_WrapON2at10TensorBaseE",
+        wrap_copy: unsafe extern "C" fn(Raw) -> *mut ffi::PyObject = "_Z16THPVariable_WrapRKN2at10TensorBaseE",
+        to_pyobject: unsafe extern "C" fn(Raw, Raw, *mut Raw) -> i32 = "torch_tensor_to_pyobject",
         // Unwrapping: the probed offset, else this (2.14), else torch._C._aoti.unsafe_alloc_void_ptr_from_tensor.
-        from_pyobject: unsafe extern "C" fn(Raw, *mut Raw) -> i32 = cpu "torch_tensor_from_pyobject",
+        from_pyobject: unsafe extern "C" fn(Raw, *mut Raw) -> i32 = "torch_tensor_from_pyobject",
         // Counting a write into a tensor: these three, else torch.autograd.graph.increment_version.
-        bump_version: unsafe extern "C" fn(Raw) = cpu "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",
-        is_inference: unsafe extern "C" fn(Raw) -> bool = cpu "_ZN2at6native12is_inferenceERKNS_6TensorE",
-        in_inference_mode: unsafe extern "C" fn() -> bool = cpu "_ZN3c1013InferenceMode10is_enabledEv",
-        get_abi_version: unsafe extern "C" fn() -> u64 = cpu "aoti_torch_abi_version",
+        bump_version: unsafe extern "C" fn(Raw) = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",
+        is_inference: unsafe extern "C" fn(Raw) -> bool = "_ZN2at6native12is_inferenceERKNS_6TensorE",
+        in_inference_mode: unsafe extern "C" fn() -> bool = "_ZN3c1013InferenceMode10is_enabledEv",
+        get_abi_version: unsafe extern "C" fn() -> u64 = "aoti_torch_abi_version",
     }
 }
 
@@ -135,22 +122,19 @@ pub fn api() -> Outcome<&'static Api> {
     }
 }
 
-/// Resolves the table; call before anything else here.  Cheap after the first time.
-pub fn initialise(py: Python<'_>) -> PyResult<()> {
+/// Resolves the table; call before anything else here.  Cheap after the first time.  `tensor_offset`: where in a Python
+/// tensor its `at::Tensor` is, as the probe of tensors says.
+pub fn initialise(py: Python<'_>, tensor_offset: impl FnOnce() -> PyResult<Option<usize>>) -> PyResult<()> {
     if API.get().is_none() {
-        let built = build(py)?.map_err(|f| f.0);
+        let built = build(py, tensor_offset()?)?.map_err(|f| f.0);
         let _ = API.set(built); // another thread may have been first, with the same table
     }
     api().map(drop).map_err(PyErr::from)
 }
 
-fn build(py: Python<'_>) -> PyResult<Outcome<Api>> {
+fn build(py: Python<'_>, tensor_offset: Option<usize>) -> PyResult<Outcome<Api>> {
     let torch = py.import("torch")?;
-    let (Some(cpu), Some(python)) = (loaded("libtorch_cpu.so"), loaded("libtorch_python.so")) else {
-        let version = torch.getattr("__version__")?;
-        return Ok(Err(Failure(format!("libtorch_cpu.so and libtorch_python.so of torch {version} are not loaded"))));
-    };
-    let mut api = match resolve(cpu, python) {
+    let mut api = match resolve(tensor_offset) {
         Ok(api) => api,
         Err(failure) => return Ok(Err(failure)),
     };
@@ -158,18 +142,17 @@ fn build(py: Python<'_>) -> PyResult<Outcome<Api>> {
         // SAFETY: a function without arguments.
         api.abi_version = unsafe { version() };
     }
-    api.exclude_guard = loaded("libc10.so").and_then(exclude_guard);
+    api.exclude_guard = exclude_guard();
     api.excluded_keys = excluded_keys(&torch).ok();
-    api.tensor_offset = probe_offset(&torch)?;
     Ok(Ok(api))
 }
 
 /// Constructor and destructor of `c10::impl::ExcludeDispatchKeyGuard`.
-fn exclude_guard(c10: Raw) -> Option<(GuardMake, GuardDrop)> {
-    let make = find(c10, "_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE")?;
-    let destroy = find(c10, "_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev")?;
+fn exclude_guard() -> Option<(GuardMake, GuardDrop)> {
+    let make = named("_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE")?;
+    let destroy = named("_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev")?;
     // SAFETY: `this` first; a DispatchKeySet is a trivially copyable 64-bit class, passed as an integer.
-    Some(unsafe { (std::mem::transmute::<Raw, GuardMake>(make), std::mem::transmute::<Raw, GuardDrop>(destroy)) })
+    Some(unsafe { (std::mem::transmute::<usize, GuardMake>(make), std::mem::transmute::<usize, GuardDrop>(destroy)) })
 }
 
 /// The keys that operators run below: autograd (as AutoDispatchBelowAutograd has it), autocast, whose casts the captured
@@ -188,28 +171,6 @@ fn excluded_keys(torch: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
         all |= bits(name).unwrap_or(0); // a torch without the key has nothing to exclude
     }
     Ok((all, all | bits("ADInplaceOrView")?))
-}
-
-/// The offset of the `at::Tensor` inside a Python tensor: the word equal to `_cdata`, unanimous over several tensors.
-fn probe_offset(torch: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    let makers = [torch.call_method1("empty", (3,))?, torch.call_method1("empty", (2, 5))?];
-    let parameter = torch.getattr("nn")?.getattr("Parameter")?.call1((&makers[0],))?;
-    let mut found = None;
-    for tensor in [&makers[0], &makers[1], &parameter] {
-        let want = tensor.getattr("_cdata")?.extract::<usize>()?;
-        let size = tensor.get_type().getattr("__basicsize__")?.extract::<usize>()?;
-        let first = (16..size).step_by(8).find(|offset| {
-            // SAFETY: inside the object (its basic size), aligned, and plain words.
-            let word = unsafe { tensor.as_ptr().cast::<u8>().add(*offset).cast::<usize>().read() };
-            word == want
-        });
-        match (first, found) {
-            (None, _) => return Ok(None),
-            (Some(now), Some(before)) if now != before => return Ok(None),
-            (Some(now), _) => found = Some(now),
-        }
-    }
-    Ok(found)
 }
 
 impl Api {
@@ -247,14 +208,7 @@ fn missing(symbol: &str) -> Failure {
     Failure(format!("the loaded torch does not export {symbol}; supported are torch 2.11 and later on Linux"))
 }
 
-/// A library that is already in the process, by its soname.  Torch's own libraries stay loaded for ever.
-fn loaded(soname: &str) -> Option<Raw> {
-    let name = CString::new(soname).ok()?;
-    // SAFETY: RTLD_NOLOAD only looks the library up.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-    (!handle.is_null()).then_some(handle)
-}
-
+/// A symbol of a library that this process has opened.
 pub fn find(library: Raw, symbol: &str) -> Option<Raw> {
     let name = CString::new(symbol).ok()?;
     // SAFETY: a library handle from dlopen and a C string.
