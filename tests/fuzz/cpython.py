@@ -41,6 +41,9 @@ MODULES = (
     "test_funcattrs", "test_decorators", "test_global", "test_userstring", "test_dictviews", "test_dynamicclassattribute",
     "test_types", "test_contains", "test_index", "test_opcodes", "test_print", "test_hash", "test_pow", "test_reprlib",
     "test_stringprep", "test_sys_settrace", "test_yield_from", "test_coroutines", "test_asyncgen", "test_typing",
+    "test_sort", "test_baseexception", "test_exception_hierarchy", "test_except_star", "test_fractions", "test_numeric_tower",
+    "test_abstract_numbers", "test_genericalias", "test_genericclass", "test_type_params", "test_context", "test_unary",
+    "test_cmath", "test_graphlib", "test_textwrap", "test_pprint", "test_struct", "test_string_literals", "test_difflib",
 )  # fmt: skip
 """What `--all` runs; a version of Python that lacks one passes it over."""
 PATIENCE = 30

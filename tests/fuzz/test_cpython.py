@@ -8,7 +8,10 @@ import pytest
 
 from fuzz.cpython import run
 
-CHOSEN = [("test_set", "TestSet.test_sy"), ("test_exceptions", "AttributeErrorTests.test_attributes")]
+CHOSEN = [
+    ("test_set", "TestSet.test_sy"), ("test_exceptions", "AttributeErrorTests.test_attributes"),
+    ("test_exception_hierarchy", "ExplicitSubclassingTest.test_new"),
+]  # fmt: skip
 
 
 @pytest.mark.skipif(importlib.util.find_spec("test.test_dict") is None, reason="this Python has no tests of its own")
