@@ -130,6 +130,8 @@ class Head:
             if not is_computed(value):
                 return build.load_const(value.value)
             number = value.sym.node.value
+            if isinstance(number, float):  # it became a constant
+                return build.load_const(number)
             names = tuple(sorted(number.symbols))
             loads = [self.symbol(n) for n in names]
             name = self.temp()
