@@ -87,3 +87,19 @@ def test_what_saves_numbers_alone_goes_backward_twice(dynamic: bool) -> None:
             a.sum().backward()
             assert x.grad is not None
             assert torch.equal(x.grad, torch.full((n,), 2.0 * round))
+
+
+@pytest.mark.parametrize("pool", ["avg_pool1d", "max_pool1d"])
+def test_rows_of_one_element_with_strides_of_channels_last(pool: str) -> None:
+    """By the strides of dimensions of one element alone, kernels that keep a memory format take their input for channels-last."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        at = torch.tensor([2, 0, 1])
+        return getattr(nn.functional, pool)(torch.index_put(x[..., ::3], (at,), x[..., ::3]), 2, 1, 1)
+
+    x = torch.arange(12.0).view(3, 2, 2)
+    expected = program(x)
+    for dynamic in (False, True):
+        got = pycompiler.compile(program, dynamic=dynamic)(x)
+        assert torch.equal(got, expected)
+        assert got.stride() == expected.stride()

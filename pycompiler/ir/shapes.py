@@ -102,6 +102,15 @@ def is_packed(t: torch.Tensor) -> bool:
     return lies(t.shape, t.stride(), range(t.dim() - 1, -1, -1))
 
 
+def is_plain(t: torch.Tensor) -> bool:
+    """Whether it is known to be contiguous by the strides of all dimensions: by those of one element alone, kernels that keep a
+    memory format take it for channels-last."""
+    return is_packed(t) and all(
+        not is_one(n) or same(stride, plain)
+        for n, stride, plain in zip(t.shape, t.stride(), packed(t.shape)[1], strict=True)
+    )
+
+
 def lies(sizes: Sequence[Any], strides: Sequence[Any], order: Sequence[int]) -> bool:
     """Whether dimensions are known to lie without gaps, the first of `order` innermost."""
     step: Any = 1
@@ -283,7 +292,7 @@ def layer_norm(x: torch.Tensor, shape: Sequence[Any], weight: Any, bias: Any, ep
 
 
 def _batch_norm(x: torch.Tensor, training: bool, parts: Sequence[Any]) -> list[Layout]:
-    demand_known(x.dim() >= 2 and is_packed(x))
+    demand_known(x.dim() >= 2 and is_plain(x))
     for t in parts:
         if t is not None:
             demand_known(t.dim() == 1)
@@ -336,7 +345,7 @@ def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int,
 ) -> list[Layout]:  # fmt: skip
-    demand_known(not transposed and x.dim() == weight.dim() > 2 and is_packed(x) and is_packed(weight))
+    demand_known(not transposed and x.dim() == weight.dim() > 2 and is_plain(x) and is_plain(weight))
     demand(x.shape[0] != 0)
     equal(x.shape[1], weight.shape[1] * groups)
     if bias is not None:
@@ -349,7 +358,7 @@ def convolution(
 def max_pool(
     x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> list[Layout]:
-    demand_known(x.dim() in (3, 4) and not ceil and is_packed(x))
+    demand_known(x.dim() in (3, 4) and not ceil and is_plain(x))
     for n in x.shape[1:]:
         demand(n != 0)
     made = packed((*x.shape[:-2], *_windows(x.shape[-2:], kernel, stride or kernel, padding, dilation)))
@@ -360,7 +369,7 @@ def max_pool(
 def avg_pool(
     x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, *rest: Any
 ) -> list[Layout]:
-    demand_known(x.dim() in (3, 4) and not ceil and is_packed(x))
+    demand_known(x.dim() in (3, 4) and not ceil and is_plain(x))
     for n in x.shape[1:]:
         demand(n != 0)
     return [packed((*x.shape[:-2], *_windows(x.shape[-2:], kernel, stride or kernel, padding, 1)))]
@@ -370,7 +379,7 @@ def avg_pool(
 @rule(aten.cat.default)
 def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> list[Layout]:
     first = tensors[0]
-    demand_known(all(t.dim() == first.dim() > 0 and (t.dim() < 4 or is_packed(t)) for t in tensors))
+    demand_known(all(t.dim() == first.dim() > 0 and (t.dim() < 4 or is_plain(t)) for t in tensors))
     (along,) = dims_of(first.dim(), dim)
     for t in tensors[1:]:
         for d in range(first.dim()):

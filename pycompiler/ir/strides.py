@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from pycompiler.ir.effects import acts, draws
 from pycompiler.ir.kernels import memory_of, tensors_of
 from pycompiler.ir.modes import OwnMode
-from pycompiler.ir.shapes import is_packed
+from pycompiler.ir.shapes import is_plain
 from pycompiler.ir.symbols import Symbols, expr_of, hint_of
 from pycompiler.ir.today import Today, symbols_in
 
@@ -120,7 +120,13 @@ def _in_doubt(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], or
 def _is_odd(given: Sequence[torch.Tensor], ordinary: bool) -> bool:
     if not ordinary and any(t.device.type != "cpu" for t in given):
         return True
-    return not all(is_packed(t) if t._has_symbolic_sizes_strides else t.is_contiguous() for t in given)
+    return not all(_is_plain(t) for t in given)
+
+
+def _is_plain(t: torch.Tensor) -> bool:
+    if t._has_symbolic_sizes_strides:
+        return is_plain(t)
+    return t.is_contiguous() and (1 not in t.shape or is_plain(t))
 
 
 def _has_single(t: torch.Tensor) -> bool:
