@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -79,6 +80,14 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "asked": lambda x, n: x + 1 if n.item() > 3 else x - 1,
     "truths": lambda x, n: (bool(n.item()), bool(n), bool((x < 0).all()), bool(x.sum() - x.sum()), n.item() >= 3),
     "truths of floats": lambda x, n: (bool((x[0] * n).item()), bool(x[:1] * n), bool((x * 0 / (n - n)).sum().item())),
+    "negations": lambda x, n: (
+        not n,
+        not (x > 0).all(),
+        not n.item(),
+        not x.sum().item(),
+        operator.not_(n),
+        operator.truth(n),
+    ),
     "items that are truths": lambda x, n: ((n > 1).item(), (x > 0).tolist(), x + 1),
     "tensors for sizes": lambda x, n: (torch.zeros(n), x.new_ones((n, 2)), x.repeat(n) + 1),
     "tensors for ranges": lambda x, n: torch.arange(1, n * 2),

@@ -16,7 +16,7 @@ from typing import Any
 from pycompiler.capture import hints
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.values import array, exceptions
+from pycompiler.capture.values import array, exceptions, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
@@ -40,7 +40,7 @@ from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import Object, Opaque, annotation
 from pycompiler.capture.values.symbolic import Symbolic, compute
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.tensor import Tensor, truth_in
 from pycompiler.ir.source import mro_of, namespace_of
 
 # Differences between versions that the handlers need, by name.
@@ -772,6 +772,21 @@ def printf(cx: Capture, template: str, argument: Value) -> Value:
 def convert(cx: Capture, value: Value, which: int) -> Value:
     """The conversion of an f-string field: 0 none, 1 str, 2 repr, 3 ascii."""
     return value if which == 0 else text(cx, value, {1: str, 2: repr, 3: ascii}[which])  # type: ignore[arg-type]
+
+
+def truth_of(cx: Capture, value: Value) -> Value:
+    """bool(value); where data decide, a truth that a call binds."""
+    value = cx.realize(value)
+    if isinstance(value, Tensor) and cx.graph.takes_items() and not cx.functions.concerns([value], {}):
+        return truth_in(cx, value)
+    bound = symbolic.call(cx, bool, [value])
+    return Const(cx.truth(value)) if bound is None else bound
+
+
+def negation_of(cx: Capture, value: Value) -> Value:
+    truth = truth_of(cx, value)
+    bound = symbolic.call(cx, operator.not_, [truth])
+    return Const(not truth.const()) if bound is None else bound
 
 
 def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:

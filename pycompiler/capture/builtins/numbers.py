@@ -45,12 +45,12 @@ def operator_setitem(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(operator.not_)
 def operator_not(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(not cx.truth(args[0]))
+    return operators.negation_of(cx, args[0])
 
 
 @builtin(operator.truth)
 def operator_truth(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(cx.truth(args[0]))
+    return operators.truth_of(cx, args[0])
 
 
 @builtin(operator.is_)

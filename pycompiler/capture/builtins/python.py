@@ -25,7 +25,7 @@ from pycompiler.capture.values.constant import Const, Identity
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Object, tuple_of
-from pycompiler.capture.values.tensor import Tensor, TensorMethod, item, truth_in
+from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
 
 
 # types and identity -------------------------------------------------------------------------------------------
@@ -106,9 +106,7 @@ def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(bool)
 def bool_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if args and isinstance(args[0], Tensor) and cx.graph.takes_items() and not cx.functions.concerns(args, {}):
-        return truth_in(cx, args[0])
-    return Const(cx.truth(args[0])) if args else Const(False)
+    return operators.truth_of(cx, args[0]) if args else Const(False)
 
 
 def _number(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:

@@ -100,12 +100,16 @@ opcode("UNARY_INVERT")(_unary("~"))
 
 @opcode("UNARY_NOT")
 def unary_not(frame: Frame, ins: Instruction) -> None:
-    frame.push(Const(not frame.cx.truth(frame.pop())))
+    frame.push(operators.negation_of(frame.cx, frame.pop()))
 
 
 @opcode("TO_BOOL")
 def to_bool(frame: Frame, ins: Instruction) -> None:
-    frame.push(Const(truth_at(frame, frame.instructions[frame.ip], frame.pop())))
+    following = frame.instructions[frame.ip]
+    if following.opname == "UNARY_NOT":
+        frame.push(operators.truth_of(frame.cx, frame.pop()))
+        return
+    frame.push(Const(truth_at(frame, following, frame.pop())))
 
 
 @opcode("BINARY_SUBSCR")

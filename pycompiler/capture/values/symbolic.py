@@ -144,10 +144,15 @@ def _to_bool(number: Any) -> Any:
     return torch.SymBool(node)
 
 
+def _negated(number: Any) -> Any:
+    truth = _to_bool(number)
+    return torch.sym_not(truth) if isinstance(truth, torch.SymBool) else not truth
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     abs: abs, pow: operator.pow, divmod: lambda a, b: (a // b, a % b), operator.index: lambda n: n,
     math.floor: math.floor, math.ceil: math.ceil, math.trunc: math.trunc,
-    int: _to_int, float: torch.sym_float, bool: _to_bool,
+    int: _to_int, float: torch.sym_float, bool: _to_bool, operator.truth: _to_bool, operator.not_: _negated,
     **{getattr(math, name): getattr(torch, f"_sym_{name}") for name in
        ("sqrt", "cos", "sin", "tan", "exp", "log2") if hasattr(torch, f"_sym_{name}")},
 }  # fmt: skip
