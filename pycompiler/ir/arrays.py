@@ -48,6 +48,7 @@ OTHERWISE: dict[str, frozenset[str]] = {
 BY_ELEMENT = frozenset(
     {"power", "float_power", "floor_divide", "remainder", "mod", "fmod", "divmod", "left_shift", "right_shift"}
 )
+_REMAINDERS = frozenset({"remainder", "mod", "divmod"})
 SAME = frozenset({"kron", "outer"})  # ... of arguments of several dtypes
 # Their result is a new array, whatever their arguments are.
 MAKES = frozenset(
@@ -162,7 +163,17 @@ def function(name: str, *args: Any, **kwargs: Any) -> Any:
             raise TypeError(f"numpy.{name} with more than its {ufunc.nin} operands")
         made, dtype = _promoted(ufunc, args)
     result = _plain(_lookup(name)(*map(_arrays, made), **{k: _arrays(v) for k, v in kwargs.items()}))
+    if name in _REMAINDERS:
+        *quotient, rest = result if isinstance(result, tuple) else (result,)
+        result = (*quotient, _signed(rest, made[1])) if quotient else _signed(rest, made[1])
     return result.to(dtype) if dtype is not None and isinstance(result, torch.Tensor) else result
+
+
+def _signed(rest: torch.Tensor, divisor: Any) -> torch.Tensor:
+    """A remainder has the sign of its divisor, and so has a zero: torch's has that of the dividend."""
+    if not rest.is_floating_point() or rest.requires_grad:
+        return rest
+    return torch.copysign(rest, divisor)
 
 
 def _check(name: str, args: tuple[Any, ...]) -> None:

@@ -197,6 +197,18 @@ def test_what_changes_is_compiled_anew_and_what_no_tensor_can_be_runs_as_it_is()
         assert type(want) is type(got) and want.dtype == got.dtype and np.array_equal(want, got)
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_the_sign_of_a_remainder_that_is_zero(dtype: str, backend: str) -> None:
+    def fn(a: Any, b: Any) -> Any:
+        return a % 3, a % -3, np.mod(a, b), divmod(a, b), np.remainder(a, 3.0)
+
+    a = np.array([-0.0, 0.0, 3.0, -3.0, 6.0, -6.0, 1.0, -1.0]).astype(dtype)
+    compiled = pycompiler.compile(fn, backend=backend)
+    for b in (a + 7, a - 9):
+        assert repr(compiled(a, b)) == repr(fn(a, b))
+
+
 BACKWARDS: dict[str, Callable[[Any], Any]] = {
     "between": lambda a: a[2:0:-1],
     "to the second": lambda a: a[:0:-1],
