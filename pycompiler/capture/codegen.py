@@ -13,7 +13,7 @@ import functools
 import itertools
 import types
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -78,6 +78,14 @@ RELOAD: dict[str, Callable[[Any], Code]] = {
 }
 
 
+class _Guarded(NamedTuple):
+    """What guards tell of places."""
+
+    walked: int  # how many guards this is of
+    exact: set[Source]  # where the same object is in every call
+    says_items: set[Source]  # what is there has a `__getitem__` of its own
+
+
 class Head:
     """Collects the instructions of a generated frame's head."""
 
@@ -93,7 +101,7 @@ class Head:
         self.pinned: dict[Source, str] = {}
         self.entry: Code = []  # reads numbers before the graph runs
         self.numbers: dict[Source, str] = {}
-        self.guarded: tuple[int, set[Source]] = (0, set())
+        self._guarded = _Guarded(0, set(), set())
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
 
     # values ---------------------------------------------------------------------------------------------------
@@ -200,16 +208,21 @@ class Head:
 
     def says_items(self, source: Source) -> bool:
         """Whether what is there has a `__getitem__` of its own."""
-        classes = (g.arg for g in self.cx.guards.values() if g.kind == "type_is" and g.source == source)
-        return any(isinstance(mro_lookup(cls, "__getitem__"), types.FunctionType) for cls in classes)
+        return source in self.guarded().says_items
 
     def is_one_object(self, source: Source) -> bool:
         """Whether guards see to it that the same object is there in every call."""
+        return source in self.guarded().exact
+
+    def guarded(self) -> _Guarded:
+        """What the guards so far tell; they are walked again only where there are more."""
         guards = self.cx.guards
-        if self.guarded[0] != len(guards):
+        if self._guarded.walked != len(guards):
             exact = {g.source for g in guards.values() if g.kind in ("id_is", "equals")}
-            self.guarded = len(guards), exact
-        return source in self.guarded[1]
+            classes = ((g.source, g.arg) for g in guards.values() if g.kind == "type_is")
+            says = {s for s, cls in classes if isinstance(mro_lookup(cls, "__getitem__"), types.FunctionType)}
+            self._guarded = _Guarded(len(guards), exact, says)
+        return self._guarded
 
     def build(self, value: Value) -> str:
         """Build a new object into a temporary, once per value."""
