@@ -183,11 +183,11 @@ def unpacked(data: bytes) -> dict[str, Binary]:
 
 def start(text: str, step: Launch, grid: Sequence[int], arguments: Sequence[Any]) -> None:
     """Launches a kernel through Triton, which compiles it at the first call."""
-    device, options = step.device, dict(OPTIONS)
+    device, options = step.device, {**OPTIONS, **step.constants}
     if device.type == "cpu":  # Triton's interpreter, which knows no options
-        options.clear()
-    with torch.cuda.device(device) if options else contextlib.nullcontext():
-        getattr(load(text), step.kernel)[tuple(grid)](*arguments, **step.constants, **options)
+        options = {k: v for k, v in step.constants.items() if k not in OPTIONS}
+    with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
+        getattr(load(text), step.kernel)[tuple(grid)](*arguments, **options)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -73,6 +73,12 @@ def rms_norm(x: Tensor, residual: Tensor, w: Tensor) -> Any:
     return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * w, y
 
 
+def extreme_of_a_difference(x: Tensor, y: Tensor) -> Any:
+    """What is stored is what the extreme was found of: no use of it may be contracted where another is not."""
+    z = x * x.abs().sqrt() - y
+    return z.argmax(0), z
+
+
 # Triton 3.9 itself crashes while it compiles these (Triton 3.6 does not).
 CRASHES = ("extremes_long",)
 NAN = float("nan")
@@ -94,6 +100,7 @@ CASES: dict[str, Case] = {
     "extremes_long": (lambda x: (x.argmax(-1), x.prod(-1)), [r(2, 20000)]),
     "extremes_nan": (lambda x: (x.argmax(), x.argmin(), x.amax(0)), [torch.tensor([[1, NAN, 3], [NAN, 5.0, -2]])]),
     "extremes_tied": (lambda x: (x.argmax(-1), x.argmax(), x.argmin(0)), [integers(3, 9, 33)]),
+    "extreme_of_a_difference": (extreme_of_a_difference, [r(2, 17, 17).double(), r(17).double()]),
     "sums": (lambda x: (x.sum(), x.sum(0), x.sum(-1), x.prod(-1), x.mean(0)), [r(9, 33)]),
     "sums_of_integers": (lambda x: (x.sum(0), x.sum(), x.amin(1), (x > 3).sum()), [integers(99, 9, 33)]),
     "column_sums": (lambda x: x.sum(0), [r(1000, 130)]),
@@ -278,6 +285,8 @@ def resources(name: str) -> list[tuple[str, int, int]]:
     for kernel, binary in binaries(name, *CASES[name]):
         read = triton_build.binary_of(binary)
         assert "s16x2" not in binary.asm["ptx"], "a sum of pairs"
+        if name == "extreme_of_a_difference":
+            assert "fma" not in binary.asm["ptx"], "a difference is contracted"
         assert (read.entry, read.threads) == (kernel, 32 * binary.metadata.num_warps)
         assert len(read.parameters) == binary.src.fn.arg_names.index("XBLOCK") + 2, read
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:

@@ -90,6 +90,8 @@ class NestWriter:
         head = ["@triton.jit(debug=True)" if self.checks else "@triton.jit", f"def {self.name}({', '.join(names)}):"]
         text = "\n".join([*head, f"    # {origin}", *casts, *self.lines, ""])
         constants["num_warps"] = t.warps
+        if any(map(_compares, self.nest.stages)):
+            constants["enable_fp_fusion"] = False
         return KernelText(text, t.grid, constants, [*self.sizes], self.workspaces, self.finish, self.checks)
 
     # structure ------------------------------------------------------------------------------------------------
@@ -438,6 +440,19 @@ class NestWriter:
         if all(s in self.sizes for s in e.symbols):
             text = f"tl.full((1, 1), {text}, {'tl.int64' if self.wide or e.symbols else 'tl.int32'})"
         return Value(f"({text})", x, r)
+
+
+def _compares(stage: Stage) -> bool:
+    """Whether it looks for an extreme of floats, or compares two that are no constants: ``y == y.amax()``. Triton computes a value
+    once for each layout of its lanes, and what contracts one of them to a product and sum of one rounding leaves another."""
+    loop = stage.loop
+    if loop.reduction is not None and loop.reduction.kind.startswith(("max", "min", "argmax", "argmin")):
+        return any(loop.body[r].dtype.is_floating_point for r in loop.results)
+    given = ([loop.body[a] for a in op.args] for op in loop.body if op.name in _COMPARISONS)
+    return any(all(a.dtype.is_floating_point and a.name != "const" for a in args) for args in given)
+
+
+_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 
 def _extent(b: Buffer) -> Expr:
