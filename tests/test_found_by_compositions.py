@@ -103,3 +103,37 @@ def test_rows_of_one_element_with_strides_of_channels_last(pool: str) -> None:
         got = pycompiler.compile(program, dynamic=dynamic)(x)
         assert torch.equal(got, expected)
         assert got.stride() == expected.stride()
+
+
+def _beside_what_reads_it(x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    part = (x + 1)[..., :-1]
+    return part.mT, part.sin()
+
+
+def _every_second(x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    part = (x * 2)[:, ::2]
+    return part.mT, part.exp()
+
+
+def _windows(x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    part = (x * 2).unfold(1, 3, 1)
+    return part, part.sin()
+
+
+def _of_a_size_that_is_one(x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x[..., x.shape[0] // 3 :].mT @ (z * 2), z.exp()
+
+
+@pytest.mark.parametrize("program", [_beside_what_reads_it, _every_second, _windows, _of_a_size_that_is_one])
+def test_layouts_of_symbolic_sizes(program: Any) -> None:
+    """What a forward saves lies as its backward reckons, gaps included; a symbolic size that is 1 is broadcast."""
+    compiled = pycompiler.compile(program, dynamic=True)
+    for b, s in ((10, 8), (7, 12), (11, 5)):
+        values = [torch.linspace(-1, 1, b * s * 4, dtype=torch.float64).view(b, s, 4), torch.linspace(0, 1, s).double()]
+        sides = []
+        for f in (program, compiled):
+            args = [v.clone().requires_grad_() for v in values]
+            made = f(*args)
+            total = sum((t * torch.arange(t.numel()).view(t.shape)).sum() for t in made)
+            sides.append((made, [t.stride() for t in made], torch.autograd.grad(total, args, allow_unused=True)))
+        torch.testing.assert_close(sides[1], sides[0], rtol=1e-9, atol=1e-9)

@@ -18,7 +18,7 @@ from pycompiler.ir.symbolic_node import Real
 from pycompiler.lowering.body import Body, Val, compute_dtype
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.promotion import as_float, promoted, rounded
-from pycompiler.lowering.values import Exprs, Value, contiguous_strides
+from pycompiler.lowering.values import Exprs, Value, contiguous_strides, stretches
 
 
 class Kind(Enum):
@@ -35,8 +35,8 @@ def computation_dtype(args: Sequence[Any], kind: Kind) -> torch.dtype:
 
 def broadcast_load(v: Value, body: Body, index: Sequence[Expr], shape: Exprs) -> Val:
     """v's element at `index` of a shape that v broadcasts to."""
-    own = index[len(shape) - v.rank :]
-    return v.load(body, [ZERO if n == 1 else i for n, i in zip(v.shape, own, strict=True)])
+    own = zip(v.shape, shape[len(shape) - v.rank :], index[len(shape) - v.rank :], strict=True)
+    return v.load(body, [ZERO if stretches(n, wide) else i for n, wide, i in own])
 
 
 def elementwise(low: Lowering, tree: Callable[..., Val], args: Sequence[Any], kind: Kind = Kind.DEFAULT,
@@ -103,7 +103,7 @@ def broadcast_shape(shapes: Sequence[Exprs]) -> Exprs:
     result = [Expr.of(1)] * rank
     for s in shapes:
         for d, n in enumerate(s, start=rank - len(s)):
-            if n != 1:
+            if n != 1 and (result[d] == 1 or not stretches(n, result[d])):
                 result[d] = n
     return tuple(result)
 

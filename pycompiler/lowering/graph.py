@@ -206,14 +206,23 @@ class Lowering:
             if broadcast:
                 base = narrowed(base, d)
         by_aten = v.dtype not in COMPUTABLE and base.buffer is not None
-        if not is_injective(base.shape, stride):
-            if all(e.is_const for e in (*base.shape, *stride)):  # no loop may write it
-                base, by_aten = self.realised(base), True
-            else:
-                stride = dense_like(base.shape, stride)
+        if not self.lies_apart(base.shape, stride):  # no loop may write it
+            base, by_aten = self.realised(base), True
         fresh = self.fresh(v.dtype, base.shape, stride, v.device)
         filled = self.copy_by_aten(base, fresh) if by_aten else self.pointwise(base.load, fresh)
         return expand(filled, v.shape) if any(wide) else filled
+
+    def lies_apart(self, shape: Exprs, stride: Exprs) -> bool:
+        """Whether no two elements share a place (there may be gaps); of symbolic sizes as it is today, which is assumed."""
+        if all(e.is_const for e in (*shape, *stride)) or is_dense(shape, stride):
+            return is_injective(shape, stride)
+        span = Expr.of(1)
+        for d in reversed(stride_order(shape, stride)):
+            if shape[d] != 1:
+                if not self.at_least(stride[d], span):
+                    return False
+                span = span + (shape[d] - 1) * stride[d]
+        return True
 
     def copy_by_aten(self, v: Value, buffer: Buffer) -> Value:
         """v, of a type that no kernel computes, in `buffer`."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import ONE, ZERO, Expr
+from pycompiler.ir.expr import ONE, ZERO, Expr, SymbolicError
+from pycompiler.ir.hints import likely
 from pycompiler.ir.loops import Ref
 from pycompiler.ir.symbols import expr_of, symbols_of
 from pycompiler.lowering.body import Body, Number, Val
@@ -172,11 +173,23 @@ def permute(v: Value, dims: Sequence[int]) -> Value:
     return mapped(v, shape, lambda i: [i[p] for p in back])
 
 
+def stretches(n: Expr, wide: Expr) -> bool:
+    """Whether a dimension of `n` elements is one that is broadcast to `wide`. Which of two symbolic sizes is 1 the trace has
+    assumed, and today's sizes tell; SymbolicError where both are."""
+    if n.const is not None or n == wide:
+        return n == 1
+    if likely(n) != 1:
+        return False
+    if wide.const is None and likely(wide) == 1:
+        raise SymbolicError(f"sizes {n} and {wide}, which are 1 today, are broadcast")
+    return wide != 1
+
+
 def expand(v: Value, shape: Sequence[Any]) -> Value:
     """Broadcasts; -1 keeps a size."""
     new = len(shape) - v.rank
     target = tuple(v.shape[d - new] if isinstance(n, int) and n == -1 else to_expr(n) for d, n in enumerate(shape))
-    stretched = [v.shape[d - new] == 1 and target[d] != 1 for d in range(new, len(target))]
+    stretched = [stretches(v.shape[d - new], target[d]) and target[d] != 1 for d in range(new, len(target))]
     if new == 0 and not any(stretched):
         return v
     if v.buffer is not None:
