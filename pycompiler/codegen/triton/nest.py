@@ -444,7 +444,7 @@ class NestWriter:
 
 def _compares(stage: Stage) -> bool:
     """Whether it looks for an extreme of floats, or compares two that are no constants: ``y == y.amax()``. Triton computes a
-    value once for each layout of its lanes, and what contracts one of them to a product and sum of one rounding leaves another."""
+    value once for each layout of its lanes; what makes one of them a product and sum of one rounding leaves another."""
     loop = stage.loop
     if loop.reduction is not None and loop.reduction.kind.startswith(("max", "min", "argmax", "argmin")):
         return any(loop.body[r].dtype.is_floating_point for r in loop.results)
