@@ -126,6 +126,8 @@ class Replay:
                         )
                     for (i, _), g in zip(wanted, made, strict=True):
                         found[i] = g
+                    if create_graph:
+                        self._refuse_derivatives(ctx, ends)
         finally:
             _native.resume_hook()
         return tuple(found)
@@ -155,6 +157,21 @@ class Replay:
             "until the last backward, or run this function without pycompiler (pycompiler.disable) to differentiate it "
             "twice."
         )
+
+    def _refuse_derivatives(self, ctx: Any, ends: Sequence[tuple[int, torch.Tensor]]) -> None:
+        """Derivatives of gradients by a cut reach what stands for it here, not the caller's tensor: an error where that one would
+        show it."""
+
+        def check(reference: Callable[[], torch.Tensor | None], gradients: Sequence[Any]) -> None:
+            end = reference()
+            if end is not None and (end.retains_grad or end._backward_hooks):
+                raise self._error("an intermediate that it gave back keeps its gradient or has a hook")
+
+        own: dict[int, Any] = getattr(ctx, "ends", {})  # none where its gradients end at no output
+        for i, t in ends:
+            reference = own.get(i - self.count)
+            if reference is not None and t.grad_fn is not None:
+                t.grad_fn.register_prehook(functools.partial(check, reference))
 
     def _own(self, index: int, value: Any) -> Any:
         """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""

@@ -294,6 +294,9 @@ def _forward_lines(node: Node) -> list[str]:
             for kind, i in node.watched
         ]
         lines.append(f"    ctx.kept = ({', '.join(kept)},)")
+    first = len(joint.inputs)
+    if ends := [f"{i - first}: ref(reached[{p}])" for p, i in enumerate(node.inputs) if i >= first]:
+        lines.append(f"    ctx.ends = {{{', '.join(ends)}}}")
     if fixed:
         lines.append(f"    ctx.mark_non_differentiable({', '.join(fixed)})")
     lines.append("    ctx.set_materialize_grads(False)")

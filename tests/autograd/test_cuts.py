@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import pycompiler
 from pycompiler.autograd import compile_joint
 from pycompiler.autograd.trace.paths import cuts
+from pycompiler.errors import DoubleBackwardError
 
 BACKENDS = ("aot_eager", "native")
 Tensors = tuple[torch.Tensor, ...]
@@ -242,3 +243,25 @@ def test_where_gradients_can_end() -> None:
     assert cuts([a, a * b], [0, 1]) == [], "both pass what they were taken apart from"
     first = x * 2
     assert cuts([y, first.exp() + y, first], [0, 1, 2]) == [0, 2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("watch", [torch.Tensor.retain_grad, lambda y: y.register_hook(lambda g: g), None])
+def test_second_derivatives_by_what_is_returned_are_refused(watch: Any, backend: str) -> None:
+    """They reach the inputs; the intermediate itself would lack them."""
+
+    def ask(run: Any) -> Any:
+        inputs = leaves()
+        made = run(*inputs)
+        if watch is not None:
+            watch(made[0])
+        first = torch.autograd.grad(made[-1].sum(), made[0], create_graph=True)[0]
+        first.pow(2).sum().backward()
+        return [x.grad for x in inputs]
+
+    run = pycompiler.compile(squares, backend=backend)
+    if watch is None:
+        torch.testing.assert_close(ask(run), ask(squares), rtol=1e-9, atol=1e-9)
+        return
+    with pytest.raises(DoubleBackwardError, match="keeps its gradient or has a hook"):
+        ask(run)
