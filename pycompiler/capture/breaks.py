@@ -1,11 +1,12 @@
 """Why a capture stops: the table of graph-break kinds, and the exceptions that carry control inside a capture.
 
 In: what was seen.  Out: `Break` with a stable id, a reason, and a hint.  Example:
-`raise Break("data-dependent-jump", "branch on a tensor's value")`.
+`raise Break("data-dependent-jump", "branch on a tensor's value")`.  To the caller of a capture it is a `BreakRecord`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from pycompiler.ir.guards import UserFrame
@@ -106,11 +107,27 @@ class Break(Exception):
         return BREAK_KINDS[self.kind][1]
 
 
-class SkipFrame(Exception):
+@dataclass(frozen=True)
+class BreakRecord:
+    """One graph break: its kind, reason, hint, and the user's stack, outermost first."""
+
+    kind: str
+    reason: str
+    hint: str
+    stack: tuple[UserFrame, ...]
+
+
+class NotCaptured(Exception):
+    """There is no capture of this call; `breaks`: what was met until then."""
+
+    breaks: tuple[BreakRecord, ...] = ()
+
+
+class SkipFrame(NotCaptured):
     """The whole frame runs eagerly; the text says why."""
 
 
-class EagerOnce(Exception):
+class EagerOnce(NotCaptured):
     """This call of the frame runs eagerly, since what it does happens once; the next one is captured.  The text says why."""
 
 

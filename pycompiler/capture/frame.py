@@ -5,14 +5,14 @@ return template for the native plan, or generated code that calls the graph and,
 function.  The graph is not compiled here: `recipe.py`.  What cannot be captured at all raises `SkipFrame`.
 
 A break is found by running; then the capture runs again, up to the instruction that broke, so that no half-done
-work of that instruction is left in graph, guards or side effects.
+work of that instruction is left in graph, guards or side effects.  Where breaks are errors, the first one is the result.
 """
 
 from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from pycompiler.capture import rebuild, skip
-from pycompiler.capture.breaks import Break, Raised, SkipFrame
+from pycompiler.capture.breaks import Break, BreakRecord, NotCaptured, Raised, SkipFrame
 from pycompiler.capture.builtins import gradients, torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
@@ -57,23 +57,12 @@ from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
 from pycompiler.ir import control
 from pycompiler.ir.fake import Layout
-from pycompiler.ir.guards import Guard, UserFrame, function_modes, global_state, modes_off
+from pycompiler.ir.guards import Guard, function_modes, global_state, modes_off
 from pycompiler.ir.source import Source, local
 from pycompiler.ir.symbols import Specialise
 from pycompiler.logs import stage
 
 log = stage("dynamo")
-
-
-@dataclass(frozen=True)
-class BreakRecord:
-    """One graph break: its kind, reason, hint, and the user's stack, outermost first."""
-
-    kind: str
-    reason: str
-    hint: str
-    stack: tuple[UserFrame, ...]
-    raises: bool = False  # the program asked for an error
 
 
 @dataclass(frozen=True)
@@ -96,7 +85,8 @@ class Captured:
     examples: list[Example]
     template: Any = None
     code: types.CodeType | None = None
-    broke: BreakRecord | None = None
+    broke: BreakRecord | None = None  # where it ends
+    breaks: tuple[BreakRecord, ...] = ()  # all that were met: that of a callee may have become that of its call
     op_count: int = 0
     empty: bool = False  # neither graph nor effects nor break: the original code does as well
     inlined: set[types.CodeType] = field(default_factory=set)
@@ -116,14 +106,13 @@ def capture_frame(
     values: dict[str, Any],
     *,
     fullgraph: bool = False,
-    on_break: Callable[[BreakRecord], None] | None = None,
     policy: Policy | None = None,
     unused: bool = False,
-) -> Captured:
+) -> Captured | BreakRecord:
     """Capture the frame of `code` with the locals array `values` (by name, cells as cells) and globals `namespace`.
 
-    `unused`: calls whose result nobody reads stay in the graph, and with `fullgraph` a frame that
-    returns a tensor of its caller's has one.
+    A break is the result where it may not be: with `fullgraph`, or where the program says so.  `unused`: calls
+    whose result nobody reads stay in the graph, and with `fullgraph` a frame that returns a tensor of its caller's has one.
     """
     reason = skip.why_frame_skipped(code)
     if reason is None and torch._C._functorch.peek_interpreter_stack() is not None:
@@ -134,7 +123,11 @@ def capture_frame(
     try:
         with DEEP_STACK, modes_off():
             session = _Session(code, namespace, values, policy or Policy(), function_modes(), seen, unused, fullgraph)
-            return session.run(on_break)
+            try:
+                return session.run()
+            except NotCaptured as e:
+                e.breaks = tuple(session.breaks)
+                raise
     finally:
         torch_api.write_state(state)
 
@@ -171,16 +164,17 @@ class _Session:
         self.tried: dict[Any, Any] = {}  # calls of cached functions, for all attempts: `cached.py`
         self.verdicts: dict[Any, bool] = {}
         self.rests_on: tuple[tuple[Any, Any], ...] = ()
+        self.breaks: list[BreakRecord] = []
         self.gives_end = False  # of the instruction that breaks, or of calls around it
 
-    def run(self, on_break: Callable[[BreakRecord], None] | None) -> Captured:
+    def run(self) -> Captured | BreakRecord:
         record: BreakRecord | None = None
         stop: int | None = None
         while True:
             torch_api.write_state(self.state)
             cx, frame = self.start(stop)
             cx.errors_of_data.whole = self.fullgraph
-            last = stop
+            last, ends = stop, self.fullgraph
             try:
                 try:
                     _, result = frame.run()
@@ -210,11 +204,12 @@ class _Session:
                 log.info("%s: sizes are numbers again: %s", self.code.co_qualname, e)
                 continue
             except Break as b:
-                record = BreakRecord(b.kind, b.reason, b.hint, b.stack or (frame.user_frame(),), cx.errors)
+                record = BreakRecord(b.kind, b.reason, b.hint, b.stack or (frame.user_frame(),))
                 self.gives_end, self.rests_on = b.gives_end, b.rests_on
                 stop = breaking_frame(b.frames or (frame,)).begin if b.step is None else b.step
                 if last is not None and stop >= last:  # not the instructions, but what they leave behind
                     raise SkipFrame(b.reason) from None
+                ends |= cx.errors  # the program wants none here
             except Raised as r:
                 self.rests_on = ()
                 broke = Break("uncaught-exception", told(cx, r.value))
@@ -222,8 +217,9 @@ class _Session:
                 stop = r.value.raised_at if isinstance(r.value, Object) and r.value.raised_at else frame.begin
             finally:
                 cx.release()
-            if on_break is not None:
-                on_break(record)
+            if ends:
+                return record
+            self.breaks.append(record)
             if record.kind == "trace-budget":  # resuming would spend the budget again and again
                 raise SkipFrame(record.reason)
 
@@ -317,7 +313,7 @@ class _Session:
             # the stack first: what is on it may be a local that gets another value
             tail = [*replay_effects(head), *self.restore_state(head), *pushes, *cells, *stores, *deletes]
             captured = self.captured(cx, head, tail=tail, at=instruction.offset, frame=root)
-        captured.broke = record
+        captured.broke, captured.breaks = record, tuple(self.breaks)
         return captured
 
     def leave_calls(self, head: Head, frames: list[Frame], let_go: Code) -> Code:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from pycompiler import api, config, pipeline, wrapping
-from pycompiler.capture.frame import BreakRecord
+from pycompiler.capture.breaks import BreakRecord
 from pycompiler.ir.guards import Guard
 
 if TYPE_CHECKING:

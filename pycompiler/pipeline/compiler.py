@@ -12,7 +12,6 @@ import time
 import types
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +19,11 @@ import torch
 from pycompiler import _native, background, config
 from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture import skip
-from pycompiler.capture.breaks import EagerOnce, SkipFrame
+from pycompiler.capture.breaks import BreakRecord, EagerOnce, NotCaptured, SkipFrame
 from pycompiler.capture.bytecode.frames import resumes_in_loop
 from pycompiler.capture.frame import Captured, capture_frame
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
+from pycompiler.capture.sizes import Policy
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
 from pycompiler.ir import choices, peer, watch
 from pycompiler.ir.guards import Guard, function_modes, global_state, modes_off
@@ -39,10 +39,11 @@ from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.records import Remarks, remarks_of
 from pycompiler.pipeline.reports import (
     FailureRecord,
+    as_error,
     located,
     log_breaks,
-    on_break,
     record,
+    report_breaks,
     report_recompile,
     report_symbols,
     wont_convert,
@@ -163,11 +164,7 @@ class FrameCompiler:
             policy = self.family.sizes_of(code)
             graph: Callable[..., Any] | None = None
             while True:
-                with phase("capture"):
-                    captured = capture_frame(
-                        code, function.__globals__, values, fullgraph=self.family.fullgraph,
-                        on_break=partial(on_break, self.family), policy=policy, unused=not self.family.ours,
-                    )  # fmt: skip
+                captured = self.capture(function, values, policy)
                 report_symbols(code, policy.told())
                 with phase("guards"):
                     guards = filtered(self.family, captured.guards, Scope(values, function.__globals__))
@@ -188,6 +185,22 @@ class FrameCompiler:
         step(1, "torchdynamo done tracing %s", code.co_name)
         record(self.family, code, captured, time.perf_counter() - start)
         return self.assemble(function, captured, guards, graph)
+
+    def capture(self, function: types.FunctionType, values: dict[str, Any], policy: Policy) -> Captured:
+        """The capture of a call; its breaks are told, or raised where they may not be."""
+        fullgraph, unused = self.family.fullgraph, not self.family.ours
+        try:
+            with phase("capture"):
+                captured = capture_frame(
+                    function.__code__, function.__globals__, values, fullgraph=fullgraph, policy=policy, unused=unused
+                )
+        except NotCaptured as e:
+            report_breaks(e.breaks)
+            raise
+        if isinstance(captured, BreakRecord):
+            raise as_error(captured)
+        report_breaks(captured.breaks)
+        return captured
 
     def compile_later(
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], examples: list[torch.Tensor]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from pycompiler.capture.frame import BreakRecord, Captured
+from pycompiler.capture.breaks import BreakRecord
+from pycompiler.capture.frame import Captured
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.names import traced_through
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from pycompiler import config
 from pycompiler._native import CompiledFunction
-from pycompiler.capture.frame import BreakRecord, Captured
+from pycompiler.capture.breaks import BreakRecord
+from pycompiler.capture.frame import Captured
 from pycompiler.errors import (
     InternalError,
     RecompileError,
@@ -68,11 +69,14 @@ class FailureRecord:
     error: Exception
 
 
-def on_break(family: Family, record: BreakRecord) -> None:
-    if family.fullgraph or record.raises:
-        raise Unsupported(record.kind, record.reason, record.hint, record.stack)
+def as_error(broke: BreakRecord) -> Unsupported:
+    return Unsupported(broke.kind, broke.reason, broke.hint, broke.stack)
+
+
+def report_breaks(breaks: Sequence[BreakRecord]) -> None:
     if log_breaks.enabled:
-        log_breaks(str(Unsupported(record.kind, record.reason, record.hint, record.stack)))
+        for broke in breaks:
+            log_breaks(str(as_error(broke)))
 
 
 def record(family: Family, code: types.CodeType, captured: Captured, seconds: float) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import types
 from unittest import mock
 
+import pytest
 import torch
 
 import pycompiler
+from pycompiler import logs
+from pycompiler.capture import context
+from pycompiler.capture.breaks import BreakRecord, SkipFrame
 from pycompiler.capture.frame import Captured, capture_frame
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill, holes
 from pycompiler.ir.source import Source
@@ -15,7 +20,9 @@ from pycompiler.ir.source import Source
 
 def capture(f: types.FunctionType, *args: object) -> Captured:
     values = dict(zip(f.__code__.co_varnames, args, strict=False))
-    return capture_frame(f.__code__, f.__globals__, values)
+    captured = capture_frame(f.__code__, f.__globals__, values)
+    assert isinstance(captured, Captured)
+    return captured
 
 
 def test_a_frame_without_effects_is_a_graph_and_a_template() -> None:
@@ -64,3 +71,50 @@ def test_what_guards_tell_of_places_is_looked_up() -> None:
 
     compared(4)
     assert compared(80) < 5 * compared(20)
+
+
+def test_breaks_are_part_of_the_result() -> None:
+    def f(x):  # type: ignore[no-untyped-def]
+        y = x + 1
+        pycompiler.graph_break()
+        return y * 2
+
+    captured = capture(f, torch.ones(3))
+    assert captured.broke is not None and captured.breaks == (captured.broke,)
+    assert captured.broke.kind == "explicit-break"
+    assert capture(lambda x: x + 1, torch.ones(3)).breaks == ()
+    broke = capture_frame(f.__code__, f.__globals__, {"x": torch.ones(3)}, fullgraph=True)
+    assert broke == captured.broke and isinstance(broke, BreakRecord)
+
+    def endless(x):  # type: ignore[no-untyped-def]
+        while True:
+            x = x + 1
+
+    with mock.patch.object(context, "BUDGET", 500), pytest.raises(SkipFrame) as skipped:
+        capture_frame(endless.__code__, endless.__globals__, {"x": torch.ones(3)})
+    assert [b.kind for b in skipped.value.breaks] == ["trace-budget"]
+
+
+def test_who_hears_of_a_break_is_called_after_the_capture() -> None:
+    """A handler of the user's logs ran with torch's state as the captured program had left it at its break."""
+    seen = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append((torch.is_grad_enabled(), "explicit-break" in record.getMessage()))
+
+    def f(x):  # type: ignore[no-untyped-def]
+        with torch.no_grad():
+            pycompiler.graph_break()
+        return x + 1
+
+    handler = Handler()
+    logs.set_logs(graph_breaks=True)
+    logger = logging.getLogger("pycompiler")
+    logger.addHandler(handler)
+    try:
+        assert torch.equal(pycompiler.compile(f, backend="eager")(torch.ones(2)), torch.ones(2) + 1)
+    finally:
+        logger.removeHandler(handler)
+        logs.reset_logs()
+    assert seen == [(True, True)]
