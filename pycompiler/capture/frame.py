@@ -67,17 +67,17 @@ log = stage("dynamo")
 
 @dataclass(frozen=True)
 class Example:
-    """An input of a graph during its capture: the caller's tensor and the fake one that stands for it."""
+    """What stood for an input of a graph during its capture; what it was in this call is at its source."""
 
-    real: Any  # a tensor, or the int that is read at a size's source
-    fake: Any  # a fake tensor, or a SymInt
+    fake: Any  # a fake tensor, or a symbolic number
     layout: Layout | None = None  # symbolic sizes and strides
+    aliased: bool = False  # the graph gets an alias of class torch.Tensor
 
 
 @dataclass
 class Captured:
     """The result of a capture.  `template` is set when the frame needs no Python code; else `code` is, which has holes.
-    `inputs` says where the graph's inputs are in the frame, `examples` what they were in this call."""
+    `inputs` says where the graph's inputs are in the frame, `examples` what stood for them: no tensor of the call's is kept."""
 
     guards: list[Guard]
     graph: fx.GraphModule | None
@@ -486,8 +486,8 @@ class _Session:
         examples: list[Example] = []
         if has_graph:
             gm = cx.graph.finish(head.outputs, unused=self.unused)
-            inputs = [t.source for t in cx.graph.used if t.source is not None]
-            examples = [Example(t.real, t.fake, t.layout) for t in cx.graph.used]
+            inputs = [t.source for t in cx.graph.used]
+            examples = [Example(t.fake, t.layout, t.aliased) for t in cx.graph.used]
         result = Captured(list(cx.guards.values()), gm, inputs, examples, inlined=cx.inlined, sizes=cx.sizes)
         result.process = tuple(cx.process)
         result.abstract = tuple((cls, base, answer) for (cls, base), answer in cx.abstract.items())

@@ -58,11 +58,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Input:
-    """A placeholder: where its value is, what it is in this call (a tensor or an int), and what stands for it."""
+    """A placeholder: where its value is (a tensor or a number), and what stands for it."""
 
     node: fx.Node
-    source: Source | None
-    real: Any
+    source: Source
     fake: Any
     layout: Layout | None = None
     aliased: bool = False  # the graph gets an alias of class torch.Tensor
@@ -150,9 +149,8 @@ class GraphBuilder:
         For one of a class that takes part in calls (`cls`) the graph gets a plain alias of it; a wrapper as it is.
         """
         wrapper = cls is not None and is_wrapper(cls)
-        plain = real if cls is None or wrapper else as_plain(real)
-        fake = fake_of(self.fake_mode, plain, layout)
-        node = self._read(source, plain, fake)
+        fake = fake_of(self.fake_mode, real if cls is None or wrapper else as_plain(real), layout)
+        node = self._read(source, fake)
         self.placeholders[node].layout = layout
         self.placeholders[node].aliased = cls is not None and not wrapper
         value = Tensor(node, fake, real, cls)
@@ -168,9 +166,8 @@ class GraphBuilder:
             return self._bound(name)
         symbols, source = self.cx.sizes.known_symbols, self.cx.sizes.source_of(name)
         if name in symbols.floats:
-            return self._read(source, symbols.floats[name], symbols.float(name))
-        expr = Expr.sym(name)
-        return self._read(source, symbols.hint(expr), symbols.int(expr))
+            return self._read(source, symbols.float(name))
+        return self._read(source, symbols.int(Expr.sym(name)))
 
     def _bound(self, name: str) -> fx.Node:
         """The node of a symbol that a call binds."""
@@ -240,7 +237,7 @@ class GraphBuilder:
             t, dim = found[0]
             self.bound[names[0]] = Reading(self.by_fake[id(t)], None, late.size, (dim,), None)
 
-    def _read(self, source: Source, real: Any, fake: Any) -> fx.Node:
+    def _read(self, source: Source, fake: Any) -> fx.Node:
         """A placeholder for what is at `source`."""
         anchor = self._last_input
         ctx = self.graph.inserting_after(anchor) if anchor is not None else self.graph.inserting_before(self._first())
@@ -249,7 +246,7 @@ class GraphBuilder:
         self._last_input = node
         node.meta["example_value"] = fake
         node.meta["source"] = source
-        self.placeholders[node] = Input(node, source, real, fake)
+        self.placeholders[node] = Input(node, source, fake)
         return node
 
     def _first(self) -> fx.Node:

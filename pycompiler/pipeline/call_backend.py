@@ -10,14 +10,15 @@ import torch
 from torch import fx
 
 from pycompiler import _native, config
-from pycompiler.capture.frame import Captured
+from pycompiler.capture.frame import Captured, Example
 from pycompiler.errors import BackendError, BadBackendResult, PyCompilerError
 from pycompiler.graphs import STATISTICS
 from pycompiler.ir import choices
-from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.fake import as_plain, fake_of, new_fake_mode
 from pycompiler.ir.graph_text import sizes, tabular
 from pycompiler.ir.guards import own_place
 from pycompiler.ir.late import Check
+from pycompiler.ir.source import Scope, Source, read
 from pycompiler.ir.symbolic_node import asked_in_vain
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.texts import drop_text, drop_text_with, forward_of, readable
@@ -117,12 +118,19 @@ def verified(family: Family, gm: fx.GraphModule, made: Callable[..., Any]) -> Ca
     return Verified(gm, made, rebuild, current_name() or "a graph", share=share, raises=raises)
 
 
-def example_inputs(captured: Captured, ours: bool) -> list[Any]:
-    """Fakes for our own backends; the caller's tensors for others; SymInts for both."""
+def example_inputs(captured: Captured, ours: bool, scope: Scope) -> list[Any]:
+    """Fakes for our own backends; for others the caller's tensors, read from `scope`; symbolic numbers for both."""
     examples = captured.examples
-    if not ours:
-        return [e.real if isinstance(e.real, torch.Tensor) else e.fake for e in examples]
-    if any(isinstance(e.fake, torch.Tensor) and e.fake._version != 0 for e in examples):  # changed in place
-        mode = new_fake_mode(symbolic=captured.sizes is not None and captured.sizes.symbols is not None)
-        return [fake_of(mode, e.real, e.layout) if isinstance(e.real, torch.Tensor) else e.fake for e in examples]
-    return [e.fake for e in examples]
+    fakes = [e.fake for e in examples]
+    if ours and not any(isinstance(fake, torch.Tensor) and fake._version != 0 for fake in fakes):
+        return fakes  # unless one was changed in place
+    mode = new_fake_mode(symbolic=captured.sizes is not None and captured.sizes.symbols is not None) if ours else None
+
+    def given(source: Source, example: Example) -> Any:
+        if not isinstance(example.fake, torch.Tensor):
+            return example.fake
+        real = read(source, scope)
+        real = as_plain(real) if example.aliased else real
+        return real if mode is None else fake_of(mode, real, example.layout)
+
+    return [given(source, example) for source, example in zip(captured.inputs, examples, strict=True)]

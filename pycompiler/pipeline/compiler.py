@@ -161,16 +161,16 @@ class FrameCompiler:
         with compiling(place_of(code)), phase("compile"), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
              modes_as_before():  # fmt: skip
             step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
-            policy = self.family.sizes_of(code)
+            policy, scope = self.family.sizes_of(code), Scope(values, function.__globals__)
             graph: Callable[..., Any] | None = None
             while True:
                 captured = self.capture(function, values, policy)
                 report_symbols(code, policy.told())
                 with phase("guards"):
-                    guards = filtered(self.family, captured.guards, Scope(values, function.__globals__))
+                    guards = filtered(self.family, captured.guards, scope)
                 if captured.graph is None:
                     break
-                examples = example_inputs(captured, self.family.ours)
+                examples = example_inputs(captured, self.family.ours, scope)
                 if (
                     self.family.background
                     and not function_modes()
@@ -208,7 +208,6 @@ class FrameCompiler:
         """An entry that runs the original code until a worker has compiled the graph."""
         entry = _native.Entry(guards, function, "eager")
         self.family.remarks[entry] = Remarks(("its graph is not compiled yet (wait_for_compiles), or could not be",))
-        captured.examples.clear()  # what was passed may go with the call
         name = place_of(function.__code__)
         start = time.perf_counter()
         watched = weakref.ref(entry)

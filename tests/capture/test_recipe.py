@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import types
+import weakref
 from unittest import mock
 
 import pytest
@@ -118,3 +119,54 @@ def test_who_hears_of_a_break_is_called_after_the_capture() -> None:
         logger.removeHandler(handler)
         logs.reset_logs()
     assert seen == [(True, True)]
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x, kept):  # type: ignore[no-untyped-def]
+        kept["x"] = x
+        self.seen.add_(x)
+        return self.linear(x) + self.seen
+
+
+def breaks(layer, x, kept):  # type: ignore[no-untyped-def]
+    y = layer(x, kept)
+    pycompiler.graph_break()
+    return y * 2
+
+
+@pytest.mark.parametrize("f", [lambda layer, x, kept: layer(x, kept), breaks], ids=["whole", "break"])
+def test_no_tensor_of_the_call_is_held(f: types.FunctionType) -> None:
+    """Inputs were held by the examples of a capture; they are at their sources."""
+    layer, x = Layer(), torch.randn(3)
+    captured = capture(f, layer, x, dict[str, object]())
+    held = {name: weakref.ref(t) for name, t in {"x": x, **layer.state_dict(keep_vars=True)}.items()}
+    del layer, x
+    assert captured.graph is not None and len(captured.inputs) == len(captured.examples) == 4
+    assert {name for name, reference in held.items() if reference() is not None} == set()
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, Marked])
+def test_other_backends_are_given_what_is_at_the_sources(kind: type[torch.Tensor]) -> None:
+    given: list[object] = []
+
+    def backend(gm, inputs):  # type: ignore[no-untyped-def]
+        given.extend(inputs)
+        return gm.forward
+
+    def f(rows, n):  # type: ignore[no-untyped-def]
+        return rows[0].add_(1) * n
+
+    x = torch.arange(6.0)[1::2].as_subclass(kind)
+    compiled = pycompiler.compile(f, backend=backend, dynamic=True)
+    assert compiled([x], 5).tolist() == [10.0, 20.0, 30.0]
+    tensors = [t for t in given if isinstance(t, torch.Tensor)]
+    assert [(type(t), t.data_ptr(), t.stride()) for t in tensors] == [(torch.Tensor, x.data_ptr(), (2,))]
