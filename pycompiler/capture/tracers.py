@@ -12,7 +12,7 @@ once; where the program may call it more often or not at all (`pure`), an effect
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -96,13 +96,17 @@ class Tracer(GraphBuilder):
         """The lifted tensors."""
         return list(self._lifted.values())
 
-    def close(self, results: list[Tensor], lifted: list[Tensor] | None = None) -> tuple[fx.GraphModule, list[Tensor]]:
+    def close(
+        self, results: list[Tensor], lifted: list[Tensor] | None = None, *, writes: bool = False
+    ) -> tuple[fx.GraphModule, list[Tensor]]:
         """The graph with these results, and the lifted tensors that it takes after the function's own arguments.
 
-        `lifted`: those that it shall take, in order, used or not.
+        `lifted`: those that it shall take, in order, used or not.  `writes`: the function's arguments are views of what
+        the call outside gets, which it may write.
         """
         outputs = tuple(self.node_of(t) for t in results)
-        if any(fake._version != version for _, fake, version in self.given) or self._writes_given():
+        held = [(fake, version) for node, fake, version in self.given if not writes or node in self._lifted]
+        if any(fake._version != version for fake, version in held) or self._writes(fake for fake, _ in held):
             raise Break("inner-graph", "it writes a tensor that was made outside of it")
         self.graph.output(outputs)
         remove_dead(self.graph)
@@ -130,10 +134,9 @@ class Tracer(GraphBuilder):
                 old.replace_all_uses_with(anchor)
                 self.graph.erase_node(old)
 
-    def _writes_given(self) -> bool:
-        """Whether a call writes memory of the placeholders unseen by their versions (`x.data.add_`)."""
-        memory = {memory_of(fake) for _, fake, _ in self.given}
-        return not memory.isdisjoint(self.written)
+    def _writes(self, held: Iterable[torch.Tensor]) -> bool:
+        """Whether a call writes memory of these, unseen by their versions (`x.data.add_`)."""
+        return not self.written.isdisjoint(map(memory_of, held))
 
 
 @contextmanager

@@ -402,3 +402,62 @@ def test_a_jacobian_of_writes_in_place_is_lowered(caplog: Any) -> None:
         got = pycompiler.compile(lambda x: jacrev(writes)(x), fullgraph=True)(x)
     torch.testing.assert_close(got, jacrev(writes)(x))
     assert "runs through ATen" not in caplog.text
+
+
+def _acos(x: Any) -> Any:
+    y = vmap(torch.Tensor.acos_)(x)
+    return y, y is x, x + 1
+
+
+def _columns(x: Any) -> Any:
+    return vmap(lambda s: s.add_(1) * 2, in_dims=1, out_dims=1)(x), x * 3
+
+
+def _nested(x: Any) -> Any:
+    return vmap(vmap(lambda s: s.mul_(2).cos()))(x), x * 3
+
+
+def _of_a_view(x: Any) -> Any:
+    made = x * 2
+    return vmap(lambda s: s[0].mul_(3) * s.sum())(made), made
+
+
+def _twice(x: Any) -> Any:
+    return vmap(lambda s, t: s.add_(1) * t)(x, x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [_acos, _columns, _nested, _of_a_view, _twice])
+def test_vmap_writes_what_it_maps(fn: Callable[..., Any], backend: str) -> None:
+    """The argument is the tensor's own memory: its values, versions and aliases are eager's afterwards."""
+    given = torch.rand(4, 4)
+    ours, eagers = given.clone(), given.clone()
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(ours), fn(eagers))
+    torch.testing.assert_close(ours, eagers)
+    assert ours._version == eagers._version
+
+
+def test_vmap_writes_what_autograd_records() -> None:
+    def fn(x: Any) -> Any:
+        made = x * 2
+        return vmap(lambda s: s.mul_(3).sin())(made) * made
+
+    leaves = [torch.linspace(0, 1, 12).view(3, 4).requires_grad_() for _ in range(2)]
+    for run, leaf in zip((fn, pycompiler.compile(fn, fullgraph=True)), leaves, strict=True):
+        run(leaf).sum().backward()
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_what_vmap_writes_beside_its_arguments_breaks(chunk_size: int | None) -> None:
+    """A tensor of the function's surroundings; and slices in chunks, each of whose writes counts."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return vmap(lambda s: (s if chunk_size else w).add_(1) * s, chunk_size=chunk_size)(x)
+
+    ours, eagers = [[torch.ones(4, 3), torch.ones(3)] for _ in range(2)]
+    compiled = pycompiler.compile(fn)
+    torch.testing.assert_close(compiled(*ours), fn(*eagers))
+    assert [(t.sum(), t._version) for t in ours] == [(t.sum(), t._version) for t in eagers]
+    assert "writes a tensor that was made outside" in str(pycompiler.explain(fn)(*ours).break_reasons[0])

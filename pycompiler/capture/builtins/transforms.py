@@ -207,7 +207,7 @@ def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
         _zipped(cx, result, out_dims, out)
         tracers.tensors(cx, result)  # all leaves are
-        body, lifted = tracer.close(outs)
+        body, lifted = tracer.close(outs, writes=cx.is_none(chunk_size))  # versions count the writes of each chunk
     fixed = [tuple(dims), tuple(places), randomness.const(), chunk_size.const()]
     return _Results(cx, cx.graph.call_inner(transforms.vmap, [body], [*fixed, *leaves, *lifted])).like(result)
 

@@ -160,8 +160,8 @@ def leaks(x):
     return g, seen
 
 
-@case(X, breaks="inner-graph", skipped=True)
-def writes_outside(x):
+@case(X, graphs=1)
+def writes_what_it_maps(x):
     y = x * 1
 
     def f(r):
@@ -169,6 +169,17 @@ def writes_outside(x):
         return r.sum()
 
     return vmap(f)(y), y
+
+
+@case(X, breaks="inner-graph", skipped=True)
+def writes_outside(x):
+    y = x[0] * 1
+
+    def f(r):
+        y.add_(1)
+        return r.sum()
+
+    return vmap(f)(x), y
 
 
 @case(X, breaks="inner-graph", skipped=True)
