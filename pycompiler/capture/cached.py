@@ -117,6 +117,8 @@ def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
 
 def _cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Cached | None:
     """Where each argument is an immutable constant."""
+    why = "as an argument of a function that keeps its results"
+    args, kwargs = [v.settle(why) for v in args], {k: v.settle(why) for k, v in kwargs.items()}
     if not all(v.is_const() for v in (*args, *kwargs.values())):
         return None
     known = [v.const() for v in args], {k: v.const() for k, v in kwargs.items()}

@@ -35,6 +35,7 @@ from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object, plain_module_forward, tuple_of
+from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
 from pycompiler.ir import arrays, control, peer
 from pycompiler.ir.source import const as const_source
@@ -164,6 +165,7 @@ def _marked(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -
 
 def _existing(cx: Capture, value: Value) -> Any:
     """The real object that a value stands for, as it was before the frame: in later calls the same one."""
+    value = value.settle("as an argument of a function that is assumed to be constant")
     if isinstance(value, (Const, Class)):
         return value.const()
     real = getattr(value, "real", MISSING)
@@ -440,7 +442,9 @@ def _snapshots(cx: Capture, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict
 
 def _steady(value: Value) -> bool:
     """Whether a value is the same object, in the same state, when the frame ends."""
-    return value.is_const() or (isinstance(value, Object) and value.exists)
+    if isinstance(value, Tuple):
+        return value.cls in (tuple, torch.Size) and all(map(_steady, value.items))
+    return isinstance(value, Symbolic) or value.is_const() or (isinstance(value, Object) and value.exists)
 
 
 class Kept:

@@ -136,7 +136,7 @@ class Head:
             if value.source is not None and is_symbolic(value.sym):
                 return self.at_entry(value.source)
             if not is_computed(value):
-                return build.load_const(value.value)
+                return build.load_const(value.settle("as a result that no call computes").value)
             number = value.sym.node.value
             if isinstance(number, float):  # it became a constant
                 return build.load_const(number)
@@ -699,8 +699,10 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
     value = head.cx.realize(value)
     if isinstance(value, InstanceDict) or id(value) in seen:
         return None
-    if isinstance(value, Symbolic) and is_computed(value):
-        return None if value.source is None else ("source", value.source)
+    if isinstance(value, Symbolic):
+        if is_computed(value):
+            return None if value.source is None else ("source", value.source)
+        value = value.settle("as a result that no call computes")
     if isinstance(value, (List, Dict)) and value.source is None:
         seen.add(id(value))
     if isinstance(value, Const):

@@ -254,7 +254,7 @@ class Capture:
         return Key(self, value)
 
     def key_of(self, value: Value) -> object:
-        value = self.realize(value)
+        value = self.realize(value).settle("as a key")
         if isinstance(value, Const) and type(value.value) is frozenset:
             return ("f", frozenset(Key(self, self.make(v)) for v in value.value))
         if isinstance(value, Const):
@@ -310,7 +310,7 @@ class Capture:
         return UserKey(self, value, hashed, calm=_is_calm(hasher) and _is_calm(lookup(self, value.cls, "__eq__")))
 
     def is_none(self, value: Value) -> bool:
-        return isinstance(value, Const) and not isinstance(value, Symbolic) and value.value is None
+        return isinstance(value, Const) and value.value is None
 
     def snapshot(self, value: Value) -> Any:
         """The real value of a constant, or of a container of constants, for a function that only reads it."""
@@ -338,6 +338,7 @@ class Capture:
         cls = value.python_type()
         if sequence and not hasattr(cls, "__index__"):
             self.throw(TypeError, f"{sequence} indices must be integers or slices, not {cls.__name__}")
+        value = value.settle(f"as an index of a {sequence}" if sequence else "as an integer")
         if value.is_const():
             return int(self.evaluate_raw(operator.index, value.const()))
         self.throw(TypeError, f"{class_name(cls)!r} object cannot be interpreted as an integer")
@@ -403,7 +404,7 @@ class Capture:
         if isinstance(a, Symbolic) or isinstance(b, Symbolic):
             if a.python_type() is not b.python_type():
                 return False
-            a, b = (Const(v.value) if isinstance(v, Symbolic) else v for v in (a, b))
+            a, b = (v.settle("to tell whether it is another number") for v in (a, b))
         answer = self.same(a, b)
         if isinstance(a, Builtin) and isinstance(b, Builtin):  # those of `X.__get__` are equal, not one
             return a.fn is b.fn

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
@@ -70,13 +69,13 @@ def _held(cx: Capture, value: Value, low: int, high: int) -> Value:
         return value
     symbols, expr = cx.sizes.known_symbols, expr_of(value.sym)
     inside = symbols.at_least(expr, low) and symbols.at_least(-expr, -high)
-    return value if inside else Const(value.value)
+    return value if inside else value.settle("beyond what a dtype holds")
 
 
 def _constant(cx: Capture, value: Value) -> Value:
     value = cx.realize(value)
     if isinstance(value, Symbolic) and isinstance(value.sym, torch.SymInt):
-        return Const(value.value)
+        return value.settle("among numbers of which a tensor is made")
     if type(value) in (List, Tuple) and any(_is_data(cx, v) for v in value.items):  # type: ignore[attr-defined]
         items = [_constant(cx, v) for v in value.items]  # type: ignore[attr-defined]
         return List(items) if isinstance(value, List) else Tuple(items)

@@ -23,10 +23,10 @@ from pycompiler.capture.looks import Place as Spot
 from pycompiler.capture.namespaces import Namespaces, is_globals
 from pycompiler.capture.values.attributes import instance_dict, is_held
 from pycompiler.capture.values.base import Cell, Place, Value, next_age
-from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Sequence, Set
 from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.objects import DELETED
+from pycompiler.capture.values.symbolic import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
 
 MOST = 16
@@ -59,7 +59,7 @@ def state_of(container: Value) -> Any:
 
 def is_harmless(dropped: Value | None) -> bool:
     """Whether no code runs when the program lets go of this: numbers, texts, tensors."""
-    return isinstance(dropped, (Const, Tensor)) or dropped is DELETED
+    return isinstance(dropped, (*PLAIN_VALUES, Tensor)) or dropped is DELETED
 
 
 def may_end(value: Value, depth: int = 3) -> bool:
@@ -124,7 +124,7 @@ class Effects:
         """Whether generated code can make the state after this write, although other writes followed."""
         made = _values(write.target) if write.kind == "contents" else (write.value,)
         return all(
-            v is None or v is DELETED or v.source is not None or isinstance(v, Const)
+            v is None or v is DELETED or v.source is not None or isinstance(v, PLAIN_VALUES)
             or (isinstance(v, Tensor) and v.node.graph is self.graph)
             for v in made
         )  # fmt: skip

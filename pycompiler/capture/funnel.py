@@ -57,7 +57,7 @@ class _Copies:
 
     def of(self, value: Value) -> Any:
         """What stands for `value`."""
-        value = self.cx.realize(value)
+        value = self.cx.realize(value).settle("where __torch_function__ may see it")
         if isinstance(value, Const):
             return value.const()
         made: Any

@@ -14,9 +14,9 @@ from typing import Any
 from pycompiler.capture.again import Again
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Cell, Value
-from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Sequence, Set
 from pycompiler.capture.values.functions import Function, Method, Partial
+from pycompiler.capture.values.symbolic import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.kernels import memory_of
@@ -52,7 +52,7 @@ class Looks:
         self._seen.add(place)
         if owner is not None and self._open:
             self._owners[place] = owner
-        if isinstance(value, Const):
+        if isinstance(value, PLAIN_VALUES):
             self._constants.add(place)
         for seen in self._open:
             seen[place] = value

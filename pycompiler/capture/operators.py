@@ -31,6 +31,7 @@ from pycompiler.capture.values.containers import (
     Proxy,
     Sequence,
     Set,
+    Slice,
     Tuple,
     keys_of,
     known_hash,
@@ -39,7 +40,7 @@ from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import Object, Opaque, annotation
-from pycompiler.capture.values.symbolic import Symbolic, compute
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, compute
 from pycompiler.capture.values.tensor import Tensor, truth_in
 from pycompiler.ir.source import mro_of, namespace_of
 
@@ -79,9 +80,11 @@ INPLACE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "<<=": (operator.ilshift, "__ilshift__"),
     ">>=": (operator.irshift, "__irshift__"),
 }
+OPERANDS = (*PLAIN_VALUES, Tensor)
 MOST_ELEMENTS = 10**6  # of a sequence that is repeated
 SETS = ("|", "&", "-", "^")
 CHANGED_IN_PLACE = (list, set, collections.deque, dict, collections.OrderedDict, collections.defaultdict)
+NO_NUMBERS = (str, bytes, type(None), type(Ellipsis))  # which compare with all numbers of a class alike
 COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "<": (operator.lt, "__lt__", "__gt__"),
     "<=": (operator.le, "__le__", "__ge__"),
@@ -108,12 +111,12 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         if found is not None:
             return found
         # the method of an object goes first, also where its class has `__torch_function__`
-        if not isinstance(left, (Tensor, Const)):
+        if not isinstance(left, OPERANDS):
             found = _special(cx, left, INPLACE[op][1], right) if inplace else None
             found = found or _special(cx, left, special, right)
             if found is not None:
                 return found
-        if not (isinstance(left, (Tensor, Const)) and isinstance(right, (Tensor, Const)) or _asks(cx, left, right)):
+        if not (isinstance(left, OPERANDS) and isinstance(right, OPERANDS) or _asks(cx, left, right)):
             found = _special(cx, right, reflected, left)
             if found is not None:
                 return found
@@ -126,8 +129,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             return cx.graph.call_function(INPLACE[op][0], [left, right], {}, always=True)
         return cx.graph.call_function(fn, [left, right], {})
     told = INPLACE[op][0] if inplace else fn  # whose errors tell the operator
-    if isinstance(left, Const) and isinstance(right, Const):
-        return _of_symbols(cx, fn, left, right) or cx.evaluate(told, left.value, right.value)
+    if isinstance(left, PLAIN_VALUES) and isinstance(right, PLAIN_VALUES):
+        return _of_plain(cx, fn, told, left, right)
     if inplace:
         found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
         if found is not None:
@@ -135,7 +138,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if _of_types(cx, left, right):
         return cx.make(cx.evaluate_raw(told, annotation(cx, left), annotation(cx, right)))
     constant = left.is_const() and right.is_const()
-    if constant and not (_has_symbol(left) or _has_symbol(right)):
+    if constant:
         return cx.evaluate(told, left.const(), right.const())
     plain = op.rstrip("=") if inplace else op
     found = _containers(cx, plain, left, right)
@@ -147,8 +150,6 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         found = _special(cx, right, reflected, left)
     if found is not None:
         return found
-    if constant:
-        return cx.evaluate(told, left.const(), right.const())
     if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
         return printf(cx, left.value, right)
     return _unsupported(cx, op, told, left, right)
@@ -179,11 +180,6 @@ def _not_ids(op: str, *values: Value) -> None:
         raise Break("unsupported-operation", f"{op} of an id")
 
 
-def _has_symbol(value: Value) -> bool:
-    """Whether it is, or holds, a number whose value as a constant would be assumed."""
-    return isinstance(value, Symbolic) or (isinstance(value, Tuple) and any(map(_has_symbol, value.items)))
-
-
 def _asks(cx: Capture, *values: Value) -> bool:
     """Whether an operator of tensors asks `__torch_function__` of one of the operands: a class that has it need be no tensor."""
     return bool(cx.functions.concerns(list(values), {}))
@@ -204,15 +200,16 @@ def _overridden(cx: Capture, special: str, reflected: str, left: Value, right: V
     return None
 
 
-def _of_symbols(cx: Capture, fn: Callable[..., Any], *values: Value) -> Value | None:
-    """An operator of numbers of which one is symbolic; None where it is none, or must be a number for it."""
-    return compute(cx, fn, values) if any(isinstance(v, Symbolic) for v in values) else None
+def _of_plain(cx: Capture, fn: Callable[..., Any], told: Callable[..., Any], *values: Const | Symbolic) -> Value:
+    """An operator (`told` is the one whose errors tell it) of constants and of numbers over symbols."""
+    found = compute(cx, fn, values) if any(isinstance(v, Symbolic) for v in values) else None
+    return found or cx.evaluate(told, *(v.settle(f"as an operand of {told.__name__}").const() for v in values))
 
 
 def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str, *, compared: bool = False) -> bool:
     """Whether the right operand's method goes first: its class derives from the left's and has its own; for comparisons
     one that it inherits will do."""
-    if not isinstance(right, Object) or not isinstance(left, (Object, Const)):
+    if not isinstance(right, Object) or not isinstance(left, (Object, *PLAIN_VALUES)):
         return False
     ours, theirs = right.python_type(), left.python_type()
     if ours is theirs or not issubclass(ours, theirs):
@@ -241,12 +238,16 @@ def _example(value: Value) -> Any:
     if value.is_const():
         return value.const()
     cls = value.python_type()
+    if isinstance(value, Symbolic):
+        return value.like().value
     found = next((e for c, e in EXAMPLES.items() if c is cls), None)
     return type(cls.__name__, (), {})() if found is None else found
 
 
 def _is_index(value: Value) -> bool:
-    return not value.is_const() and any("__index__" in namespace_of(c) for c in mro_of(value.python_type()))
+    if value.is_const() or isinstance(value, Symbolic):
+        return False
+    return any("__index__" in namespace_of(c) for c in mro_of(value.python_type()))
 
 
 def _native_operand(value: Value) -> bool:
@@ -286,7 +287,10 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
         else:
             set_in_place(cx, op[0], left, right)
         return left
-    if isinstance(left, List) and not isinstance(left, Deque) and op == "*=" and right.is_const():
+    if isinstance(left, List) and not isinstance(left, Deque) and op == "*=":
+        right = right.settle("as the number of times a list is repeated")
+        if not right.is_const():
+            return None
         cx.effects.mutate(left)
         left.items[:] = cx.evaluate_raw(operator.mul, left.items, right.const())
         return left
@@ -311,7 +315,10 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
             return cx.sequence([*left.items, *right.items], list if isinstance(left, List) else _plain(left, right))
     if op == "*":
         for a, b in ((left, right), (right, left)):
-            if isinstance(a, Sequence) and isinstance(b, Const) and isinstance(b.value, int):
+            if not isinstance(a, Sequence):
+                continue
+            b = b.settle("as the number of times a sequence is repeated")
+            if isinstance(b, Const) and isinstance(b.value, int):
                 if len(a.items) * b.value > MOST_ELEMENTS:
                     raise Break("unsupported-operation", f"a {a.cls.__name__} of {len(a.items) * b.value} elements")
                 return cx.sequence(a.items * b.value, list if isinstance(a, List) else _plain(a, b, operator.mul))
@@ -360,7 +367,7 @@ def members(cx: Capture, iterable: Value) -> tuple[list[Value], Any]:
         keys_of(iterable.mapping)
     if isinstance(iterable, Set):
         return list(iterable.entries.values()), iterable.shadow
-    values = list(cx.elements(iterable))
+    values = [v.settle("as an element of a set") for v in cx.elements(iterable)]
     if isinstance(iterable, Const):
         return values, iterable.value
     if not all(v.is_const() and known_hash(v.const()) for v in values):
@@ -442,7 +449,7 @@ def _plain(left: Sequence, right: Value, fn: Callable[[Any, Any], Any] = operato
 def _special(cx: Capture, value: Value, name: str, other: Value) -> Value | None:
     """value.name(other), or None when the class has no such method or it returns NotImplemented."""
     if isinstance(value, Class):
-        if name in ("__eq__", "__ne__") or not other.is_const():
+        if name in ("__eq__", "__ne__") or not (other := other.settle("as an operand of a class")).is_const():
             return None
         method = getattr(type(value.cls), name, None)
         if method is None:
@@ -478,7 +485,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return array.binary(cx, op, COMPARE[op][1], left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         found = _overridden(cx, COMPARE[op][1], COMPARE[op][2], left, right)
-        if found is None and not isinstance(left, (Tensor, Const)):
+        if found is None and not isinstance(left, OPERANDS):
             found = _special(cx, left, COMPARE[op][1], right)
         if found is not None:
             return found
@@ -486,7 +493,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
             if (
                 not isinstance(v, Tensor)
                 and not _asks(cx, v)
-                and not (isinstance(v, Const) and issubclass(v.python_type(), (int, float, complex, bool)))
+                and not (isinstance(v, PLAIN_VALUES) and issubclass(v.python_type(), (int, float, complex, bool)))
             ):
                 if op in ("==", "!=") and not (isinstance(v, Object) or _says_itself(v)):
                     return Const(op == "!=")
@@ -496,8 +503,10 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         elif isinstance(right, Tensor):
             right.assume(cx, COMPARE[op][2])
         return cx.graph.call_function(fn, [left, right], {})
-    if isinstance(left, Const) and isinstance(right, Const):
-        return _of_symbols(cx, fn, left, right) or cx.evaluate(fn, left.value, right.value)
+    if isinstance(left, PLAIN_VALUES) and isinstance(right, PLAIN_VALUES):
+        if any(isinstance(v, Const) and type(v.value) in NO_NUMBERS for v in (left, right)):
+            return cx.evaluate(fn, *(v.like().value if isinstance(v, Symbolic) else v.value for v in (left, right)))
+        return _of_plain(cx, fn, fn, left, right)
     if isinstance(left, Identity) or isinstance(right, Identity):
         return _compare_ids(cx, op, left, right)
     if _of_types(cx, left, right):
@@ -506,6 +515,8 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if found is not None:
         return found
     left, right = _unwrap(left), _unwrap(right)
+    if isinstance(left, Slice) and isinstance(right, Slice):  # as tuples are
+        left, right = Tuple(left.parts), Tuple(right.parts)
     if op in ("==", "!="):
         return Const(_equal(cx, left, right) is (op == "=="))
     if isinstance(left, Sequence) and isinstance(right, Sequence) and _family(left) is _family(right):
@@ -620,8 +631,8 @@ def _compares_natively(cx: Capture, cls: type) -> bool:
 def unary(cx: Capture, op: str, value: Value) -> Value:
     fn, special = UNARY[op]
     _not_ids(op, value)
-    if isinstance(value, Const):
-        return _of_symbols(cx, fn, value) or cx.evaluate(fn, value.value)
+    if isinstance(value, PLAIN_VALUES):
+        return _of_plain(cx, fn, fn, value)
     if isinstance(value, Array):
         return array.unary(cx, op, value)
     if isinstance(value, Tensor):
@@ -749,6 +760,7 @@ class Formatted:
 
 def formatted(cx: Capture, value: Value) -> Any:
     """What stands for `value` among the arguments of a formatting function."""
+    value = value.settle("for a text")
     return value.const() if value.is_const() else Formatted(cx, value)
 
 
@@ -792,7 +804,7 @@ def negation_of(cx: Capture, value: Value) -> Value:
 def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
     if not issubclass(spec.python_type(), str):  # an error, which no method of the value sees
         return cx.evaluate(format, "", spec.const())
-    value = convert(cx, value, which)
+    value = convert(cx, value, which).settle("for a text")
     if value.is_const():
         return cx.evaluate(format, value.const(), spec.const())
     if isinstance(value, Object):
@@ -804,6 +816,7 @@ def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
 
 def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     """str(value), repr(value) or ascii(value)."""
+    value = value.settle("for a text")
     if isinstance(value, Set) and value.cls in (set, frozenset):
         inner = ", ".join(text(cx, v, repr).const() for v in value.ordered(cx))
         shown = f"{{{inner}}}" if inner else ""

@@ -81,7 +81,7 @@ class Tracer(GraphBuilder):
 
     def number(self, value: Symbolic) -> int | float | bool:
         """Inside, sizes are numbers."""
-        return value.value  # type: ignore[no-any-return]
+        return value.settle("inside of a function that is traced by itself").value  # type: ignore[no-any-return]
 
     def _placeholder(self, name: str, fake: torch.Tensor) -> fx.Node:
         anchor = self._last_input

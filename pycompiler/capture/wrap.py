@@ -44,7 +44,7 @@ from pycompiler.capture.values.containers import (
 )
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
-from pycompiler.capture.values.symbolic import NUMBERS, Symbolic, make_number
+from pycompiler.capture.values.symbolic import NUMBERS, PLAIN_VALUES, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
 from pycompiler.capture.wrappers import wrap_wrapper
 from pycompiler.ir import arrays
@@ -416,11 +416,11 @@ def wrap(cx: Capture, real: Any, source: Source) -> Value:
     else:
         wrapper = WRAPPERS.get(cls) if type(cls) is type else None  # a metaclass may not hash
         value = wrapper(cx, real, source) if wrapper else wrap_object(cx, real, source)
-    if isinstance(value, Const) and not isinstance(value, Symbolic) and value.value is real:
+    if isinstance(value, Const) and value.value is real:
         return value
     if value.source is None:
         value.source = source
-    if not isinstance(value, Const):
+    if not isinstance(value, PLAIN_VALUES):
         cx.remember(real, value)
     return value
 

@@ -79,7 +79,7 @@ def _guard_inside(cx: Capture, value: Tensor, real: torch.Tensor) -> None:
 
 def _settle(cx: Capture, value: Value) -> None:
     """Each constant in a context is guarded; nothing else may be in it."""
-    value = cx.realize(value)
+    value = cx.realize(value).settle("in the context of __tensor_flatten__")
     if isinstance(value, Sequence):
         for item in [*value.items]:
             _settle(cx, item)
@@ -116,8 +116,8 @@ class Hook:
             raise Break("tensor-subclass", f"{fn.__qualname__}, which writes to what outlives its call")
         writes = bool(names & _WRITERS or stores & {"STORE_SUBSCR", "DELETE_SUBSCR"})
         for found, source in self.named(fn, names):
-            if type(found) in _KNOWN and (value := self.cx.wrap(found, source)).is_const():
-                value.const()
+            if type(found) in _KNOWN:
+                self.cx.wrap(found, source).settle("which __torch_dispatch__ reads")
             self.look(fn, found, writes)
 
     def named(self, fn: types.FunctionType, names: set[str]) -> Iterator[tuple[Any, Source]]:

@@ -51,11 +51,13 @@ class Specialise(Exception):
 
 @dataclass(frozen=True)
 class Relation:
-    """`expr kind 0` (kinds: ==, !=, >=).  `place`: what the compile was at when it was assumed (`Symbols.place`)."""
+    """`expr kind 0` (kinds: ==, !=, >=).  `place`: what the compile was at when it was assumed (`Symbols.place`);
+    `why`: what needed a number there, where it says so (`Symbols.because`)."""
 
     kind: str
     expr: Expr
     place: Any = field(default=None, compare=False)
+    why: str = field(default="", compare=False)
 
     def holds(self, env: Env) -> bool:
         return HOLDS[self.kind](self.expr.eval(env))
@@ -77,7 +79,8 @@ class _Line:
 
     def __str__(self) -> str:
         stack = self.relation.place
-        return f"  # {stack[-1].filename}:{stack[-1].lineno}" if stack else ""
+        where = f"{stack[-1].filename}:{stack[-1].lineno}" if stack else ""
+        return f"  # {', '.join(filter(None, (where, self.relation.why)))}" if where or self.relation.why else ""
 
 
 _LESS: dict[str, Callable[[Expr, Expr], tuple[str, Expr]]] = {
@@ -110,6 +113,7 @@ class Symbols:
         self.late: list[Relation] = []  # of those: what is assumed, and checked when they are bound (`late.py`)
         self.replaced: dict[str, Expr] = {}
         self.place: Callable[[], Any] = lambda: None
+        self.why = ""
         self._known: dict[tuple[str, Expr], bool] = {}
         self.is_settled = False
         self.answers: dict[Any, Any] = {}  # to questions about numbers, by what is assumed now
@@ -325,7 +329,7 @@ class Symbols:
         if late := [n for n in names if n in self.bound]:
             raise Specialise(late, "its value is not known before a call")
         if wanted := [n for n in names if n in self.floats]:
-            raise Specialise(wanted, "it is not only computed with")
+            raise Specialise(wanted, self.why or "it is not only computed with")
         for name in names:
             self.pin(Expr.sym(name))
 
@@ -390,9 +394,19 @@ class Symbols:
         """What another compile assumed, at its place, of symbols of which the same was known."""
         before, self.place = self.place, lambda: relation.place
         try:
-            self._assume(relation.kind, relation.expr)
+            with self.because(relation.why):
+                self._assume(relation.kind, relation.expr)
         finally:
             self.place = before
+
+    @contextmanager
+    def because(self, why: str) -> Iterator[None]:
+        """What is assumed meanwhile says why."""
+        before, self.why = self.why, why
+        try:
+            yield
+        finally:
+            self.why = before
 
     def _assume(self, kind: str, expr: Expr) -> None:
         if self.is_settled:
@@ -406,7 +420,7 @@ class Symbols:
             self._known[kind, normal] = True
             normal -= beyond  # more is assumed: a number that guards can hold
         late = self.is_late(normal.symbols)
-        relation = Relation(kind, normal, self.place())
+        relation = Relation(kind, normal, self.place(), self.why)
         if any(abs(c) > LIMIT for _, c in normal.terms):
             raise Specialise(sorted(normal.symbols), f"{relation} has numbers that guards cannot hold")
         (self.late if late else self.relations).append(relation)

@@ -70,8 +70,9 @@ def size_guards(captured: Captured) -> list[Guard]:
     if (wrong := sizes.specialised()) is not None:
         origin, relation = wrong
         where = f" at {relation.place[-1]}" if relation.place else ""
+        why = f" {relation.why}" if relation.why else ""
         raise UserError(
-            f"{origin.number} is marked dynamic, but must be one number: {relation} is assumed{where}\n"
+            f"{origin.number} is marked dynamic, but must be one number: {relation} is assumed{why}{where}\n"
             "use maybe_mark_dynamic, or a computation that works for all sizes"
         )
     assert sizes.symbols is not None

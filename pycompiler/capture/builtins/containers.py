@@ -216,15 +216,15 @@ def _position(cx: Capture, target: Sequence, value: Value, message: str) -> int:
 def sequence_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     target = storage(args[0], Sequence, "index")
     start, stop = ([cx.index(a) for a in args[2:]] + [0, len(target.items)][len(args) - 2 :])[:2]
-    what = "tuple.index(x): x not in tuple"
-    if isinstance(target, List):
-        what = f"{operators.text(cx, args[1], repr).const() if args[1].is_const() else 'value'} is not in list"
-        if sys.version_info >= (3, 14):
-            what = "list.index(x): x not in list"
     for i in range(len(target.items))[start:stop]:
         if cx.same(target.at(cx, i), args[1]) or cx.equal(target.at(cx, i), args[1]):
             return Const(i)
-    cx.throw(ValueError, what)
+    if isinstance(target, List) and sys.version_info < (3, 14):
+        sought = args[1].settle("for the text of an exception")
+        shown = operators.text(cx, sought, repr).const() if sought.is_const() else "value"
+        cx.throw(ValueError, f"{shown} is not in list")
+    name = "list" if isinstance(target, List) else "tuple"
+    cx.throw(ValueError, f"{name}.index(x): x not in {name}")
     raise AssertionError
 
 

@@ -122,7 +122,7 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """Of a tensor that is as it shall be, nothing; one that is made here, without a history, becomes a leaf."""
-    tensor, *given = (cx.realize(v) for v in (*args, *kwargs.values()))
+    tensor, *given = (cx.realize(v).settle("as requires_grad") for v in (*args, *kwargs.values()))
     wanted = given[0].const() if len(given) == 1 and given[0].is_const() else True
     plain = kwargs.keys() <= {"requires_grad"} and len(given) < 2 and not cx.graph.levels
     if not isinstance(tensor, Tensor) or tensor.is_special or not plain:

@@ -417,8 +417,7 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(total, Const) and isinstance(total.value, str):
         cx.throw(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
     values = list(cx.elements(args[0]))
-    plain = all(isinstance(v, Const) and not isinstance(v, Symbolic) for v in (total, *values))
-    if plain:
+    if all(isinstance(v, Const) for v in (total, *values)):
         return cx.evaluate(sum, [v.const() for v in values], total.const())  # 3.12 adds floats with compensation
     for value in values:
         total = operators.binary(cx, "+", total, value)

@@ -15,6 +15,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.symbolic import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
 
 
@@ -71,7 +72,7 @@ for _original, _polyfill in POLYFILLS.items():
 @constructor(torch.Size)
 def size(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     values = list(cx.elements(args[0])) if args else []
-    if kwargs or len(args) > 1 or not all(isinstance(v, Const) and v.python_type() is int for v in values):
+    if kwargs or len(args) > 1 or not all(isinstance(v, PLAIN_VALUES) and v.python_type() is int for v in values):
         return cx.evaluate(torch.Size, *(a.const() for a in args))
     return Tuple(values, torch.Size)
 
@@ -173,6 +174,7 @@ def divmod_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         method = value.special(cx, name) if isinstance(value, Object) else None
         if method is not None:
             return cx.call(method, [other], {})
+    left, right = (v.settle("as an operand of divmod") for v in args)
     if not (left.is_const() and right.is_const()):
         names = " and ".join(repr(v.python_type().__name__) for v in args)
         cx.throw(TypeError, f"unsupported operand type(s) for divmod(): {names}")

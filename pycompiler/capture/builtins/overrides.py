@@ -141,6 +141,7 @@ def set_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 # subclasses ---------------------------------------------------------------------------------------------------------------
 @builtin(torch.Tensor._make_subclass)
 def make_subclass(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    args = [a.settle("as requires_grad") for a in args]
     plain = len(args) == 2 and not kwargs or (len(args) == 3 and args[2].is_const() and args[2].const() is False)
     if not plain or not isinstance(args[0], Class) or not isinstance(args[1], Tensor):
         raise Break("tensor-subclass", f"_make_subclass({', '.join(a.describe() for a in args)})")

@@ -164,11 +164,12 @@ def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         method = args[0].special(cx, "__hash__")
         if isinstance(method, Method) and isinstance(method.function, Function):
             return answered(cx, hash, args[0], "__hash__", method)
-    cx.key_of(args[0])  # raises TypeError for what cannot be hashed
-    if not args[0].is_const():
-        raise Break("unsupported-operation", f"hash({args[0].describe()})")
-    cx.looks_at_hashes([args[0].const()], "a hash")
-    return cx.evaluate(hash, args[0].const())
+    value = args[0].settle("for its hash")
+    cx.key_of(value)  # raises TypeError for what cannot be hashed
+    if not value.is_const():
+        raise Break("unsupported-operation", f"hash({value.describe()})")
+    cx.looks_at_hashes([value.const()], "a hash")
+    return cx.evaluate(hash, value.const())
 
 
 # attributes ---------------------------------------------------------------------------------------------------

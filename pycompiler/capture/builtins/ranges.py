@@ -24,6 +24,7 @@ skip.INLINED |= {_MANAGER.__init__, _MANAGER.__enter__, _MANAGER.__exit__}
 
 @builtin(ENTER)
 def enter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    args = [a.settle("in the name of a range") for a in args]
     if kwargs or not all(a.is_const() for a in args):
         raise Break("builtin-call", "a range of the profiler whose name is not known")
     return Range(tuple(a.const() for a in args))

@@ -18,7 +18,7 @@ from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
-from pycompiler.capture.values.symbolic import Symbolic, compute, symbols_in
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, compute, symbols_in
 from pycompiler.capture.values.tensor import Tensor
 
 MOST = 64  # numbers: of more, constants are the better graph
@@ -135,7 +135,7 @@ def _leaves(cx: Capture, data: Value) -> Iterator[Value]:
 def _shape(cx: Capture, data: Value) -> tuple[int, ...] | None:
     """The shape of numbers in nested lists and tuples, None of anything else."""
     if not isinstance(data, (List, Tuple)):
-        return () if isinstance(data, Const) else None
+        return () if isinstance(data, PLAIN_VALUES) else None
     if data.cls not in (list, tuple, torch.Size):
         return None
     inner = {_shape(cx, cx.realize(item)) for item in data.items}

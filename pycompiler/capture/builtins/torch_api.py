@@ -25,7 +25,7 @@ from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Tuple
-from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, control
 from pycompiler.ir.source import const as const_source
@@ -355,7 +355,7 @@ def _demanded(cx: Capture, condition: Value, name: str) -> Value:
     if isinstance(condition, Symbolic) and symbolic.is_late(condition.sym):
         node = condition.sym.node
         holds = node.env.demand(node.value) if node.is_bool() else symbolic.known_truth(condition.sym)
-    elif isinstance(condition, Const) and condition.python_type() is bool:
+    elif isinstance(condition, PLAIN_VALUES) and condition.python_type() is bool:
         holds = cx.truth(condition)
     else:
         holds = False

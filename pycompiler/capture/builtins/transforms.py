@@ -25,6 +25,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Sequence, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Partial
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of
@@ -99,7 +100,7 @@ class _Results:
 
 def _one(value: Value) -> Value:
     """For `mapped`: a leaf that holds no tensor."""
-    return value if value.is_const() else tracers.refused(value)
+    return value if value.is_const() or isinstance(value, Symbolic) else tracers.refused(value)
 
 
 # torch.func -----------------------------------------------------------------------------------------------------------
@@ -233,7 +234,7 @@ def _slice(cx: Capture, tensor: Tensor, dim: int) -> torch.Tensor:
 
 def _zipped(cx: Capture, value: Value, dims: Value, fn: Callable[[Tensor, Value], Value]) -> Value:
     """`mapped` with the dimension of each tensor: `dims` is a tree like `value`, or one dimension for all below."""
-    value, dims = cx.realize(value), cx.realize(dims)
+    value, dims = cx.realize(value), cx.realize(dims).settle("as a dimension of vmap")
     if isinstance(dims, Const):
         other = (lambda v: v) if cx.is_none(dims) else tracers.refused
         return tracers.mapped(cx, value, lambda t: fn(t, dims), other)
@@ -360,7 +361,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     options = {name: kwargs.pop(name) for name in ("context_fn", *CHECKPOINT) if name in kwargs}
     target = _checkpoint_of(cx, cx.realize(options.pop("context_fn", Const(None))))
     for name, value in options.items():
-        value = cx.realize(value)
+        value = cx.realize(value).settle("as an option of a checkpoint")
         if not CHECKPOINT[name](value.const() if value.is_const() else getattr(value, "real", None)):
             raise Break("inner-graph", f"checkpoint with {name}={value.describe()}")
     if "use_reentrant" not in options or not args or cx.is_none(args[0]) or cx.graph.levels:
@@ -389,7 +390,7 @@ def _checkpoint_of(cx: Capture, contexts: Value) -> Callable[..., Any]:
 
 def _existing(cx: Capture, value: Value) -> Any:
     """The object that a value is, which is guarded to be that; a list or partial of such objects is made anew."""
-    value = cx.realize(value)
+    value = cx.realize(value).settle("in the contexts of a checkpoint")
     if isinstance(value, Function) and value.real is not None and value.source is not None:
         cx.guard("id_is", value.source, value.real)
         return value.real
@@ -427,7 +428,7 @@ def cond(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     given = _items(cx, operands)
     if torch.is_inference_mode_enabled():
         raise Break("inner-graph", "torch.cond in inference mode")
-    if pred.is_const():
+    if isinstance(pred, PLAIN_VALUES) or pred.is_const():
         if not issubclass(pred.python_type(), (bool, int, float)):
             raise Break("inner-graph", f"torch.cond of {pred.describe()}")
         return cx.call(yes if cx.truth(pred) else no, given, {})

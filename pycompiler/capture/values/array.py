@@ -16,7 +16,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
-from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor, item
 from pycompiler.ir import arrays
 from pycompiler.ir.source import Source
@@ -142,7 +142,7 @@ def _steps_back(key: Value) -> bool:
         return any(_steps_back(k) for k in key.items)
     if isinstance(key, Const) and isinstance(key.value, slice):
         return key.value.step is not None and key.value.step < 0
-    step = key.parts[2] if isinstance(key, Slice) and len(key.parts) > 2 else None
+    step = key.parts[2].settle("as a step in an array") if isinstance(key, Slice) and len(key.parts) > 2 else None
     return step is not None and not (isinstance(step, Const) and (step.value is None or step.value > 0))
 
 
@@ -167,12 +167,14 @@ def _check_write(cx: Capture, array: Array, args: list[Value]) -> None:
     """Break, or raise, where NumPy does not simply write."""
     if array.fixed:
         raise Break("unsupported-operation", f"a write into {array.fixed}")
-    value = cx.realize(args[-1]) if args else Const(0)
+    value = cx.realize(args[-1]).settle("to store it in an array") if args else Const(0)
     if isinstance(value, Const) and _is_number(value.value):
         cx.evaluate_raw(arrays.store, array.tensor.fake.dtype, value.value)
     elif len(args) == 2:
         keys = args[0].items if isinstance(args[0], Tuple) else [args[0]]
-        one = len(keys) == array.tensor.fake.dim() and all(isinstance(k, Const) and type(k.value) is int for k in keys)
+        one = len(keys) == array.tensor.fake.dim() and all(
+            isinstance(k, PLAIN_VALUES) and k.python_type() is int for k in keys
+        )
         if not isinstance(value, Array) or (one and value.tensor.fake.dim() > 0):
             raise Break("unsupported-operation", f"{value.describe()} stored into an array")
 
@@ -233,6 +235,7 @@ UNARY = {"-": "negative", "+": "positive", "~": "invert"}
 
 def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Value:
     """`left <op> right`, a comparison, or in place `left <op>= right` by the method `special`."""
+    left, right = (v.settle("beside an array") for v in (left, right))
     for value in (left, right):
         if not isinstance(value, (Array, Const)) or isinstance(value, Const) and not _is_number(value.value):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
@@ -293,6 +296,7 @@ def _argument(cx: Capture, value: Value, *, size: bool = False) -> Value:
     value = cx.realize(value)
     if size and isinstance(value, Symbolic) and value.python_type() is int:
         return value
+    value = value.settle("as an argument of a function of NumPy's")
     if isinstance(value, Array):
         return value.tensor
     if isinstance(value, Tensor):
@@ -314,7 +318,7 @@ def _argument(cx: Capture, value: Value, *, size: bool = False) -> Value:
         return List([_argument(cx, v, size=size) for v in value.items])
     if isinstance(value, Slice):
         return Slice([_argument(cx, p) for p in value.parts])
-    if isinstance(value, (Dict, Symbolic)):
+    if isinstance(value, Dict):
         return value
     raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of NumPy's")
 
@@ -349,7 +353,7 @@ def _memory(tensor: Tensor) -> int:
 # tensors and arrays -------------------------------------------------------------------------------------------
 def of_tensor(cx: Capture, tensor: Tensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`tensor.numpy()`."""
-    forced = kwargs.get("force", Const(False))
+    forced = kwargs.get("force", Const(False)).settle("as an option of numpy()")
     if args or kwargs.keys() - {"force"} or not forced.is_const() or tensor.is_special or cx.graph.levels:
         raise Break("unsupported-operation", "Tensor.numpy()")
     fake = tensor.fake

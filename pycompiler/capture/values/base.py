@@ -71,6 +71,10 @@ class Value:
     def const(self) -> Any:
         raise Break("unsupported-operation", f"a constant was needed, {self.describe()} was seen")
 
+    def settle(self, why: str) -> Value:
+        """A number over symbols (`symbolic.py`) as the constant that it is today; any other value as it is."""
+        return self
+
     # data model -----------------------------------------------------------------------------------------------
     def getattr(self, cx: Capture, name: str) -> Value:
         return cx.class_attribute(self, name)

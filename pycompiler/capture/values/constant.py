@@ -70,6 +70,7 @@ class Const(Value):
         return (cx.make(v) for v in self.value)
 
     def contains(self, cx: Capture, item: Value) -> bool:
+        item = item.settle("to look for it in a constant")
         if not item.is_const():
             raise Break("unsupported-operation", f"{item.describe()} in a constant")
         return bool(cx.evaluate(operator.contains, self.value, item.const()).const())

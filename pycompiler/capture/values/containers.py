@@ -18,6 +18,7 @@ import torch
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const, settled
+from pycompiler.capture.values.symbolic import PLAIN_VALUES
 
 
 class Sequence(Value):
@@ -90,6 +91,11 @@ class Tuple(Sequence):
         if self.cls not in (tuple, torch.Size):
             return super().const()
         return self.cls(v.const() for v in self.items)
+
+    def settle(self, why: str) -> Value:
+        for item in self.items:
+            item.settle(why)
+        return self
 
 
 class List(Sequence):
@@ -197,8 +203,8 @@ class Key:
     __slots__ = ("answers", "key", "value")
 
     def __init__(self, cx: Capture, value: Value) -> None:
-        self.value = value
-        self.key: Any = cx.key_of(value)
+        self.value = value.settle("as a key")
+        self.key: Any = cx.key_of(self.value)
         self.answers: dict[int, tuple[Key, bool]] = {}  # what keys that were there before said, by `id`
 
     def __eq__(self, other: object) -> bool:
@@ -536,7 +542,7 @@ class DictView(Value):
         if self.what == "values":
             return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
         if not isinstance(item, Tuple) or len(item.items) != 2:
-            if not isinstance(item, Const) or issubclass(item.python_type(), tuple):
+            if not isinstance(item, PLAIN_VALUES) or issubclass(item.python_type(), tuple):
                 raise Break("unsupported-operation", f"{item.describe()} in the items of a dict")
             return False
         found = self.mapping.lookup(cx, item.at(cx, 0))
@@ -746,6 +752,11 @@ class Slice(Value):
 
     def const(self) -> Any:
         return slice(*(p.const() for p in self.parts))
+
+    def settle(self, why: str) -> Value:
+        for part in self.parts:
+            part.settle(why)
+        return self
 
     def bounds(self, cx: Capture) -> slice:
         """The slice of constants that indexes a sequence: each part None or an index."""

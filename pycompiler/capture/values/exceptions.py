@@ -28,6 +28,7 @@ def builtin_base(cls: type) -> type:
 
 
 def stand_in(value: Value, back: Back) -> Any:
+    value = value.settle("for the text of an exception")
     if value.is_const():
         return value.const()
     real: Any = Placeholder()

@@ -1,15 +1,16 @@
 """Numbers computed from sizes and integer arguments that are not the same in every call.
 
-In: torch's SymInt, SymFloat and SymBool over our symbols (`ir/symbols.py`).  Out: `Symbolic`, a constant whose value is
-asked for only where nothing else will do: then the symbols in it are assumed to be today's numbers.  Arithmetic,
-comparisons and what torch computes with sizes go on symbolically.
+In: torch's SymInt, SymFloat and SymBool over our symbols (`ir/symbols.py`).  Out: `Symbolic`, a kind of value of its own.
+Arithmetic, comparisons and what torch computes with sizes go on symbolically.  Whoever needs the number says so and why
+(`Value.settle`, or `const`, which demands one of any value): the symbols in it are assumed to be today's numbers from there on.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -25,18 +26,33 @@ NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 PLAIN = (int, float, bool)
 
 
-class Symbolic(Const):
+class Symbolic(Value):
     """A number over symbols.  `sym`: what torch computes with."""
 
     def __init__(self, sym: Any) -> None:
         self.sym = sym
+        self._settled: Const | None = None
 
-    @property
-    def value(self) -> Any:  # type: ignore[override]
-        """The number, from now on a constant."""
-        if is_late(self.sym):
-            raise Break("data-dependent-value", f"the value of {self.sym}")
-        return NUMBERS[type(self.sym)](self.sym)
+    def settle(self, why: str) -> Const:
+        """The number, from now on a constant; what is assumed for it says why."""
+        if self._settled is None:
+            if is_late(self.sym):
+                raise Break("data-dependent-value", f"the value of {self.sym}, {why}")
+            env = symbols_of(self.sym)
+            with env.because(why) if env is not None else nullcontext():
+                self._settled = Const(NUMBERS[type(self.sym)](self.sym))
+        return self._settled
+
+    def is_const(self) -> bool:
+        """Whether what was assumed by now makes it one number."""
+        return self._settled is not None or not is_symbolic(self.sym)
+
+    def const(self) -> Any:
+        return self.settle("where only a constant will do").value
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        known = self.settle(f"to read its {name}") if self.has_method(cx, name) else self.like()
+        return known.getattr(cx, name)
 
     def describe(self) -> str:
         return f"symbolic {self.python_type().__name__} {self.sym}"
@@ -56,6 +72,30 @@ class Symbolic(Const):
                 raise Break("data-dependent-jump", f"{self.sym}: torch._check may settle it")
             return known
         return bool(self.sym)
+
+    def like(self) -> Const:
+        """A number of this class, for what goes by the class alone."""
+        return Const(self.python_type()())
+
+    # what no number has
+    def length(self, cx: Capture) -> int:
+        return self.like().length(cx)
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        return self.like().getitem(cx, key)
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        return self.like().iterate(cx)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        return self.like().contains(cx, item)
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.like().call(cx, args, kwargs)
+
+
+PLAIN_VALUES = (Const, Symbolic)
+"""Values that nothing can change, and whose end runs no code: constants, and numbers that are known in each call."""
 
 
 def is_late(sym: Any) -> bool:
@@ -85,7 +125,7 @@ def number_of(value: Value) -> Any:
     return value.value if isinstance(value, Const) and type(value.value) in PLAIN else None
 
 
-def make_number(sym: Any) -> Const:
+def make_number(sym: Any) -> Value:
     """The value of a SymInt, SymFloat or SymBool; a plain constant where it is one."""
     return Symbolic(sym) if is_symbolic(sym) else Const(NUMBERS[type(sym)](sym))
 

@@ -1,0 +1,143 @@
+"""A number over symbols is a kind of value: who needs the number says so, and nobody else makes it one."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler.errors import UserError
+
+SIZES = (3, 4, 5, 6)
+
+
+class Scaled:
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __mul__(self, other: Any) -> Any:
+        return self.by * other
+
+
+@functools.lru_cache
+def doubled(n: int) -> int:
+    return n * 2
+
+
+def told(action: Callable[[], Any]) -> str:
+    try:
+        action()
+    except (TypeError, AttributeError, ValueError) as e:
+        return f"{type(e).__name__}: {e}"
+    return ""
+
+
+def raised(n: int) -> str:
+    try:
+        raise ValueError(n)
+    except ValueError as e:
+        return str(e)
+
+
+SYMBOLIC: dict[str, Callable[[int], Any]] = {
+    "place in a list": lambda n: [n, 3].index(n),
+    "place in a deque": lambda n: collections.deque([n, 2]).index(n),
+    "an attribute that no number has": lambda n: hasattr(n, "shape"),
+    "beside a text": lambda n: n == "same" or n != b"",
+    "beside None": lambda n: n == None,  # noqa: E711
+    "is None": lambda n: n is None,
+    "slices": lambda n: slice(0, n) == slice(0, n * 1),
+    "tuples": lambda n: (n, 2) == (n * 1, 2),
+    "sum of tuples": lambda n: ((n,) + (2,))[0],
+    "with a list": lambda n: told(lambda: [1] + n),
+    "less than a text": lambda n: told(lambda: n < "a"),
+    "an attribute's error": lambda n: told(lambda: n.foo),
+    "a call": lambda n: told(lambda: n()),
+    "an element": lambda n: told(lambda: n[0]),
+    "elements": lambda n: told(lambda: [*n]),
+    "length": lambda n: told(lambda: len(n)),
+    "a method of the program": lambda n: Scaled(2) * n,
+    "sum": lambda n: sum([n, 2.5]),
+    "size": lambda n: torch.Size((n, 2)).numel(),
+    "held by an object": lambda n: vars(Scaled(n * 2))["by"],
+    "a mapping's item": lambda n: n in {1: 2}.items(),
+}
+"""Where a symbol stays one: a capture for all sizes."""
+
+NUMBERS: dict[str, Callable[[int], Any]] = {
+    "a key": lambda n: {3: 1, 4: 2}.get(n, 7),
+    "a key in a tuple": lambda n: {(3, 1): 1}.get((n, 1), 7),
+    "an element of a set": lambda n: len({n, 4} | {5}),
+    "a union": lambda n: len({1, 2}.union([n, 2])),
+    "a text": lambda n: f"{n:03d}",
+    "a text of a tuple": lambda n: str((n, slice(n))),
+    "printf": lambda n: "%d-%s" % (n, [n]),
+    "format": lambda n: "{:>5}{}".format(n, (n,)),
+    "an exception's text": raised,
+    "place in a list without it": lambda n: told(lambda: [1, 2].index(n)),
+    "place in a deque without it": lambda n: told(lambda: collections.deque([1, 2]).index(n)),
+    "repeated": lambda n: (len([0] * n), len("a" * n), len(n * (1,))),
+    "an index": lambda n: ([1, 2, 3, 4, 5, 6, 7][n], range(10)[n], "abcdefgh"[n]),
+    "a hash": lambda n: (hash(n), hash((n, 1))),
+    "a method of numbers": lambda n: (n.bit_length(), n.real),
+    "rounded": lambda n: round(n),
+    "kept": doubled,
+    "in a range": lambda n: n in range(4),
+}
+"""Where only a number will do: a capture for each size."""
+
+
+def program_of(part: Callable[[int], Any]) -> Callable[[torch.Tensor], Any]:
+    return lambda t: (t * 2, part(t.shape[0]))
+
+
+def compiles(fn: Callable[..., Any], **options: Any) -> int:
+    compiled = pycompiler.compile(fn, **{"backend": "eager", "dynamic": True, **options})
+    for size in SIZES:
+        got, want = compiled(torch.ones(size)), fn(torch.ones(size))
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:] and type(got[1]) is type(want[1])
+    return pycompiler.counters(compiled)["compiles"]
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_a_symbol_stays_one(name: str) -> None:
+    assert compiles(program_of(SYMBOLIC[name]), fullgraph=True) == 1
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_one_where_it_is_needed(name: str) -> None:
+    doubled.cache_clear()
+    for size in SIZES:
+        doubled(size)
+    assert compiles(program_of(NUMBERS[name])) == len(SIZES)
+
+
+def test_a_slice_of_another_size_is_another_slice() -> None:
+    assert compiles(lambda t: (t, slice(0, t.shape[0]) == slice(0, 4))) == 2
+
+
+def test_whether_two_numbers_are_one_is_asked_of_numbers() -> None:
+    assert compiles(lambda t: (t, t.shape[0] is t.numel())) == len(SIZES)
+
+
+WHY: dict[str, str] = {
+    "a key": "as a key",
+    "a text": "for a text",
+    "an index": "as an index of a list",
+    "repeated": "as the number of times a sequence is repeated",
+    "a method of numbers": "to read its bit_length",
+    "a hash": "for its hash",
+}
+
+
+@pytest.mark.parametrize("name", WHY)
+def test_the_error_of_a_mark_says_what_needs_the_number(name: str) -> None:
+    marked = torch.ones(4)
+    pycompiler.mark_dynamic(marked, 0)
+    with pytest.raises(UserError, match=rf"must be one number: s0 == 4 is assumed {WHY[name]} at .*:\d+ in "):
+        pycompiler.compile(program_of(NUMBERS[name]), backend="eager")(marked)
