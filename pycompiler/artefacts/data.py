@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 
-from pycompiler import _native
 from pycompiler.autograd import joint, partition, replay, runtime, views
 from pycompiler.autograd import saved as saved_tensors
 from pycompiler.capture import again, cached, calls
 from pycompiler.capture.bytecode.resume import ResumeInfo
+from pycompiler.capture.errors_of_data import ErrorsOfData
+from pycompiler.capture.recipe import Recipe, Resume
 from pycompiler.ir import guards, late, source
+from pycompiler.pipeline import Made
 from pycompiler.runtime import segments
 from pycompiler.wrapping import original_of
 
@@ -32,32 +34,16 @@ class Unsavable(Exception):
 
 # what is saved of a compiled callable ---------------------------------------------------------------------------
 @dataclass(frozen=True)
-class SavedEntry:
-    """An entry: `target` is a graph (kind "plan"), generated code (kind "function") or None (kind "eager").
-
-    abstract: (class, abstract class, whether it is one of it), which must be so again.
-    """
-
-    kind: str
-    guards: list[guards.Guard]
-    target: Any
-    outputs: tuple[str, Any] | None
-    inputs: tuple[source.Source, ...]
-    hook: bool
-    abstract: tuple[tuple[type, type, bool], ...]
-
-
-@dataclass(frozen=True)
 class SavedFunction:
-    """A function with the entries of its code, the one used last first.
+    """A function with what the entries of its code are made of, the one used last first.
 
-    made: the compiled function where the artefact makes it (a resume function), else None. digest: of its code.
+    resume: where it goes on after a break, else None. digest: of its code, where that is not in the file.
     """
 
-    made: _native.CompiledFunction | None
+    resume: Resume | None
     digest: str
     name: str
-    entries: list[SavedEntry] = field(default_factory=list)
+    entries: list[Made] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -72,7 +58,8 @@ class SavedCallable:
 # classes ---------------------------------------------------------------------------------------------------------
 # What printed wrappers and generated code hold, besides the dataclasses of `ir` and of autograd.
 CLASSES: frozenset[type] = frozenset({
-    SavedEntry, SavedFunction, SavedCallable, ResumeInfo, views.Step, joint.Mutation, joint.Output, joint.Path, joint.Way,
+    SavedFunction, SavedCallable, Made, Recipe, ErrorsOfData, ResumeInfo,
+    views.Step, joint.Mutation, joint.Output, joint.Path, joint.Way,
     joint.Joint, partition.Partition, runtime.LazyBackward, runtime.Node, runtime._Variants, runtime._Like, replay.Replay,
     replay._Like, saved_tensors.Saved, calls.Kept, cached.Cached, again.Again, late.Check,
     segments.Run, segments.Called, segments.Compiled, segments.Held, segments.Number,

@@ -28,6 +28,7 @@ from pycompiler.artefacts.data import GUARD, fields_of, is_data
 from pycompiler.autograd import runtime
 from pycompiler.autograd.branches import choice_of
 from pycompiler.capture.bytecode.resume import share
+from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Resume
 from pycompiler.errors import ArtefactError
 from pycompiler.ir.fake import fake_like, new_fake_mode
 from pycompiler.ir.guards import Guard
@@ -180,10 +181,10 @@ def _code(d: Decoder, text: bytes, constants: tuple[Any, ...]) -> types.CodeType
     return code.replace(co_consts=tuple(d.values(constants)))
 
 
-def _resume(d: Decoder, code: Any, namespace: Any) -> Any:
-    """A resume function; a later capture that breaks at the same place finds its code."""
+def _resume(d: Decoder, code: Any, namespace: Any) -> Resume:
+    """Where a resume function goes on; a later capture that breaks at the same place finds its code."""
     share(d.value(code))
-    return d.family.resume_function(d.value(code), d.value(namespace))
+    return Resume.of(d.value(code), d.value(namespace))
 
 
 def _plan(d: Decoder, plan: Any, library: int | None, source: str) -> Any:
@@ -272,6 +273,8 @@ def _is_unusual() -> Any:
     return _native.PlainState(runtime._is_unusual)
 
 
+HOLES = {hole.name: hole for hole in (GRAPH, TAIL_CALL)}
+
 READ: dict[str, Callable[..., Any]] = {
     "name": lambda d, place: d.names[place],
     "root globals": lambda d: d.function.__globals__,
@@ -303,6 +306,7 @@ READ: dict[str, Callable[..., Any]] = {
     "closure": _closure,
     "cells": _cells,
     "code": _code,
+    "hole": lambda d, name: HOLES[name],
     "resume": _resume,
     "apply": lambda d, name, forward, backward: runtime.apply_of(name, d.value(forward), d.value(backward)),
     "method": lambda d, owner, name: getattr(d.value(owner), name),

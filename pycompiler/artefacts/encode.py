@@ -26,6 +26,7 @@ from pycompiler import _native
 from pycompiler.artefacts.data import GUARD, INLINE, LATER, SHARED, SOURCE, Unsavable, fields_of, is_data
 from pycompiler.autograd import runtime
 from pycompiler.autograd.branches import Choice
+from pycompiler.capture.recipe import Hole, Resume
 from pycompiler.errors import describe
 from pycompiler.ir.expr import Atom, Expr
 from pycompiler.ir.guards import Guard
@@ -41,7 +42,7 @@ Token = Any  # a plain value, or a 1-tuple: the position of a record
 
 CONSTANT_BYTES = 1 << 24  # a tensor that a graph holds, at most
 META = ("val", "requires_grad", "strides", "acts", "mutates", "user", "constant")
-EXISTING = ("name", "class", "at", "root code", "root globals", "torch", "reader", "resume")
+EXISTING = ("name", "class", "at", "root code", "root globals", "torch", "reader")
 _READERS = {id(accessor.read): kind for kind, accessor in ACCESSORS.items()}
 
 
@@ -385,11 +386,6 @@ def _graph_module(e: Encoder, value: fx.GraphModule) -> Token:
     return e.add("graph module", e.value(value.graph), tuple((k, e.value(v)) for k, v in held.items()))
 
 
-def _compiled(e: Encoder, value: Any) -> Token:
-    """A resume function stands among the constants of generated code."""
-    return e.named_value(value)
-
-
 def _partial(e: Encoder, value: functools.partial[Any]) -> Token:
     return e.add("partial", e.value(value.func), e.values(value.args), e.value(value.keywords))
 
@@ -438,7 +434,8 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     Atom: _reduced,
     fx.Graph: _graph,
     fx.Node: _node,
-    _native.CompiledFunction: _compiled,
+    Hole: lambda e, v: e.add("hole", v.name),
+    Resume: lambda e, v: e.add("resume", e.value(v.code), e.value(v.namespace)),
     operator.itemgetter: _reduced,
     operator.attrgetter: _reduced,
 }  # fmt: skip
@@ -447,7 +444,7 @@ CONTAINERS = (dict, list, set, bytearray, collections.OrderedDict, collections.d
 # Objects without an identity that anybody could miss, and what belongs to the artefact.
 COPIED = (
     *INLINE, frozenset, range, slice, torch.Size, torch.dtype, torch.layout, torch.memory_format, torch.device,
-    types.CodeType, _native.Plan, _native.BackendCall, _native.CompiledFunction, Expr,
+    types.CodeType, _native.Plan, _native.BackendCall, Hole, Resume, Expr,
 )  # fmt: skip
 
 BY_BASE: tuple[tuple[Any, Callable[[Encoder, Any], Token]], ...] = (

@@ -17,13 +17,13 @@ from typing import Any
 
 from pycompiler import _native
 from pycompiler.artefacts import file
-from pycompiler.artefacts.data import SavedCallable, SavedEntry, SavedFunction, model_name
+from pycompiler.artefacts.data import SavedCallable, SavedFunction, model_name
 from pycompiler.artefacts.decode import Decoder, read_names
+from pycompiler.capture.recipe import Recipe
 from pycompiler.capture.values.attributes import REGISTRATIONS
 from pycompiler.errors import ArtefactError
-from pycompiler.ir.guards import Guard
 from pycompiler.ir.names import code_digest
-from pycompiler.pipeline import Family, Remarks
+from pycompiler.pipeline import Family, Made, assemble
 from pycompiler.wrapping import compiled_of
 
 
@@ -48,9 +48,11 @@ def load(path: str | os.PathLike[str], make: Callable[[dict[str, Any]], Any], *,
     found = decoded(what, made.fn, family, body)
     for saved in (found.root, *found.resumes, *found.hooked):
         for entry in saved.entries:
-            check_abstract(entry)
-    for saved in (found.root, *found.resumes):
-        install(made if saved.made is None else saved.made, saved, family)
+            check_abstract(entry.recipe)
+    install(made, found.root, family)
+    for saved in found.resumes:
+        assert saved.resume is not None
+        install(family.resume_function(saved.resume.code, saved.resume.namespace), saved, family)
     for saved in found.hooked:
         family.shelf[saved.digest] = functools.partial(install, saved=saved, family=family)
     return compiled
@@ -74,22 +76,11 @@ def decoded(what: str, function: types.FunctionType, family: Family, body: tuple
 
 def install(made: _native.CompiledFunction, saved: SavedFunction, family: Family) -> None:
     for entry in reversed(saved.entries):
-        ready = entry_of(entry, made.fn, family)
-        family.remarks[ready] = Remarks((), entry.abstract)
-        made.install(ready)
+        made.install(assemble(family, made.fn, current(entry)))
 
 
-def entry_of(saved: SavedEntry, function: types.FunctionType, family: Family) -> _native.Entry:
-    guards = [current(guard) for guard in saved.guards] if saved.abstract else saved.guards
-    if saved.kind == "function":
-        return family.function_entry(guards, saved.target, function.__globals__, hook=saved.hook)
-    if saved.kind == "eager":
-        return _native.Entry(guards, function, "eager")
-    return _native.Entry(guards, saved.target, "plan", saved.outputs, saved.inputs)
-
-
-def check_abstract(saved: SavedEntry) -> None:
-    for cls, base, answer in saved.abstract:
+def check_abstract(recipe: Recipe) -> None:
+    for cls, base, answer in recipe.abstract:
         if issubclass(cls, base) != answer:
             now, then = ("no", "one") if answer else ("a", "none")
             raise ArtefactError(
@@ -97,6 +88,13 @@ def check_abstract(saved: SavedEntry) -> None:
             )
 
 
-def current(guard: Guard) -> Guard:
-    """The guard that no class is registered with an abstract one any more, from now on."""
-    return replace(guard, arg=abc.get_cache_token()) if guard.source.root.arg is REGISTRATIONS else guard
+def current(entry: Made) -> Made:
+    """With the guards that no class is registered with an abstract one any more, from now on."""
+    recipe = entry.recipe
+    if not recipe.abstract:
+        return entry
+    guards = [
+        replace(guard, arg=abc.get_cache_token()) if guard.source.root.arg is REGISTRATIONS else guard
+        for guard in recipe.guards
+    ]
+    return replace(entry, recipe=replace(recipe, guards=guards))

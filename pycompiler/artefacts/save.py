@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pycompiler._native import CompiledFunction, Entry
+from pycompiler._native import CompiledFunction
 from pycompiler.artefacts import file
-from pycompiler.artefacts.data import SavedCallable, SavedEntry, SavedFunction, Unsavable, model_name
+from pycompiler.artefacts.data import SavedCallable, SavedFunction, Unsavable, model_name
 from pycompiler.artefacts.encode import Encoder
+from pycompiler.capture.recipe import Resume
 from pycompiler.errors import ArtefactError
 from pycompiler.ir.names import code_digest, naming
 from pycompiler.logs import stage
-from pycompiler.pipeline import Family, Remarks
+from pycompiler.pipeline import Family
 from pycompiler.wrapping import compiled_of
 
 log = stage("dynamo")
@@ -81,11 +82,11 @@ class _Writer:
         self.left_out: list[str] = []
 
     def callable(self) -> SavedCallable:
-        """All functions of the family.  Resume functions first: generated code refers to them."""
-        resumes = [made for code, made in list(self.family.resumes.items()) if self.knows(code, made)]
+        """All functions of the family."""
+        resumes = [(made, Resume.of(code, made.fn.__globals__)) for code, made in list(self.family.resumes.items())]
         return SavedCallable(
             self.function(self.made, None),
-            [self.function(made, made) for made in resumes],
+            [self.function(made, resume) for made, resume in resumes if self.knows(resume)],
             [self.function(made, None) for made in self.hooked()],
         )
 
@@ -94,28 +95,27 @@ class _Writer:
         members = set(map(id, self.family.members))
         return [made for made in list(self.family.hooked.values()) if id(made) in members and made.entries]
 
-    def knows(self, code: types.CodeType, made: CompiledFunction) -> bool:
+    def knows(self, resume: Resume) -> bool:
         try:
             with self.encoder.whole_or_nothing():
-                parts = self.encoder.value(code), self.encoder.value(made.fn.__globals__)
-                self.encoder.remember(made, self.encoder.add("resume", *parts))
+                self.encoder.value(resume)
                 return True
         except Unsavable as e:
-            self.left_out.append(f"resume function {code.co_qualname}: {e}")
+            self.left_out.append(f"resume function {resume.code.co_qualname}: {e}")
             return False
 
-    def function(self, made: CompiledFunction, kept: Any) -> SavedFunction:
+    def function(self, made: CompiledFunction, resume: Resume | None) -> SavedFunction:
         code: types.CodeType = made.fn.__code__
-        found = SavedFunction(kept, "" if kept is not None else code_digest(code), made.name)
+        found = SavedFunction(resume, "" if resume is not None else code_digest(code), made.name)
         self.encoder.namespace = made.fn.__globals__
         for place, entry in enumerate(made.entries_of(code)):
-            if entry not in self.family.remarks:
+            saved = self.family.made.get(entry)
+            if saved is None:
                 continue  # no compile made it: it runs the original
-            saved = self.entry(entry)
             try:
                 with self.encoder.whole_or_nothing():
-                    if reasons := self.family.remarks.get(entry, Remarks()).process:
-                        raise Unsavable("; ".join(reasons))
+                    if saved.recipe.process:
+                        raise Unsavable("; ".join(saved.recipe.process))
                     self.encoder.value(saved)
             except Unsavable as e:
                 self.left_out.append(f"{made.name}, entry {place}: {e}")
@@ -123,14 +123,6 @@ class _Writer:
             self.count += 1
             found.entries.append(saved)
         return found
-
-    def entry(self, entry: Entry) -> SavedEntry:
-        kind, run = entry.kind, entry.target
-        target = run.__code__ if kind == "function" else None if kind == "eager" else run
-        abstract = self.family.remarks.get(entry, Remarks()).abstract
-        return SavedEntry(
-            kind, list(entry.guards), target, entry.outputs, tuple(entry.inputs), entry.frame_hook, abstract
-        )
 
 
 def settings(family: Family) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Capture of one frame, from its first instruction to its return or first graph break.
 
-In: a code object, its globals, and the values in its locals array.  Out: `Captured`, data: guards, graph, and either a
-return template for the native plan, or generated code that calls the graph and, after a break, tail-calls a resume
-function.  The graph is not compiled here: `recipe.py`.  What cannot be captured at all raises `SkipFrame`.
+In: a code object, its globals, and the values in its locals array.  Out: `Captured`, data: the graph and a
+`Recipe`: guards, and either a return template for the native plan, or generated code that calls the graph and, after a break,
+tail-calls a resume function.  The graph is not compiled here.  What cannot be captured at all raises `SkipFrame`.
 
 A break is found by running; then the capture runs again, up to the instruction that broke, so that no half-done
 work of that instruction is left in graph, guards or side effects.  Where breaks are errors, the first one is the result.
@@ -41,12 +41,11 @@ from pycompiler.capture.cached import Tried
 from pycompiler.capture.codegen import Head, ask_drops, given_back, replay_effects, return_template
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
-from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.operators import NULL_AFTER_CALLABLE
-from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Resume
+from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Recipe, Resume
 from pycompiler.capture.sizes import NeedsSymbols, Policy, Sizes
 from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
@@ -57,7 +56,7 @@ from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
 from pycompiler.ir import control
 from pycompiler.ir.fake import Layout
-from pycompiler.ir.guards import Guard, function_modes, global_state, modes_off
+from pycompiler.ir.guards import function_modes, global_state, modes_off
 from pycompiler.ir.source import Source, local
 from pycompiler.ir.symbols import Specialise
 from pycompiler.logs import stage
@@ -76,23 +75,15 @@ class Example:
 
 @dataclass
 class Captured:
-    """The result of a capture.  `template` is set when the frame needs no Python code; else `code` is, which has holes.
-    `inputs` says where the graph's inputs are in the frame, `examples` what stood for them: no tensor of the call's is kept."""
+    """The result of a capture.  `examples` says what stood for the graph's inputs; no tensor of the call's is kept."""
 
-    guards: list[Guard]
+    recipe: Recipe
     graph: fx.GraphModule | None
-    inputs: list[Source]
     examples: list[Example]
-    template: Any = None
-    code: types.CodeType | None = None
     broke: BreakRecord | None = None  # where it ends
     breaks: tuple[BreakRecord, ...] = ()  # all that were met: that of a callee may have become that of its call
     op_count: int = 0
-    empty: bool = False  # neither graph nor effects nor break: the original code does as well
     inlined: set[types.CodeType] = field(default_factory=set)
-    process: tuple[str, ...] = ()  # why it means nothing in another process
-    abstract: tuple[tuple[type, type, bool], ...] = ()  # (class, abstract class, whether it was one)
-    errors: ErrorsOfData = field(default_factory=ErrorsOfData)
     sizes: Sizes | None = None  # symbols, and what is assumed of them: more may be while the graph is compiled
 
 
@@ -298,7 +289,7 @@ class _Session:
         if len(frames) > 1:
             let_go = build.nop()
             tail = self.leave_calls(head, frames, let_go)
-            captured = self.captured(cx, head, tail=tail, let_go=let_go)
+            return self.captured(cx, head, tail=tail, let_go=let_go, broke=record)
         else:
             instruction = root.instructions[root.ip]
             assert instruction.offset is not None
@@ -312,9 +303,7 @@ class _Session:
             deletes = self.delete_locals(root)
             # the stack first: what is on it may be a local that gets another value
             tail = [*replay_effects(head), *self.restore_state(head), *pushes, *cells, *stores, *deletes]
-            captured = self.captured(cx, head, tail=tail, at=instruction.offset, frame=root)
-        captured.broke, captured.breaks = record, tuple(self.breaks)
-        return captured
+            return self.captured(cx, head, tail=tail, at=instruction.offset, frame=root, broke=record)
 
     def leave_calls(self, head: Head, frames: list[Frame], let_go: Code) -> Code:
         """Resume the innermost frame at its instruction, then each caller after its call with the result.
@@ -472,6 +461,7 @@ class _Session:
         at: int | None = None,
         frame: Frame | None = None,
         let_go: Code | None = None,
+        broke: BreakRecord | None = None,
     ) -> Captured:
         mutated = cx.graph.mutated_inputs()
         sources = [t.source for t in cx.graph.inputs if t.source is not None]
@@ -488,18 +478,24 @@ class _Session:
             gm = cx.graph.finish(head.outputs, unused=self.unused)
             inputs = [t.source for t in cx.graph.used]
             examples = [Example(t.fake, t.layout, t.aliased) for t in cx.graph.used]
-        result = Captured(list(cx.guards.values()), gm, inputs, examples, inlined=cx.inlined, sizes=cx.sizes)
-        result.process = tuple(cx.process)
-        result.abstract = tuple((cls, base, answer) for (cls, base), answer in cx.abstract.items())
-        result.op_count = cx.graph.op_count() if gm is not None else 0
-        result.errors = cx.errors_of_data
-        result.errors.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
-        if template is not None:
-            result.template = template
-            result.empty = gm is None
-            return result
-        assert tail is not None
-        start = self.call_graph(head, inputs, cx.graph) if has_graph else []
+        code: types.CodeType | None = None
+        if tail is not None:
+            start = self.call_graph(head, inputs, cx.graph) if has_graph else []
+            code = self.code_of(head, start, tail, at, frame, let_go)
+        errors = cx.errors_of_data
+        errors.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
+        recipe = Recipe(
+            list(cx.guards.values()), tuple(inputs), None if gm is None else template, code, broke is not None, errors,
+            tuple(cx.process), tuple((cls, base, answer) for (cls, base), answer in cx.abstract.items()),
+        )  # fmt: skip
+        op_count = cx.graph.op_count() if gm is not None else 0
+        return Captured(recipe, gm, examples, broke, tuple(self.breaks), op_count, cx.inlined, cx.sizes)
+
+    def code_of(
+        self, head: Head, start: Code, tail: Code, at: int | None, frame: Frame | None, let_go: Code | None
+    ) -> types.CodeType:
+        """Generated code: the graph's call (`start`), then `tail`; the instruction at `at` runs as it is, and what follows it
+        goes on."""
         made_here = dict.fromkeys(i.argval for i in (*head.entry, *start, *head.prepare) if i.opname == "STORE_FAST")
         left = [i for name in made_here for i in build.delete_fast(name)]  # it may have to die before we return
         if let_go:
@@ -508,11 +504,9 @@ class _Session:
             [*ask_drops(head), *head.entry, *start, *head.prepare, *tail, *(left if at is not None else [])]
         )
         if at is None:
-            result.code = whole(self.code, code)
-        else:
-            assert frame is not None
-            result.code = continuation(self.code, code, at, self.tails(frame, at))
-        return result
+            return whole(self.code, code)
+        assert frame is not None
+        return continuation(self.code, code, at, self.tails(frame, at))
 
     def call_graph(self, head: Head, inputs: list[Source], graph: GraphBuilder) -> Code:
         loads = [head.follow(s) for s in inputs]

@@ -1,7 +1,10 @@
-"""Generated code as data: what a capture cannot know stands as a hole among its constants, until the frame is assembled.
+"""What an entry is made of, as data: how results are built, or code in which what a capture cannot know stands as a hole.
 
-In: a code object whose constants contain holes.  Out: the same with objects in their places.  So a capture calls nobody:
-its graph may be compiled later, in another thread or not at all, and its code means the same.
+In: a capture.  Out: a `Recipe`; with the compiled graph it is an entry, in this process or in one that reads it from a file.
+So a capture calls nobody: its graph may be compiled later, in another thread or not at all, and its recipe means the same.
+
+Code is bytecode, not a tree of ours: what breaks runs by the program's own instructions under its own table of exceptions, so
+any other form would be turned into this one; `dis` prints it.
 """
 
 from __future__ import annotations
@@ -10,6 +13,29 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from pycompiler.capture.errors_of_data import ErrorsOfData
+from pycompiler.ir.guards import Guard
+from pycompiler.ir.source import Source
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Calls that pass `guards` get the `template`, built of the graph's results, or run `code` with its holes filled; where
+    there is neither, the original code does as well.
+
+    inputs: where the graph's are.  hook: functions that the code calls are met by the frame hook.  process: why it means nothing
+    in another process.  abstract: (class, abstract class, whether it was one), which must be so again.
+    """
+
+    guards: list[Guard]
+    inputs: tuple[Source, ...] = ()
+    template: tuple[str, Any] | None = None
+    code: types.CodeType | None = None
+    hook: bool = False
+    errors: ErrorsOfData = field(default_factory=ErrorsOfData)
+    process: tuple[str, ...] = ()
+    abstract: tuple[tuple[type, type, bool], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -133,4 +133,4 @@ def example_inputs(captured: Captured, ours: bool, scope: Scope) -> list[Any]:
         real = as_plain(real) if example.aliased else real
         return real if mode is None else fake_of(mode, real, example.layout)
 
-    return [given(source, example) for source, example in zip(captured.inputs, examples, strict=True)]
+    return [given(source, example) for source, example in zip(captured.recipe.inputs, examples, strict=True)]

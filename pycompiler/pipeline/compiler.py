@@ -22,7 +22,7 @@ from pycompiler.capture import skip
 from pycompiler.capture.breaks import BreakRecord, EagerOnce, NotCaptured, SkipFrame
 from pycompiler.capture.bytecode.frames import resumes_in_loop
 from pycompiler.capture.frame import Captured, capture_frame
-from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill
+from pycompiler.capture.recipe import Recipe
 from pycompiler.capture.sizes import Policy
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
 from pycompiler.ir import choices, peer, watch
@@ -33,10 +33,11 @@ from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.watch import phase
 from pycompiler.logs import stage, step
 from pycompiler.pipeline import stance
+from pycompiler.pipeline.assemble import assemble
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
 from pycompiler.pipeline.guards import UsersError, filtered, once, size_guards, specialise
 from pycompiler.pipeline.interface import Family
-from pycompiler.pipeline.records import Remarks, remarks_of
+from pycompiler.pipeline.records import Made, recipe_of
 from pycompiler.pipeline.reports import (
     FailureRecord,
     as_error,
@@ -55,7 +56,6 @@ from pycompiler.pipeline.surroundings import (
     untraced,
     without_saved_tensor_hooks,
 )
-from pycompiler.pipeline.with_errors import with_errors
 from pycompiler.progress import compiling
 
 log = stage("dynamo")
@@ -167,7 +167,7 @@ class FrameCompiler:
                 captured = self.capture(function, values, policy)
                 report_symbols(code, policy.told())
                 with phase("guards"):
-                    guards = filtered(self.family, captured.guards, scope)
+                    guards = filtered(self.family, captured.recipe.guards, scope)
                 if captured.graph is None:
                     break
                 examples = example_inputs(captured, self.family.ours, scope)
@@ -207,7 +207,8 @@ class FrameCompiler:
     ) -> Entry:
         """An entry that runs the original code until a worker has compiled the graph."""
         entry = _native.Entry(guards, function, "eager")
-        self.family.remarks[entry] = Remarks(("its graph is not compiled yet (wait_for_compiles), or could not be",))
+        waits = "its graph is not compiled yet (wait_for_compiles), or could not be"
+        self.family.made[entry] = Made(Recipe(guards, process=(waits,)))
         name = place_of(function.__code__)
         start = time.perf_counter()
         watched = weakref.ref(entry)
@@ -235,7 +236,7 @@ class FrameCompiler:
             made, waiting = self.assemble(function, captured, guards, graph), watched()
             if made is not None and waiting is not None:
                 waiting.become(made)
-                self.family.remarks[waiting] = remarks_of(captured)
+                self.family.made[waiting] = self.family.made[made]
 
         background.submit(name, job)
         return entry
@@ -255,36 +256,11 @@ class FrameCompiler:
             guards = [*guards, *size_guards(captured)]
         if not choices.taken("guards", lambda: f"guards of {place_of(function.__code__)}"):
             guards = [*guards, once()]
+        recipe = recipe_of(captured, guards)
+        if recipe.template is None and recipe.code is None and function.__code__ in self.family.hooked:
+            return None  # nothing to gain from compiling it
         with phase("assemble"):
-            entry = self.entry_of(function, captured, guards, graph)
-        if entry is not None:
-            self.family.remarks[entry] = remarks_of(captured)
-        return entry
-
-    def entry_of(
-        self, function: types.FunctionType, captured: Captured, guards: list[Guard], graph: Callable[..., Any] | None
-    ) -> Entry | None:
-        """See `assemble`."""
-        if graph is not None:
-            graph = with_errors(captured, graph, ours=self.family.ours)
-            if graph is None:
-                return _native.Entry(guards, function, "eager")
-        if captured.template is not None:
-            if captured.empty:
-                if function.__code__ in self.family.hooked:  # nothing to gain from compiling it
-                    return None
-                return _native.Entry(guards, function, "eager")
-            assert graph is not None
-            return _native.Entry(guards, graph, "plan", captured.template, captured.inputs)
-        assert captured.code is not None
-        code = fill(captured.code, lambda hole: self.held(hole, graph))
-        return self.family.function_entry(guards, code, function.__globals__, hook=captured.broke is not None)
-
-    def held(self, hole: Hole, graph: Callable[..., Any] | None) -> object:
-        """What generated code holds in place of `hole`."""
-        if isinstance(hole, Resume):
-            return self.family.resume_function(hole.code, hole.namespace)
-        return {GRAPH: graph, TAIL_CALL: _native.tail_call}[hole]
+            return assemble(self.family, function, Made(recipe, graph))
 
 
 peer.leave_alone(FrameCompiler.__call__.__code__)

@@ -18,7 +18,7 @@ from pycompiler.ir.guards import Guard
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.compiler import FrameCompiler
 from pycompiler.pipeline.hook import FrameLookup, original, with_empty_cells
-from pycompiler.pipeline.records import BackendObserver, GraphRecord, Remarks
+from pycompiler.pipeline.records import BackendObserver, GraphRecord, Made
 
 NO_LIMIT = 2**31
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Family:
     shelf: dict[str, Callable[[CompiledFunction], None]] = field(
         default_factory=dict
     )  # such a function's digest → loads its entries
-    remarks: weakref.WeakKeyDictionary[Entry, Remarks] = field(default_factory=weakref.WeakKeyDictionary)  # by entry
+    made: weakref.WeakKeyDictionary[Entry, Made] = field(default_factory=weakref.WeakKeyDictionary)  # by entry
     sizes: dict[types.CodeType, Policy] = field(default_factory=dict)  # which are symbols
 
     forced: Any = None  # the backend that a stance puts in the place of the one asked for
@@ -85,7 +85,7 @@ class Family:
         asked = self.aside[None][0] if self.forced is not None else {}  # without the stance's backend
         fresh: dict[str, Any] = {
             "resumes": {}, "hooked": {}, "sizes": {}, "shelf": {}, "aside": {}, "waited": set(), "members": Members(),
-            "remarks": weakref.WeakKeyDictionary(), "listener": None, "forced": None,
+            "made": weakref.WeakKeyDictionary(), "listener": None, "forced": None,
         }  # fmt: skip
         return replace(self, **asked, **fresh)
 

@@ -11,7 +11,7 @@ from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture.sizes import Policy
 from pycompiler.ir.guard_entries import GuardEntry
 from pycompiler.ir.guards import Guard
-from pycompiler.pipeline.records import BackendObserver, GraphRecord, Remarks
+from pycompiler.pipeline.records import BackendObserver, GraphRecord, Made
 
 
 class Family(Protocol):
@@ -32,7 +32,7 @@ class Family(Protocol):
     @property
     def backend(self) -> Callable[..., Any]: ...
     @property
-    def remarks(self) -> MutableMapping[Entry, Remarks]: ...
+    def made(self) -> MutableMapping[Entry, Made]: ...
     @property
     def observer(self) -> BackendObserver | None: ...
     @property

@@ -1,14 +1,17 @@
-"""What is kept of a capture: for `explain` and the logs, and for artefacts."""
+"""What is kept of a compile: for `explain` and the logs, and of an entry, for artefacts."""
 
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import fx
 
 from pycompiler.capture.breaks import BreakRecord
 from pycompiler.capture.frame import Captured
+from pycompiler.capture.recipe import Recipe
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.names import traced_through
 
@@ -50,15 +53,16 @@ class BackendObserver:
 
 
 @dataclass(frozen=True)
-class Remarks:
-    """What an entry rests on besides its guards, which cannot change while the process runs: see `Captured`."""
+class Made:
+    """What an entry is made of: the recipe, with all guards, and the compiled graph."""
 
-    process: tuple[str, ...] = ()
-    abstract: tuple[tuple[type, type, bool], ...] = ()
+    recipe: Recipe
+    graph: Callable[..., Any] | None = None
 
 
-def remarks_of(captured: Captured) -> Remarks:
+def recipe_of(captured: Captured, guards: list[Guard]) -> Recipe:
+    """The recipe of a capture whose graph is compiled, with the `guards` that are left and what was assumed since."""
     graphs = [] if captured.graph is None else [m for m in captured.graph.modules() if isinstance(m, fx.GraphModule)]
     targets = dict.fromkeys(n.target for gm in graphs for n in gm.graph.nodes if n.op == "call_function")
     calls = [f"its graph holds what {name} did when it was traced" for t in targets if (name := traced_through(t))]
-    return Remarks((*captured.process, *calls), captured.abstract)
+    return replace(captured.recipe, guards=guards, process=(*captured.recipe.process, *calls))

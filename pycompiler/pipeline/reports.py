@@ -80,13 +80,13 @@ def report_breaks(breaks: Sequence[BreakRecord]) -> None:
 
 
 def record(family: Family, code: types.CodeType, captured: Captured, seconds: float) -> None:
-    guards = [*captured.guards, *size_guards(captured)]
+    guards = [*captured.recipe.guards, *size_guards(captured)]
     if log_guards.enabled:
         log_guards("guards of %s:\n%s", code.co_qualname, "\n".join(map(str, guards)))
     if log_bytecode.enabled:
         log_bytecode("original code of %s:\n%s", code.co_qualname, listing(code))
-        if captured.code is not None:
-            log_bytecode("generated code of %s:\n%s", code.co_qualname, listing(captured.code))
+        if captured.recipe.code is not None:
+            log_bytecode("generated code of %s:\n%s", code.co_qualname, listing(captured.recipe.code))
     inlined = tuple(captured.inlined)
     made = GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds, inlined)
     watch.artefact("frame", made)

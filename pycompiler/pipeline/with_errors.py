@@ -10,17 +10,16 @@ from torch import fx
 
 from pycompiler import _native
 from pycompiler.capture.builtins import torch_api
-from pycompiler.capture.errors_of_data import EXPECTED
-from pycompiler.capture.frame import Captured
+from pycompiler.capture.errors_of_data import EXPECTED, ErrorsOfData
 from pycompiler.errors import PyCompilerError, Unfit
+from pycompiler.ir.later import LaterCall
 from pycompiler.logs import stage
 
 log = stage("dynamo")
 
 
-def with_errors(captured: Captured, graph: Callable[..., Any], *, ours: bool) -> Callable[..., Any] | None:
+def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) -> Callable[..., Any] | None:
     """`graph`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run eagerly."""
-    errors = captured.errors
     again = errors.are_eagers and (ours or errors.expected)
     switched = errors.switches and not isinstance(graph, _native.Plan)
     if again and runs_as_captured(graph):  # what it has written by then is what eager has
@@ -61,7 +60,7 @@ def with_errors(captured: Captured, graph: Callable[..., Any], *, ours: bool) ->
 def runs_as_captured(graph: Callable[..., Any]) -> bool:
     """Whether the captured graph runs operator by operator, in the program's order."""
     target = graph.target if isinstance(graph, _native.BackendCall) else graph
-    return isinstance(getattr(target, "__self__", None), fx.GraphModule)
+    return isinstance(target, LaterCall) or isinstance(getattr(target, "__self__", None), fx.GraphModule)
 
 
 def counts(inputs: Sequence[Any], written: Sequence[int]) -> list[int]:

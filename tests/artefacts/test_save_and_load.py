@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 import pycompiler
 from pycompiler.artefacts import encode
+from pycompiler.capture.recipe import Recipe, holes
 from pycompiler.exc import ArtefactError, RecompileError
-from pycompiler.pipeline import Remarks
+from pycompiler.pipeline import Made
 from pycompiler.wrapping import compiled_of
 
 
@@ -75,6 +76,47 @@ def test_the_entry_used_last_comes_first(tmp_path: Path) -> None:
         c(torch.ones(3))
         assert pycompiler.counters(c)["guard_checks"] == before + 1
     assert [len(e.guards) for e in loaded.entries] == [len(e.guards) for e in compiled.entries]
+
+
+def refuses(x: Tensor, index: Tensor, seen: list[Any]) -> Tensor:
+    """Its errors are those of eager, which is run again; so the graph is not what the entry runs."""
+    seen.append("before")
+    y = x.sin()
+    try:
+        return y[index]
+    except IndexError:
+        return y
+    finally:
+        pycompiler.graph_break()
+        seen.append("after")
+
+
+def test_entries_are_made_of_the_same(tmp_path: Path) -> None:
+    """What an entry is made of is data, which is saved and assembled again; entries were read back from what runs."""
+    arguments = (torch.ones(3), torch.tensor([2, 0]))
+    compiled = saved(refuses, tmp_path / "a", (*arguments, []))
+    loaded = pycompiler.load(tmp_path / "a", refuses)
+    families = [compiled_of(c)._pycompiler_family for c in (compiled, loaded)]
+
+    def told(made: Made) -> Any:
+        recipe, code = made.recipe, made.recipe.code
+        text = None if code is None else (code.co_code, code.co_exceptiontable, [h.name for h in holes(code)])
+        return [str(g) for g in recipe.guards], recipe.inputs, recipe.template, text, recipe.hook, recipe.errors
+
+    kinds = set()
+    for ours, theirs in ((compiled.entries, loaded.entries), *(
+        (a.entries, b.entries) for a, b in zip(*(f.resumes.values() for f in families), strict=True)
+    )):  # fmt: skip
+        assert len(ours) == len(theirs) > 0
+        for a, b in zip(ours, theirs, strict=True):
+            assert told(families[0].made[a]) == told(families[1].made[b]) and a.kind == b.kind
+            kinds.add(a.kind)
+    assert "function" in kinds
+    for c in (compiled, loaded):
+        for index in (torch.tensor([2, 0]), torch.tensor([5])):
+            ours, theirs = list[Any](), list[Any]()
+            torch.testing.assert_close(c(arguments[0], index, ours), refuses(arguments[0], index, theirs))
+            assert ours == theirs
 
 
 def test_frozen(tmp_path: Path) -> None:
@@ -172,7 +214,7 @@ def test_what_is_not_compiled_yet(tmp_path: Path) -> None:
     (entry,) = pycompiler.load(tmp_path / "a", scaled).entries
     assert entry.kind == "plan"
     family = compiled_of(compiled)._pycompiler_family
-    family.remarks[compiled.entries[0]] = Remarks(("its graph is not compiled yet",))
+    family.made[compiled.entries[0]] = Made(Recipe([], process=("its graph is not compiled yet",)))
     with pytest.raises(ArtefactError, match="scaled, entry 0: its graph is not compiled yet"):
         pycompiler.save(compiled, tmp_path / "a")
 

@@ -28,7 +28,7 @@ def capture(f: types.FunctionType, *args: object) -> Captured:
 
 def test_a_frame_without_effects_is_a_graph_and_a_template() -> None:
     captured = capture(lambda x: {"y": x.sin() + 1}, torch.ones(3))
-    assert captured.code is None and captured.template == ("dict", [("y", ("graph", 0))])
+    assert captured.recipe.code is None and captured.recipe.template == ("dict", [("y", ("graph", 0))])
     assert captured.graph is not None and [e.fake.shape for e in captured.examples] == [torch.Size([3])]
 
 
@@ -41,8 +41,8 @@ def test_generated_code_has_holes_and_is_filled_twice() -> None:
 
     x, seen = torch.ones(3), list[str]()
     captured = capture(f, x, seen)  # type: ignore[arg-type]
-    assert seen == [] and captured.code is not None and captured.graph is not None
-    assert {type(h) for h in holes(captured.code)} == {Hole, Resume}
+    assert seen == [] and captured.recipe.code is not None and captured.graph is not None
+    assert {type(h) for h in holes(captured.recipe.code)} == {Hole, Resume}
     for factor in (1, 10):
         calls: list[tuple[object, ...]] = []
 
@@ -52,7 +52,7 @@ def test_generated_code_has_holes_and_is_filled_twice() -> None:
             answers = {GRAPH: lambda x: (factor * (x + 1),), TAIL_CALL: lambda *args: calls.append(args) or "gone on"}
             return answers[hole]
 
-        made = types.FunctionType(fill(captured.code, held), f.__globals__)
+        made = types.FunctionType(fill(captured.recipe.code, held), f.__globals__)
         assert made(x, seen) == "gone on"
         ((name, y, *_),) = calls
         assert str(name).startswith("resume_in_f") and torch.equal(y, factor * (x + 1))  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def test_what_guards_tell_of_places_is_looked_up() -> None:
         with mock.patch.object(Source, "__eq__", autospec=True, side_effect=Source.__eq__) as asked:
             lists = [[torch.ones(2)] for _ in range(count)]
             captured = capture(lambda xs: types.SimpleNamespace(a=sum(x[0] for x in xs)), lists)
-        assert captured.code is not None
+        assert captured.recipe.code is not None
         return asked.call_count
 
     compared(4)
@@ -146,7 +146,7 @@ def test_no_tensor_of_the_call_is_held(f: types.FunctionType) -> None:
     captured = capture(f, layer, x, dict[str, object]())
     held = {name: weakref.ref(t) for name, t in {"x": x, **layer.state_dict(keep_vars=True)}.items()}
     del layer, x
-    assert captured.graph is not None and len(captured.inputs) == len(captured.examples) == 4
+    assert captured.graph is not None and len(captured.recipe.inputs) == len(captured.examples) == 4
     assert {name for name, reference in held.items() if reference() is not None} == set()
 
 

@@ -1,0 +1,42 @@
+"""A recipe and what became of its graph → an entry of the engine, after a compile and after a file was read.
+
+In: `Made`.  Out: an entry; the family keeps what it was made of, which `artefacts.save` writes.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from pycompiler import _native
+from pycompiler._native import Entry
+from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Recipe, Resume, fill
+from pycompiler.pipeline.interface import Family
+from pycompiler.pipeline.records import Made
+from pycompiler.pipeline.with_errors import with_errors
+
+
+def assemble(family: Family, function: types.FunctionType, made: Made) -> Entry:
+    """The entry of `function`."""
+    entry = _entry(family, function, made.recipe, made.graph)
+    family.made[entry] = made
+    return entry
+
+
+def _entry(family: Family, function: types.FunctionType, recipe: Recipe, graph: Callable[..., Any] | None) -> Entry:
+    run = None if graph is None else with_errors(recipe.errors, graph, ours=family.ours)
+    original = recipe.template is None and recipe.code is None
+    if original or (run is None and graph is not None):
+        return _native.Entry(recipe.guards, function, "eager")
+    if recipe.code is None:
+        assert run is not None
+        return _native.Entry(recipe.guards, run, "plan", recipe.template, recipe.inputs)
+
+    def held(hole: Hole) -> object:
+        """What generated code holds in place of `hole`."""
+        if isinstance(hole, Resume):
+            return family.resume_function(hole.code, hole.namespace)
+        return {GRAPH: run, TAIL_CALL: _native.tail_call}[hole]
+
+    return family.function_entry(recipe.guards, fill(recipe.code, held), function.__globals__, hook=recipe.hook)
