@@ -45,14 +45,19 @@ def program(name: str, kind: str | None) -> Callable[[Callable[[torch.Tensor], A
     return lambda fn: PROGRAMS.append((name, kind, fn))
 
 
-@program("while_loop of tensors", "builtin-call")
+@program("while_loop of tensors", None)
 def _(x: torch.Tensor) -> Any:
     return while_loop(lambda i, y: i.sum() < 5, lambda i, y: (i + 1, y * 2), (torch.zeros(1), x))
 
 
-@program("while_loop of a number", "builtin-call")
+@program("while_loop of a number", None)
 def _(x: torch.Tensor) -> Any:
     return while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y + i), (0, x))
+
+
+@program("while_loop of a number and a tensor", "inner-graph")
+def _(x: torch.Tensor) -> Any:
+    return while_loop(lambda i, y: y.sum() < 50, lambda i, y: (i + 1, y + i + 1), (0, x))
 
 
 @program("a Function that marks what it wrote", "inner-graph")

@@ -1,10 +1,11 @@
-"""Branches on a tensor's value (`torch.cond`) in ATen graphs: an operator that runs one of two compiled graphs.
+"""Branches and loops on a tensor's value (`torch.cond`, `while_loop`) in ATen graphs: operators that run compiled graphs.
 
-In: a captured graph with calls of `transforms.cond`.  Out: for each such node a function of its tensors, for the trace.
-Example: in ATen graphs it is ``pycompiler.branch(pred, tensors, number)``, whose `number` names a `Choice`.
+In: a captured graph with calls of `transforms.cond` and `transforms.while_loop`.  Out: for each such node a function of
+its tensors, for the trace.  Example: in ATen graphs it is ``pycompiler.branch(pred, tensors, number)`` or
+``pycompiler.loop(carried, others, number)``, whose `number` names a `Choice`.
 
 Both sides are graphs of their own, forward and backward; the backward of a side computes its forward again, so that the
-operator keeps what it was given and nothing else.
+operator keeps what it was given and nothing else. A loop's sides are its test and its body; it has no backward.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import fx
@@ -36,7 +37,7 @@ Traced = Callable[..., tuple[torch.Tensor, ...]]
 
 
 class Choice:
-    """Two compiled graphs of the same inputs, with results alike; `like` is the metadata of these.
+    """Two compiled graphs of the same inputs; `like` is the metadata of the results, of a loop those of its body.
 
     Graphs name it by a number that no other process has. It lives as long as the function that was compiled with it.
     """
@@ -49,6 +50,15 @@ class Choice:
 
     def __call__(self, pred: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         return list(self.sides[not pred](*tensors))
+
+    def loop(self, carried: list[torch.Tensor], others: list[torch.Tensor]) -> list[torch.Tensor]:
+        test, body = self.sides
+        if not test(*carried, *others)[0]:
+            return [t.clone() for t in carried]
+        while True:
+            carried = list(body(*carried, *others))
+            if not test(*carried, *others)[0]:
+                return carried
 
 
 def choice_of(number: int, sides: tuple[Side, Side], like: list[Any]) -> Choice:
@@ -77,16 +87,24 @@ def _run(pred: torch.Tensor, tensors: list[torch.Tensor], number: int) -> list[t
     return _chosen(number)(pred, tensors)
 
 
-def _shapes(pred: torch.Tensor, tensors: list[torch.Tensor], number: int) -> list[torch.Tensor]:
+def _loop(carried: list[torch.Tensor], others: list[torch.Tensor], number: int) -> list[torch.Tensor]:
+    return _chosen(number).loop(carried, others)
+
+
+def _shapes(_: Any, tensors: list[torch.Tensor], number: int) -> list[torch.Tensor]:
     like = _chosen(number).like
     return [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in like]
 
 
 _LIBRARY = torch.library.Library("pycompiler", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("branch(Tensor pred, Tensor[] tensors, int number) -> Tensor[]")  # type: ignore[no-untyped-call]
-for _key, _kernel in (("CPU", _run), ("CUDA", _run), ("Meta", _shapes)):
-    _LIBRARY.impl("branch", _kernel, _key)  # type: ignore[no-untyped-call]
+_LIBRARY.define("loop(Tensor[] carried, Tensor[] others, int number) -> Tensor[]")  # type: ignore[no-untyped-call]
+for _name, _kernel in (("branch", _run), ("loop", _loop)):
+    for _key in ("CPU", "CUDA"):
+        _LIBRARY.impl(_name, _kernel, _key)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(_name, _shapes, "Meta")  # type: ignore[no-untyped-call]
 branch = torch.ops.pycompiler.branch.default
+loop = torch.ops.pycompiler.loop.default
 
 
 class _Differentiable(torch.autograd.Function):
@@ -119,25 +137,24 @@ class Branches:
     def prepare(self, gm: fx.GraphModule) -> None:
         """Compile every branch of `gm`, those in its branches and checkpoints first."""
         for node in gm.graph.nodes:
-            if node.op == "call_function" and (node.target is transforms.cond or transforms.is_checkpoint(node.target)):
+            compiled = self.KINDS.get(node.target)  # type: ignore[arg-type]
+            if node.op == "call_function" and (compiled or transforms.is_checkpoint(node.target)):
                 bodies = [getattr(gm, str(a.target)) for a in node.args if _is_body(a)]
                 for body in bodies:
                     self.prepare(body)
-                if node.target is transforms.cond:
-                    self.calls[node] = self._compiled(node, bodies)
+                if compiled is not None:
+                    self.calls[node] = compiled(self, node, bodies)
         if self.calls and any(
             str(getattr(n.target, "__name__", "")).startswith("set_autocast") for n in gm.graph.nodes
         ):
             raise AutogradUnsupported("autocast around a branch", "autocast changes", "the graph runs eagerly")
 
-    def _compiled(self, node: fx.Node, bodies: list[fx.GraphModule]) -> Traced:
+    def _branch(self, node: fx.Node, bodies: list[fx.GraphModule]) -> Traced:
         given: Any = node.args
         _, _, kinds, pred, *operands = given
         examples = [self._leaf(n.meta["example_value"]) for n in operands]
         results = node.meta["example_value"]
-        numbers = [expr_of(n) for t in (*examples, *results) for n in (*t.shape, *t.stride()) if type(n) is not int]
-        if numbers:
-            raise Specialise(sorted({name for n in numbers for name in n.symbols}), "a branch on a tensor's value")
+        _refuse_symbols([*examples, *results], "a branch on a tensor's value")
         wanted = [i for i, e in enumerate(examples) if e.requires_grad and any(kinds) and torch.is_grad_enabled()]
         devices = {t.device for t in (pred.meta["example_value"], *examples, *results)}
         if len(devices) > 1 or (
@@ -146,16 +163,43 @@ class Branches:
             raise AutogradUnsupported("a branch on several devices, or with transposed results", str(node), "none")
         with torch.no_grad():
             plain = [self._joint(body, [e.detach() for e in examples]) for body in bodies]
-        forth = self._choice([forward_only(joint) for joint in plain], results)
+        forth = self._choice([forward_only(joint) for joint in plain], [results, results])
         strides = [e.stride() for e in examples]
         if not wanted:
             return lambda pred, *tensors: tuple(branch(pred, _as_seen(tensors, strides), forth.number))
         joints = [self._joint(body, examples) for body in bodies]
         modules = [_backward(joint, kinds, wanted) for joint in joints]
-        back = self._choice(modules, [n.meta["val"] for n in modules[0].graph.output_node().args[0]])  # type: ignore[union-attr]
+        made = [n.meta["val"] for n in modules[0].graph.output_node().args[0]]  # type: ignore[union-attr]
+        back = self._choice(modules, [made, made])
         return lambda pred, *tensors: _Differentiable.apply(  # type: ignore[no-any-return, no-untyped-call]
             forth, back, kinds, pred, *_as_seen(tensors, strides)
         )
+
+    def _loop(self, node: fx.Node, bodies: list[fx.GraphModule]) -> Traced:
+        given: Any = node.args
+        _, _, count, *operands = given
+        with torch.no_grad():
+            examples = [self._leaf(n.meta["example_value"]).detach() for n in operands]
+            results = node.meta["example_value"]
+            _refuse_symbols([*examples, *results], "a loop on a tensor's value")
+            if len({t.device for t in (*examples, *results)}) > 1:
+                raise AutogradUnsupported("a loop on several devices", str(node), "none")
+            joints = [self._joint(body, examples) for body in bodies]
+        test = [n.meta["val"] for n in joints[0].fresh]
+        choice = self._choice([forward_only(joint) for joint in joints], [test, results])
+        strides = [e.stride() for e in examples]
+
+        def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            seen = [t.detach() for t in _as_seen(tensors, strides)]
+            return tuple(loop(seen[:count], seen[count:], choice.number))
+
+        return run
+
+    KINDS: ClassVar[dict[Any, Callable[[Branches, fx.Node, list[fx.GraphModule]], Traced]]] = {
+        transforms.cond: _branch,
+        transforms.while_loop: _loop,
+    }
+    """What is called with the tensors of such a node: its arguments but for the first three."""
 
     def _leaf(self, example: torch.Tensor) -> torch.Tensor:
         with torch.no_grad(), self.mode:
@@ -170,14 +214,15 @@ class Branches:
             raise AutogradUnsupported("a branch writes, or returns views", body.print_readable(False), "clone them")
         return joint
 
-    def _choice(self, modules: list[fx.GraphModule], like: Sequence[Any]) -> Choice:
+    def _choice(self, modules: list[fx.GraphModule], likes: Sequence[Sequence[Any]]) -> Choice:
+        """`likes`: of each module what its results are like."""
         sides = []
-        for module in modules:
+        for module, like in zip(modules, likes, strict=True):
             made = [n.meta["val"] for n in module.graph.output_node().args[0]]  # type: ignore[union-attr]
             if [_layout(t) for t in made] != [_layout(t) for t in like]:
                 raise AutogradUnsupported("branches whose results lie otherwise", str(module.graph), "none")
             sides.append(self.compiler(module, [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]))
-        choice = Choice((sides[0], sides[1]), like)
+        choice = Choice((sides[0], sides[1]), likes[1])
         artefact("branch", (choice.number, modules, choice.like))
         self.choices.append(choice)
         return choice
@@ -185,6 +230,12 @@ class Branches:
 
 def _is_body(argument: Any) -> bool:
     return isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), fx.GraphModule)
+
+
+def _refuse_symbols(tensors: Sequence[torch.Tensor], what: str) -> None:
+    numbers = [expr_of(n) for t in tensors for n in (*t.shape, *t.stride()) if type(n) is not int]
+    if numbers:
+        raise Specialise(sorted({name for n in numbers for name in n.symbols}), what)
 
 
 def _layout(t: torch.Tensor) -> tuple[Any, ...]:

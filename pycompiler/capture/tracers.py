@@ -45,6 +45,7 @@ class Tracer(GraphBuilder):
         self.packs = packs or outer.packs
         self.later = later or outer.later
         self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
+        self._own: list[fx.Node] = []  # placeholders of what the function is called with
         self._lifted: dict[fx.Node, Tensor] = {}  # placeholder → what it stands for outside
         self._lift: dict[fx.Node, fx.Node] = {}  # node outside → placeholder
 
@@ -52,6 +53,7 @@ class Tracer(GraphBuilder):
     def argument(self, fake: torch.Tensor) -> Tensor:
         """A tensor that the function is called with."""
         value = Tensor(self._placeholder(f"arg_{len(self.given)}", fake), fake)
+        self._own.append(value.node)
         self.by_fake[id(fake)] = value
         return value
 
@@ -123,9 +125,9 @@ class Tracer(GraphBuilder):
             del self._lifted[node]
 
     def _take(self, lifted: list[Tensor]) -> None:
-        """Let the placeholders be those of `lifted`, in order."""
+        """Let the placeholders behind the function's own be those of `lifted`, in order."""
         places = {value.node: node for node, value in self._lifted.items()}
-        anchor = self.graph._root
+        anchor = self._own[-1] if self._own else self.graph._root
         for i, value in enumerate(lifted):
             with self.graph.inserting_after(anchor):
                 anchor = self.graph.placeholder(f"operand_{i}")

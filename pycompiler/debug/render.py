@@ -97,7 +97,7 @@ def operators(gm: fx.GraphModule, branches: Branches) -> str:
     """A program's lines that make the operators that `gm` calls and torch does not have: the program's own, and branches."""
     own = dict.fromkeys(str(n.target._schema.name) for n in gm.graph.nodes if isinstance(n.target, OpOverload))
     lines = [line for name in own if name.partition("::")[0] not in KNOWN for line in _own_operator(name)]
-    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.pycompiler.branch.default):
+    for node in (n for name in CHOOSE for n in gm.graph.find_nodes(op="call_function", target=_operator(name))):
         number, names = node.args[2], []
         sides, like = branches[number]
         for k, side in enumerate(sides):
@@ -109,7 +109,13 @@ def operators(gm: fx.GraphModule, branches: Branches) -> str:
     return "".join(f"{line}\n" for line in lines if line)
 
 
+CHOOSE = ("branch", "loop")
 KNOWN = ("aten", "prims", "prim", "pycompiler")
+
+
+def _operator(name: str) -> OpOverload:
+    found: OpOverload = getattr(torch.ops.pycompiler, name).default
+    return found
 
 
 def _own_operator(name: str) -> list[str]:

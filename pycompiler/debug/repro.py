@@ -90,8 +90,8 @@ def put(module: torch.nn.Module, path: str, value: Any) -> None:
 
 
 def branch(number: int, sides: tuple[Side, Side], like: Sequence[Any]) -> object:
-    """Makes `torch.ops.pycompiler.branch(..., number)` choose between the sides while the result is kept.  `like`: shape,
-    strides and dtype of each result."""
+    """Makes `torch.ops.pycompiler.branch(..., number)` choose between the sides, or `loop` repeat the second, while the result
+    is kept.  `like`: shape, strides and dtype of each result."""
     return choice_of(number, sides, list(like))
 
 

@@ -97,6 +97,17 @@ def cond(yes: fx.GraphModule, no: fx.GraphModule, kinds: Sequence[bool], pred: A
     return tuple(next(joined) if k else r for r, k in zip(results, kinds, strict=True))
 
 
+def while_loop(test: fx.GraphModule, body: fx.GraphModule, count: int, *tensors: torch.Tensor) -> Tensors:
+    """What the first `count` tensors become while `test` of them holds; the others are the same in each pass."""
+    carried, rest = tensors[:count], tensors[count:]
+    if not forward_of(test)(*carried, *rest)[0]:
+        return tuple(t.clone() for t in carried)
+    while True:
+        carried = tuple(forward_of(body)(*carried, *rest))
+        if not forward_of(test)(*carried, *rest)[0]:
+            return carried
+
+
 def joined(count: int, *tensors: torch.Tensor) -> Tensors:
     """Copies of the first `count` tensors; the others get gradients of zeros where one of those gets one."""
     return tuple(_Joined.apply(count, *tensors))  # type: ignore[no-untyped-call]

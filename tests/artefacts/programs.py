@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
@@ -573,6 +574,13 @@ def chosen(f: Any) -> Any:
 @case(lambda f: (f(data(3)), f(-data(3))), chosen, entries=2)
 def branches() -> Any:
     return lambda x: torch.cond(x[0] > 0, lambda y: y * 2, lambda y: y - 1, (x,))
+
+
+@case(lambda f: (f(data(3).abs()), f(-data(3).abs())))
+def loops() -> Any:
+    return lambda x: while_loop(
+        lambda i, y: y.abs().sum() < 9, lambda i, y: (i + 1, y * 2 + i + 1), (x.new_zeros(()), x)
+    )
 
 
 # graph breaks -------------------------------------------------------------------------------------------------------

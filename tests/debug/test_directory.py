@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops.while_loop import while_loop
 
 import pycompiler
 from pycompiler import config
@@ -134,6 +135,10 @@ def chosen(x: torch.Tensor) -> Any:
     return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
 
 
+def repeated(x: torch.Tensor) -> Any:
+    return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y.sin() + x), (x.new_zeros(()), x * 2))
+
+
 def raising(x: torch.Tensor) -> Any:
     return torch.linalg.cholesky(x) + 1
 
@@ -152,6 +157,7 @@ ODD: dict[str, tuple[Any, Any]] = {
     "random numbers": (drawn, lambda: [torch.randn(4)]),
     "numbers of the call": (bound, lambda: [torch.tensor([1.0, -2.0, 3.0])]),
     "a branch": (chosen, lambda: [torch.randn(4)]),
+    "a loop": (repeated, lambda: [torch.randn(4)]),
     "an error": (raising, lambda: [torch.eye(3)]),
     "memory that nobody wrote": (unwritten, lambda: [torch.ones(3)]),
     "no elements": (lambda x: (x.sum(), x.sin()), lambda: [torch.ones(0, 4)]),

@@ -38,7 +38,7 @@ _EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[at
 
 
 class Forward:
-    """Runs `gm` and the graphs inside of it; `branches`: what is called for nodes of `transforms.cond`."""
+    """Runs `gm` and the graphs inside of it; `branches`: what is called for branches and loops (`Branches`)."""
 
     def __init__(self, gm: fx.GraphModule, recorder: Recorder, branches: Mapping[fx.Node, Callable[..., Any]]) -> None:
         self.gm = gm
@@ -192,7 +192,7 @@ class Forward:
             assert callable(node.target)
             if transforms.is_checkpoint(node.target):
                 return self._checkpoint(node.target, *args)
-            if node.target is transforms.cond:
+            if node in self.branches:
                 return self.branches[node](*args[3:])
             if node.target is transforms.hooked:
                 self.hooked.add(args[1].grad_fn)

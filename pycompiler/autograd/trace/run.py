@@ -43,7 +43,7 @@ def trace_joint(
 ) -> Joint:
     """Trace `gm`; raises `AutogradUnsupported` for what cannot be expressed functionally.
 
-    `store_in_graph`: see `Joint.store_in_graph`; `branches`: what is called for nodes of `transforms.cond`;
+    `store_in_graph`: see `Joint.store_in_graph`; `branches`: what is called for branches and loops (`Branches`);
     `cut`: there may be `Joint.cuts`.
     """
     recorder = Recorder(fake_mode, decompositions)

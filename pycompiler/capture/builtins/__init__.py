@@ -2,6 +2,7 @@
 
 from pycompiler.capture.builtins import (
     autograd_function,
+    branches,
     collections,
     containers,
     copying,
@@ -23,6 +24,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, collections, containers, copying, devices, exceptions, frozen, gradients, iteration, nested, numbers,
-    overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
+    autograd_function, branches, collections, containers, copying, devices, exceptions, frozen, gradients, iteration, nested,
+    numbers, overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
 )  # fmt: skip

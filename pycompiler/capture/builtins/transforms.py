@@ -1,4 +1,4 @@
-"""Functions that take functions: torch.func's transforms, `torch.cond`, checkpoints.
+"""Functions that take functions: torch.func's transforms, checkpoints; branches and loops are in `branches.py`.
 
 Each is a call in the graph (`ir/transforms.py`) with the traced function as a graph inside (`tracers.py`). The functions
 given are called as eager calls them: with tensors that a transform wraps or slices, which capture stands in for.
@@ -28,12 +28,11 @@ from pycompiler.capture.values.functions import Builtin, Function, Partial
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms
-from pycompiler.ir.kernels import memory_of
 
 Handler = Callable[[Capture, Args, Kwargs], Value]
 
 
-def _late(module: str, *names: str) -> Callable[[Handler], Handler]:
+def late(module: str, *names: str) -> Callable[[Handler], Handler]:
     def register(handler: Handler) -> Handler:
         def where_captured(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             if not config.capture_func_transforms:
@@ -47,7 +46,7 @@ def _late(module: str, *names: str) -> Callable[[Handler], Handler]:
     return register
 
 
-def _given(cx: Capture, names: str, args: Args, kwargs: Kwargs, **defaults: Value) -> list[Value]:
+def arguments(cx: Capture, names: str, args: Args, kwargs: Kwargs, **defaults: Value) -> list[Value]:
     """The arguments by name, of a function with these parameters."""
     bound = {**defaults, **dict(zip(names.split(), args, strict=False)), **kwargs}
     if bound.keys() != set(names.split()) or len(args) > len(names.split()):
@@ -55,7 +54,7 @@ def _given(cx: Capture, names: str, args: Args, kwargs: Kwargs, **defaults: Valu
     return [cx.realize(bound[name]) for name in names.split()]
 
 
-def _items(cx: Capture, value: Value) -> list[Value]:
+def items_of(cx: Capture, value: Value) -> list[Value]:
     if not isinstance(value, Sequence):
         raise Break("inner-graph", f"{value.describe()} where a tuple is expected")
     return [cx.realize(v) for v in value.items]
@@ -66,7 +65,7 @@ def _keywords(cx: Capture, value: Value) -> Kwargs:
     return {k.const(): v for k, v in value.pairs(cx)}
 
 
-def _detached(cx: Capture, tensor: Tensor, *, requires_grad: bool = False) -> torch.Tensor:
+def detached(cx: Capture, tensor: Tensor, *, requires_grad: bool = False) -> torch.Tensor:
     """A fake like the tensor's, of its own."""
     try:
         with cx.fake_mode:
@@ -80,7 +79,7 @@ def _with_aux(cx: Capture, result: Value, has_aux: bool) -> tuple[Value, Value |
     """A function's result and what comes along with it."""
     if not has_aux:
         return result, None
-    pair = _items(cx, result)
+    pair = items_of(cx, result)
     if len(pair) != 2 or result.python_type() is not tuple:
         raise Break("inner-graph", "a function with has_aux=True that returns no pair")
     return pair[0], pair[1]
@@ -91,7 +90,7 @@ class _Results:
 
     def __init__(self, cx: Capture, result: Value) -> None:
         self.cx = cx
-        self.left = iter(_items(cx, result))
+        self.left = iter(items_of(cx, result))
 
     def like(self, value: Value) -> Value:
         """A tree like `value` with the next tensors in it."""
@@ -107,12 +106,12 @@ def _one(value: Value) -> Value:
 EAGER = "torch._functorch.eager_transforms"
 
 
-@_late(EAGER, "grad_and_value_impl")
+@late(EAGER, "grad_and_value_impl")
 def grad_and_value(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Tuple(_gradients(cx, args, kwargs))
 
 
-@_late(EAGER, "grad_impl")
+@late(EAGER, "grad_impl")
 def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     gradients, value = _gradients(cx, args, kwargs)
     return Tuple([gradients, value.items[1]]) if isinstance(value, Tuple) else gradients
@@ -120,8 +119,8 @@ def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def _gradients(cx: Capture, args: Args, kwargs: Kwargs) -> list[Value]:
     """The gradients, and the value or (value, aux)."""
-    fn, argnums, aux_flag, positional, keywords = _given(cx, "func argnums has_aux args kwargs", args, kwargs)
-    given, keywords_ = _items(cx, positional), _keywords(cx, keywords)
+    fn, argnums, aux_flag, positional, keywords = arguments(cx, "func argnums has_aux args kwargs", args, kwargs)
+    given, keywords_ = items_of(cx, positional), _keywords(cx, keywords)
     wanted = _positions(cx, argnums, len(given))
     has_aux = cx.truth(aux_flag)
     leaves: list[Tensor] = []
@@ -133,7 +132,7 @@ def _gradients(cx: Capture, args: Args, kwargs: Kwargs) -> list[Value]:
             raise Break("inner-graph", f"the gradient of {loss.describe()}")
         body, lifted = tracer.close([loss, *(tracers.tensors(cx, aux) if aux else ())])
     made = _Results(cx, cx.graph.call_inner(transforms.grad_and_value, [body], [len(leaves), *leaves, *lifted]))
-    before = [_items(cx, positional)[i] for i in wanted]
+    before = [items_of(cx, positional)[i] for i in wanted]
     gradients = [made.like(v) for v in before]
     value = made.like(loss)
     return [
@@ -151,7 +150,7 @@ def _differentiated(cx: Capture) -> contextlib.AbstractContextManager[Tracer]:
 
 def _positions(cx: Capture, argnums: Value, count: int) -> list[int]:
     """The positions that `argnums` means."""
-    known = [v.const() for v in _items(cx, argnums)] if isinstance(argnums, Tuple) else [argnums.const()]
+    known = [v.const() for v in items_of(cx, argnums)] if isinstance(argnums, Tuple) else [argnums.const()]
     if not all(type(n) is int and -count <= n < count for n in known) or not known:
         raise Break("inner-graph", f"argnums={known}")
     found = [n % count for n in known]
@@ -162,18 +161,18 @@ def _positions(cx: Capture, argnums: Value, count: int) -> list[int]:
 
 def _variable(cx: Capture, tracer: Tracer, tensor: Tensor, leaves: list[Tensor]) -> Tensor:
     leaves.append(tensor)
-    return tracer.argument(_detached(cx, tensor, requires_grad=True))
+    return tracer.argument(detached(cx, tensor, requires_grad=True))
 
 
-@_late("torch._functorch.vmap", "_check_randomness_arg")
+@late("torch._functorch.vmap", "_check_randomness_arg")
 def check_randomness(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    (randomness,) = _given(cx, "randomness", args, kwargs)
+    (randomness,) = arguments(cx, "randomness", args, kwargs)
     if randomness.const() not in ("error", "different", "same"):
         raise Break("inner-graph", f"randomness={randomness.const()!r}")
     return Const(None)
 
 
-@_late("torch._functorch.vmap", "vmap_impl")
+@late("torch._functorch.vmap", "vmap_impl")
 def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, in_dims, out_dims, randomness, chunk_size, *given = (cx.realize(a) for a in args)
     if randomness.const() == "same" and not cx.is_none(chunk_size):  # torch sets the generator back before each chunk
@@ -191,7 +190,7 @@ def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             dims.append(_dim(dim))
             return tracer.argument(_slice(cx, tensor, dims[-1]))
 
-        dims_of = _items(cx, in_dims) if isinstance(in_dims, Sequence) else [in_dims] * len(given)
+        dims_of = items_of(cx, in_dims) if isinstance(in_dims, Sequence) else [in_dims] * len(given)
         if len(dims_of) != len(given) or issubclass(in_dims.python_type(), list):
             raise Break("inner-graph", "in_dims that do not fit the arguments")
         slices = [_zipped(cx, v, d, sliced) for v, d in zip(given, dims_of, strict=True)]
@@ -249,13 +248,13 @@ def _zipped(cx: Capture, value: Value, dims: Value, fn: Callable[[Tensor, Value]
     raise Break("inner-graph", f"dimensions {dims.describe()} for {value.describe()}")
 
 
-@_late(EAGER, "_jvp_with_argnums")
+@late(EAGER, "_jvp_with_argnums")
 def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     names = "func primals tangents argnums strict has_aux"
-    fn, primals, tangents, argnums, strict, aux_flag = _given(cx, names, args, kwargs, strict=Const(False))
+    fn, primals, tangents, argnums, strict, aux_flag = arguments(cx, names, args, kwargs, strict=Const(False))
     if primals.python_type() is not tuple:
         raise Break("inner-graph", "jvp of what is no tuple")
-    given = _items(cx, primals)
+    given = items_of(cx, primals)
     wanted = range(len(given)) if cx.is_none(argnums) else _positions(cx, argnums, len(given))
     has_aux = cx.truth(aux_flag)
     leaves: list[Tensor] = []
@@ -263,7 +262,7 @@ def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
         def dual(tensor: Tensor) -> Value:
             leaves.append(tensor)
-            return tracer.argument(_detached(cx, tensor))
+            return tracer.argument(detached(cx, tensor))
 
         duals = list(given)
         for i in wanted:
@@ -272,7 +271,7 @@ def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         outs = tracers.tensors(cx, result)
         body, lifted = tracer.close([*outs, *(tracers.tensors(cx, aux) if aux else ())])
     along = tracers.tensors(cx, tangents)
-    if not _alike(cx, Tuple([given[i] for i in wanted]), tangents):
+    if not alike(cx, Tuple([given[i] for i in wanted]), tangents):
         raise Break("inner-graph", "tangents that are not like the primals")
     fixed = [len(leaves), len(outs), cx.truth(strict)]
     made = _Results(cx, cx.graph.call_inner(transforms.jvp, [body], [*fixed, *leaves, *along, *lifted]))
@@ -281,7 +280,7 @@ def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Tuple([value, made.like(result), *others])
 
 
-@_late(EAGER, "_vjp_with_argnums")
+@late(EAGER, "_vjp_with_argnums")
 def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """The function that it gives computes forward again where it is called: for each call a call in the graph."""
     argnums, aux_flag = (cx.realize(kwargs.get(n, Const(d))) for n, d in (("argnums", None), ("has_aux", False)))
@@ -326,37 +325,39 @@ class _Pullback(Value):
             raise Break(
                 "inner-graph", "a tensor is written between torch.func.vjp and the call of what it gave", self.step
             )
-        if not _alike(cx, self.result, along):
+        if not alike(cx, self.result, along):
             raise Break("inner-graph", "cotangents that are not like the results")
         body = fx.GraphModule(self.body, copy.deepcopy(self.body.graph), class_name="InnerGraph")
         given = [*self.fixed, *tracers.tensors(cx, along), *self.tensors]
         return _Results(cx, cx.graph.call_inner(transforms.vjp, [body], given)).like(self.primals)
 
 
-@_late(EAGER, "error_if_complex")
+@late(EAGER, "error_if_complex")
 def error_if_complex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if any(t.fake.is_complex() for t in tracers.tensors(cx, args[1], lambda v: v)):
         raise Break("inner-graph", "a Jacobian of complex tensors")
     return Const(None)
 
 
-def _alike(cx: Capture, a: Value, b: Value) -> bool:
-    """Whether two trees have one structure."""
+def alike(cx: Capture, a: Value, b: Value) -> bool:
+    """Whether two trees have one structure, and numbers of one kind."""
     a, b = cx.realize(a), cx.realize(b)
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return isinstance(a, Tensor) and isinstance(b, Tensor)
+    if isinstance(a, PLAIN_VALUES) and isinstance(b, PLAIN_VALUES):
+        return a.python_type() is b.python_type()
     if isinstance(a, Sequence) and isinstance(b, Sequence):
         same = a.cls is b.cls and len(a.items) == len(b.items)
-        return same and all(_alike(cx, v, w) for v, w in zip(a.items, b.items, strict=True))
+        return same and all(alike(cx, v, w) for v, w in zip(a.items, b.items, strict=True))
     if isinstance(a, Dict) and isinstance(b, Dict):
         if a.cls is not b.cls or list(a.entries) != list(b.entries):
             return False
-        return all(_alike(cx, v, w) for (_, v), (_, w) in zip(a.pairs(cx), b.pairs(cx), strict=True))
+        return all(alike(cx, v, w) for (_, v), (_, w) in zip(a.pairs(cx), b.pairs(cx), strict=True))
     return False
 
 
-# branches and checkpoints ---------------------------------------------------------------------------------------------
-@_late("torch.utils.checkpoint", "checkpoint")
+# checkpoints -------------------------------------------------------------------------------------------------------
+@late("torch.utils.checkpoint", "checkpoint")
 def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     options = {name: kwargs.pop(name) for name in ("context_fn", *CHECKPOINT) if name in kwargs}
     target = _checkpoint_of(cx, cx.realize(options.pop("context_fn", Const(None))))
@@ -371,7 +372,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     looks, step, given = cx.effects.looks, cx.frames[0].begin, [*args[1:], *kwargs.values()]
     with tracers.inner(cx, pure=True, packs=True) as tracer, looks.of_body(step, [args[0], *given]):
         result = cx.call(args[0], args[1:], kwargs)
-        outs = _own(tracer, tracers.tensors(cx, result, _one))
+        outs = made_by(tracer, tracers.tensors(cx, result, _one))
         if not keeps and cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a checkpoint that draws others in the backward")
         body, lifted = tracer.close(outs)
@@ -417,49 +418,6 @@ CHECKPOINT: dict[str, Callable[[Any], bool]] = {
 """The options of a checkpoint, and whether a value of one is captured."""
 
 
-def _own(tracer: Tracer, found: list[Tensor]) -> list[Tensor]:
+def made_by(tracer: Tracer, found: list[Tensor]) -> list[Tensor]:
     """The tensors that a tracer made, each once."""
     return list(dict.fromkeys(t for t in found if t.node.graph is tracer.graph))
-
-
-@_late("torch", "cond")
-def cond(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    pred, yes, no, operands = _given(cx, "pred true_fn false_fn operands", args, kwargs, operands=Tuple([]))
-    given = _items(cx, operands)
-    if torch.is_inference_mode_enabled():
-        raise Break("inner-graph", "torch.cond in inference mode")
-    if isinstance(pred, PLAIN_VALUES) or pred.is_const():
-        if not issubclass(pred.python_type(), (bool, int, float)):
-            raise Break("inner-graph", f"torch.cond of {pred.describe()}")
-        return cx.call(yes if cx.truth(pred) else no, given, {})
-    if not isinstance(pred, Tensor) or pred.fake.numel() != 1:
-        raise Break("inner-graph", f"torch.cond of {pred.describe()}")
-    tracers.tensors(cx, operands)
-    (result, outs, body), (other, other_outs, other_body) = (_branch(cx, fn, given) for fn in (yes, no))
-    if not _alike(cx, result, other) or [_meta(t) for t in outs] != [_meta(t) for t in other_outs]:
-        raise Break("inner-graph", "branches with unlike results")
-    lifted = list(dict.fromkeys(t for tracer in (body, other_body) for t in tracer.used_outside()))
-    kinds = tuple(a.fake.requires_grad or b.fake.requires_grad for a, b in zip(outs, other_outs, strict=True))
-    for t, kind in zip(outs, kinds, strict=True):
-        if kind and not t.fake.requires_grad:
-            t.fake.requires_grad_()
-    bodies = [tracer.close(results, lifted)[0] for tracer, results in ((body, outs), (other_body, other_outs))]
-    cx.graph.place_inner(transforms.cond, bodies, [kinds, pred, *lifted], outs)
-    return result
-
-
-def _branch(cx: Capture, fn: Value, given: list[Value]) -> tuple[Value, list[Tensor], Tracer]:
-    """A branch's result, its tensors, and its tracer, not yet closed."""
-    with tracers.inner(cx, pure=True) as tracer:
-        result = cx.call(fn, list(given), {})
-        outs = tracers.tensors(cx, result)
-        memory = [memory_of(t.fake) for t in outs]
-        outside = {memory_of(fake) for _, fake, _ in tracer.given}
-        if _own(tracer, outs) != outs or len(set(memory)) != len(memory) or outside & set(memory):
-            raise Break("inner-graph", "a branch returns what it was given, or one tensor twice")
-        return result, outs, tracer
-
-
-def _meta(tensor: Tensor) -> Any:
-    fake = tensor.fake
-    return fake.shape, fake.stride(), fake.dtype, fake.device, fake.is_conj(), fake.is_neg()

@@ -1,0 +1,161 @@
+"""Functions that run graphs by a tensor's value: `torch.cond` and `while_loop`.
+
+Each is a call in the graph (`ir/transforms.py`) with the traced functions as graphs inside (`tracers.py`): both branches, or
+a loop's test and body, on stand-ins for what is carried from pass to pass, of which none is special.  Where a number
+decides, the functions are called as the program would write it: one branch, or pass after pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pycompiler.capture import tracers
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins.transforms import alike, arguments, detached, items_of, late, made_by
+from pycompiler.capture.calls import Args, Kwargs
+from pycompiler.capture.tracers import Tracer
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.symbolic import PLAIN_VALUES
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import transforms
+from pycompiler.ir.kernels import memory_of
+
+
+@late("torch", "cond")
+def cond(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    pred, yes, no, operands = arguments(cx, "pred true_fn false_fn operands", args, kwargs, operands=Tuple([]))
+    given = items_of(cx, operands)
+    if torch.is_inference_mode_enabled():
+        raise Break("inner-graph", "torch.cond in inference mode")
+    if isinstance(pred, PLAIN_VALUES) or pred.is_const():
+        if not issubclass(pred.python_type(), (bool, int, float)):
+            raise Break("inner-graph", f"torch.cond of {pred.describe()}")
+        return cx.call(yes if cx.truth(pred) else no, given, {})
+    if not isinstance(pred, Tensor) or pred.fake.numel() != 1:
+        raise Break("inner-graph", f"torch.cond of {pred.describe()}")
+    tracers.tensors(cx, operands)
+    (result, outs, body), (other, other_outs, other_body) = (_branch(cx, fn, given) for fn in (yes, no))
+    if not alike(cx, result, other) or [_meta(t) for t in outs] != [_meta(t) for t in other_outs]:
+        raise Break("inner-graph", "branches with unlike results")
+    lifted = list(dict.fromkeys(t for tracer in (body, other_body) for t in tracer.used_outside()))
+    kinds = tuple(a.fake.requires_grad or b.fake.requires_grad for a, b in zip(outs, other_outs, strict=True))
+    for t, kind in zip(outs, kinds, strict=True):
+        if kind and not t.fake.requires_grad:
+            t.fake.requires_grad_()
+    bodies = [tracer.close(results, lifted)[0] for tracer, results in ((body, outs), (other_body, other_outs))]
+    cx.graph.place_inner(transforms.cond, bodies, [kinds, pred, *lifted], outs)
+    return result
+
+
+def _branch(cx: Capture, fn: Value, given: list[Value]) -> tuple[Value, list[Tensor], Tracer]:
+    """A branch's result, its tensors, and its tracer, not yet closed."""
+    with tracers.inner(cx, pure=True) as tracer:
+        result = cx.call(fn, list(given), {})
+        outs = tracers.tensors(cx, result)
+        if not _is_fresh(tracer, outs):
+            raise Break("inner-graph", "a branch returns what it was given, or one tensor twice")
+        return result, outs, tracer
+
+
+def _meta(tensor: Tensor) -> Any:
+    fake = tensor.fake
+    return fake.shape, fake.stride(), fake.dtype, fake.device, fake.is_conj(), fake.is_neg()
+
+
+def _is_fresh(tracer: Tracer, outs: list[Tensor]) -> bool:
+    """Whether these are tensors of the traced function's own, each in memory of its own."""
+    memory = [memory_of(t.fake) for t in outs]
+    outside = {memory_of(fake) for _, fake, _ in tracer.given}
+    return made_by(tracer, outs) == outs and len(set(memory)) == len(memory) and not outside & set(memory)
+
+
+@late("torch._higher_order_ops.while_loop", "while_loop")
+def while_loop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    test, body, carried = arguments(cx, "cond_fn body_fn carried_inputs", args, kwargs)
+    if cx.graph.levels or cx.graph.packs or cx.graph.later:
+        raise Break("inner-graph", "while_loop under a transform, in a checkpoint or in a backward")
+    leaves = _leaves(cx, carried)
+    going, asked = _traced(cx, test, carried)
+    if not isinstance(going, Tensor):
+        return _passes(cx, test, body, carried)
+    tensors = [v for v in leaves if isinstance(v, Tensor)]
+    if len(tensors) < len(leaves):
+        raise Break("inner-graph", "while_loop that carries a number, where a tensor says whether it goes on")
+    if going.fake.dtype != torch.bool or going.fake.dim() or not _is_fresh(asked, [going]):
+        raise Break("inner-graph", f"while_loop whose test gives {going.describe()}, no bool of its own")
+    result, tracer = _traced(cx, body, carried)
+    outs = tracers.tensors(cx, result)
+    if not _fits(cx, carried, result) or not _is_fresh(tracer, outs):
+        raise Break("inner-graph", "while_loop whose body gives other tensors than it takes, or those themselves")
+    lifted = list(dict.fromkeys(t for part in (asked, tracer) for t in part.used_outside()))
+    if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*tensors, *lifted, *outs)):
+        raise Break("inner-graph", "while_loop of tensors that require grad")
+    bodies = [part.close(results, lifted)[0] for part, results in ((asked, [going]), (tracer, outs))]
+    cx.graph.place_inner(transforms.while_loop, bodies, [len(tensors), *tensors, *lifted], outs)
+    return result
+
+
+def _traced(cx: Capture, fn: Value, carried: Value) -> tuple[Value, Tracer]:
+    """What a loop's test or body gives for any pass, and its tracer, not yet closed."""
+    with tracers.inner(cx, pure=True) as tracer:
+        given = tracers.mapped(cx, carried, lambda t: tracer.argument(detached(cx, t)), _number)
+        return cx.realize(cx.call(fn, items_of(cx, given), {})), tracer
+
+
+def _passes(cx: Capture, test: Value, body: Value, carried: Value) -> Value:
+    """Pass after pass, while the test says so by a number."""
+    begun, result = cx.effects.begin(pure=True), carried
+    try:
+        while _goes_on(cx, test, result):
+            before = [v for v in _leaves(cx, result) if isinstance(v, Tensor)]
+            versions = [t.fake._version for t in before]
+            made = cx.realize(cx.call(body, items_of(cx, result), {}))
+            outs = [v for v in _leaves(cx, made) if isinstance(v, Tensor)]
+            memory = [memory_of(t.fake) for t in (*before, *outs)]
+            if not _fits(cx, result, made) or len(set(memory[len(before) :])) < len(outs):
+                raise Break("inner-graph", "while_loop whose body gives other tensors than it takes")
+            if versions != [t.fake._version for t in before] or set(memory[: len(before)]) & set(memory[len(before) :]):
+                raise Break("inner-graph", "while_loop whose body writes what it takes, or gives it back")
+            result = made
+    finally:
+        cx.effects.end(begun)
+    if result is not carried:
+        return result
+    copied = tracers.mapped(cx, carried, lambda t: cx.graph.call_method("clone", [t], {}), _number)
+    return Tuple(items_of(cx, copied))
+
+
+def _goes_on(cx: Capture, test: Value, carried: Value) -> bool:
+    going = cx.realize(cx.call(test, items_of(cx, carried), {}))
+    if not isinstance(going, PLAIN_VALUES) or going.python_type() is not bool:
+        raise Break("inner-graph", f"while_loop whose test gives {going.describe()}")
+    return cx.truth(going)
+
+
+def _number(value: Value) -> Value:
+    """For `mapped`: a leaf that is no tensor must be an integer."""
+    return value if isinstance(value, PLAIN_VALUES) and value.python_type() is int else tracers.refused(value)
+
+
+def _leaves(cx: Capture, carried: Value) -> list[Value]:
+    """What a loop carries, in order."""
+    found: list[Value] = []
+
+    def note(value: Value) -> Value:
+        found.append(_number(value) if not isinstance(value, Tensor) else value)
+        return value
+
+    tracers.mapped(cx, carried, note, note)
+    return found
+
+
+def _fits(cx: Capture, carried: Value, result: Value) -> bool:
+    """Whether what a pass gives can be what the next one takes."""
+    before, after = items_of(cx, carried), items_of(cx, result)
+    if len(before) != len(after) or not all(alike(cx, a, b) for a, b in zip(before, after, strict=True)):
+        return False
+    pairs = zip(_leaves(cx, carried), _leaves(cx, result), strict=True)
+    return all(_meta(a) == _meta(b) for a, b in pairs if isinstance(a, Tensor) and isinstance(b, Tensor))
