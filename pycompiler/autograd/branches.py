@@ -25,7 +25,8 @@ from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import view_root
 from pycompiler.ir import transforms
 from pycompiler.ir.effects import acts, draws
-from pycompiler.ir.symbols import Specialise, expr_of
+from pycompiler.ir.numbers import symbols_in
+from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.watch import artefact
 
 aten = torch.ops.aten
@@ -152,9 +153,9 @@ class Branches:
     def _branch(self, node: fx.Node, bodies: list[fx.GraphModule]) -> Traced:
         given: Any = node.args
         _, _, kinds, pred, *operands = given
-        examples = [self._leaf(n.meta["example_value"]) for n in operands]
         results = node.meta["example_value"]
-        _refuse_symbols([*examples, *results], "a branch on a tensor's value")
+        _refuse_symbols(operands, results, "a branch on a tensor's value")
+        examples = [self._leaf(n.meta["example_value"]) for n in operands]
         wanted = [i for i, e in enumerate(examples) if e.requires_grad and any(kinds) and torch.is_grad_enabled()]
         devices = {t.device for t in (pred.meta["example_value"], *examples, *results)}
         if len(devices) > 1 or (
@@ -178,10 +179,10 @@ class Branches:
     def _loop(self, node: fx.Node, bodies: list[fx.GraphModule]) -> Traced:
         given: Any = node.args
         _, _, count, *operands = given
+        results = node.meta["example_value"]
+        _refuse_symbols(operands, results, "a loop on a tensor's value")
         with torch.no_grad():
             examples = [self._leaf(n.meta["example_value"]).detach() for n in operands]
-            results = node.meta["example_value"]
-            _refuse_symbols([*examples, *results], "a loop on a tensor's value")
             if len({t.device for t in (*examples, *results)}) > 1:
                 raise AutogradUnsupported("a loop on several devices", str(node), "none")
             joints = [self._joint(body, examples) for body in bodies]
@@ -232,10 +233,10 @@ def _is_body(argument: Any) -> bool:
     return isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), fx.GraphModule)
 
 
-def _refuse_symbols(tensors: Sequence[torch.Tensor], what: str) -> None:
-    numbers = [expr_of(n) for t in tensors for n in (*t.shape, *t.stride()) if type(n) is not int]
-    if numbers:
-        raise Specialise(sorted({name for n in numbers for name in n.symbols}), what)
+def _refuse_symbols(operands: Sequence[fx.Node], results: Sequence[torch.Tensor], what: str) -> None:
+    """A side is compiled for sizes and numbers that are known."""
+    if found := symbols_in([*(n.meta["example_value"] for n in operands), *results]):
+        raise Specialise(sorted(found), what)
 
 
 def _layout(t: torch.Tensor) -> tuple[Any, ...]:

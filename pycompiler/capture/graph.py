@@ -165,9 +165,7 @@ class GraphBuilder:
         if name in self.bound:
             return self._bound(name)
         symbols, source = self.cx.sizes.known_symbols, self.cx.sizes.source_of(name)
-        if name in symbols.floats:
-            return self._read(source, symbols.float(name))
-        return self._read(source, symbols.int(Expr.sym(name)))
+        return self._read(source, symbols.symbol(name))
 
     def _bound(self, name: str) -> fx.Node:
         """The node of a symbol that a call binds."""

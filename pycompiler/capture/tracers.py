@@ -3,16 +3,17 @@
 In: the capture in progress.  Out: a `Tracer`, its graph builder for as long as `inner` lasts, and a graph module.
 Example: ``with inner(cx, levels=True) as tracer: result = cx.call(fn, args, {})``, then ``tracer.close([...])``.
 
-A tensor of a tracer further out that the function uses becomes an input of the inner graph ("lifted"); existing tensors
-are inputs of the outermost graph first. A tensor of the inner graph that is used after its end breaks the graph, so what
-a function leaks is never wrong. Effects on Python objects happen while the function is traced, once, as when it is called
-once; where the program may call it more often or not at all (`pure`), an effect on anything older breaks the graph.
+A tensor of a tracer further out that the function uses becomes an input of the inner graph ("lifted"), and so does a
+symbol in the sizes and numbers that it computes with; existing tensors are inputs of the outermost graph first. A
+tensor of the inner graph that is used after its end breaks the graph, so what a function leaks is never wrong.
+Effects on Python objects happen while the function is traced, once, as when it is called once; where the program may
+call it more often or not at all (`pure`), an effect on anything older breaks the graph.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,11 +25,19 @@ from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.graph import GraphBuilder, remove_dead
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers import Dict, List, Tuple
-from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.symbolic import Symbolic, is_late
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import Layout
 from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.numbers import symbol_of
 from pycompiler.ir.source import Source
+
+Lifted = Tensor | Symbolic
+
+
+def name_of(value: Lifted) -> fx.Node | str:
+    """What tells one lifted value from another: the node of a tensor, the name of a symbol."""
+    return value.node if isinstance(value, Tensor) else str(symbol_of(value.sym))
 
 
 class Tracer(GraphBuilder):
@@ -46,8 +55,8 @@ class Tracer(GraphBuilder):
         self.later = later or outer.later
         self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
         self._own: list[fx.Node] = []  # placeholders of what the function is called with
-        self._lifted: dict[fx.Node, Tensor] = {}  # placeholder → what it stands for outside
-        self._lift: dict[fx.Node, fx.Node] = {}  # node outside → placeholder
+        self._lifted: dict[fx.Node, Lifted] = {}  # placeholder → what it stands for outside
+        self._lift: dict[fx.Node | str, fx.Node] = {}  # node or symbol outside → placeholder
 
     # inputs ---------------------------------------------------------------------------------------------------
     def argument(self, fake: torch.Tensor) -> Tensor:
@@ -81,27 +90,36 @@ class Tracer(GraphBuilder):
             self._lifted[node] = value
         return node
 
-    def number(self, value: Symbolic) -> int | float | bool:
-        """Inside, sizes are numbers."""
-        return value.settle("inside of a function that is traced by itself").value  # type: ignore[no-any-return]
+    def number(self, value: Symbolic) -> Any:
+        """A number that a call binds is one of the graph around, which checks what is assumed of it."""
+        return value.settle("inside of a function").value if is_late(value.sym) else super().number(value)
 
-    def _placeholder(self, name: str, fake: torch.Tensor) -> fx.Node:
+    def _symbol(self, name: str) -> fx.Node:
+        value = self.cx.make(self.cx.sizes.known_symbols.symbol(name))
+        assert isinstance(value, Symbolic)
+        if name not in self._lift:
+            self._lift[name] = node = self._placeholder(f"lifted_{len(self._lift)}", value.sym)
+            self._lifted[node] = value
+        return self._lift[name]
+
+    def _placeholder(self, name: str, example: Any) -> fx.Node:
         anchor = self._last_input
         with self.graph.inserting_before(self._first()) if anchor is None else self.graph.inserting_after(anchor):
             node = self._last_input = self.graph.placeholder(name)
-        node.meta["example_value"] = fake
-        self.given.append((node, fake, fake._version))
+        node.meta["example_value"] = example
+        if isinstance(example, torch.Tensor):
+            self.given.append((node, example, example._version))
         return node
 
     # end ------------------------------------------------------------------------------------------------------
-    def used_outside(self) -> list[Tensor]:
-        """The lifted tensors."""
+    def used_outside(self) -> list[Lifted]:
+        """The lifted tensors and symbols."""
         return list(self._lifted.values())
 
     def close(
-        self, results: list[Tensor], lifted: list[Tensor] | None = None, *, writes: bool = False
-    ) -> tuple[fx.GraphModule, list[Tensor]]:
-        """The graph with these results, and the lifted tensors that it takes after the function's own arguments.
+        self, results: list[Tensor], lifted: Sequence[Lifted] | None = None, *, writes: bool = False
+    ) -> tuple[fx.GraphModule, list[Lifted]]:
+        """The graph with these results, and what is lifted, which it takes after the function's own arguments.
 
         `lifted`: those that it shall take, in order, used or not.  `writes`: the function's arguments are views of what
         the call outside gets, which it may write.
@@ -119,20 +137,20 @@ class Tracer(GraphBuilder):
         return fx.GraphModule(self.attributes, self.graph, class_name="InnerGraph"), list(self._lifted.values())
 
     def _prune_lifted(self) -> None:
-        """Erase placeholders of lifted tensors that nothing uses."""
+        """Erase placeholders of what is lifted that nothing uses."""
         for node in [n for n in self._lifted if not n.users]:
             self.graph.erase_node(node)
             del self._lifted[node]
 
-    def _take(self, lifted: list[Tensor]) -> None:
+    def _take(self, lifted: Sequence[Lifted]) -> None:
         """Let the placeholders behind the function's own be those of `lifted`, in order."""
-        places = {value.node: node for node, value in self._lifted.items()}
+        places = {name_of(value): node for node, value in self._lifted.items()}
         anchor = self._own[-1] if self._own else self.graph._root
         for i, value in enumerate(lifted):
             with self.graph.inserting_after(anchor):
                 anchor = self.graph.placeholder(f"operand_{i}")
-            anchor.meta["example_value"] = value.fake
-            if (old := places.pop(value.node, None)) is not None:
+            anchor.meta["example_value"] = value.fake if isinstance(value, Tensor) else value.sym
+            if (old := places.pop(name_of(value), None)) is not None:
                 old.replace_all_uses_with(anchor)
                 self.graph.erase_node(old)
 
@@ -202,3 +220,13 @@ def tensors(cx: Capture, value: Value, other: Callable[[Value], Value] = refused
 
     mapped(cx, value, note, other)
     return found
+
+
+def tensors_of(lifted: Sequence[Lifted]) -> list[Tensor]:
+    """The tensors among what is lifted."""
+    return [v for v in lifted if isinstance(v, Tensor)]
+
+
+def together(*parts: Tracer) -> list[Lifted]:
+    """What any of these functions uses from outside, each once."""
+    return list({name_of(v): v for part in parts for v in part.used_outside()}.values())

@@ -181,6 +181,10 @@ class Symbols:
         expr = self.resolve(Expr.of(expr))
         return self._symint(expr) if expr.const is None else expr.const
 
+    def symbol(self, name: str) -> Any:
+        """The number that a symbol is."""
+        return self.float(name) if name in self.floats else self.int(Expr.sym(name))
+
     def _symint(self, expr: Expr) -> torch.SymInt:
         node: Any = self.node(expr)
         return torch.SymInt(node)

@@ -89,7 +89,7 @@ def cond(yes: fx.GraphModule, no: fx.GraphModule, kinds: Sequence[bool], pred: A
     """The results of one body.  `kinds`: which of them require grad, whichever body is chosen: then each tensor that does
     gets a gradient, of zeros where the body does not read it."""
     results = forward_of(yes if pred else no)(*tensors)
-    reached = [t for t in tensors if t.requires_grad]
+    reached = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
     if not reached or not torch.is_grad_enabled() or not any(kinds):
         return tuple(results)
     chosen = [r for r, k in zip(results, kinds, strict=True) if k]
@@ -208,7 +208,9 @@ class _Function(torch.autograd.Function):
         given = (*direct, *others)
         made = tuple(run(*given))
         results, extras = (made, ()) if outputs < 0 else (made[:outputs], made[outputs:])
-        ctx.save_for_backward(*((*given, *extras)[k] for k in kept))
+        saved = [(*given, *extras)[k] for k in kept]
+        ctx.save_for_backward(*(t for t in saved if isinstance(t, torch.Tensor)))
+        ctx.kept = [None if isinstance(t, torch.Tensor) else t for t in saved]  # sizes and numbers
         ctx.mark_non_differentiable(*(results[i] for i in plain))
         return results
 
@@ -217,7 +219,8 @@ class _Function(torch.autograd.Function):
         _, back, _, _, _, places = ctx.call
         if back is None:
             raise RuntimeError("an autograd Function is differentiated that did not require grad when it was captured")
-        made = back(*grads, *ctx.saved_tensors)
+        tensors = iter(ctx.saved_tensors)
+        made = back(*grads, *(next(tensors) if n is None else n for n in ctx.kept))
         return None, None, *(None if at is None else made[at] for at in places)
 
 

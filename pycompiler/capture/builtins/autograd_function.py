@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from pycompiler.capture import tracers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
-from pycompiler.capture.tracers import Tracer
+from pycompiler.capture.tracers import Lifted, Tracer, name_of
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
@@ -147,9 +147,9 @@ def _call_forward(cx: Capture, cls: Class, ctx: Context, given: Args) -> Value:
     return result
 
 
-def _closed(forward: Tracer, direct: list[Tensor], results: list[Tensor]) -> tuple[torch.fx.GraphModule, list[Tensor]]:
+def _closed(forward: Tracer, direct: list[Tensor], results: list[Tensor]) -> tuple[torch.fx.GraphModule, list[Lifted]]:
     """The forward's graph, and its arguments: first those that the Function was called with, then what else it uses."""
-    used = forward.used_outside() + [t for t in results if t.node.graph is not forward.graph]
+    used = [*forward.used_outside(), *(t for t in results if t.node.graph is not forward.graph)]
     outside = [*direct, *dict.fromkeys(t for t in used if all(t is not d for d in direct))]
     return forward.close(results, outside)[0], outside
 
@@ -182,12 +182,12 @@ def _differentiable(
         if cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a backward")
         back, saved = tracer.close(outs)
-    looks.tensors((t for t in saved if t.node.graph is not forward.graph), step)
+    looks.tensors((t for t in tracers.tensors_of(saved) if t.node.graph is not forward.graph), step)
     direct, results = [a for a in given if isinstance(a, Tensor)], [v for v in items if isinstance(v, Tensor)]
-    extras = [t for t in saved if t.node.graph is forward.graph]
-    forward_saved = [t for t in saved if t.node.graph is not forward.graph]
-    for t in forward_saved:
-        forward.node_of(t)
+    extras = [t for t in tracers.tensors_of(saved) if t.node.graph is forward.graph]
+    for t in saved:
+        if t not in extras:
+            forward.to_arg(t)
     body, outside = _closed(forward, direct, [*results, *extras])
     kept = tuple(_place(t, outside, extras) for t in saved)
     fixed = [len(direct), len(results), plain, kept, tuple(places), once, cls.cls.__name__]
@@ -232,7 +232,7 @@ def _like(cx: Capture, result: Tensor) -> torch.Tensor:
         return torch.empty_like(result.fake)
 
 
-def _place(tensor: Tensor, outside: list[Tensor], extras: list[Tensor]) -> int:
-    """Where the call finds a tensor that it saves: among what it is given, then among what the forward's graph gives more."""
-    at = next((i for i, t in enumerate(outside) if t is tensor), None)
-    return len(outside) + next(i for i, t in enumerate(extras) if t is tensor) if at is None else at
+def _place(saved: Lifted, outside: list[Lifted], extras: list[Tensor]) -> int:
+    """Where the call finds what it saves: among what it is given, then among what the forward's graph gives more."""
+    at = next((i for i, t in enumerate(outside) if name_of(t) == name_of(saved)), None)
+    return len(outside) + next(i for i, t in enumerate(extras) if t is saved) if at is None else at

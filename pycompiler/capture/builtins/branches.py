@@ -40,7 +40,7 @@ def cond(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     (result, outs, body), (other, other_outs, other_body) = (_branch(cx, fn, given) for fn in (yes, no))
     if not alike(cx, result, other) or [_meta(t) for t in outs] != [_meta(t) for t in other_outs]:
         raise Break("inner-graph", "branches with unlike results")
-    lifted = list(dict.fromkeys(t for tracer in (body, other_body) for t in tracer.used_outside()))
+    lifted = tracers.together(body, other_body)
     kinds = tuple(a.fake.requires_grad or b.fake.requires_grad for a, b in zip(outs, other_outs, strict=True))
     for t, kind in zip(outs, kinds, strict=True):
         if kind and not t.fake.requires_grad:
@@ -90,8 +90,8 @@ def while_loop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     outs = tracers.tensors(cx, result)
     if not _fits(cx, carried, result) or not _is_fresh(tracer, outs):
         raise Break("inner-graph", "while_loop whose body gives other tensors than it takes, or those themselves")
-    lifted = list(dict.fromkeys(t for part in (asked, tracer) for t in part.used_outside()))
-    if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*tensors, *lifted, *outs)):
+    lifted = tracers.together(asked, tracer)
+    if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*tensors, *tracers.tensors_of(lifted), *outs)):
         raise Break("inner-graph", "while_loop of tensors that require grad")
     bodies = [part.close(results, lifted)[0] for part, results in ((asked, [going]), (tracer, outs))]
     cx.graph.place_inner(transforms.while_loop, bodies, [len(tensors), *tensors, *lifted], outs)

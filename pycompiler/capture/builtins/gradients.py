@@ -112,7 +112,7 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if not isinstance(result, Tensor) and not cx.is_none(result) or cx.fake_mode.once > drawn:
             raise Break("inner-graph", f"a hook that gives {result.describe()}, or draws random numbers")
         body, lifted = tracer.close([result] if isinstance(result, Tensor) else [])
-    looks.tensors(lifted, step)
+    looks.tensors(tracers.tensors_of(lifted), step)
     if isinstance(result, Tensor):
         cx.graph.call_inner(transforms.hooked, [body], [tensor, *lifted], always=True)
     elif any(n.meta.get("acts") for n in body.graph.nodes):

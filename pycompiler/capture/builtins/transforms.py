@@ -20,7 +20,7 @@ from pycompiler import config
 from pycompiler.capture import polyfills, tracers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kwargs
-from pycompiler.capture.tracers import Tracer
+from pycompiler.capture.tracers import Lifted, Tracer
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Sequence, Tuple
@@ -311,24 +311,27 @@ class _Pullback(Value):
     """What maps cotangents of a function's results to those of its arguments."""
 
     def __init__(
-        self, body: Any, fixed: list[int], tensors: list[Tensor], primals: Value, result: Value, step: int
+        self, body: Any, fixed: list[int], given: list[Lifted], primals: Value, result: Value, step: int
     ) -> None:
-        self.body, self.fixed, self.tensors, self.primals, self.result = body, fixed, tensors, primals, result
-        self.step, self.writes = step, [t.fake._version for t in tensors]
+        self.body, self.fixed, self.given, self.primals, self.result = body, fixed, given, primals, result
+        self.step, self.writes = step, self._written()
+
+    def _written(self) -> list[int]:
+        return [t.fake._version for t in tracers.tensors_of(self.given)]
 
     def python_type(self) -> type:
         return types.FunctionType
 
     def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         along = args[0]
-        if self.writes != [t.fake._version for t in self.tensors]:
+        if self.writes != self._written():
             raise Break(
                 "inner-graph", "a tensor is written between torch.func.vjp and the call of what it gave", self.step
             )
         if not alike(cx, self.result, along):
             raise Break("inner-graph", "cotangents that are not like the results")
         body = fx.GraphModule(self.body, copy.deepcopy(self.body.graph), class_name="InnerGraph")
-        given = [*self.fixed, *tracers.tensors(cx, along), *self.tensors]
+        given = [*self.fixed, *tracers.tensors(cx, along), *self.given]
         return _Results(cx, cx.graph.call_inner(transforms.vjp, [body], given)).like(self.primals)
 
 
@@ -376,7 +379,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if not keeps and cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a checkpoint that draws others in the backward")
         body, lifted = tracer.close(outs)
-    looks.tensors((t for t in lifted if t not in given), step)
+    looks.tensors((t for t in tracers.tensors_of(lifted) if t not in given), step)
     cx.graph.place_inner(target, [body], [keeps, *lifted], outs)
     return result
 

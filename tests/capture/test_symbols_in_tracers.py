@@ -1,0 +1,117 @@
+"""A size used inside of a function that a transform, a checkpoint or autograd calls stays a symbol: an input of the graph inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.func import grad, vjp, vmap
+from torch.utils.checkpoint import checkpoint
+
+import pycompiler
+
+BACKENDS = ("eager", "aot_eager", "native")
+SIZES = ((3, 4), (5, 6), (7, 3))
+
+
+class Scaled(torch.autograd.Function):
+    """Its backward uses a size, and a number, of the forward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, by: int) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.n, ctx.by = x.shape[0], by
+        return x * x * x.shape[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return grads[0] * 2 * x * ctx.n * ctx.by, None
+
+
+def hooked(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.register_hook(lambda g: g * x.shape[0] / y.shape[1])  # type: ignore[no-untyped-call]
+    return y.sin()
+
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "vmap": lambda x: vmap(lambda r: r * r.shape[0] + x.shape[0])(x),
+    "vmap of views": lambda x: vmap(lambda r: r.view(1, -1).expand(r.shape[0], r.shape[0]) / x.shape[0])(x),
+    "vmap in a checkpoint": lambda x: checkpoint(
+        lambda y: vmap(lambda r: r * x.shape[1] + y.shape[0] * 2)(y), x, use_reentrant=False
+    ),
+    "grad": lambda x: grad(lambda y: (y * x.shape[0]).sin().sum() / y.shape[1])(x),
+    "vjp": lambda x: vjp(lambda y: y * x.shape[0], x)[1](x)[0],
+    "checkpoint": lambda x: checkpoint(
+        lambda y: (y.reshape(y.shape[0] * y.shape[1]) * x.shape[1]).sin(), x, use_reentrant=False
+    ),
+    "checkpoint that gives a size": lambda x: checkpoint(lambda y: (y.sin(), y.shape[0] * 2), x, use_reentrant=False),
+    "autograd function": lambda x: Scaled.apply(x, x.shape[1]),
+    "hook": hooked,
+}
+
+
+def first(made: Any) -> torch.Tensor:
+    return made[0] if isinstance(made, tuple) else made
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_compile_serves_all_sizes(name: str, backend: str) -> None:
+    compiled = pycompiler.compile(PROGRAMS[name], backend=backend, dynamic=True)
+    for size in SIZES:
+        x = torch.randn(*size, generator=torch.Generator().manual_seed(size[0])).requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        got, want = compiled(x), PROGRAMS[name](y)
+        torch.testing.assert_close(got, want)
+        first(got).sum().backward()
+        first(want).sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("how", ["marked", "automatic"])
+@pytest.mark.parametrize("name", ["vmap", "checkpoint", "grad"])
+def test_however_a_size_became_a_symbol(name: str, how: str) -> None:
+    compiled = pycompiler.compile(PROGRAMS[name], backend="eager", fullgraph=True)
+    for size in (*SIZES, (9, 8), (4, 9)):
+        x = torch.ones(*size)
+        if how == "marked":
+            pycompiler.mark_dynamic(x, 0)
+            pycompiler.mark_dynamic(x, 1)
+        torch.testing.assert_close(compiled(x), PROGRAMS[name](x))
+    assert compiled.counters()["compiles"] == (1 if how == "marked" else 2)
+
+
+@pytest.mark.parametrize("name", ["integer", "float"])
+def test_numbers_that_change(name: str) -> None:
+    def program(x: torch.Tensor, n: Any) -> torch.Tensor:
+        return vmap(lambda r: r * n + (n * 2))(x) + checkpoint(lambda y: y * n, x, use_reentrant=False)
+
+    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
+    for n in (2, 3, 5, 9) if name == "integer" else (0.5, 1.5, 2.25, -4.0):
+        x = torch.ones(3, 2)
+        torch.testing.assert_close(compiled(x, n), program(x, n))
+    assert compiled.counters()["compiles"] == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_branches_with_sizes_give_what_eager_gives(backend: str) -> None:
+    """Compiled for each size, but captured for all."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y * y.shape[0], lambda y: y - x.shape[1], (x,))
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True, dynamic=True)
+    for size in SIZES:
+        for sign in (1, -1):
+            x, y = (torch.full(size, 0.5 * sign).requires_grad_() for _ in range(2))
+            got, want = compiled(x), program(y)
+            torch.testing.assert_close(got, want)
+            got.sum().backward()
+            want.sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+    assert compiled.counters()["compiles"] == (1 if backend == "eager" else len(SIZES))
