@@ -81,6 +81,11 @@ class Looks:
                 self._tensors[tensor.source] = None
 
     @property
+    def open(self) -> bool:
+        """Whether a body is traced that looks again, later."""
+        return bool(self._open)
+
+    @property
     def watches(self) -> bool:
         """Whether there may be something to look at again."""
         return bool(self._watched)

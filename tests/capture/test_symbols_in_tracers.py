@@ -115,3 +115,39 @@ def test_branches_with_sizes_give_what_eager_gives(backend: str) -> None:
             want.sum().backward()
             torch.testing.assert_close(x.grad, y.grad)
     assert compiled.counters()["compiles"] == (1 if backend == "eager" else len(SIZES))
+
+
+class Held:
+    def __init__(self) -> None:
+        self.by = 2.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("what", ["number", "cell"])
+def test_a_number_that_others_change_before_the_backward_is_no_symbol_there(what: str, backend: str) -> None:
+    """Eager's backward of a checkpoint, and a hook, look again: that is an error here, also where the number changed before."""
+    held, cell = Held(), 2.0
+
+    def scaled(t: torch.Tensor) -> torch.Tensor:
+        return t * (held.by if what == "number" else cell)
+
+    def change() -> None:
+        nonlocal cell
+        held.by += 1.0
+        cell += 1.0
+
+    def program(x: torch.Tensor) -> Any:
+        y = x * 1
+        y.register_hook(scaled)  # type: ignore[no-untyped-call]
+        return y * 2
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for _ in range(3):
+        x, y = (torch.ones(3, requires_grad=True) for _ in range(2))
+        compiled(x).sum().backward()
+        program(y).sum().backward()
+        assert torch.equal(x.grad, y.grad)  # type: ignore[arg-type]
+        changed = compiled(x)
+        change()
+        with pytest.raises(RuntimeError, match="or a hook looks at has changed"):
+            changed.sum().backward()
