@@ -163,19 +163,6 @@ def _globals(d: Decoder, token: Any, items: tuple[tuple[str, Any], ...]) -> None
     d.value(token).__globals__.update((k, d.value(v)) for k, v in items)
 
 
-def _closure(d: Decoder, module: str, name: str, code: Any, defaults: Any, kwdefaults: Any) -> types.FunctionType:
-    wanted: types.CodeType = d.value(code)
-    cells = tuple(types.CellType() for _ in wanted.co_freevars)
-    made = types.FunctionType(wanted, vars(sys.modules[module]), name, d.value(defaults), cells or None)
-    made.__kwdefaults__ = d.value(kwdefaults)
-    return made
-
-
-def _cells(d: Decoder, token: Any, contents: tuple[Any, ...]) -> None:
-    for cell, value in zip(d.value(token).__closure__ or (), d.values(contents), strict=True):
-        cell.cell_contents = value
-
-
 def _code(d: Decoder, text: bytes, constants: tuple[Any, ...]) -> types.CodeType:
     code: types.CodeType = marshal.loads(text)
     return code.replace(co_consts=tuple(d.values(constants)))
@@ -303,8 +290,6 @@ READ: dict[str, Callable[..., Any]] = {
     "reader": lambda d, kind: ACCESSORS[kind].read,
     "printed": _printed,
     "globals": _globals,
-    "closure": _closure,
-    "cells": _cells,
     "code": _code,
     "hole": lambda d, name: HOLES[name],
     "resume": _resume,

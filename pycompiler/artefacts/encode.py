@@ -242,8 +242,6 @@ def _function(e: Encoder, value: types.FunctionType) -> Token:
         return _printed(e, value, text)
     if (kind := _READERS.get(id(value))) is not None:
         return e.add("reader", kind)
-    if value.__module__.startswith("pycompiler.") and "<locals>" in value.__qualname__:
-        return _closure(e, value)
     return e.named_value(value)
 
 
@@ -253,16 +251,6 @@ def _printed(e: Encoder, value: types.FunctionType, text: str) -> Token:
     scope = {k: v for k, v in value.__globals__.items() if k not in ("__builtins__", name)}
     token = e.remember(value, e.add("printed", name, text, value.__name__))
     e.add("globals", token, tuple((k, e.value(v)) for k, v in scope.items()))
-    return token
-
-
-def _closure(e: Encoder, value: types.FunctionType) -> Token:
-    """A function that a function of ours made."""
-    code = e.named_value(value.__code__)
-    defaults, kwdefaults = e.value(value.__defaults__), e.value(value.__kwdefaults__)
-    token = e.remember(value, e.add("closure", value.__module__, value.__name__, code, defaults, kwdefaults))
-    e.add("cells", token, tuple(e.value(c.cell_contents) for c in value.__closure__ or ()))
-    e.add("state", token, tuple((k, e.value(v)) for k, v in list(vars(value).items())))
     return token
 
 

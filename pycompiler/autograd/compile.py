@@ -118,17 +118,17 @@ def compile_joint(
 
 def _holding(compiler: Compiler, held: object) -> Compiler:
     """`compiler`, whose results keep alive what their graphs only name."""
+    return functools.partial(_compile_holding, compiler, held)
 
-    def compile(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Sequence[Any]]:
-        made = compiler(module, inputs)
 
-        def run(*args: Any) -> Sequence[Any]:
-            return made(*args)
+def _compile_holding(
+    compiler: Compiler, held: object, module: fx.GraphModule, inputs: list[Any]
+) -> Callable[..., Sequence[Any]]:
+    return functools.partial(_run_holding, compiler(module, inputs), held)
 
-        run.held = held  # type: ignore[attr-defined]
-        return run
 
-    return compile
+def _run_holding(made: Callable[..., Sequence[Any]], held: object, *args: Any) -> Sequence[Any]:
+    return made(*args)
 
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:

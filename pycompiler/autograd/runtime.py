@@ -66,22 +66,22 @@ def build_text(name: str, text: str, scope: dict[str, Any]) -> Any:
 
 def autocast_free(compiled: Compiled) -> Compiled:
     """`compiled` with autocast off: its graph contains the casts already."""
+    return functools.partial(_without_autocast, compiled)
 
-    def without_autocast(*args: Any) -> Sequence[Any]:
-        with torch._C._DisableAutocast():
-            return compiled(*args)
 
-    return without_autocast
+def _without_autocast(compiled: Compiled, *args: Any) -> Sequence[Any]:
+    with torch._C._DisableAutocast():
+        return compiled(*args)
 
 
 def grad_free(compiled: Compiled) -> Compiled:
     """`compiled` under no_grad, for graphs whose inputs require grad and whose outputs do not."""
+    return functools.partial(_without_grad, compiled)
 
-    def without_grad(*args: Any) -> Sequence[Any]:
-        with torch.no_grad():
-            return compiled(*args)
 
-    return without_grad
+def _without_grad(compiled: Compiled, *args: Any) -> Sequence[Any]:
+    with torch.no_grad():
+        return compiled(*args)
 
 
 # -- the differentiable pair ------------------------------------------------------------------------------------------
@@ -94,7 +94,15 @@ def boxed(compiled: Compiled) -> Boxed:
     """`compiled` as a callable of one list of inputs, which may be empty afterwards: a plan frees each after its last use."""
     if isinstance(compiled, _native.Plan):
         return compiled
-    return lambda inputs: compiled(*inputs)
+    return functools.partial(_unpacked, compiled)
+
+
+def _unpacked(compiled: Compiled, inputs: list[Any]) -> Sequence[Any]:
+    return compiled(*inputs)
+
+
+def _no_gradients(inputs: list[Any]) -> Sequence[Any]:
+    return ()
 
 
 # ctx.maybe_clear_saved_tensors(): what the graph saved is let go now, unless this backward was told to retain it.  A torch
@@ -110,7 +118,7 @@ class LazyBackward:
         self._pending: tuple[fx.GraphModule, BackwardCompiler] | Later | None = (module, compiler)
         self.call: Boxed | None = None
         if not module.graph.output_node().args[0]:
-            self._pending, self.call = None, lambda _: ()
+            self._pending, self.call = None, _no_gradients
 
     def compile(self) -> Boxed:
         """Compile now, once, whatever thread asks; returns `call`."""
@@ -478,27 +486,29 @@ def unless_shared(
     The trace took inputs that it writes for memory of their own; which inputs of a call share memory is seen at the call.
     pairs: inputs, one of them empty, which may share no memory and yet count their versions together.
     """
-
-    def run_eager(*args: Any) -> Sequence[Any]:
-        _log.info("graph %s: an input that it writes shares memory with another one; this call runs eagerly", name)
-        return eager(*args)
-
+    left = functools.partial(_left, "an input that it writes shares memory with another one", name, eager)
     if isinstance(run, _native.Plan):
-        _native.unless_shared(run, written, run_eager)
+        _native.unless_shared(run, written, left)
         return run
-    shares_memory = _native.shares_memory
     if pairs:
+        return functools.partial(_unless_stored, run, left, written, pairs)
+    return functools.partial(_unless_shared, run, left, written)
 
-        def strict(*args: Any) -> Sequence[Any]:
-            together = shares_memory(args, written) or any(_one_storage(args[i], args[j]) for i, j in pairs)
-            return run_eager(*args) if together else run(*args)
 
-        return strict
+def _left(why: str, name: str, eager: Compiled, *args: Any) -> Sequence[Any]:
+    _log.info("graph %s: %s; this call runs eagerly", name, why)
+    return eager(*args)
 
-    def checked(*args: Any) -> Sequence[Any]:
-        return run_eager(*args) if shares_memory(args, written) else run(*args)
 
-    return checked
+def _unless_shared(run: Compiled, left: Compiled, written: Sequence[int], *args: Any) -> Sequence[Any]:
+    return left(*args) if _native.shares_memory(args, written) else run(*args)
+
+
+def _unless_stored(
+    run: Compiled, left: Compiled, written: Sequence[int], pairs: Sequence[tuple[int, int]], *args: Any
+) -> Sequence[Any]:
+    together = _native.shares_memory(args, written) or any(_one_storage(args[i], args[j]) for i, j in pairs)
+    return left(*args) if together else run(*args)
 
 
 def unless_moved(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> Compiled:
@@ -506,14 +516,12 @@ def unless_moved(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> 
     counts elements from there."""
     inputs = [node.meta["val"] for node in joint.inputs]
     starts = [(i, hint_of(t.storage_offset())) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
+    left = functools.partial(_left, "an input starts elsewhere in its storage", name, eager)
+    return functools.partial(_unless_moved, run, left, starts)
 
-    def checked(*args: Any) -> Sequence[Any]:
-        if any(args[i].storage_offset() != start for i, start in starts):
-            _log.info("graph %s: an input starts elsewhere in its storage; this call runs eagerly", name)
-            return eager(*args)
-        return run(*args)
 
-    return checked
+def _unless_moved(run: Compiled, left: Compiled, starts: Sequence[tuple[int, int]], *args: Any) -> Sequence[Any]:
+    return left(*args) if any(args[i].storage_offset() != start for i, start in starts) else run(*args)
 
 
 def unless_retained(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> Compiled:
@@ -522,14 +530,12 @@ def unless_retained(run: Compiled, joint: Joint, eager: Compiled, *, name: str) 
     written = [m.index for m in joint.mutations if m.how == "grad"]
     if not written:
         return run
+    left = functools.partial(_left, "an input that it writes keeps its gradient", name, eager)
+    return functools.partial(_unless_retained, run, left, written)
 
-    def checked(*args: Any) -> Sequence[Any]:
-        if any(_retains(args[i]) for i in written):
-            _log.info("graph %s: an input that it writes keeps its gradient; this call runs eagerly", name)
-            return eager(*args)
-        return run(*args)
 
-    return checked
+def _unless_retained(run: Compiled, left: Compiled, written: Sequence[int], *args: Any) -> Sequence[Any]:
+    return left(*args) if any(_retains(args[i]) for i in written) else run(*args)
 
 
 def _retains(written: torch.Tensor) -> bool:

@@ -8,6 +8,7 @@ written and `b` goes backward.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -129,12 +130,11 @@ _NOTHING = torch.empty(0)
 
 def changed(value: torch.Tensor) -> Callable[[torch.Tensor, int], None]:
     """What raises as autograd does when a tensor like `value`, which eager would have kept, has been written."""
-    kind, shape = _kind(value), list(value.shape)
+    return functools.partial(_fail, f"{_kind(value)} {list(value.shape)}")
 
-    def fail(counter: torch.Tensor, expected: int) -> None:
-        raise RuntimeError(modified(f"{kind} {shape}", counter._version, expected))
 
-    return fail
+def _fail(value: str, counter: torch.Tensor, expected: int) -> None:
+    raise RuntimeError(modified(value, counter._version, expected))
 
 
 def _kind(value: torch.Tensor) -> str:

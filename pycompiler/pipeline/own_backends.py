@@ -55,12 +55,12 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any)
     """Autograd without the compiler: the ATen graphs run as they are."""
     if autograd.has_wrappers(gm):
         return of_wrappers(gm, example_inputs, aot_eager)
-
-    def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-        drop_text_with(module)
-        return _native.BackendCall(forward_of(module))
-
     return joint(gm, example_inputs, as_it_is)
+
+
+def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+    drop_text_with(module)
+    return _native.BackendCall(forward_of(module))
 
 
 def of_wrappers(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_plain: Any) -> Callable[..., Sequence[Any]]:
@@ -79,37 +79,15 @@ def joint(
     """`gm` with its gradients, through `compiler` for each of its ATen graphs, which is a step of the log."""
     number = next(watch.numbers)
     log.info("model %d: %d nodes, %d inputs", number, len(gm.graph.nodes), len(example_inputs))
-
-    def seen(kind: str, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        if log_graphs.enabled:
-            log_graphs("%s graph of model %d\n%s", kind, number, readable(module))
-        with watch.graph(kind):
-            watch.artefact("fx_graph", module)
-            if number_of_step:
-                step(number_of_step, "torchinductor compiling %sS graph %d", kind.upper(), number)
-            if choices.taken("graph", lambda: f"{kind} graph of {current_name() or 'a frame'}"):
-                made = watch.wrapped("aot", compiler, kind)(module, inputs)
-            else:
-                made = forward_of(module)
-            if number_of_step:
-                step(number_of_step, "torchinductor done compiling %sS graph %d", kind.upper(), number)
-            return made
-
+    seen = partial(compile_part, compiler, number, number_of_step)
     partition = "min_cut" if config.partition == "min_cut" else "default"
-    forward, knobs = current_name(), own_knobs.now()
-
-    def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Any:  # at the first backward, not here
-        with compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR, \
-             own_knobs(knobs), watch.model(number):  # fmt: skip
-            return seen("backward", module, inputs)
-
     try:
         with watch.model(number):
             return autograd.compile_joint(
                 gm,
                 example_inputs,
                 fw_compiler=partial(seen, "forward"),
-                bw_compiler=compile_backward,
+                bw_compiler=partial(compile_backward, seen, number, current_name(), own_knobs.now()),
                 inference_compiler=partial(seen, "inference"),
                 partition=partition,
                 activation_memory_budget=config.activation_memory_budget,
@@ -119,6 +97,44 @@ def joint(
         log.warning("a graph runs eagerly: %s", e)
         STATISTICS["aten_fallbacks"] += 1
         return forward_of(gm)
+
+
+def compile_part(
+    compiler: Compiler,
+    number: int,
+    number_of_step: int | None,
+    kind: str,
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+) -> Any:
+    """One of the ATen graphs of model `number`."""
+    if log_graphs.enabled:
+        log_graphs("%s graph of model %d\n%s", kind, number, readable(module))
+    with watch.graph(kind):
+        watch.artefact("fx_graph", module)
+        if number_of_step:
+            step(number_of_step, "torchinductor compiling %sS graph %d", kind.upper(), number)
+        if choices.taken("graph", lambda: f"{kind} graph of {current_name() or 'a frame'}"):
+            made = watch.wrapped("aot", compiler, kind)(module, inputs)
+        else:
+            made = forward_of(module)
+        if number_of_step:
+            step(number_of_step, "torchinductor done compiling %sS graph %d", kind.upper(), number)
+        return made
+
+
+def compile_backward(
+    seen: Callable[..., Any],
+    number: int,
+    forward: str | None,
+    knobs: dict[str, Any],
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+) -> Any:
+    """At the first backward, or ahead of it."""
+    with compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR, \
+         own_knobs(knobs), watch.model(number):  # fmt: skip
+        return seen("backward", module, inputs)
 
 
 backends.register_backend(native, name="native")

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 import pycompiler
+from pycompiler.artefacts.data import Unsavable
 from pycompiler.artefacts.decode import Decoder, read_names
 from pycompiler.artefacts.encode import Encoder
+from pycompiler.capture import calls
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.names import content, name_of, naming, resolve
 from pycompiler.ir.symbols import Relation, Symbols, expr_of
@@ -139,3 +141,25 @@ def test_tensors() -> None:
 def test_names_lead_back(value: Any) -> None:
     name = name_of(value)
     assert name is not None and resolve(name) is value and content(value) is not None
+
+
+def test_nothing_is_read_out_of_closures() -> None:
+    """What runs a compiled graph is data: functions that have names, and their arguments."""
+    with pytest.raises(Unsavable, match="register"):
+        again(calls.builtin(len))
+
+    def f(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        y.mul_(2)
+        x.add_(1)
+        return (x * y * w).relu()
+
+    compiled = pycompiler.compile(f)
+    args = [torch.ones(3, 3), torch.ones(3, 3), torch.ones(3, 3, requires_grad=True)]
+    compiled(*args)
+    (entry,) = compiled_of(compiled).entries
+    loaded = again(compiled_of(compiled)._pycompiler_family.made[entry].graph)
+    for memory in (torch.ones(3, 3), args[0].clone()):
+        wanted, found = ([memory.clone(), memory.clone(), args[2]] for _ in range(2))
+        wanted[1], found[1] = wanted[0], found[0]  # which share memory: the graph runs as captured
+        torch.testing.assert_close(loaded.target(*found)[-1], f(*wanted))
+        torch.testing.assert_close(found[0], wanted[0])
