@@ -24,6 +24,7 @@ from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
 from pycompiler.capture.effects import Write, state_of
+from pycompiler.capture.sizes import DRAWN
 from pycompiler.capture.values.array import Array, ArrayMethod
 from pycompiler.capture.values.attributes import is_held, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
@@ -103,6 +104,10 @@ class Head:
         self.numbers: dict[Source, str] = {}
         self._guarded = _Guarded(0, set(), set())
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
+        for i, write in enumerate(cx.effects.draws):
+            name = self.numbers[DRAWN.item(i)] = self.temp()
+            owner, *args = (self.load(v) if v.source is None else self.follow(v.source) for v in write.value)
+            self.entry += [*self.call(write.target.fn, owner, *args), *build.store_fast(name)]
 
     # values ---------------------------------------------------------------------------------------------------
     def temp(self) -> str:
@@ -186,6 +191,8 @@ class Head:
         return build.load_fast(name)
 
     def follow(self, source: Source) -> Code:
+        if source.base == DRAWN:
+            return build.load_fast(self.numbers[source])
         if source.base is None:
             if source.kind == "local":
                 name = source.arg
@@ -671,7 +678,7 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
     "attribute": _replay_attribute, "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
-    "call": _replay_call, "contents": _replay_contents,
+    "call": _replay_call, "contents": _replay_contents, "draw": lambda head, write: [],
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call.
+    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call, draw.
 
     Of contents, `before` and `after` are states of the container (`state_of`); `after` is None for the one it has at the end.
     """
@@ -175,6 +175,16 @@ class Effects:
         self.journal.append(Write("call", fn, value=args))
         self._noise = len(self.journal) - 1
 
+    def draw(self, fn: Value, args: list[Value]) -> None:
+        """A call that comes before the graph, for a number (`builtins/drawn.py`)."""
+        self.allow(None, fn.describe())
+        self.changes += 1
+        self.journal.append(Write("draw", fn, value=args))
+
+    @property
+    def draws(self) -> list[Write]:
+        return [w for w in self.journal if w.kind == "draw"]
+
     def passed(self, exception: Value, place: Place) -> None:
         """An exception passes through a frame. A new one gets its traceback when it is built."""
         exception.passed = [*exception.passed, place]
@@ -273,5 +283,6 @@ LINES: dict[str, Callable[[Write], str]] = {
     "cell": lambda w: f"cell {_object(w.target)} = {w.value!r}",
     "traceback": lambda w: f"traceback of {w.target.source}",
     "call": lambda w: f"{w.target.describe()}({', '.join(a.describe() for a in w.value)})",
+    "draw": lambda w: f"before the graph: {LINES['call'](w).strip()}",
 }
 """How a write is shown."""

@@ -189,7 +189,7 @@ class _Session:
                 continue
             except Specialise as e:
                 origins = cx.sizes.origins_of(e)
-                if not origins or cx.sizes.known_symbols.is_late(e.names):  # a number that a call binds
+                if not origins or cx.sizes.is_read(e.names):
                     raise SkipFrame(str(e)) from None
                 self.policy.specialise(cx.sizes.unmarked(origins, e))
                 log.info("%s: sizes are numbers again: %s", self.code.co_qualname, e)

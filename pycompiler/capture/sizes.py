@@ -6,7 +6,7 @@ In: `Policy`, one a code object: what the user wants, what changed between captu
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from pycompiler.ir.fake import Layout, is_plain
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.marks import Mark, marks_of
 from pycompiler.ir.size_checks import Origin, size_guard
-from pycompiler.ir.source import Source
+from pycompiler.ir.source import Source, const
 from pycompiler.ir.symbols import Relation, Specialise, Symbols, expr_of
 from pycompiler.logs import stage
 
@@ -27,6 +27,13 @@ Key = tuple[Source, str, int]  # an Origin without its class
 
 # Of an integer that is a symbol: twice of it is a number of 64 bits without a question.
 _GREATEST = 2**62 - 1
+
+
+class Drawn:
+    """Stands for the numbers that generated code has drawn: in sources, which nobody reads."""
+
+
+DRAWN = const(Drawn)
 
 
 class NeedsSymbols(Exception):
@@ -211,6 +218,24 @@ class Sizes:
             self.origins[name] = Origin(source, float, "float")
             log.info("%s is %s, %s today", name, source, real)
         return self.integers[source]
+
+    def drawn(self, index: int, greatest: float) -> Any:
+        """The SymFloat of a number that generated code draws before the graph runs, of this magnitude at most; None where it
+        cannot be one."""
+        source = DRAWN.item(index)
+        if not self.policy.floats or (source, "float", 0) in self.policy.static:
+            return None
+        if self.symbols is None:
+            raise NeedsSymbols
+        made = self.symbols.bind("float")
+        name = next(reversed(self.symbols.bound))
+        self.symbols.greatest[name] = greatest
+        self.origins[name] = Origin(source, float, "float")
+        return made
+
+    def is_read(self, names: Iterable[str]) -> bool:
+        """Whether the graph reads one of these symbols of its data."""
+        return any(n in self.known_symbols.bound and n not in self.origins for n in names)
 
     def _new(self, hint: int, origin: Origin, mark: Mark, low: int = 2) -> torch.SymInt:
         assert self.symbols is not None

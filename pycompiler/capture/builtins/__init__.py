@@ -7,6 +7,7 @@ from pycompiler.capture.builtins import (
     containers,
     copying,
     devices,
+    drawn,
     exceptions,
     frozen,
     gradients,
@@ -24,6 +25,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, branches, collections, containers, copying, devices, exceptions, frozen, gradients, iteration, nested,
-    numbers, overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
+    autograd_function, branches, collections, containers, copying, devices, drawn, exceptions, frozen, gradients, iteration,
+    nested, numbers, overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
 )  # fmt: skip

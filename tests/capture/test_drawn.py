@@ -1,0 +1,206 @@
+"""Floats of Python's generators (`random.random()`): drawn in eager's order, the generators afterwards in eager's state."""
+
+from __future__ import annotations
+
+import random
+import unittest.mock
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+OWN = random.Random(3)
+
+
+def scaled(x: Any) -> Any:
+    return (x + 1) * random.uniform(0, 1)
+
+
+def several(x: Any) -> Any:
+    first = random.random()
+    y = x.sin() * first
+    second = OWN.normalvariate(0.5)
+    return y - second * first, [first, second, first + second, random.uniform(a=-1, b=2.5)]
+
+
+def in_a_loop(x: Any) -> Any:
+    return [x * random.random() for _ in range(3)]
+
+
+def written(x: Any) -> Any:
+    r = OWN.random()
+    x.add_(r)
+    return r
+
+
+def as_tensors(x: Any) -> Any:
+    return x + torch.full((4,), random.random()) + torch.tensor(random.random()) + x.half() * random.uniform(-1e5, 1e5)
+
+
+def unused(x: Any) -> Any:
+    random.random()
+    return x + 1
+
+
+def skipped_layers(x: Any) -> Any:
+    for _ in range(4):
+        if random.random() < 0.5:
+            continue
+        x = x + random.random()
+    return x
+
+
+def known(x: Any) -> Any:
+    return x * int(random.random() * 10), round(random.random(), 2)
+
+
+def among_others(x: Any) -> Any:
+    r = random.random()
+    random.seed(int(r * 100))
+    return x * random.random() * random.randint(0, 5) + random.gauss(0.0, 1.0), r
+
+
+def after_an_error_of_data(x: Any) -> Any:
+    rows = torch.embedding(x.view(2, 2), (x * 0).long())
+    return rows * random.random()
+
+
+def before_an_error_of_data(x: Any) -> Any:
+    r = random.random()
+    x.add_(1)
+    return torch.embedding(x.view(2, 2), (x * 0).long()) * r
+
+
+def in_a_transform(x: Any) -> Any:
+    return torch.func.grad(lambda t: (t * random.random()).sum())(x)
+
+
+def as_a_rate(x: Any) -> Any:
+    return torch.nn.functional.dropout(x, random.random())
+
+
+def by_other_numbers(x: Any) -> Any:
+    return (
+        x * OWN.normalvariate(mu=x.shape[0] * x.dim())
+        + OWN.normalvariate(sigma=x.sum().item())
+        + random.uniform(True, 2)
+    )
+
+
+WHOLE = (scaled, several, in_a_loop, written, as_tensors, unused)
+BROKEN = (
+    skipped_layers,
+    known,
+    among_others,
+    after_an_error_of_data,
+    before_an_error_of_data,
+    in_a_transform,
+    as_a_rate,
+    by_other_numbers,
+)
+
+
+def seen(fn: Callable[..., Any], seed: int) -> Any:
+    """What a call gives and writes, and where the generators are afterwards."""
+    for generator in (random, OWN, torch.random):
+        (generator.manual_seed if generator is torch.random else generator.seed)(seed)  # type: ignore[union-attr]
+    x = torch.arange(4.0)
+    return fn(x), x, random.getstate(), OWN.getstate()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("fn", [*WHOLE, *BROKEN])
+def test_drawn_as_in_eager(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=fn in WHOLE)
+    for seed in range(4):
+        *expected, module, own = seen(fn, seed)
+        *found, module_then, own_then = seen(compiled, seed)
+        torch.testing.assert_close(found, expected)
+        assert (module_then, own_then) == (module, own)
+
+
+@pytest.mark.parametrize("fn", WHOLE)
+def test_draws_compile_once(fn: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(fn, fullgraph=True)
+    for seed in range(4):
+        seen(compiled, seed)
+    assert compiled.counters()["compiles"] == 1
+
+
+def test_an_error_of_the_program_leaves_the_generator_where_eager_does() -> None:
+    def fn(x: Any, i: Any) -> Any:
+        a = random.random()
+        y = torch.embedding(x, i) * a
+        return y * random.random()
+
+    compiled = pycompiler.compile(fn)
+    states = []
+    for run in (fn, compiled):
+        random.seed(1)
+        with pytest.raises(IndexError):
+            run(torch.ones(2, 2), torch.tensor([5]))
+        states.append(random.getstate())
+    assert states[0] == states[1]
+
+
+def test_what_is_drawn_is_looked_up_in_each_call() -> None:
+    compiled = pycompiler.compile(scaled)
+    x = torch.zeros(2)
+    compiled(x)
+    with unittest.mock.patch("random.uniform", lambda a, b: 7.0):
+        assert compiled(x).tolist() == [7.0, 7.0]
+
+    own = random.Random(0)
+    compiled = pycompiler.compile(lambda x: x + own.random() + own.uniform(0, 0.5))
+    compiled(x)
+    own.random = lambda: 2.0  # type: ignore[method-assign]
+    assert compiled(x).tolist() == [3.0, 3.0]
+
+
+def test_a_generator_of_another_class_is_the_programs() -> None:
+    class Dice(random.Random):
+        def random(self) -> float:
+            return 0.25
+
+    dice = Dice()
+    compiled = pycompiler.compile(lambda x: x * dice.random() + dice.uniform(0, 1))
+    assert compiled(torch.ones(2)).tolist() == [0.5, 0.5]
+
+
+def test_an_instance_that_comes_as_an_argument() -> None:
+    def fn(x: Any, generator: Any) -> Any:
+        return x * generator.random()
+
+    compiled = pycompiler.compile(fn, fullgraph=True)
+    for seed in (1, 2, 3):
+        expected, used = random.Random(seed), random.Random(seed)
+        assert torch.equal(compiled(torch.ones(2), used), fn(torch.ones(2), expected))
+        assert used.getstate() == expected.getstate()
+    assert compiled.counters()["compiles"] == 1
+
+
+def test_gradients_of_what_was_drawn() -> None:
+    def fn(x: Any) -> Any:
+        return (x.sin() * random.random()).sum() * random.uniform(1, 2)
+
+    grads = []
+    for run in (fn, pycompiler.compile(fn, fullgraph=True)):
+        random.seed(5)
+        x = torch.arange(4.0).requires_grad_()
+        run(x).backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_a_draw_is_saved(tmp_path: Any) -> None:
+    path = tmp_path / "draw"
+    compiled = pycompiler.compile(several, fullgraph=True)
+    expected = seen(compiled, 1)[0]
+    pycompiler.save(compiled, path)
+    loaded = pycompiler.load(path, several)
+    found = seen(loaded, 1)[0]
+    torch.testing.assert_close(found, expected)
+    assert loaded.counters()["compiles"] == 0
