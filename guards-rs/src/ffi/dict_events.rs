@@ -47,7 +47,7 @@ impl Drop for News {
     }
 }
 
-pub use registry::{available, watched};
+pub use registry::{available, tell, watched};
 
 #[cfg(Py_3_12)]
 mod registry {
@@ -100,6 +100,8 @@ mod registry {
         watcher: Option<c_int>,
         /// Dicts that are alive and watched, by address, and who asked.
         dicts: HashMap<usize, Asked, BuildHasherDefault<Address>>,
+        /// A dict that lives for ever, and what hears of each of its events.
+        told: Option<(usize, fn())>,
     }
 
     static REGISTRY: GilCell<Option<Registry>> = GilCell::new(None);
@@ -111,6 +113,9 @@ mod registry {
     /// An exception that is set stays set.
     unsafe extern "C" fn on_event(event: c_int, dict: *mut PyObject, _: *mut PyObject, _: *mut PyObject) -> c_int {
         with(|r| {
+            if let Some((_, tell)) = r.told.filter(|(told, _)| *told == dict as usize) {
+                tell();
+            }
             let Some(asked) = r.dicts.get(&(dict as usize)) else { return };
             for (heard, tag) in asked {
                 heard.set(heard.get().or(Some(*tag)));
@@ -159,6 +164,21 @@ mod registry {
         })
     }
 
+    /// From now on `tell` is called before each change of this dict, which lives for ever, and of no other; false where there is
+    /// no callback left.  It touches no object.
+    pub fn tell(dict: Obj, tell: fn()) -> bool {
+        with(|r| {
+            let Some(watcher) = r.watcher() else { return false };
+            // SAFETY: *gil*, *live*; callers pass a dict; no Python code runs.
+            if unsafe { PyDict_Watch(watcher, dict.ptr()) } < 0 {
+                clear_error();
+                return false;
+            }
+            r.told = Some((dict.id(), tell));
+            true
+        })
+    }
+
     pub fn unsubscribe(dicts: &[usize], heard: &Heard) {
         if dicts.is_empty() {
             return;
@@ -173,7 +193,8 @@ mod registry {
                     continue;
                 }
                 r.dicts.remove(dict);
-                if let Some(watcher) = r.watcher.filter(|w| *w >= 0 && !ends) {
+                let told = r.told.is_some_and(|(told, _)| told == *dict);
+                if let Some(watcher) = r.watcher.filter(|w| *w >= 0 && !ends && !told) {
                     // SAFETY: *gil*; a dict in the registry lives, for it would have told its death; no Python code runs.
                     unsafe { PyDict_Unwatch(watcher, *dict as *mut PyObject) };
                 }
@@ -193,6 +214,9 @@ mod registry {
         0
     }
     pub fn subscribe(_: Obj, _: &Rc<Cell<Option<u32>>>, _: u32) -> bool {
+        false
+    }
+    pub fn tell(_: Obj, _: fn()) -> bool {
         false
     }
     pub fn unsubscribe(_: &[usize], _: &Rc<Cell<Option<u32>>>) {}

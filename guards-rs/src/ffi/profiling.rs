@@ -1,9 +1,10 @@
 //! Whether somebody looks at calls: one comparison of two words.
 //!
 //! torch's profiler says that it is on in a variable of a Python module.  The version of that module's dict is the word that is
-//! compared: while it is the one that was seen last, nobody looks.  Where dicts have no version, a word that never changes stands
-//! there, and only a watcher of ours is seen.
+//! compared: while it is the one that was seen last, nobody looks.  Where dicts have no version that moves, a word that never
+//! changes stands there, and the dict's events stir.
 
+use super::dict_events;
 use super::words::version_word;
 use super::{Obj, Owned, Res};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
@@ -34,7 +35,7 @@ pub fn stir() {
     SEEN.store(!now(), Relaxed);
 }
 
-/// From now on the version of `variables` is the word; false where dicts have none that moves.
+/// From now on the version of `variables` is the word, or each of its events stirs; false where neither can be had.
 pub fn look_at(variables: Owned) -> Res<bool> {
     let probe = Owned::dict()?;
     let (key, word) = (Owned::interned("probe")?, version_word(*probe));
@@ -44,7 +45,7 @@ pub fn look_at(variables: Owned) -> Res<bool> {
     let before = read();
     probe.dict_set(*key, *Owned::bool(true))?;
     if read() == before {
-        return Ok(false);
+        return Ok(dict_events::tell(Obj::forever(variables), stir));
     }
     AT.store(version_word(Obj::forever(variables)) as *mut u64, Relaxed);
     rest();

@@ -113,7 +113,7 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
         "sum(map(<fn>, <ints>))", "len(list(zip(<ints>, <ints>)))", "math.floor(<float>)", "[<int>, <int>, 5][<int>]",
         "GD.setdefault(<str>, <int>)", "operator.itemgetter(0)(<list>)", "getattr(<rec>, 'k')", "getattr(<rec>, 'zz', <int>)",
         "Table({'a': <int>})[<str>]", "Stack(<ints>).push(<int>)", "sum(1 for u in <tensors> if u is <tensor>)", "<list>.pop()",
-        "queue.popleft()", "<dict>.pop(<str>, <int>)", "(walrus := <int>)", "id(rec) - id(o) and 1", "GL.__len__()", "bag.pop()",
+        "queue.popleft()", "<dict>.pop(<str>, <int>)", "(walrus := <int>)", "(id(rec) - id(o) and 1)", "GL.__len__()", "bag.pop()",
         "sum(v for v, _ in enumerate(<tensors>))", "<int> ^ <int>", "<int> & 3", "abs(<int>)", "pow(<int>, 2) % 5", "round(<float>)",
         "len(<any>.__class__.__name__)", "any(<bool|v:int> for v in <ints>) + 0", "rec.items[0]", "Rec(<int>, <tensor>).grow()",
         "dataclasses.replace(<rec>, k=<int>).k", "<pair>._replace(k=<int>).k", "collections.Counter(<ints>)[<int>]",
