@@ -589,7 +589,7 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     if issubclass(cls, tuple):
         if len(args) > 1:
             raise Break("builtin-call", f"{cls.__qualname__}(...) of several arguments")
-        return tuple_of(cls, cx.listed(args[0]) if args else [])
+        return tuple_of(cls, cx.tupled(args[0]) if args else [])
     if cls is object:
         return Object(object)
     new = mro_lookup(cls, "__new__")

@@ -658,10 +658,14 @@ class Capture:
         return self.pull(self.iterator(value))
 
     def listed(self, value: Value) -> list[Value]:
-        """The elements of an iterable of which CPython makes a list or a tuple: it asks for their number first."""
+        """The elements of an iterable of which CPython makes a list: it asks for their number first."""
         iterator = self.iterator(value)
         hints.ask_length(self, value)
         return list(self.pull(iterator))
+
+    def tupled(self, value: Value) -> list[Value]:
+        """The elements of an iterable of which CPython makes a tuple at once: from 3.14 on it does not ask for their number."""
+        return list(self.elements(value)) if sys.version_info >= (3, 14) else self.listed(value)
 
     def pull(self, iterator: Value) -> Iterator[Value]:
         """What is left of an iterator, realised."""

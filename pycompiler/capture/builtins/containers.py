@@ -52,7 +52,7 @@ def list_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def tuple_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if args and isinstance(args[0], Tuple) and args[0].cls is tuple:
         return args[0]
-    return Tuple(cx.listed(args[0]) if args else [])
+    return Tuple(cx.tupled(args[0]) if args else [])
 
 
 def _set_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:

@@ -255,7 +255,7 @@ def _combinatoric(fn: Any) -> Callable[[Capture, Args, Kwargs], Value]:
 
     def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         given, rest = (args, []) if fn is itertools.product else (args[:1], args[1:])
-        pools = [Tuple(cx.listed(p)) for p in given]
+        pools = [Tuple(cx.tupled(p)) for p in given]
         known = {k: v.const() for k, v in kwargs.items()}
         rows = cx.evaluate_raw(fn, *(p.items for p in pools), *(r.const() for r in rest), **known)
         left = [cx.make(fn), Tuple(list(pools)), Tuple(rest), cx.make(known)]
