@@ -228,6 +228,9 @@ class _Assumptions:
 
 
 # what was built -----------------------------------------------------------------------------------------------
+_regions: dict[Hashable, Region] = {}
+
+
 class Region:
     """A compile that may be shared."""
 
@@ -243,9 +246,10 @@ class Region:
             self.run = weakref.ref(run, self.forget)
             _regions[self.key] = self
 
-    def forget(self, _: object = None) -> None:
-        if _regions.get(self.key) is self:
-            del _regions[self.key]
+    def forget(self, _: object = None, regions: dict[Hashable, Region] = _regions) -> None:
+        """`regions`: the module's variables are gone where the interpreter ends."""
+        if regions.get(self.key) is self:
+            del regions[self.key]
 
 
 class Watched:
@@ -260,9 +264,6 @@ class Watched:
             self.region.whole = False
             self.region.forget()
         return made
-
-
-_regions: dict[Hashable, Region] = {}
 
 
 def _place(gm: fx.GraphModule) -> str:

@@ -329,3 +329,16 @@ def test_operators_that_were_replaced_are_told_apart(monkeypatch: pytest.MonkeyP
         torch.testing.assert_close(pycompiler.compile(program)(x), program(x))
     monkeypatch.undo()
     torch.testing.assert_close(pycompiler.compile(program)(x), program(x))
+
+
+def test_a_region_that_outlives_the_module_is_forgotten_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> None:
+        pass
+
+    region = regions.Region("key", None)
+    region.keep(run)
+    assert regions._regions["key"] is region
+    with monkeypatch.context() as m:
+        m.setattr(regions, "_regions", None)
+        region.forget()
+    assert "key" not in regions._regions
