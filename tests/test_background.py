@@ -162,6 +162,19 @@ def test_global_state_that_changes_meanwhile(gate: Gate, caplog: pytest.LogCaptu
     assert kinds(f) == ["eager"] and "state" in caplog.text
 
 
+def test_a_switch_of_all_threads_stays_as_the_program_sets_it(gate: Gate) -> None:
+    slow, go, _ = gate
+    f = pycompiler.compile(lambda x: x + 1, backend=slow, background=True)
+    f(torch.ones(2))
+    try:
+        torch.backends.cuda.enable_flash_sdp(False)
+        go.set()
+        assert pycompiler.wait_for_compiles(60)
+        assert not torch.backends.cuda.flash_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_flash_sdp(True)
+
+
 def test_a_stage_that_cannot_carry_a_symbol() -> None:
     """The worker finds out; the next call begins anew with numbers, and nothing of the first try counts for the limit."""
 

@@ -576,7 +576,7 @@ def _watch(head: Head) -> Code:
         return []
     inputs = head.cx.graph.inputs
     written = [t.source for t in (inputs[i] for i in head.cx.graph.mutated_inputs()) if t.source is not None]
-    found = head.cx.effects.looks.again(head.cx.guards.values(), written)
+    found = head.cx.effects.looks.again(head.cx.guards.values(), head.cx.sizes, written)
     if found is None:
         return []
     given = [*_flat([build.load_fast(name) for name in results]), *build.build_tuple(len(results))]

@@ -13,6 +13,7 @@ from typing import Any
 
 from pycompiler.capture.again import Again
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.sizes import Sizes
 from pycompiler.capture.values.base import Cell, Value
 from pycompiler.capture.values.containers import Dict, Sequence, Set
 from pycompiler.capture.values.functions import Function, Method, Partial
@@ -90,14 +91,17 @@ class Looks:
         """Whether there may be something to look at again."""
         return bool(self._watched)
 
-    def again(self, guards: Iterable[Guard], written: Iterable[Source]) -> Again | None:
-        """What backwards look at, of what these guards say; `written`: tensors that the frame writes itself."""
+    def again(self, guards: Iterable[Guard], sizes: Sizes, written: Iterable[Source]) -> Again | None:
+        """What backwards look at, of what these guards say, and what is assumed of symbols; `written`: tensors that the
+        frame writes itself."""
         kept = tuple(
             g
             for g in guards
             if g.kind not in UNWATCHED
             and (self._is_watched(g.source) or (g.kind in LACKS and _lacks(g) in self._watched))
         )
+        assumed = sizes.guard_about(self._is_watched)
+        kept = kept if assumed is None else (*kept, assumed)
         tensors = tuple(s for s in self._tensors if s not in set(written) and self._is_watched(s))
         roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in tensors]
         names = dict.fromkeys(root.arg for root in roots if root.kind == "local")

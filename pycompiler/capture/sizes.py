@@ -6,7 +6,7 @@ In: `Policy`, one a code object: what the user wants, what changed between captu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -284,6 +284,16 @@ class Sizes:
             return None
         relations = [*self.symbols.declared(), *self.strides, *self.symbols.relations]
         return size_guard(relations, self.origins, (), self.symbols.limits, self.symbols.intervals)
+
+    def guard_about(self, is_watched: Callable[[Source], bool]) -> Guard | None:
+        """The part of it that says something of symbols of watched places."""
+        if self.symbols is None:
+            return None
+        names = {name for name, origin in self.origins.items() if is_watched(origin.source)}
+        relations = [*self.symbols.declared(), *self.strides, *self.symbols.relations]
+        limits = {k: v for k, v in self.symbols.limits.items() if k in names}
+        intervals = {k: v for k, v in self.symbols.intervals.items() if k in names}
+        return size_guard([r for r in relations if r.expr.symbols & names], self.origins, (), limits, intervals)
 
     def specialised(self) -> tuple[Origin, Relation] | None:
         """A marked size that is a number, and what made it one."""

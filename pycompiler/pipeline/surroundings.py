@@ -26,10 +26,10 @@ class ThreadState:
     """The state of torch that belongs to the thread that makes it; inside of `with`, another thread has it too."""
 
     def __init__(self) -> None:
-        self.state, self.inference = torch_api.read_state(), torch.is_inference_mode_enabled()
+        self.state, self.inference = torch_api.read_own_state(), torch.is_inference_mode_enabled()
 
     def __enter__(self) -> None:
-        self.before = torch_api.read_state()
+        self.before = torch_api.read_own_state()
         self.mode = torch.inference_mode(self.inference)
         self.mode.__enter__()
         torch_api.write_state(self.state)

@@ -151,13 +151,7 @@ def eager_results(
             return results(graph, Copies.of(inputs, dtype), gradients=False)
 
 
-KNOWN_TO_ALL = {f"attention_{name}" for name in torch_api.ATTENTION}
 SHARED_BY_THREADS = {write for _, write in torch_api.ATTENTION.values()}
-
-
-def own_state() -> dict[str, Any]:
-    """Torch's state that a thread has for itself."""
-    return {k: v for k, v in torch_api.read_state().items() if k not in KNOWN_TO_ALL}
 
 
 @dataclass
@@ -175,7 +169,7 @@ class same_numbers:
         self.drawn = numbers.drawn
 
     def __enter__(self) -> None:
-        self.state = torch_api.read_state() if self.drawn else own_state()
+        self.state = torch_api.read_state() if self.drawn else torch_api.read_own_state()
         self.host = torch.get_rng_state() if self.drawn else None
         self.others = {d: torch.cuda.get_rng_state(d) for d in self.devices}
 
@@ -271,7 +265,7 @@ class Held:
         }  # fmt: skip
         copies = iter(Copies.of([t for k, t in enumerate(inputs) if k not in kept]).values)
         held = [t if k in kept else next(copies) for k, t in enumerate(inputs)]
-        return cls(held, kept, own_state(), torch.is_inference_mode_enabled())
+        return cls(held, kept, torch_api.read_own_state(), torch.is_inference_mode_enabled())
 
     def changed(self) -> bool:
         return any(self.inputs[k]._version != version for k, version in self.versions.items())
@@ -279,7 +273,7 @@ class Held:
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
         """The state of the thread that called."""
-        before = own_state()
+        before = torch_api.read_own_state()
         with torch.inference_mode(self.inference):
             torch_api.write_state(self.state)
             try:

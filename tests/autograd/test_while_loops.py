@@ -174,3 +174,14 @@ def test_what_is_left_to_eager(name: str) -> None:
     with pytest.raises(pycompiler.exc.Unsupported, match=r"inner-graph(.|\n)*while_loop|changes what|writes a tensor"):
         pycompiler.compile(REFUSED[name], fullgraph=True)(torch.tensor(0), x)
     assert not SEEN and torch.equal(x, torch.ones(4))
+
+
+def test_in_inference_mode_it_is_eagers(caplog: pytest.LogCaptureFixture) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return while_loop(lambda y: y.sum() < 50, lambda y: (y + 1,), (x,))
+
+    with torch.inference_mode():
+        for fn in (program, pycompiler.compile(program)):
+            with pytest.raises(RuntimeError, match="Inference mode"):  # torch's own loop has none
+                fn(torch.arange(3.0))
+    assert "a bug of pycompiler" not in caplog.text

@@ -151,3 +151,66 @@ def test_a_number_that_others_change_before_the_backward_is_no_symbol_there(what
         change()
         with pytest.raises(RuntimeError, match="or a hook looks at has changed"):
             changed.sum().backward()
+
+
+class Changing:
+    """What backwards look at, and what changes between a call and its backward."""
+
+    def __init__(self) -> None:
+        self.w, self.n, self.d, self.t, self.m = torch.ones(5, 3), 2, {"a": 2}, (torch.ones(4),), -3
+
+    def change(self) -> None:
+        self.w, self.t = torch.ones(self.w.shape[0] + 1, 3), (torch.ones(self.t[0].shape[0] + 1),)
+        self.n, self.d, self.m = self.n + 1, {"a": self.d["a"] + 1}, self.m - 1
+
+
+SEEN: dict[str, Callable[[Changing], float]] = {
+    "a size": lambda h: h.w.shape[0],
+    "a comparison of a size": lambda h: 2 if h.w.shape[0] > 7 else 3,
+    "a size in a tuple": lambda h: h.t[0].numel(),
+    "a remainder": lambda h: h.w.shape[0] % 3,
+    "a number": lambda h: h.n,
+    "a comparison": lambda h: 2 if h.n > 4 else 3,
+    "a number in a dict": lambda h: h.d["a"],
+    "a negative number": lambda h: h.m,
+    "a range": lambda h: len(range(h.n)),
+}
+
+
+@pytest.mark.parametrize("form", ["hook", "checkpoint", "function"])
+@pytest.mark.parametrize("name", SEEN)
+def test_a_backward_sees_that_a_symbol_changed(name: str, form: str) -> None:
+    held, seen = Changing(), SEEN[name]
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+            return grads[0] * seen(held)
+
+    def program(x: torch.Tensor) -> Any:
+        y = x * 1
+        if form == "checkpoint":
+            return checkpoint(lambda t: seen(held) * t.sin(), y, use_reentrant=False)
+        if form == "function":
+            return Function.apply(y)
+        y.register_hook(lambda g: g * seen(held))  # type: ignore[no-untyped-call]
+        return y * 2
+
+    compiled, told = pycompiler.compile(program, backend="aot_eager"), 0
+    for k in range(5):
+        x, y = (torch.ones(3 + k, requires_grad=True) for _ in range(2))
+        got, want = compiled(x), program(y)
+        held.change()
+        want.sum().backward()
+        try:
+            got.sum().backward()
+        except RuntimeError as e:
+            assert "has changed" in str(e)
+            told += 1
+        else:
+            torch.testing.assert_close(x.grad, y.grad)
+    assert told

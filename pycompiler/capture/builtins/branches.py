@@ -77,6 +77,8 @@ def while_loop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     test, body, carried = arguments(cx, "cond_fn body_fn carried_inputs", args, kwargs)
     if cx.graph.levels or cx.graph.packs or cx.graph.later:
         raise Break("inner-graph", "while_loop under a transform, in a checkpoint or in a backward")
+    if torch.is_inference_mode_enabled():
+        raise Break("inner-graph", "while_loop in inference mode")
     leaves = _leaves(cx, carried)
     going, asked = _traced(cx, test, carried)
     if not isinstance(going, Tensor):

@@ -51,10 +51,17 @@ ATTENTION = {
 STATE |= {f"attention_{name}": row for name, row in ATTENTION.items()}
 PRIORITY = torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order
 STATE["attention_priority"] = PRIORITY
+PROCESS_WIDE = {*(f"attention_{name}" for name in ATTENTION), "attention_priority"}
+"""State that all threads share; the rest is each thread's own."""
 
 
 def read_state() -> dict[str, Any]:
     return {name: read() for name, (read, _) in STATE.items()}
+
+
+def read_own_state() -> dict[str, Any]:
+    """What is this thread's alone."""
+    return {name: read() for name, (read, _) in STATE.items() if name not in PROCESS_WIDE}
 
 
 def write_state(state: dict[str, Any]) -> None:
