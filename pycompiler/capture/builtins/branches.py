@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture import tracers
-from pycompiler.capture.breaks import Break
+from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.transforms import alike, arguments, detached, items_of, late, made_by
 from pycompiler.capture.calls import Args, Kwargs
 from pycompiler.capture.tracers import Tracer
@@ -78,7 +78,7 @@ def while_loop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if cx.graph.levels or cx.graph.packs or cx.graph.later:
         raise Break("inner-graph", "while_loop under a transform, in a checkpoint or in a backward")
     if torch.is_inference_mode_enabled():
-        raise Break("inner-graph", "while_loop in inference mode")
+        raise SkipFrame("it calls while_loop in inference mode")  # torch compiles its loops, with the mode put aside
     leaves = _leaves(cx, carried)
     going, asked = _traced(cx, test, carried)
     if not isinstance(going, Tensor):
