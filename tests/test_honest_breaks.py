@@ -13,6 +13,8 @@ from torch._higher_order_ops.while_loop import while_loop
 import pycompiler
 
 W = torch.ones(3, requires_grad=True)
+LEFT: list[torch.Tensor] = []
+torch.func.grad(lambda x: (LEFT.append(x[1:]), x.sum())[1])(torch.ones(4))
 
 
 class Dirty(torch.autograd.Function):
@@ -116,6 +118,11 @@ def _(x: torch.Tensor) -> Any:
     first = next(rest)
     pycompiler.graph_break()
     return x + first + next(rest), list(rest)
+
+
+@program("a tensor of a transform that is over", "unsupported-type")
+def _(x: torch.Tensor) -> Any:
+    return LEFT[0] + x
 
 
 @program("catch_warnings", "skipped-call")
