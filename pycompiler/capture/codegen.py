@@ -568,6 +568,16 @@ def ask_drops(head: Head) -> Code:
     return [*head.call(rebuild.only_quiet, build.load_const(places), *owners), *build.pop_top()]
 
 
+def ask_warnings(head: Head) -> Code:
+    """Before that: whether what the frame warns of is only shown, and to nobody that the frame has looked at."""
+    categories = tuple(dict.fromkeys(said.category for said in head.cx.effects.warnings))
+    if not categories:
+        return []
+    lists = [v.source for v in head.cx.by_id.values() if isinstance(v, List) and v.source is not None]
+    followed = map(head.follow, dict.fromkeys(lists))
+    return [*head.call(rebuild.only_shown, build.load_const(categories), *followed), *build.pop_top()]
+
+
 def _watch(head: Head) -> Code:
     """Hang on to the results of such calls what their backward looks at again; other results are known by now."""
     reached = head.cx.graph.reached_from(transforms.looks_again)
@@ -610,6 +620,12 @@ def _replay_traceback(head: Head, write: Write) -> Code:
 
 def _replay_call(head: Head, write: Write) -> Code:
     return build.call_function(head.load(write.target), *[head.load_item(a) for a in write.value])
+
+
+def _replay_warning(head: Head, write: Write) -> Code:
+    said = write.target
+    given = (said.message, said.category, said.filename, said.lineno, said.namespace)
+    return head.call(rebuild.warn, *map(build.load_const, given))
 
 
 def _replay_contents(head: Head, write: Write) -> Code:
@@ -679,6 +695,7 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
     "attribute": _replay_attribute, "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
     "call": _replay_call, "contents": _replay_contents, "draw": lambda head, write: [],
+    "warning": _replay_warning,
 }  # fmt: skip
 
 

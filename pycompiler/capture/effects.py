@@ -35,7 +35,7 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call, draw.
+    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call, draw, warning.
 
     Of contents, `before` and `after` are states of the container (`state_of`); `after` is None for the one it has at the end.
     """
@@ -46,6 +46,17 @@ class Write:
     value: Any = None
     before: Any = None
     after: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Warned:
+    """What a program warns of, and the line that it warns about, of a module with this namespace."""
+
+    message: str
+    category: type[Warning]
+    filename: str
+    lineno: int
+    namespace: dict[str, Any]
 
 
 def state_of(container: Value) -> Any:
@@ -175,6 +186,15 @@ class Effects:
         self.journal.append(Write("call", fn, value=args))
         self._noise = len(self.journal) - 1
 
+    def warn(self, said: Warned) -> None:
+        """A warning of the program's that waits until the graph has run."""
+        self.defer(UNKNOWN, [], (said.namespace, ("__warningregistry__",)))
+        self.journal[-1] = Write("warning", said)
+
+    @property
+    def warnings(self) -> list[Warned]:
+        return [w.target for w in self.journal if w.kind == "warning"]
+
     def draw(self, fn: Value, args: list[Value]) -> None:
         """A call that comes before the graph, for a number (`builtins/drawn.py`)."""
         self.allow(None, fn.describe())
@@ -283,6 +303,7 @@ LINES: dict[str, Callable[[Write], str]] = {
     "cell": lambda w: f"cell {_object(w.target)} = {w.value!r}",
     "traceback": lambda w: f"traceback of {w.target.source}",
     "call": lambda w: f"{w.target.describe()}({', '.join(a.describe() for a in w.value)})",
+    "warning": lambda w: f"{w.target.category.__name__}: {w.target.message}",
     "draw": lambda w: f"before the graph: {LINES['call'](w).strip()}",
 }
 """How a write is shown."""

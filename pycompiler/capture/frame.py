@@ -38,7 +38,7 @@ from pycompiler.capture.bytecode.frames import (
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.resume import cell_parameters, origin_of
 from pycompiler.capture.cached import Tried
-from pycompiler.capture.codegen import Head, ask_drops, given_back, replay_effects, return_template
+from pycompiler.capture.codegen import Head, ask_drops, ask_warnings, given_back, replay_effects, return_template
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
 from pycompiler.capture.funnel import write_state
@@ -501,7 +501,15 @@ class _Session:
         if let_go:
             tail = [i for j in tail for i in (left if j is let_go[0] else (j,))]
         code = distinct(
-            [*ask_drops(head), *head.entry, *start, *head.prepare, *tail, *(left if at is not None else [])]
+            [
+                *ask_warnings(head),
+                *ask_drops(head),
+                *head.entry,
+                *start,
+                *head.prepare,
+                *tail,
+                *(left if at is not None else []),
+            ]  # fmt: skip
         )
         if at is None:
             return whole(self.code, code)

@@ -141,6 +141,7 @@ SKIP_PREFIXES = (
 INLINE_ANYWAY = (
     "pycompiler.capture.polyfills", "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
     "torch._functorch.apis", "torch._functorch.functional_call", "torch._functorch.eager_transforms", "torch._functorch.vmap",
+    "torch._functorch.deprecated",
     "torch.overrides", "torch.autograd.function", "torch.fx.graph_module", "torch.fx.immutable_collections",
 )  # fmt: skip
 

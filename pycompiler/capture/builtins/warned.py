@@ -1,7 +1,8 @@
-"""`warnings.catch_warnings`, and what changes its filters.
+"""Warnings of the program's, `warnings.catch_warnings`, and what changes its filters.
 
 Generated code does it after the graph, in the order of the program: the graph has no part of it.  Operators of the graph warn
-by the filters around it; a program's own warning breaks the graph, so it meets the filters that it set.
+by the filters around it; a program's own warning breaks the graph where the frame has changed them, so it meets what it set.
+Where a warning would do more than be shown (`rebuild.only_shown`) generated code leaves the frame to eager.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, BuiltinHandler, Kwargs, builtin
+from pycompiler.capture.effects import Warned
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
@@ -25,6 +27,8 @@ ENTER, EXIT = MANAGER.__enter__, MANAGER.__exit__
 SHOWN = ("filters", "showwarning", "_showwarnmsg_impl")
 ACTIONS = ("ignore", "always", "default", "module", "once")
 skip.INLINED |= {MANAGER.__init__}
+HEAP_TYPE = 1 << 9
+OWN = {"__init__", "__new__", "__str__"}  # what of a class of warnings would be run
 
 
 def _defer(cx: Capture, fn: Callable[..., Any], args: Args) -> Value:
@@ -90,6 +94,49 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "append": lambda b: type(b) is bool,
 }  # fmt: skip
 """What does not raise an error."""
+
+
+@builtin(warnings.warn)
+def warn(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Only the plain form: a text, about a line of a function that is being captured."""
+    given = dict(zip(("message", "category", "stacklevel"), args, strict=False)) | kwargs
+    if (
+        len(args) > 3
+        or len(given) < len(args) + len(kwargs)
+        or not given.keys() <= {"message", "category", "stacklevel"}
+    ):
+        raise Break("builtin-call", "warnings.warn of other arguments")
+    message, category, level = (
+        cx.snapshot(given[n]) if n in given else None for n in ("message", "category", "stacklevel")
+    )
+    category, level = category or UserWarning, 1 if level is None else level
+    frame = _frame_at(cx, level)
+    if type(message) is not str or not _is_plain(category) or frame is None:
+        raise Break("builtin-call", f"warnings.warn({message!r}, ...), about a line outside, or of another kind")
+    if any((id(vars(warnings)), name) in cx.effects.globals for name in SHOWN) or id(warnings.filters) in cx.by_id:
+        raise Break("builtin-call", f"warnings.warn({message!r}, ...): the frame has changed what becomes of it")
+    seen = frame.user_frame()
+    cx.effects.warn(Warned(message, category, seen.filename, seen.lineno, frame.globals))
+    return Const(None)
+
+
+def _is_plain(category: Any) -> bool:
+    """Whether nothing of the program's runs to make and show a warning of this class."""
+    return (
+        type(category) is type
+        and issubclass(category, Warning)
+        and not any(OWN & vars(c).keys() for c in category.__mro__ if c.__flags__ & HEAP_TYPE)
+    )
+
+
+def _frame_at(cx: Capture, level: Any) -> Any:
+    """The captured frame that `stacklevel` means; None where eager would have others in between, or means one outside."""
+    if type(level) is not int or not 0 < level <= len(cx.frames):
+        return None
+    passed = cx.frames[-level:]
+    internal = any("importlib" in f.code.co_filename for f in passed)
+    return None if internal or not all(f.direct for f in passed[1:]) else passed[0]
+
 
 for _fn in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
     builtin(_fn)(_filtering(_fn))
