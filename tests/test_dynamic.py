@@ -149,6 +149,32 @@ def test_images_of_any_size() -> None:
     assert agree(Images(), "aot_eager", [(2, 3, n, n + 3) for n in (20, 32, 12, 28, 44)]) == 2
 
 
+CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "one dimension": (nn.Conv1d(4, 6, 3, padding=1), (4, 10)),
+    "depthwise": (nn.Conv1d(4, 4, 3, groups=4, dilation=2), (4, 10)),
+    "two dimensions": (nn.Conv2d(4, 6, 3, stride=2), (4, 8, 9)),
+    "one element": (nn.Conv2d(4, 6, 1, bias=False), (4, 8, 9)),
+    "transposed": (nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1), (4, 5, 6)),
+    "three dimensions": (nn.Conv3d(2, 3, 2), (2, 4, 5, 4)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_batches_of_any_size_are_convolved_by_one_graph(name: str, backend: str) -> None:
+    """ATen chooses another kernel from 16 on, which says nothing of the gradients' sizes."""
+    module, shape = CONVOLUTIONS[name]
+    compiled = pycompiler.compile(module, backend=backend)
+    for n in (2, 3, 20, 5, 40):
+        x = torch.randn(n, *shape, requires_grad=True)
+        got, want = compiled(x), module(x)
+        torch.testing.assert_close(got, want)
+        mine, theirs = (torch.autograd.grad(y.sin().sum(), (x, *module.parameters())) for y in (got, want))
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
+        assert [t.stride() for t in mine] == [t.stride() for t in theirs]
+    assert pycompiler.counters(compiled)["compiles"] == 2
+
+
 def test_two_sizes_that_change_one_after_the_other() -> None:
     torch.manual_seed(0)
     shapes = [(2, 8, 16), (2, 9, 16), (3, 9, 16), (4, 7, 16), (5, 30, 16)]

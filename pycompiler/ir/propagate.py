@@ -133,7 +133,7 @@ def counted(op: OpOverload, args: Sequence[Any]) -> Sequence[Any]:
     return (*args[:2], [d + rank if -rank <= d < 0 else d for d in args[2]], *args[3:])
 
 
-Results = list[tuple[Layout, torch.dtype]]
+Results = list[tuple[Layout, torch.dtype] | None]  # None: a result that was not asked for
 Ask = Callable[[Any, OpOverload, Sequence[Any], Mapping[str, Any]], Any]
 
 
@@ -158,7 +158,7 @@ def by_rule(mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[
     known: Results | None = _once(symbols, (op, args, kwargs), results)
     if known is None:
         return None
-    made = [wrapped(mode, _fresh(layout, dtype), device) for layout, dtype in known]
+    made = [None if one is None else wrapped(mode, _fresh(*one), device) for one in known]
     return made[0] if len(op._schema.returns) == 1 else tuple(made)
 
 
@@ -205,10 +205,12 @@ def _tensors(ask: Ask, mode: Any, op: OpOverload, args: Sequence[Any], kwargs: M
 
 def _with_types(found: Sequence[Layout], today: Sequence[Any]) -> Results | None:
     """The layouts that a rule gives, with dtypes; None where they are not what is there today."""
-    plain = all(type(t) is FakeTensor and t.layout is torch.strided and not t.storage_offset() for t in today)
-    if not plain or not agree(found, [(tuple(t.shape), t.stride()) for t in today]):
+    given = [t for t in today if t is not None]
+    plain = all(type(t) is FakeTensor and t.layout is torch.strided and not t.storage_offset() for t in given)
+    if not plain or not agree(found, [(tuple(t.shape), t.stride()) for t in given]):
         return None
-    return [(layout, t.dtype) for layout, t in zip(found, today, strict=True)]
+    layouts = iter(found)
+    return [None if t is None else (next(layouts), t.dtype) for t in today]
 
 
 def _fresh(layout: Layout, dtype: torch.dtype) -> torch.Tensor:

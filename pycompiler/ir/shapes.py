@@ -345,13 +345,48 @@ def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int,
 ) -> list[Layout]:  # fmt: skip
-    demand_known(not transposed and x.dim() == weight.dim() > 2 and is_plain(x) and is_plain(weight))
+    demand_known(x.dim() == weight.dim() > 2 and is_plain(x) and is_plain(weight))
     demand(x.shape[0] != 0)
-    equal(x.shape[1], weight.shape[1] * groups)
+    taken, given = (
+        (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, weight.shape[0])
+    )
+    equal(x.shape[1], taken)
     if bias is not None:
         demand_known(bias.dim() == 1)
-        equal(bias.shape[0], weight.shape[0])
-    return [packed((x.shape[0], weight.shape[0], *_windows(x.shape[2:], weight.shape[2:], stride, padding, dilation)))]
+        equal(bias.shape[0], given)
+    if transposed:
+        return [
+            packed(
+                (x.shape[0], given, *_spread(x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding))
+            )
+        ]
+    return [packed((x.shape[0], given, *_windows(x.shape[2:], weight.shape[2:], stride, padding, dilation)))]
+
+
+def _spread(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, dilation: Any, more: Any) -> Sizes:
+    """The sizes of which `_windows` gives these."""
+    rank = len(sizes)
+    found = []
+    given = zip(sizes, *(_each(v, rank) for v in (kernel, stride, padding, dilation, more)), strict=True)
+    for n, k, s, p, d, m in given:
+        demand(n >= 1)
+        demand_known(0 <= m < max(s, d))
+        found.append((n - 1) * s - 2 * p + d * (k - 1) + m + 1)
+        demand(found[-1] >= 1)
+    return tuple(found)
+
+
+@rule(aten.convolution_backward.default)
+def convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool],
+) -> list[Layout]:  # fmt: skip
+    """Those of the gradients that are asked for, however the result's lies."""
+    [(sizes, _)] = convolution(x, weight, None, stride, padding, dilation, transposed, output_padding, groups)
+    demand_known(grad.dim() == x.dim())
+    for a, b in zip(grad.shape, sizes, strict=True):
+        equal(a, b)
+    return [packed(s) for s, asked in zip((x.shape, weight.shape, (sizes[1],)), mask, strict=True) if asked]
 
 
 @rule(aten.max_pool2d_with_indices.default)
