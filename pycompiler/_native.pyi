@@ -136,11 +136,17 @@ class GuardTree:
 class TailCall:
     """What `tail_call` makes."""
 
+    def __call__(self) -> Any:
+        """Continue here, and wait for the result."""
+
 class RecompileError(RuntimeError):
     """A call found no fitting entry while mode 'error' forbids to compile."""
 
 def tail_call(f: Callable[..., Any], /, *args: Any) -> TailCall:
     """Returned by generated frame code: the engine continues with f(*args)."""
+
+def entered() -> None:
+    """Said by code that a `TailCall` leads to: from now on its frame alone holds the arguments."""
 
 def show_ranges(variables: dict[str, Any], name: str, begin: Callable[[str], Any], prefix: str) -> bool:
     """While `variables[name]` is True, calls have ranges `begin(prefix + text)`; False where that cannot be noticed."""

@@ -8,6 +8,7 @@ use crate::entry::{Contents, Entry, EntryRef, Kind};
 use crate::ffi::frame::Answer;
 use crate::ffi::object::{caught, raise, runtime_error, type_error};
 use crate::ffi::sync::{Acquired, CompileLock};
+use crate::ffi::tailcall::Entering;
 use crate::ffi::{callable, stack, tailcall, Obj, Owned, Raised, Res};
 use crate::guard::Walk;
 use crate::handed;
@@ -67,6 +68,8 @@ pub struct Frame<'a> {
     pub closure: Option<Obj>,
     /// Whether `closure` lives as long as `this`: then so may a function that is made with it.
     pub lasting: bool,
+    /// What holds the arguments, and lets go of them when the frame's code says that it is entered.
+    pub tail: Option<Obj>,
 }
 
 thread_local! {
@@ -150,22 +153,26 @@ impl Inner {
         Ok(made)
     }
 
-    fn eager(&self, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+    fn eager(&self, args: &[Obj], kwnames: Option<Obj>, tail: Option<Obj>) -> Res<Owned> {
+        if tail.is_some_and(tailcall::has_left) {
+            return Err(runtime_error("the arguments are gone: generated code began anew after it was entered"));
+        }
         stack::check()?;
         self.counters.eager_calls.add();
+        let _entering = self.positional.then(|| Entering::new(tail));
         let _passing = Passing::new(self.function.func_code());
         self.function.call(args, kwnames)
     }
 
-    /// One step of a call.
+    /// One step of a call, of `tail` where one leads to it.
     #[inline]
-    fn step(&self, this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
+    fn step(&self, this: Obj, args: &[Obj], kwnames: Option<Obj>, tail: Option<Obj>) -> Res<Owned> {
         if self.mode.get() == Mode::Eager {
-            return self.eager(args, kwnames);
+            return self.eager(args, kwnames, tail);
         }
         let cache = self.cache(self.function.func_code())?;
         if cache.skip.get() {
-            return self.eager(args, kwnames);
+            return self.eager(args, kwnames, tail);
         }
         if self.positional && (kwnames.is_some() || args.len() != cache.signature.argcount()) {
             return Err(self.wrong_count(&cache, args.len()));
@@ -177,10 +184,13 @@ impl Inner {
             Err(Mismatch::Raised) => return Err(Raised),
         }
         let (globals, closure) = (self.function.func_globals(), self.function.func_closure());
-        let frame = Frame { this, cache: &cache, globals, closure, lasting: true };
+        let frame = Frame { this, cache: &cache, globals, closure, lasting: true, tail };
         match self.dispatch(&frame, &mut locals)? {
             Outcome::Value(value) => Ok(value),
-            Outcome::Eager => self.eager(args, kwnames),
+            Outcome::Eager => {
+                drop(locals);
+                self.eager(args, kwnames, tail)
+            }
         }
     }
 
@@ -202,7 +212,7 @@ impl Inner {
         match frame.cache.find(&locals.slots, frame.globals, &mut walk, &self.counters, &mut reasons) {
             Some(contents) => {
                 self.counters.hits.add();
-                run_entry(&contents, frame, locals, &walk)
+                self.run_entry(&contents, frame, locals, &mut walk)
             }
             None => self.miss(frame, locals, &mut walk, reasons),
         }
@@ -225,7 +235,7 @@ impl Inner {
         locals.hold_all();
         eye.tell_entry(frame.this, reasons.len(), &contents, &locals.slots, frame.globals)?;
         let _range = eye.range(|| format!("run of {name}"));
-        run_entry(&contents, frame, locals, &walk)
+        self.run_entry(&contents, frame, locals, &mut walk)
     }
 
     #[inline(never)]
@@ -255,7 +265,7 @@ impl Inner {
             if let Some(contents) = frame.cache.find(&locals.slots, frame.globals, walk, &self.counters, &mut reasons) {
                 drop(compiling);
                 self.counters.hits.add();
-                return run_entry(&contents, frame, locals, walk);
+                return self.run_entry(&contents, frame, locals, walk);
             }
             if frame.cache.skip.get() || self.mode.get() != Mode::Compile || self.limit_reached(frame, &reasons)? {
                 return Ok(Outcome::Eager);
@@ -296,7 +306,7 @@ impl Inner {
     }
 
     /// The call that caused a compilation.  Its guards must hold; if one does not, the original runs: never a wrong result.
-    fn run_fresh(&self, entry: &Entry, frame: &Frame<'_>, locals: &Locals, walk: &mut Walk) -> Res<Outcome> {
+    fn run_fresh(&self, entry: &Entry, frame: &Frame<'_>, locals: &mut Locals, walk: &mut Walk) -> Res<Outcome> {
         walk.reset();
         let Some(contents) = entry.contents() else { return Ok(Outcome::Eager) };
         if contents.check(&locals.slots, frame.globals, walk).is_err() {
@@ -306,7 +316,24 @@ impl Inner {
         if let Some(eye) = watch::eye() {
             eye.tell_entry(frame.this, 0, &contents, &locals.slots, frame.globals)?;
         }
-        run_entry(&contents, frame, locals, walk)
+        self.run_entry(&contents, frame, locals, walk)
+    }
+
+    #[inline]
+    fn run_entry(&self, contents: &Contents, frame: &Frame<'_>, locals: &mut Locals, walk: &mut Walk) -> Res<Outcome> {
+        if contents.kind() == Kind::Eager {
+            return Ok(Outcome::Eager);
+        }
+        let entering = self.positional && contents.kind() == Kind::Function;
+        if entering && frame.tail.is_some() {
+            locals.let_go();
+            walk.let_go();
+        }
+        let _entering = entering.then(|| Entering::new(frame.tail));
+        match contents.run(locals, frame.closure, frame.lasting, walk) {
+            Err(Raised) if handed::UNFIT.known().is_some_and(|class| caught(class.get())) => Ok(Outcome::Eager),
+            result => result.map(Outcome::Value),
+        }
     }
 
     /// Counts and reports a reached limit.
@@ -346,17 +373,6 @@ fn runs_eagerly() -> Res<bool> {
     hook::paused(|| Ok(!handed::FOREIGN_STATE.get()?.call(&[], None)?.is_none()))
 }
 
-#[inline]
-fn run_entry(contents: &Contents, frame: &Frame<'_>, locals: &Locals, walk: &Walk) -> Res<Outcome> {
-    if contents.kind() == Kind::Eager {
-        return Ok(Outcome::Eager);
-    }
-    match contents.run(locals, frame.closure, frame.lasting, walk) {
-        Err(Raised) if handed::UNFIT.known().is_some_and(|class| caught(class.get())) => Ok(Outcome::Eager),
-        result => result.map(Outcome::Value),
-    }
-}
-
 fn reasons_list(reasons: &Reasons) -> Res<Owned> {
     let pairs = reasons
         .iter()
@@ -390,22 +406,37 @@ pub fn compiled(this: &Obj) -> Res<Rc<Inner>> {
 /// Follows tail calls: the engine, not the Python stack, goes from one to the next.
 #[inline]
 fn follow(inner: &Inner, mut result: Owned) -> Res<Owned> {
-    while let Some((next, args)) = tailcall::view(&result) {
+    while let Some((next, args)) = tailcall::view(&result)? {
         inner.counters.tail_calls.add();
         let value = match callable::state::<Compiled>(&next) {
-            Some(state) => state.inner()?.step(next, args, None)?,
-            None => next.own().call(args, None)?,
+            Some(state) => state.inner()?.step(next, args, None, Some(result.get()))?,
+            None => elsewhere(next, args, result.get())?,
         };
         result = value;
     }
     Ok(result)
 }
 
+/// A call of a TailCall: generated code waits for what it gives.
+pub fn go_on(tail: Owned) -> Res<Owned> {
+    let Some((next, args)) = tailcall::view(&tail)? else { return Ok(tail) };
+    let Some(state) = callable::state::<Compiled>(&next) else { return elsewhere(next, args, tail.get()) };
+    let inner = state.inner()?;
+    let result = inner.step(next, args, None, Some(tail.get()))?;
+    follow(&inner, result)
+}
+
+/// A tail call of what is not compiled.
+fn elsewhere(next: Obj, args: &[Obj], tail: Obj) -> Res<Owned> {
+    let _entering = Entering::new(Some(tail));
+    next.own().call(args, None)
+}
+
 /// A call.
 #[inline]
 pub fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
     let inner = compiled(&this)?;
-    let result = inner.step(this, args, kwnames)?;
+    let result = inner.step(this, args, kwnames, None)?;
     follow(&inner, result)
 }
 
@@ -425,7 +456,7 @@ pub fn frame(this: Obj, caught: crate::ffi::frame::Frame) -> Answer {
         let function = caught.function();
         let closure = if function.is_function() { function.func_closure() } else { None };
         locals.add_closure(closure);
-        let frame = Frame { this, cache: &cache, globals: caught.globals(), closure, lasting: false };
+        let frame = Frame { this, cache: &cache, globals: caught.globals(), closure, lasting: false, tail: None };
         match inner.dispatch(&frame, &mut locals)? {
             Outcome::Value(value) => follow(&inner, value).map(Some),
             Outcome::Eager => {

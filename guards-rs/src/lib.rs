@@ -153,8 +153,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = m.py();
     let add = |name: &str, value: Owned| m.add(name, value.into_py(py));
     add("CompiledFunction", ffi::callable::make_type::<compiled::Compiled>()?)?;
-    add("TailCall", ffi::tailcall::make_type()?)?;
+    add("TailCall", ffi::tailcall::make_type(ffi::callable::call_tail::<compiled::Compiled>)?)?;
     add("tail_call", ffi::callable::tail_call_function()?)?;
+    add("entered", ffi::callable::entered_function()?)?;
     m.add_class::<entry::Entry>()?;
     m.add_class::<backend_call::BackendCall>()?;
     m.add_class::<hook::FrameHook>()?;

@@ -1,7 +1,7 @@
 //! The Python type CompiledFunction: its constructor, methods and properties.
 
 use crate::cache::{Counters, Reasons};
-use crate::compiled::{call, compiled, explain, Compiled, Frame, Inner, Mode, MODES};
+use crate::compiled::{call, compiled, explain, go_on, Compiled, Frame, Inner, Mode, MODES};
 use crate::entry::EntryRef;
 use crate::ffi::callable::{Callable, Method, Property};
 use crate::ffi::class::Class;
@@ -68,6 +68,9 @@ impl Callable for Compiled {
     #[inline]
     fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
         call(this, args, kwnames)
+    }
+    fn go_on(call: Owned) -> Res<Owned> {
+        go_on(call)
     }
     fn repr(this: Obj) -> Res<Owned> {
         repr(this)
@@ -247,7 +250,8 @@ fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
             )))
         }
     }
-    let frame = Frame { this, cache: &cache, globals: inner.function.func_globals(), closure: None, lasting: true };
+    let globals = inner.function.func_globals();
+    let frame = Frame { this, cache: &cache, globals, closure: None, lasting: true, tail: None };
     let mut reasons = Reasons::new();
     for (i, entry) in cache.snapshot().iter().enumerate() {
         let Some(contents) = entry.contents() else { continue };

@@ -206,6 +206,11 @@ impl Locals {
         }
     }
 
+    /// For slots that somebody else holds until code runs that is done with them.
+    pub fn let_go(&mut self) {
+        self.held.clear();
+    }
+
     /// Takes strong references of everything, before code runs that may drop the caller's.
     pub fn hold_all(&mut self) {
         let all: Vec<Owned> = self.slots.iter().flatten().map(|o| o.own()).collect();

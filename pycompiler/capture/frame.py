@@ -36,7 +36,7 @@ from pycompiler.capture.bytecode.frames import (
     whole,
 )
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.resume import cell_parameters, origin_of
+from pycompiler.capture.bytecode.resume import cell_parameters, entered, origin_of
 from pycompiler.capture.cached import Tried
 from pycompiler.capture.codegen import Head, ask_drops, ask_warnings, given_back, replay_effects, return_template
 from pycompiler.capture.context import Capture
@@ -300,7 +300,7 @@ class _Session:
             cells = self.frame_cells(head, root)
             stores = self.store_locals(head, root, names)
             pushes = self.push_stack(head, root, instruction)
-            deletes = self.delete_locals(root)
+            deletes = self.delete_locals(root, names)
             # the stack first: what is on it may be a local that gets another value
             tail = [*replay_effects(head), *self.restore_state(head), *pushes, *cells, *stores, *deletes]
             return self.captured(cx, head, tail=tail, at=instruction.offset, frame=root, broke=record)
@@ -331,7 +331,7 @@ class _Session:
                 return tail
             if inner:
                 loads = [*loads[:-1], [*loads[-1], *let_go]] if loads else loads
-            result = build.call_function(build.load_const(fn), *loads)
+            result = build.call_function(build.call_function(build.load_const(TAIL_CALL), build.load_const(fn), *loads))
         raise AssertionError
 
     def suspend(self, head: Head, frame: Frame, entry: Instruction, extra: list[Code]) -> tuple[Resume, list[Code]]:
@@ -392,13 +392,17 @@ class _Session:
             stores = [*build.store_raw(name), *stores]
         return [*loads, *stores]
 
-    def delete_locals(self, frame: Frame) -> Code:
-        """Deletions of parameters that are unbound now: the last step, since others may be loaded from them.
-
-        Those that nothing reads any more too: an exception that a parameter holds would hold this frame by its traceback.
+    def delete_locals(self, frame: Frame, stored: list[str]) -> Code:
+        """Deletions of parameters that hold what the variable does no more: the last step, since others may be loaded from
+        them.  What they held may have to end here; an exception among it would hold this frame by its traceback.
         """
-        unbound = [n for n in self.values if n not in frame.locals and n not in frame.free]
-        return [i for n in unbound for i in build.delete_fast(n)]
+
+        def is_stale(name: str) -> bool:
+            value = frame.locals.get(name)
+            changed = value is None or not isinstance(value, Cell) and value.source != local(name)
+            return changed and name not in stored and name not in frame.free
+
+        return [i for n in self.values if is_stale(n) for i in build.delete_fast(n)]
 
     def push_stack(self, head: Head, frame: Frame, instruction: Any) -> Code:
         kinds = frame.reading.kinds[instruction]
@@ -500,17 +504,10 @@ class _Session:
         left = [i for name in made_here for i in build.delete_fast(name)]  # it may have to die before we return
         if let_go:
             tail = [i for j in tail for i in (left if j is let_go[0] else (j,))]
-        code = distinct(
-            [
-                *ask_warnings(head),
-                *ask_drops(head),
-                *head.entry,
-                *start,
-                *head.prepare,
-                *tail,
-                *(left if at is not None else []),
-            ]  # fmt: skip
-        )
+        # after `before` nothing begins anew
+        before = [*ask_warnings(head), *ask_drops(head), *head.entry, *start, *head.prepare]
+        begun = [] if resume_info(self.code) is None else entered()
+        code = distinct([*before, *begun, *tail, *(left if at is not None else [])])
         if at is None:
             return whole(self.code, code)
         assert frame is not None

@@ -21,6 +21,8 @@ pub trait Callable: Sized + 'static {
     fn class() -> &'static Class<Self>;
     fn new(args: Obj, kwargs: Option<Obj>) -> Res<Self>;
     fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned>;
+    /// What a TailCall leads to.
+    fn go_on(call: Owned) -> Res<Owned>;
     fn repr(this: Obj) -> Res<Owned>;
     fn visit(&self, f: &mut dyn FnMut(Obj));
     fn clear(&self);
@@ -315,6 +317,7 @@ macro_rules! builtin {
             let args = arguments(args, n as usize);
             finish(|| $path(args))
         }
+        let module = Owned::interned("pycompiler._native")?;
         let def = Box::leak(Box::new(PyMethodDef {
             ml_name: concat!($name, "\0").as_ptr().cast(),
             ml_meth: PyMethodDefPointer { PyCFunctionFast: function },
@@ -322,8 +325,33 @@ macro_rules! builtin {
             ml_doc: concat!($doc, "\0").as_ptr().cast(),
         }));
         // SAFETY: *gil*; the definition lives for ever.
-        unsafe { Owned::steal(PyCFunction_NewEx(def, null_mut(), null_mut())) }
+        unsafe { Owned::steal(PyCFunction_NewEx(def, null_mut(), module.ptr())) }
     }};
+}
+
+pub fn entered_function() -> Res<Owned> {
+    builtin!(
+        "entered",
+        "entered()\n--\n\nSaid by code that a TailCall leads to: from now on its frame alone holds the arguments.",
+        super::tailcall::entered
+    )
+}
+
+/// What a call of a TailCall does.
+///
+/// # Safety
+/// As CPython calls `tp_call` of a TailCall.
+pub unsafe extern "C" fn call_tail<T: Callable>(
+    this: *mut PyObject,
+    args: *mut PyObject,
+    kwargs: *mut PyObject,
+) -> *mut PyObject {
+    finish(|| {
+        if Obj::borrow(args).tuple_len() > 0 || !kwargs.is_null() {
+            return Err(type_error("a TailCall has its arguments"));
+        }
+        T::go_on(Obj::borrow(this).own())
+    })
 }
 
 pub fn tail_call_function() -> Res<Owned> {

@@ -1,7 +1,12 @@
 //! `tail_call(f, *args)`: the object by which generated frame code asks the engine to continue elsewhere.
+//!
+//! It is all that holds the arguments.  CPython lends a frame what it is called with and keeps its own references to the end of
+//! the call; a frame of the program would have had the only ones.  So the code that is called says `entered()` once it needs no
+//! more that somebody could begin anew with the same arguments: from then on the frame alone holds them.
 
-use super::object::{type_error, Obj, Owned, Raised, Res};
+use super::object::{runtime_error, type_error, Obj, Owned, Raised, Res};
 use pyo3::ffi::*;
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -10,17 +15,31 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[repr(C)]
 struct TailCall {
     base: PyVarObject,
+    /// The arguments are let go of: what `items` says of them is no reference any more.
+    left: Cell<bool>,
     items: [*mut PyObject; 0],
 }
 
 static TYPE: AtomicPtr<PyObject> = AtomicPtr::new(null_mut());
 
+thread_local! {
+    /// The call whose code runs next, or has run without saying `entered` so far.
+    static ENTERING: Cell<Option<Owned>> = const { Cell::new(None) };
+}
+
 unsafe fn items<'a>(o: *mut PyObject) -> &'a [Obj] {
     std::slice::from_raw_parts((*o.cast::<TailCall>()).items.as_ptr().cast::<Obj>(), Py_SIZE(o) as usize)
 }
 
+/// The items that are references: null while `make` fills them.
+unsafe fn held<'a>(o: *mut PyObject) -> &'a [*mut PyObject] {
+    let call = &*o.cast::<TailCall>();
+    let n = Py_SIZE(o) as usize;
+    std::slice::from_raw_parts(call.items.as_ptr(), if call.left.get() { n.min(1) } else { n })
+}
+
 unsafe extern "C" fn traverse(o: *mut PyObject, visit: visitproc, arg: *mut c_void) -> c_int {
-    for item in std::slice::from_raw_parts((*o.cast::<TailCall>()).items.as_ptr(), Py_SIZE(o) as usize) {
+    for item in held(o) {
         if !item.is_null() {
             let rc = visit(*item, arg);
             if rc != 0 {
@@ -34,16 +53,17 @@ unsafe extern "C" fn traverse(o: *mut PyObject, visit: visitproc, arg: *mut c_vo
 unsafe extern "C" fn dealloc(o: *mut PyObject) {
     PyObject_GC_UnTrack(o.cast());
     let ty = Py_TYPE(o);
-    for item in std::slice::from_raw_parts((*o.cast::<TailCall>()).items.as_ptr(), Py_SIZE(o) as usize) {
+    for item in held(o) {
         Py_XDECREF(*item);
     }
     PyObject_GC_Del(o.cast());
     Py_DECREF(ty.cast());
 }
 
-/// Makes the type; once, at import.
-pub fn make_type() -> Res<Owned> {
+/// Makes the type; once, at import.  `call`: what a call of such an object does.
+pub fn make_type(call: ternaryfunc) -> Res<Owned> {
     let mut slots = [
+        PyType_Slot { slot: Py_tp_call, pfunc: call as *mut c_void },
         PyType_Slot { slot: Py_tp_dealloc, pfunc: dealloc as *mut c_void },
         PyType_Slot { slot: Py_tp_traverse, pfunc: traverse as *mut c_void },
         PyType_Slot { slot: 0, pfunc: null_mut() },
@@ -80,13 +100,57 @@ pub fn make(args: &[Obj]) -> Res<Owned> {
     }
 }
 
-/// The function and its arguments, when `o` is a TailCall; they live as long as it does.
+/// The function and its arguments, when `o` is a TailCall; it holds the arguments until `has_left`.
 #[inline]
-pub fn view(o: &Owned) -> Option<(Obj, &[Obj])> {
+pub fn view(o: &Owned) -> Res<Option<(Obj, &[Obj])>> {
     if o.class().ptr() != TYPE.load(Ordering::Relaxed) {
-        return None;
+        return Ok(None);
+    }
+    if has_left(o.get()) {
+        return Err(runtime_error("a TailCall is followed once"));
     }
     // SAFETY: the class was compared; all items are filled by `make` and never changed.
     let all = unsafe { items(o.ptr()) };
-    all.split_first().map(|(f, rest)| (*f, rest))
+    Ok(all.split_first().map(|(f, rest)| (*f, rest)))
+}
+
+/// Whether a TailCall holds its arguments no more.
+#[inline]
+pub fn has_left(call: Obj) -> bool {
+    // SAFETY: *live*; callers have it from `view`, which compared the class.
+    unsafe { (*call.ptr().cast::<TailCall>()).left.get() }
+}
+
+/// While this lives, `entered()` means this call, of whose function the code is about to run (None: a call of another kind).
+pub struct Entering(Option<Owned>);
+
+impl Entering {
+    #[inline]
+    pub fn new(call: Option<Obj>) -> Entering {
+        Entering(ENTERING.with(|e| e.replace(call.map(Obj::own))))
+    }
+}
+
+impl Drop for Entering {
+    #[inline]
+    fn drop(&mut self) {
+        drop(ENTERING.with(|e| e.replace(self.0.take())));
+    }
+}
+
+/// `entered()`: the running frame needs its arguments nowhere but in itself.
+pub fn entered(args: &[Obj]) -> Res<Owned> {
+    if !args.is_empty() {
+        return Err(type_error("entered() takes no arguments"));
+    }
+    if let Some(call) = ENTERING.with(Cell::take) {
+        // SAFETY: `Entering` is given TailCalls; the references are this object's, each dropped once: `left` is set before
+        // the first of them goes, which may run code.
+        unsafe {
+            let arguments = held(call.ptr());
+            (*call.ptr().cast::<TailCall>()).left.set(true);
+            arguments.iter().skip(1).for_each(|item| Py_XDECREF(*item));
+        }
+    }
+    Ok(Owned::none())
 }

@@ -188,6 +188,11 @@ impl Walk {
         out
     }
 
+    /// What follows reads nothing of this check.
+    pub fn let_go(&mut self) {
+        self.held.clear();
+    }
+
     /// Keeps a new reference until the walk's end.
     pub fn keep(&mut self, value: Owned) -> Obj {
         let borrowed = value.get();

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from pycompiler import config
+from pycompiler import _native, config
 from pycompiler.capture import operators
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, SkipFrame
@@ -26,6 +26,12 @@ from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Object, tuple_of
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
+
+
+@builtin(_native.entered)
+def entered(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """A resume function's, for when it runs as it is: generated code says it where it needs its arguments no more."""
+    return Const(None)
 
 
 # types and identity -------------------------------------------------------------------------------------------

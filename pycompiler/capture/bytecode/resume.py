@@ -22,9 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 
+from pycompiler import _native
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.analysis import reachable, variables_used
 from pycompiler.capture.bytecode.assemble import assemble_with_offsets
+from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.decode import cell_names, decode, preamble_cells, slot_names
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.reading import reading
@@ -159,6 +161,7 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
     instructions = [
         *(instruction for cell in made for instruction in build.make_cell(cell)),
         *build.op("RESUME", 0),
+        *entered(),
         *restore_cells(info.restored, moved=True),
         *(i for local in info.boxed for i in (*_unboxed(given[local]), *build.store_fast(local))),
         *_push_stack(stack, items, entry),
@@ -182,6 +185,11 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
     places = assembly.offsets
     info.offsets = {places[i]: i.offset for i in body if i.offset is not None}
     return assembly.code
+
+
+def entered() -> Code:
+    """From here on the frame alone holds what the `TailCall` that led to it did."""
+    return [*build.call_function(build.load_const(_native.entered)), *build.pop_top()]
 
 
 def _stack_name(position: int, known: Sequence[str]) -> str:

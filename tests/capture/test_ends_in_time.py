@@ -1,0 +1,328 @@
+"""What a variable held ends where the program lets go of it, after a graph break too: nobody else keeps arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler import _native
+from pycompiler.errors import Unfit
+
+REFS: list[weakref.ref[Any]] = []
+LOG: list[Any] = []
+
+
+@pycompiler.disable
+def see() -> None:
+    LOG.append([r() is not None for r in REFS])
+
+
+def watch(value: Any) -> Any:
+    REFS.append(weakref.ref(value))
+    return value
+
+
+class Ended:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __del__(self) -> None:
+        LOG.append(self.name)
+
+
+class Block:
+    def __init__(self, t: torch.Tensor) -> None:
+        self.t = t
+
+    def run(self) -> torch.Tensor:
+        t = watch(self.t * 2)
+        see()
+        t = t + 1
+        see()
+        return t
+
+
+def deleted(x):
+    big = watch(x + 1)
+    pycompiler.graph_break()
+    y = big.sum()
+    del big
+    see()
+    return y
+
+
+def rebound(x):
+    big = watch(x + 1)
+    pycompiler.graph_break()
+    big = big * 2
+    see()
+    return big
+
+
+def rebound_and_dead(x):
+    big = watch(x + 1)
+    see()
+    y = big * 2
+    big = None
+    try:
+        see()
+        raise ValueError
+    except ValueError:
+        see()
+    return y
+
+
+def below(b):
+    watch(b)
+    see()
+    b = further_below(b * 2)
+    see()
+    return b
+
+
+def further_below(c):
+    watch(c)
+    see()
+    c = c + 1
+    see()
+    return c + 1
+
+
+def of_callees(x):
+    y = below(x + 1)
+    see()
+    return y
+
+
+def of_methods(x):
+    block = watch(Block(x + 1))
+    see()
+    y = block.run()
+    see()
+    return y
+
+
+def in_a_loop(x):
+    for i in range(3):
+        t = watch(x * i)
+        see()
+        t = t + 1
+        see()
+    return t
+
+
+def in_a_handler(x):
+    t = watch(x * 2)
+    try:
+        see()
+        y = t + 1
+        del t
+        see()
+        raise ValueError
+    except ValueError:
+        see()
+    return y
+
+
+def in_a_with(x):
+    t = watch(x * 2)
+    with torch.no_grad():
+        see()
+        y = t + 1
+        del t
+        see()
+    return y
+
+
+def in_a_container(x):
+    t = watch(x + 1)
+    see()
+    pair = (t, t + 1)
+    del t
+    y = pair[0] + 1
+    del pair
+    see()
+    return y
+
+
+def in_a_generator(x):
+    t = watch(x + 1)
+    see()
+    y = sum(a for a in [t * 2, t])
+    del t
+    see()
+    return y
+
+
+def in_a_cell(x):
+    t = watch(x * 2)
+
+    def inner():
+        return t
+
+    see()
+    y = inner() + 1
+    t = None
+    see()
+    return y
+
+
+def with_an_end(x):
+    first, second = Ended("first"), Ended("second")
+    see()
+    del first
+    LOG.append("between")
+    see()
+    second = x
+    LOG.append("after")
+    see()
+    return second
+
+
+PROGRAMS = (deleted, rebound, rebound_and_dead, of_callees, of_methods, in_a_loop, in_a_handler, in_a_with, in_a_container,
+            in_a_generator, in_a_cell, with_an_end)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    collecting = gc.isenabled()
+    gc.disable()
+    yield
+    if collecting:
+        gc.enable()
+
+
+def told(fn: Callable[..., Any], times: int) -> list[list[Any]]:
+    result = []
+    for _ in range(times):
+        LOG.clear()
+        REFS.clear()
+        fn(torch.ones(4))
+        result.append(list(LOG))
+    return result
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_weak_references_see_eager_s_ends(program, backend):
+    assert told(pycompiler.compile(program, backend=backend), 3) == told(program, 3)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_resume_functions_that_run_as_they_are(program):
+    """What is compiled is frozen after the first part, or no entry fits: the resume function itself runs."""
+    compiled = pycompiler.compile(program, backend="eager")
+    told(compiled, 1)
+    with pycompiler.set_stance("force_eager"):
+        assert told(compiled, 1) == told(program, 1)
+    again = pycompiler.compile(program, backend="eager")
+    assert told(again, 1) == told(program, 1)
+    with pycompiler.set_stance("eager_on_recompile"):
+        LOG.clear()
+        REFS.clear()
+        again(torch.ones(4, dtype=torch.float64))
+        assert told(program, 1) == [LOG]
+
+
+def test_memory_is_free_after_del_behind_a_break():
+    """What a tensor's memory was made of, not its object alone: peaks are eager's."""
+
+    def of_memory(x, make):
+        big = make()
+        pycompiler.graph_break()
+        y = big.sum() + x
+        del big
+        see()
+        return y
+
+    @pycompiler.disable
+    def make() -> torch.Tensor:
+        buffer = (ctypes.c_float * 16)()
+        REFS.append(weakref.ref(buffer))
+        return torch.frombuffer(buffer, dtype=torch.float32)
+
+    for backend in ("eager", "native"):
+        compiled = pycompiler.compile(of_memory, backend=backend)
+        for _ in range(3):
+            LOG.clear()
+            REFS.clear()
+            compiled(torch.ones(()), make)
+            assert LOG == [[False]]
+
+
+def test_a_frame_that_begins_anew_has_its_arguments():
+    """Generated code that finds a number it was not made for runs the frame as it is: nothing may be gone by then."""
+
+    def program(x, n):
+        big = watch(x + 1)
+        see()
+        if big.sum() < 0:
+            raise ValueError("negative")
+        y = big * n
+        del big
+        see()
+        return y
+
+    for backend in ("eager", "native"):
+        compiled = pycompiler.compile(program, backend=backend)
+        for value in (1.0, 2.0, -9.0, 3.0):
+            outcomes = []
+            for fn in (program, compiled):
+                LOG.clear()
+                REFS.clear()
+                try:
+                    outcomes.append((fn(torch.full((4,), value), 3).tolist(), list(LOG)))
+                except ValueError as error:
+                    outcomes.append((str(error), list(LOG)))
+            assert outcomes[0] == outcomes[1]
+
+
+def test_a_tail_call_is_followed_once():
+    def f(x): ...
+
+    made: list[Any] = []
+
+    def target(x):
+        made.append(_native.tail_call(resumed, x))
+        return made[-1]
+
+    def rest(x):
+        _native.entered()
+        _native.entered()  # of nothing any more
+        return x is thing
+
+    resumed = _native.CompiledFunction(rest, lambda *r: None, positional=True)
+    compiled = _native.CompiledFunction(f, lambda *r: _native.Entry([], target, "function"))
+    thing = Ended("thing")
+    assert compiled(thing)
+    with pytest.raises(RuntimeError, match="followed once"):
+        made[-1]()
+    assert _native.tail_call(resumed, thing)()
+    with pytest.raises(TypeError):
+        _native.tail_call(resumed, thing)(1)
+    assert _native.entered() is None
+
+
+def test_code_that_begins_anew_after_it_was_entered_is_an_error():
+    def f(x): ...
+
+    def bad(x):
+        _native.entered()
+        raise Unfit("too late")
+
+    def rest(x):
+        raise AssertionError("ran without its arguments")
+
+    resumed = _native.CompiledFunction(rest, lambda *r: _native.Entry([], bad, "function"), positional=True)
+    compiled = _native.CompiledFunction(
+        f, lambda *r: _native.Entry([], lambda x: _native.tail_call(resumed, x), "function")
+    )
+    with pytest.raises(RuntimeError, match="arguments are gone"):
+        compiled(Ended("x"))
