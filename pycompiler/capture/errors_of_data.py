@@ -32,6 +32,7 @@ class ErrorsOfData:
     """refuses: an operator may raise.  seen: where the program handles it, or has had effects, which come behind the graph.
     writes: inputs are written.  acts: something else happens once.  switches: state of torch's is switched, and would stay so.
     draws: the devices of random numbers.  written: the positions of inputs whose versions count the writes.  whole: no break.
+    late: an operator may raise when inputs are written, or while it writes them.
     expected: the truth of a tensor is assumed (`GraphBuilder.expect`), of which the program raises an error of its own."""
 
     whole: bool = False
@@ -39,6 +40,7 @@ class ErrorsOfData:
     refuses: bool = False
     seen: bool = False
     writes: bool = False
+    late: bool = False
     acts: bool = False
     switches: bool = False
     draws: dict[torch.device, None] = field(default_factory=dict)

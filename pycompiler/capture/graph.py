@@ -445,13 +445,16 @@ class GraphBuilder:
         may_refuse = target in _CHECKING or self.fake_mode.refusals > refusals
         if wrappers and (mutates or any(t._version != version for t, version in inside)):
             raise Break("tensor-subclass", f"{_name(target)}, which writes, on a {type(wrappers[0]).__name__}")
+        late = may_refuse and (mutates or always or self.cx.errors_of_data.writes)
         if mutates:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
             changed = [n.meta["example_value"] for n in written]
             self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
+            checked = any(self._may_be_refused(n.meta["example_value"]) for n in written)  # before it writes
+            late |= checked and self.cx.errors_of_data.writes
+            may_refuse |= checked
             self.cx.errors_of_data.writes |= self._is_given(n.meta["example_value"] for n in written)
-            may_refuse |= any(self._may_be_refused(n.meta["example_value"]) for n in written)
         cut = bool(self.levels) and _name(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
@@ -467,6 +470,7 @@ class GraphBuilder:
             frames=self.cx.frames, effects=bool(self.cx.effects),
         )  # fmt: skip
         self.cx.errors_of_data.writes |= always and not mutates
+        self.cx.errors_of_data.late |= late
         if not (always or mutates or acts or binds or _has_tensor(result)):
             if operands and not _is_told_by_fakes(result, op):
                 raise Break("operator-failed", f"{_name(target)} gives a {type(result).__name__}")

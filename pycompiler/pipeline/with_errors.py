@@ -22,11 +22,13 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
     """`graph`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run eagerly."""
     again = errors.are_eagers and (ours or errors.expected)
     switched = errors.switches and not isinstance(graph, _native.Plan)
-    if again and runs_as_captured(graph):  # what it has written by then is what eager has
-        if errors.seen and errors.writes:
+    if runs_as_captured(
+        graph
+    ):  # what it has written by then is what eager has; where that is nothing, the frame raises
+        if again and errors.seen and errors.writes:
             log.info("a frame runs eagerly: it sees an error of data, behind which its graph has written inputs")
             return None
-        again = errors.seen
+        again = again and errors.seen or ours and errors.refuses and not (errors.acts or errors.late)
     if not (again or switched):
         return graph
     state = tuple(torch_api.read_state().items()) if switched else ()  # the call's, which guards compare

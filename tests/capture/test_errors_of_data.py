@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -509,3 +510,63 @@ def test_written_inputs_that_share_memory_beside_an_error_of_data(
                     result = repr(e)
                 made.append((result, x.tolist(), seen))
         assert made[0] == made[1]
+
+
+def refused_element(x: torch.Tensor, i: torch.Tensor) -> Any:
+    y = x + 1
+    z = y[i]
+    return z * 2
+
+
+def refused_view(x: torch.Tensor, i: torch.Tensor) -> Any:
+    leaf.grad = None
+    pycompiler.graph_break()
+    return x.add_(i)
+
+
+def drawn_before(x: torch.Tensor, i: torch.Tensor) -> Any:
+    y = x * torch.rand(3)
+    return y[i]
+
+
+leaf = torch.ones(3, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("fn", "x"), [(refused_element, torch.ones(3)), (refused_view, leaf[:]), (drawn_before, torch.ones(3))],
+    ids=["element", "view", "drawn"],
+)  # fmt: skip
+def test_errors_of_graphs_that_run_as_captured_have_the_program_s_line(fn: Callable[..., Any], x: Tensor) -> None:
+    """It was that of the graph module; nothing is written when they come, so the frame runs again."""
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(2):
+        lines, states = [], []
+        for run in (fn, compiled):
+            torch.manual_seed(3)
+            with pytest.raises((IndexError, RuntimeError)) as caught:
+                run(x, torch.tensor([7]))
+            lines.append(
+                [f.lineno for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == __file__][1:]
+            )
+            states.append(torch.get_rng_state().tolist())
+        assert len(lines[0]) == 1
+        assert lines[0] == lines[1]
+        assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("write", ["x.add_(1)", "x.data.add_(1)", "x.index_add_(0, i, torch.ones(4))"])
+def test_what_a_graph_that_runs_as_captured_has_written_is_not_written_again(write: str) -> None:
+    scope: dict[str, Any] = {"torch": torch}
+    exec(f"def fn(x, i):\n    {write}\n    return x[i]", scope)
+    compiled = pycompiler.compile(scope["fn"], backend="eager")
+    for make in (torch.zeros, inferred):
+        given = [make(3), make(3)]
+        for run, x in zip((scope["fn"], compiled), given, strict=True):
+            with pytest.raises((IndexError, RuntimeError)), torch.inference_mode(x.is_inference()):
+                run(x, torch.tensor([0, 0, 1, 7]))
+        assert given[0].tolist() == given[1].tolist()
+
+
+def inferred(n: int) -> Tensor:
+    with torch.inference_mode():
+        return torch.zeros(n)
