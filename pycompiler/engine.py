@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pycompiler import _native
 from pycompiler.errors import BadBackendResult, RecompileError, Unfit
-from pycompiler.ir import arrays, guards, plan
+from pycompiler.ir import arrays, begun, guards, plan
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.source import Scope
 from pycompiler.ir.symbolic_node import Real
@@ -24,6 +24,7 @@ def hand_in() -> None:
         global_state=guards.global_state,
         foreign_state=guards.foreign_state,
         tensor_of=arrays.tensor_of,
+        begun=begun.read,
         explain=guards.explain,
         Scope=Scope,
         SlotRef=plan.SlotRef,

@@ -84,31 +84,6 @@ def _(x: torch.Tensor) -> Any:
     return W.grad * 2
 
 
-@program("an iterator of a list", "running-iterator")
-def _(x: torch.Tensor) -> Any:
-    rest = iter([1, 2, 3])
-    first = next(rest)
-    pycompiler.graph_break()
-    return x + first + next(rest), list(rest)
-
-
-@program("an iterator of a tensor", "running-iterator")
-def _(x: torch.Tensor) -> Any:
-    rest = iter(x)
-    first = next(rest)
-    pycompiler.graph_break()
-    return first + next(rest), list(rest)
-
-
-@program("zip", "running-iterator")
-def _(x: torch.Tensor) -> Any:
-    rest = zip([1, 2, 3], x, strict=True)
-    first = next(rest)
-    pycompiler.graph_break()
-    second = next(rest)
-    return first[1] + second[1] * second[0], list(rest)
-
-
 @program("a generator", "running-iterator")
 def _(x: torch.Tensor) -> Any:
     def numbers() -> Iterator[int]:

@@ -47,6 +47,7 @@ handed! {
     "global_state" GLOBAL_STATE;
     "foreign_state" FOREIGN_STATE;
     "tensor_of" TENSOR_OF;
+    "begun" BEGUN;
     "explain" EXPLAIN;
     "Scope" SCOPE;
     // of `ir.plan`, `ir.expr` and `ir.symbolic_node`: classes of what stands in a plan, and what is said of one that fails

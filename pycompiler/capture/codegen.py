@@ -45,7 +45,7 @@ from pycompiler.capture.values.containers import (
     restless,
 )
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
-from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
+from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
 from pycompiler.capture.values.symbolic import Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
@@ -100,6 +100,8 @@ class Head:
         self.count = 0
         self.building: set[int] = set()
         self.pinned: dict[Source, str] = {}
+        self.first: Code = []  # reads what begun iterators have ahead, before anything else
+        self.ahead: dict[Source, str] = {}
         self.entry: Code = []  # reads numbers before the graph runs
         self.numbers: dict[Source, str] = {}
         self._guarded = _Guarded(0, set(), set())
@@ -203,6 +205,12 @@ class Head:
         if source.kind == "mro_lookup" and source.base.kind == "const" and self.is_one_object(source):
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
         base = self.follow(source.base)
+        if source.kind == "begun":
+            if source not in self.ahead:
+                name = self.ahead[source] = self.temp()
+                read = ACCESSORS["begun"].read
+                self.first += [*self.call(read, base, build.load_const(source.arg)), *build.store_fast(name)]
+            return build.load_fast(self.ahead[source])
         reload = RELOAD.get(source.kind)
         odd = source.kind == "dict_item" and not isinstance(source.arg, (str, int))
         if (
@@ -212,6 +220,21 @@ class Head:
         ):
             return [*base, *reload(source.arg)]
         return self.call(ACCESSORS[source.kind].read, base, build.load_const(source.arg))
+
+    def ask_iterators(self) -> None:
+        """What an iterator is over is none of the containers that the frame changes, but where it was; at its end it lets go of
+        nothing that runs code."""
+        effects = self.cx.effects
+        for iterator in effects.advanced.values():
+            if not isinstance(iterator, Begun):
+                continue
+            others = [
+                v for v in effects.written() if isinstance(v, (List, Dict, Set)) and not iterator.is_over(self.cx, v)
+            ]
+            asked = [rebuild.only_apart] if others else []
+            for ask in [*asked, *([rebuild.only_at_ease] if iterator.exhausted else [])]:
+                loads = [self.follow(_source(v)) for v in (others if ask is rebuild.only_apart else [])]
+                self.first += [*self.call(ask, self.follow(_source(iterator)), *loads), *build.pop_top()]
 
     def says_items(self, source: Source) -> bool:
         """Whether what is there has a `__getitem__` of its own."""
@@ -560,6 +583,7 @@ def replay_effects(head: Head) -> Code:
 
 def ask_drops(head: Head) -> Code:
     """First of all: whether the objects that the frame's writes drop end quietly, as those that were seen."""
+    head.ask_iterators()
     drops = head.cx.effects.drops.values()
     if not drops:
         return []
@@ -628,6 +652,10 @@ def _replay_warning(head: Head, write: Write) -> Code:
     return head.call(rebuild.warn, *map(build.load_const, given))
 
 
+def _replay_advance(head: Head, write: Write) -> Code:
+    return head.call(rebuild.advance, head.load(write.target), build.load_const(write.value))
+
+
 def _replay_contents(head: Head, write: Write) -> Code:
     container = write.target
     target, after = head.load_source(_source(container)), state_of(container) if write.after is None else write.after
@@ -694,7 +722,7 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
     "attribute": _replay_attribute, "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
-    "call": _replay_call, "contents": _replay_contents, "draw": lambda head, write: [],
+    "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
     "warning": _replay_warning,
 }  # fmt: skip
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BUDGET = 400_000
-COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque)  # those whose guards may hold of other objects
+COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque, Iter)  # those whose guards may hold of other objects
 ONLY_SUSPENDED = (
     2 + ARGUMENT
 )  # references to a generator that only `Capture.suspended`, a variable and an argument hold

@@ -11,7 +11,8 @@ place of the earlier.  Of a place that is written often the last entry stands fo
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,9 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call, draw, warning.
+    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call, draw, warning, advance.
 
+    `value` of an iterator that advances is its number of steps.
     Of contents, `before` and `after` are states of the container (`state_of`); `after` is None for the one it has at the end.
     """
 
@@ -96,6 +98,8 @@ class Effects:
         self._last: dict[Spot, int] = {}  # place → its last entry
         self._entries: collections.Counter[Spot] = collections.Counter()
         self._noise = -1  # the last entry that may run code
+        self.advanced: dict[int, Value] = {}  # existing iterators of which the program took steps
+        self._following = False  # whether such steps are another iterator's
         self.looks = Looks()
         self.namespaces = Namespaces()
         self.drops: dict[Any, tuple[str, str | None, Any]] = {}  # what was there, and may end: places and values
@@ -146,7 +150,36 @@ class Effects:
 
     def written(self) -> list[Value]:
         """The objects and containers that are changed."""
-        return [w.target for w in self.journal if w.kind in ("attribute", "contents")]
+        return [*(w.target for w in self.journal if w.kind in ("attribute", "contents")), *self.advanced.values()]
+
+    def is_disturbed(self, real: Any, known: Value | None) -> bool:
+        """Whether the program has changed an existing container (`known`: its value), or may have changed it as a namespace."""
+        parts = [v for v in (known, getattr(known, "storage", None)) if v is not None]
+        return any(map(self.is_written, parts)) or (
+            isinstance(real, dict) and any(w.kind in ("attribute", "global") for w in self.journal)
+        )
+
+    def advance(self, iterator: Value) -> None:
+        """An existing iterator takes a step.  Where it was is no matter to writes before, but to code that these may run."""
+        self.changes += 1
+        self.advanced[id(iterator)] = iterator
+        if self._following:
+            return
+        place = ("advance", id(iterator))
+        at = self._last.get(place, -1)
+        if at <= self._noise:
+            at = self._last[place] = len(self.journal)
+            self.journal.append(Write("advance", iterator, value=0))
+        self.journal[at].value += 1
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Steps that are taken meanwhile come with those of another iterator."""
+        before, self._following = self._following, True
+        try:
+            yield
+        finally:
+            self._following = before
 
     def mark(self) -> tuple[int, int]:
         """Now, for `calls_since`."""
@@ -304,6 +337,7 @@ LINES: dict[str, Callable[[Write], str]] = {
     "traceback": lambda w: f"traceback of {w.target.source}",
     "call": lambda w: f"{w.target.describe()}({', '.join(a.describe() for a in w.value)})",
     "warning": lambda w: f"{w.target.category.__name__}: {w.target.message}",
+    "advance": lambda w: f"{w.value} steps of {w.target.source}",
     "draw": lambda w: f"before the graph: {LINES['call'](w).strip()}",
 }
 """How a write is shown."""

@@ -500,12 +500,15 @@ class _Session:
     ) -> types.CodeType:
         """Generated code: the graph's call (`start`), then `tail`; the instruction at `at` runs as it is, and what follows it
         goes on."""
-        made_here = dict.fromkeys(i.argval for i in (*head.entry, *start, *head.prepare) if i.opname == "STORE_FAST")
+        drops = ask_drops(head)
+        made_here = dict.fromkeys(
+            i.argval for i in (*head.first, *head.entry, *start, *head.prepare) if i.opname == "STORE_FAST"
+        )
         left = [i for name in made_here for i in build.delete_fast(name)]  # it may have to die before we return
         if let_go:
             tail = [i for j in tail for i in (left if j is let_go[0] else (j,))]
         # after `before` nothing begins anew
-        before = [*ask_warnings(head), *ask_drops(head), *head.entry, *start, *head.prepare]
+        before = [*ask_warnings(head), *head.first, *drops, *head.entry, *start, *head.prepare]
         begun = [] if resume_info(self.code) is None else entered()
         code = distinct([*before, *begun, *tail, *(left if at is not None else [])])
         if at is None:

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from pycompiler import _native
-from pycompiler.capture.values.finalizers import in_slot, runs_code
+from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_code
 from pycompiler.capture.values.functions import unshadowed
 from pycompiler.capture.values.iterators import INDEXING
 from pycompiler.errors import Unfit
+from pycompiler.ir import begun
 from pycompiler.ir.guards import modes_off
 from pycompiler.ir.source import mro_of
 
@@ -245,6 +246,24 @@ def make_tuple_subclass(cls: type, *items: Any) -> Any:
 
 def set_state(iterator: Any, state: int) -> None:
     iterator.__setstate__(state)
+
+
+def advance(iterator: Iterator[Any], steps: int) -> None:
+    """Let an existing iterator take steps, of which the last may be its end."""
+    next(itertools.islice(iterator, steps, steps), None)
+
+
+def only_apart(iterator: Iterator[Any], *changed: Any) -> None:
+    """Generated code calls this first: raises `Unfit` when the iterator is over one of the containers that the frame changes,
+    which it was not."""
+    if any(begun.is_over(iterator, c) for c in changed):
+        raise Unfit(f"a {type(iterator).__qualname__} is over what is changed")
+
+
+def only_at_ease(iterator: Iterator[Any]) -> None:
+    """The same when its end would run code of the program."""
+    if not lets_go_quietly(iterator):
+        raise Unfit(f"a {type(iterator).__qualname__} lets go of what runs code")
 
 
 def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pycompiler.ir import begun
 from pycompiler.ir.arrays import tensor_of
 
 
@@ -200,6 +201,7 @@ ACCESSORS: dict[str, Accessor] = {
     "as_tensor": Accessor(
         lambda v, _: tensor_of(v), lambda b, a: f"as_tensor({b})"
     ),  # in the memory of an array of NumPy's
+    "begun": Accessor(begun.read, lambda b, a: f"{a}({b})"),  # what an iterator has ahead, leaving it there
 }
 
 

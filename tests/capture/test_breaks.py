@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -147,7 +148,7 @@ def generator_state(x: Any) -> Any:
     return g
 
 
-@provokes("running-iterator", make=lambda: (X.clone(), iter([1, 2])))
+@provokes("running-iterator", make=lambda: (X.clone(), itertools.chain([1], [2])))
 def running_iterator(x: Any, numbers: Any) -> Any:
     for number in numbers:
         x = x + number

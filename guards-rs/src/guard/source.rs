@@ -9,7 +9,8 @@ use crate::ffi::mro::ClassAttribute;
 use crate::ffi::object::{import, value_error};
 use crate::ffi::torch::{Layout, RawTensor};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
-use crate::handed;
+use crate::handed::{self, Handed};
+use crate::hook::paused;
 use crate::tensor_view::{torch, Level};
 
 /// How to get from a value to another.
@@ -33,6 +34,8 @@ pub enum Read {
     Minus,
     /// A tensor in the memory of an array of NumPy's.
     AsTensor,
+    /// What a begun iterator holds.
+    Begun(Obj),
 }
 
 #[derive(Clone, Copy)]
@@ -142,6 +145,7 @@ const READS: &[(&str, Builder)] = &[
     ("stride", |dim, cx| Ok(Read::Dim(Box::new(Dim::build("stride", dim, cx)?)))),
     ("minus", |_, _| Ok(Read::Minus)),
     ("as_tensor", |_, _| Ok(Read::AsTensor)),
+    ("begun", |arg, cx| Ok(Read::Begun(cx.keep(arg)))),
 ];
 
 /// The names of all accessors, to compare with `ir.source.ACCESSORS`.
@@ -178,7 +182,7 @@ impl Read {
             Read::Type => Ok(Some(value.class())),
             Read::MroLookup(name) => name.find(value),
             Read::Item(i) => item(value, *i),
-            Read::Attr(_) | Read::Dim(_) | Read::Minus | Read::AsTensor => Err(MayRunPython),
+            Read::Attr(_) | Read::Dim(_) | Read::Minus | Read::AsTensor | Read::Begun(_) => Err(MayRunPython),
             Read::DictKeyAt(i) => key_at(value, *i),
             Read::Cell => Ok(value.is_cell().then(|| value.cell_get()).flatten()),
             Read::Function(part) => Ok(function_part(value, *part)),
@@ -206,10 +210,16 @@ impl Read {
                 let keys = or_none(value.to_tuple())?;
                 (*i < keys.tuple_len()).then(|| keys.tuple_item(*i).own())
             }
-            Read::AsTensor => or_none(handed::TENSOR_OF.get().and_then(|make| make.call(&[value.get()], None))),
+            Read::AsTensor => ask_python(&handed::TENSOR_OF, &[value.get()]),
+            Read::Begun(what) => ask_python(&handed::BEGUN, &[value.get(), *what]),
             Read::Type | Read::Cell | Read::Function(_) | Read::Referent => None,
         }
     }
+}
+
+/// What a function of the package's gives, whose frames are none of the program's.
+fn ask_python(reader: &Handed, args: &[Obj]) -> Option<Owned> {
+    or_none(paused(|| reader.get()?.call(args, None)))
 }
 
 fn minus(value: Obj) -> Option<Owned> {

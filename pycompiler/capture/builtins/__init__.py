@@ -2,6 +2,7 @@
 
 from pycompiler.capture.builtins import (
     autograd_function,
+    begun,
     branches,
     collections,
     containers,
@@ -25,6 +26,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, branches, collections, containers, copying, devices, drawn, exceptions, frozen, gradients, iteration,
-    nested, numbers, overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
+    autograd_function, begun, branches, collections, containers, copying, devices, drawn, exceptions, frozen, gradients,
+    iteration, nested, numbers, overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
 )  # fmt: skip

@@ -144,7 +144,7 @@ def _filtering(cls: Any, keep: bool) -> Callable[[Capture, Args, Kwargs], Value]
     return make
 
 
-constructor(filter)(_filtering(filter, True))
+filter_ = constructor(filter)(_filtering(filter, True))
 constructor(itertools.filterfalse)(_filtering(itertools.filterfalse, False))
 
 

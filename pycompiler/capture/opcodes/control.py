@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.bytecode.resume import resume_info
 from pycompiler.capture.bytecode.tables import ALWAYS_KEYWORDS, EXIT_DEPTH
 from pycompiler.capture.opcodes.registry import SEND_POPS, Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
@@ -16,7 +17,7 @@ from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.iterators import Generator
+from pycompiler.capture.values.iterators import Generator, Iter
 from pycompiler.capture.values.objects import Object, Traceback
 
 if TYPE_CHECKING:
@@ -77,9 +78,21 @@ def get_yield_from_iter(frame: Frame, ins: Instruction) -> None:
     frame.push(frame.cx.iterator(frame.pop()))
 
 
+def _has_broken(frame: Frame, ins: Instruction) -> bool:
+    """Whether the frame goes on inside of this loop, which then goes on one element a graph: how many come is no matter."""
+    info = resume_info(frame.code) if frame.root else None
+    if info is None:
+        return False
+    begin, end = (None if i is None or i.offset is None else info.offsets.get(i.offset) for i in (ins, ins.target))
+    return begin is not None and end is not None and begin < info.at < end
+
+
 @opcode("FOR_ITER")
 def for_iter(frame: Frame, ins: Instruction) -> None:
-    value = frame.cx.next_of(peek(frame, 1))
+    iterator = peek(frame, 1)
+    if isinstance(iterator, Iter) and iterator.source is not None and _has_broken(frame, ins):
+        raise Break("running-iterator", f"next({iterator.describe()})")
+    value = frame.cx.next_of(iterator)
     if value is not None:
         frame.push(value)
         return

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir import begun
 from pycompiler.ir.source import mro_of, namespace_of
 
 QUIET: frozenset[type] = frozenset({
@@ -33,6 +34,7 @@ def _argument() -> int:
 
 ARGUMENT = _argument()  # references to an object by being an argument: CPython 3.14 lends it that of a variable
 HELD_ONCE = 3 + ARGUMENT  # references to an object that one other holds, and `_held_by`
+HELD_BY_ITERATOR = 2 + ARGUMENT  # ... that an iterator holds, and `lets_go_quietly`
 HEAP_TYPE = 1 << 9
 
 
@@ -57,6 +59,19 @@ def runs_code(real: Any) -> bool:
         if not issubclass(type(value), torch.nn.Module):
             todo += _held_by(value)
     return False
+
+
+def lets_go_quietly(iterator: Any) -> bool:
+    """Whether what a begun iterator is over, of which it lets go at its end, is held by others, too, or holds only what ends
+    quietly: its elements may be held by who asks."""
+    try:
+        held = begun.read(iterator, "over")
+    except (IndexError, TypeError):
+        return True
+    if sys.getrefcount(held) > HELD_BY_ITERATOR:
+        return True
+    held_there = [*dict.keys(held), *dict.values(held)] if isinstance(held, dict) else [*held]
+    return all(map(is_quiet, held_there))
 
 
 def _held_by(value: Any) -> list[Any]:

@@ -6,6 +6,7 @@ In: a Python iterator over values (a generator of ours), or a suspended inlined 
 from __future__ import annotations
 
 import collections
+import contextlib
 import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,9 @@ from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key
-from pycompiler.capture.values.finalizers import is_referred_to, runs_code
-from pycompiler.ir.source import mro_of, namespace_of
+from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, runs_code
+from pycompiler.ir import begun
+from pycompiler.ir.source import Source, mro_of, namespace_of
 
 if TYPE_CHECKING:
     from pycompiler.capture.values.interface import Frame
@@ -93,6 +95,7 @@ class Iter(Value):
         self.cls = cls
         self.recipe = recipe
         self.exhausted = self.busy = False
+        self.real: Any = None  # one that existed before
         self.taken = 0
         self.over = over
         self.indexes: Value | None = None  # of one of class INDEXING: whose `__getitem__` it calls
@@ -136,6 +139,49 @@ class Iter(Value):
 
     def truth(self, cx: Capture) -> bool:
         return True
+
+
+class Begun(Iter):
+    """An iterator that existed before the frame.  Its elements ahead are read, and guarded, one by one: what held at one place
+    holds at the next.  It stays where it is; an effect lets it take the steps of the program."""
+
+    def __init__(self, real: Any, source: Source) -> None:
+        super().__init__(lambda: None, type(real))
+        self.real = real
+        self.lets_go_quietly = lets_go_quietly(real)  # asked before anything here holds what it is over
+        self.rest = source.then("begun", "rest")
+        self.ahead = begun.read(real, "rest")
+        self.held: Any = None  # what it is over
+        with contextlib.suppress(IndexError, TypeError):
+            self.held = begun.read(real, "over")
+
+    def is_over(self, cx: Capture, container: Value) -> bool:
+        """Whether it is over this existing container."""
+        known = cx.by_id.get(id(self.held))
+        return known is not None and container in (known, getattr(known, "storage", None))
+
+    def next(self, cx: Capture) -> Value | None:
+        if self.exhausted:
+            return None
+        cx.effects.allow(self, "an iterator")
+        if self.taken >= begun.MOST:
+            raise Break("running-iterator", f"{begun.MOST} elements of a {self.cls.__name__}")
+        known = cx.by_id.get(id(self.held))
+        if cx.effects.is_disturbed(self.held, known):
+            raise Break("running-iterator", f"a {self.cls.__name__} over what the frame has changed")
+        if self.taken == len(self.ahead):
+            if not self.lets_go_quietly:
+                raise Break(
+                    "finalizer", f"a {self.cls.__name__} at its end, which lets go of what it is over", gives_end=True
+                )
+            cx.guard("length", self.rest, len(self.ahead))
+            cx.effects.advance(self)
+            self.exhausted = True
+            return None
+        value = cx.wrap(self.ahead[self.taken], self.rest.item(self.taken))
+        cx.effects.advance(self)
+        self.taken += 1
+        return value
 
 
 ENDING = (types.GeneratorType, enumerate, zip, map, filter)
