@@ -289,6 +289,14 @@ class GraphBuilder:
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value], *, always: bool = False) -> Value:
         return self._call("call_method", name, _method(name), args, kwargs, always)
 
+    def index_mapped(self, tensor: Tensor, key: Value) -> Value:
+        """``tensor[key]``, whose integers as tensors `vmap` maps: no call asks them for their numbers."""
+        return self._call("call_function", transforms.index_mapped, transforms.index_mapped, [tensor, key], {}, False)
+
+    def is_mapped(self, tensor: Tensor) -> bool:
+        """Whether `vmap` gives each call of a function another one."""
+        return False
+
     def call_inner(
         self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any], *, always: bool = False
     ) -> Value:

@@ -119,6 +119,22 @@ class Tracer(GraphBuilder):
             self.given.append((node, example, example._version))
         return node
 
+    def is_mapped(self, tensor: Tensor) -> bool:
+        if not any(node.meta.get("mapped") for node in self._own):  # another transform: what that wraps is asked
+            return False
+        if tensor.node.graph is not self.graph:
+            return self.outer.is_mapped(tensor)
+        todo, seen = [tensor.node], set[fx.Node]()
+        while todo:
+            node = todo.pop()
+            outside = self._lifted.get(node)
+            if node.meta.get("mapped") or (isinstance(outside, Tensor) and self.outer.is_mapped(outside)):
+                return True
+            if node not in seen:
+                seen.add(node)
+                todo += node.all_input_nodes
+        return False
+
     # end ------------------------------------------------------------------------------------------------------
     def used_outside(self) -> list[Lifted]:
         """The lifted tensors and symbols."""

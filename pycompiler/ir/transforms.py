@@ -233,3 +233,15 @@ class _Once(_Function):
 def looks_again(target: object) -> bool:
     """Whether a part of such a call runs in the backward, as the program was then."""
     return target is function or target is hooked or is_checkpoint(target)
+
+
+def index_mapped(tensor: torch.Tensor, key: Any) -> torch.Tensor:
+    """``tensor[key]`` as `vmap` has it, of the integers as tensors in it that it maps."""
+    items = key if isinstance(key, tuple) else (key,)
+    numbers = [i.unsqueeze(0) for i in items if isinstance(i, torch.Tensor) and not i.dim()]
+
+    def one(*numbers: torch.Tensor) -> torch.Tensor:
+        rest = iter(numbers)
+        return tensor[tuple(next(rest) if isinstance(i, torch.Tensor) and not i.dim() else i for i in items)]
+
+    return torch.func.vmap(one)(*numbers)[0].clone()

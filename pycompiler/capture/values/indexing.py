@@ -6,7 +6,9 @@ Keys of numbers, slices, None and `...` only: they give views, whatever the orde
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -17,6 +19,7 @@ from pycompiler.ir.symbols import hint_of
 if TYPE_CHECKING:
     from pycompiler.capture.values.tensor import Tensor
 
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 FULL: list[Value] = [Const(None)] * 3
 
 
@@ -35,6 +38,27 @@ def selected(cx: Capture, tensor: Tensor, key: Value, *stored: Value) -> Value |
             return None
         view = cx.graph.call_method("select", [view, Const(dim), index], {})
     return view
+
+
+def by_mapped(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
+    """``tensor[key]`` inside of `vmap`, of a key with integers as tensors that it maps: each call would get another one, so no
+    call asks for their numbers; None for another key."""
+    key = cx.realize(key)
+    items = [cx.realize(v) for v in key.items] if isinstance(key, Tuple) and key.cls is tuple else [key]
+    numbers: list[Any] = [v for v in items if _is_scalar_tensor(v)]
+    if (
+        not numbers
+        or not cx.graph.levels
+        or not all(map(cx.graph.is_mapped, numbers))
+        or cx.functions.concerns(items, {})
+    ):
+        return None
+    return cx.graph.index_mapped(tensor, key)
+
+
+def _is_scalar_tensor(value: Value) -> bool:
+    fake = getattr(value, "fake", None)
+    return isinstance(fake, torch.Tensor) and not fake.dim() and fake.dtype in INTEGERS
 
 
 def _parts(cx: Capture, tensor: Tensor, key: Value) -> tuple[list[Value], list[tuple[int, Symbolic]]] | None:

@@ -225,7 +225,7 @@ class Tensor(Value):
         method = self.special(cx, "__getitem__") if self.is_special else None
         if method is not None:
             return cx.call(method, [key], {})
-        found = None if self.is_special else indexing.selected(cx, self, key)
+        found = None if self.is_special else indexing.selected(cx, self, key) or indexing.by_mapped(cx, self, key)
         return cx.graph.call_function(operator.getitem, [self, key], {}) if found is None else found
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
