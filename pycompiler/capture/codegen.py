@@ -622,10 +622,15 @@ def _replay_attribute(head: Head, write: Write) -> Code:
     target, name = head.load(write.target), build.load_const(write.name)
     held = is_held(write.target.cls, write.name or "")
     if write.value is DELETED:
-        return head.call(rebuild.drop_held if held else rebuild.delete_attribute, target, name)
+        remove = [build.load_const(write.target.stores.__delattr__)]
+        return (
+            head.call(rebuild.drop_held, target, name)
+            if held
+            else head.call(rebuild.delete_attribute, *remove, target, name)
+        )
     if held:
         return head.call(rebuild.hold_attributes, target, build.load_const((write.name,)), head.load_item(write.value))
-    return head.call(object.__setattr__, target, name, head.load_item(write.value))
+    return head.call(write.target.stores.__setattr__, target, name, head.load_item(write.value))
 
 
 def _replay_global(head: Head, write: Write) -> Code:

@@ -365,16 +365,16 @@ class Capture:
             mine, memory = value.source, real
             for o in self.by_id.values():
                 if isinstance(o, Object) and o.source is not None and self._looked_at(o, value):
-                    others[id(instance_dict(o.real))] = o.source.then("instance_dict")
+                    others[id(instance_dict(o.real))] = o.namespace_source()
         else:
-            mine, memory = value.source.then("instance_dict"), instance_dict(real)
+            mine, memory = value.namespace_source(), instance_dict(real)
             for o in self.by_id.values():
                 shown = o.storage if isinstance(o, Object) else o
                 if isinstance(shown, Dict) and not isinstance(shown, InstanceDict) and not _is_table(shown.source):
                     assert shown.source is not None
                     others[id(shown.real)] = shown.source
                 if _may_be(o, value) and o is not value and isinstance(o, Object) and o.source is not None:
-                    others[id(instance_dict(o.real))] = o.source.then("instance_dict")
+                    others[id(instance_dict(o.real))] = o.namespace_source()
         others.pop(id(memory), None)
         if others and memory is not None:
             self.guard("no_alias", mine, None, tuple(dict.fromkeys(others.values())))

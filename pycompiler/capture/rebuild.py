@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pycompiler import _native
+from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_code
 from pycompiler.capture.values.functions import unshadowed
 from pycompiler.capture.values.iterators import INDEXING
@@ -92,10 +93,10 @@ def drop_held(obj: Any, name: str) -> None:
     object.__getattribute__(obj, "__dict__").pop(name, None)
 
 
-def delete_attribute(obj: Any, name: str) -> None:
+def delete_attribute(remove: Any, obj: Any, name: str) -> None:
     """Leave `obj` without the attribute, which the program may have stored first."""
     with contextlib.suppress(AttributeError):
-        object.__delattr__(obj, name)
+        remove(obj, name)
 
 
 def base_of(cls: type, *bases: type) -> type:
@@ -356,10 +357,7 @@ def stored_at(kind: str, owner: Any, name: str | None) -> list[Any]:
     if kind == "cell":
         return [owner.cell_contents] if owner != types.CellType() else []
     if kind == "attribute":
-        try:
-            memory = object.__getattribute__(owner, "__dict__")
-        except AttributeError:  # slots alone; `__getattr__` is not asked
-            memory = None
+        memory = instance_dict(owner)  # None: slots alone; `__getattr__` is not asked
         return [memory[name]] if type(memory) is dict and name in memory else in_slot(owner, name or "")
     return [*dict.values(owner)] if isinstance(owner, dict) else [*owner]
 

@@ -24,7 +24,14 @@ from pycompiler import _native, config
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.cached import Tried
 from pycompiler.capture.values import array
-from pycompiler.capture.values.attributes import instance_dict, is_mutable, lookup, mro_lookup, reference
+from pycompiler.capture.values.attributes import (
+    instance_dict,
+    is_mutable,
+    is_plain_local,
+    lookup,
+    mro_lookup,
+    reference,
+)
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class, PyModule
 from pycompiler.capture.values.constant import LITERALS, Const
@@ -46,6 +53,7 @@ from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, 
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, PLAIN_VALUES, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
+from pycompiler.capture.values.thread_locals import ThreadLocal
 from pycompiler.capture.wrappers import wrap_wrapper
 from pycompiler.ir import arrays
 from pycompiler.ir.fake import as_plain, is_transparent
@@ -386,7 +394,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     if issubclass(cls, torch.nn.Module):
         cx.sizes.modules.add(source)
     if is_mutable(cls) or storage is not None or issubclass(cls, torch.nn.Module):
-        made = Object(cls, real=real, storage=storage)
+        made = (ThreadLocal if is_plain_local(cls) else Object)(cls, real=real, storage=storage)
         cx.effects.namespaces.reached(instance_dict(real), made)
         return made
     if callable(real) and not hasattr(cls, "__get__"):

@@ -83,8 +83,12 @@ def opcode(x: Any) -> Any:
     return x * Local.k
 
 
-LOCAL = threading.local()
-LOCAL.number = 1
+class Begins(threading.local):
+    def __init__(self) -> None:
+        self.number = 1
+
+
+LOCAL = Begins()
 
 
 @provokes("unsupported-attribute", X)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import functools
 import sys
+import threading
 import types
 from collections import _tuplegetter  # type: ignore[attr-defined]
 from typing import Any
@@ -158,9 +159,23 @@ def hold(cx: Capture, source: Source, raw: Any) -> None:
         cx.guard("id_is", source, reference(raw))
 
 
+# What a class must have of `threading.local`, or of object, for an access to be no call of the program's.
+OF_LOCALS: dict[str, Any] = {
+    **{name: vars(threading.local)[name] for name in ("__getattribute__", "__setattr__", "__delattr__")},
+    "__init__": object.__init__,
+    "__getattr__": MISSING,
+}
+
+
+def is_plain_local(cls: type) -> bool:
+    return issubclass(cls, threading.local) and all(mro_lookup(cls, name) is how for name, how in OF_LOCALS.items())
+
+
 def instance_dict(real: Any) -> dict[str, Any] | None:
+    """The dict that an object has its attributes in: a `threading.local` has one for each thread."""
+    get = OF_LOCALS["__getattribute__"] if is_plain_local(type(real)) else object.__getattribute__
     try:
-        found = object.__getattribute__(real, "__dict__")
+        found = get(real, "__dict__")
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None

@@ -29,6 +29,7 @@ class Value:
     _within: weakref.ref[Value] | None = None
     passed: Sequence[Place] = ()  # where an exception passed, the innermost place first
     age: int  # grows from value to value
+    stores: type = object  # the class by whose methods generated code stores attributes
     passes_on = False  # whether a call of it only hands its arguments on, looked at or not
     ends: bool | None = None  # whether its end may run code (`iterators.ends_others`), where it was asked
 
@@ -36,6 +37,11 @@ class Value:
         made = super().__new__(cls)
         made.age = next_age()
         return made
+
+    def namespace_source(self) -> Source:
+        """Where the dict is that it has its attributes in."""
+        assert self.source is not None
+        return self.source.then("instance_dict")
 
     @property
     def within(self) -> Value | None:

@@ -669,7 +669,7 @@ def unions_that_are_none(x):
         return x - 1, str(e)
 
 
-@case(make=lambda: (torch.ones(2), threading.local()), breaks=ANY)
+@case(make=lambda: (torch.ones(2), threading.local()))
 def attributes_of_threads(x, local):
     local.x = x * 2
     local.y = 3

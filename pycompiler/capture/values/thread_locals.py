@@ -1,0 +1,91 @@
+"""Instances of `threading.local`: their attributes are those of the thread, in a dict that the class finds for each access.
+
+In: an existing one, of a class that adds no code of its own to an access.  Out: attributes as of any object, by that dict.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.attributes import (
+    MISSING,
+    OF_LOCALS,
+    bind,
+    instance_dict,
+    is_data_descriptor,
+    lookup,
+    lookup_descriptor,
+)
+from pycompiler.capture.values.base import Capture, Value, class_name
+from pycompiler.capture.values.objects import DELETED, Object
+from pycompiler.ir.source import Source
+
+
+class ThreadLocal(Object):
+    """One of those."""
+
+    stores = threading.local
+
+    def _memory(self) -> dict[str, Any]:
+        return instance_dict(self.real) or {}
+
+    def namespace_source(self) -> Source:
+        assert self.source is not None
+        return self.source.attr("__dict__")
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name == "__class__":
+            return cx.make(self.cls)
+        found = self._attribute(cx, name)
+        cx.effects.looks.at(("attribute", id(self), name), found, self.source)
+        if found is None:
+            cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
+        return found
+
+    def _attribute(self, cx: Capture, name: str) -> Value | None:
+        raw = self._of_class(cx, name)
+        if name in self.overlay:
+            if self.overlay[name] is not DELETED:
+                return self.overlay[name]
+        elif self._is_there(cx, name):
+            return cx.wrap(self._memory()[name], self.namespace_source().dict_item(name))
+        return None if raw is MISSING else bind(cx, raw, self.class_source(name), self, cx.class_of(self))
+
+    def _of_class(self, cx: Capture, name: str) -> Any:
+        """What the class has by a name, which does not come before the instance."""
+        for method in OF_LOCALS:
+            lookup(cx, self.cls, method)
+        raw = lookup_descriptor(cx, self.cls, name)
+        if name == "__dict__" or (raw is not MISSING and is_data_descriptor(raw)):
+            raise Break("unsupported-attribute", f"{name} of a threading.local")
+        return raw
+
+    def _is_there(self, cx: Capture, name: str) -> bool:
+        """Whether the thread has the attribute when the frame begins."""
+        found = name in self._memory()
+        cx.guard("dict_contains" if found else "dict_absent", self.namespace_source(), name)
+        return found
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        self._of_class(cx, name)
+        cx.effects.set_attr(self, name, value)
+
+    def delattr(self, cx: Capture, name: str) -> None:
+        self._of_class(cx, name)
+        if not (self.overlay[name] is not DELETED if name in self.overlay else self._is_there(cx, name)):
+            cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
+        cx.effects.set_attr(self, name, DELETED)
+
+    def plain_getattr(self, cx: Capture, name: str) -> Value | None:
+        raise Break("unsupported-attribute", f"{name} of a threading.local, as of an object")
+
+    def plain_setattr(self, cx: Capture, name: str, value: Value) -> None:
+        raise Break("mutation-unsupported", f"{name} of a threading.local, as of an object")
+
+    def plain_delattr(self, cx: Capture, name: str) -> None:
+        raise Break("mutation-unsupported", f"{name} of a threading.local, as of an object")
+
+    def instance_dict_value(self, cx: Capture) -> Value:
+        raise Break("unsupported-attribute", "vars() of a threading.local")
