@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +42,7 @@ from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
-from pycompiler.capture.interpreter import Frame
+from pycompiler.capture.interpreter import Frame, breaking_frame
 from pycompiler.capture.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Recipe, Resume
 from pycompiler.capture.sizes import NeedsSymbols, Policy, Sizes
@@ -590,24 +589,6 @@ def in_head(frame: Frame) -> bool:
     """Whether a resume function is still in the head that restores its locals and stack."""
     info = resume_info(frame.code)
     return info is not None and frame.instructions[frame.ip].offset not in info.offsets
-
-
-CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
-
-
-def breaking_frame(frames: Sequence[Frame]) -> Frame:
-    """The innermost frame that can be resumed: reached from the root by direct calls outside of any try or with.
-
-    torch's operators that take functions are entered otherwise when nothing compiles them, so their callers are resumed.
-    """
-    found = frames[0]
-    for caller, callee in zip(frames, frames[1:], strict=False):
-        plain = caller.current.opname in CALLS and caller.current.handler is None and not caller.handled
-        within = str(callee.globals.get("__name__")).startswith("torch._higher_order_ops.")
-        if not (plain and callee.direct) or within or skip.why_frame_skipped(callee.code):
-            return found
-        found = callee
-    return found
 
 
 def distinct(code: Code) -> Code:

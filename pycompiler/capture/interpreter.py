@@ -9,11 +9,13 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.opcodes.registry import HANDLERS, SEND_POPS
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
+from pycompiler.capture.values.constant import Untold
 from pycompiler.ir import interrupts
 from pycompiler.ir.guards import UserFrame
 from pycompiler.logs import artifact
@@ -95,6 +97,11 @@ class Frame:
 
     def user_frame(self) -> UserFrame:
         return UserFrame(self.code.co_filename, self.current.lineno or self.line, self.code.co_name)
+
+    def untold(self, told: Break) -> Value:
+        """A text that nobody may need: where its letters are wanted, this instruction is the break after all."""
+        told.step, told.stack = breaking_frame(self.cx.frames).begin, self.cx.user_stack
+        return Untold(told)
 
     # the loop -------------------------------------------------------------------------------------------------
     def run(self) -> tuple[str, Value]:
@@ -203,3 +210,21 @@ class Frame:
         finally:
             self.cx.frames.pop()
         return self.run()
+
+
+CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
+
+
+def breaking_frame(frames: Sequence[Frame]) -> Frame:
+    """The innermost frame that can be resumed: reached from the root by direct calls outside of any try or with.
+
+    torch's operators that take functions are entered otherwise when nothing compiles them, so their callers are resumed.
+    """
+    found = frames[0]
+    for caller, callee in zip(frames, frames[1:], strict=False):
+        plain = caller.current.opname in CALLS and caller.current.handler is None and not caller.handled
+        within = str(callee.globals.get("__name__")).startswith("torch._higher_order_ops.")
+        if not (plain and callee.direct) or within or skip.why_frame_skipped(callee.code):
+            return found
+        found = callee
+    return found

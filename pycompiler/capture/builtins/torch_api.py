@@ -385,6 +385,16 @@ for _checked in ("_check", "_check_index", "_check_value", "_check_type", "_chec
 _check("_check_with", 1)
 
 
+@builtin(torch._check_tensor_all_with)
+def check_tensor_all_with(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    condition = args[1] if len(args) > 1 else kwargs.get("cond")
+    if isinstance(condition, Tensor) and condition.fake.dtype is torch.bool:
+        holds = cx.graph.call_function(torch._is_all_true, [condition], {})
+        if isinstance(holds, Tensor) and cx.graph.expect(holds, True):
+            return Const(None)
+    raise Break("data-dependent-value", "torch._check_tensor_all_with")
+
+
 @builtin(torch._check_is_size)
 def check_is_size(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     _demanded(cx, operators.compare(cx, ">=", args[0], Const(0)), "_check_is_size")

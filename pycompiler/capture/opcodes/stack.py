@@ -14,9 +14,10 @@ from pycompiler.capture.opcodes.truth import truth_at
 from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
 from pycompiler.capture.values.base import NULL, Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import Const, Untold
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple, distinct_members
 from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.tensor import Tensor
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
@@ -182,7 +183,9 @@ def build_const_key_map(frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(frame: Frame, ins: Instruction) -> None:
-    frame.push(Const("".join(v.const() for v in frame.popn(ins.number))))
+    parts = frame.popn(ins.number)
+    untold = next((v for v in parts if isinstance(v, Untold)), None)
+    frame.push(untold or Const("".join(v.const() for v in parts)))
 
 
 def peek(frame: Frame, depth: int) -> Any:
@@ -353,11 +356,31 @@ def match_class(frame: Frame, ins: Instruction) -> None:
     frame.push(Tuple(found))
 
 
+def _formatted(frame: Frame, value: Value, which: int, spec: Value) -> Value:
+    """A field of an f-string.  That of a plain tensor runs nothing of the program's, and raises nothing."""
+    plain = spec.is_const() and spec.const() == ""
+    if plain and isinstance(value, Untold) and which in (0, 1):
+        return value
+    try:
+        return operators.format_value(frame.cx, value, which, spec)
+    except Break as b:
+        if plain and isinstance(value, Tensor) and _is_printed_by_torch(frame.cx, value):
+            return frame.untold(b)
+        raise
+
+
+def _is_printed_by_torch(cx: Capture, value: Tensor) -> bool:
+    cls = value.python_type()
+    own = lookup(cx, cls, "__format__"), lookup(cx, cls, "__repr__")
+    known = lookup(cx, cls, "__str__") is object.__str__ and all(f.__module__ == "torch._tensor" for f in own)
+    return known and not cx.functions.concerns([value], {})
+
+
 @opcode("FORMAT_VALUE")
 def format_value(frame: Frame, ins: Instruction) -> None:
     which, has_spec = ins.number & 3, ins.number & 4
     spec = frame.pop() if has_spec else Const("")
-    frame.push(operators.format_value(frame.cx, frame.pop(), which, spec))
+    frame.push(_formatted(frame, frame.pop(), which, spec))
 
 
 @opcode("CONVERT_VALUE")
@@ -367,10 +390,10 @@ def convert_value(frame: Frame, ins: Instruction) -> None:
 
 @opcode("FORMAT_SIMPLE")
 def format_simple(frame: Frame, ins: Instruction) -> None:
-    frame.push(operators.format_value(frame.cx, frame.pop(), 0, Const("")))
+    frame.push(_formatted(frame, frame.pop(), 0, Const("")))
 
 
 @opcode("FORMAT_WITH_SPEC")
 def format_with_spec(frame: Frame, ins: Instruction) -> None:
     spec = frame.pop()
-    frame.push(operators.format_value(frame.cx, frame.pop(), 0, spec))
+    frame.push(_formatted(frame, frame.pop(), 0, spec))

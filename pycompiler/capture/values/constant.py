@@ -80,6 +80,19 @@ class Const(Value):
         raise AssertionError
 
 
+class Untold(Value):
+    """A text that tells of a tensor's data, which only its letters need: a message of an error that is not raised."""
+
+    def __init__(self, broke: Break) -> None:
+        self.broke = broke  # as it breaks the graph where it was made
+
+    def python_type(self) -> type:
+        return str
+
+    def const(self) -> Any:
+        raise self.broke
+
+
 class Identity(Value):
     """id(value): a number that is not known, only whether it equals another id."""
 
