@@ -229,7 +229,7 @@ class Functions:
         try:
             run(*args, **kwargs) if kwargs or self.cx.spread else run(*args)  # torch tells no keywords from none
         except _Seen as seen:
-            return seen
+            return seen.with_traceback(None)  # its caller would hold itself
         except TypeError:  # no such arguments: the call itself says so
             return None
         except Exception as e:  # it looked at the stand-ins before it asked

@@ -326,3 +326,28 @@ def test_code_that_begins_anew_after_it_was_entered_is_an_error():
     )
     with pytest.raises(RuntimeError, match="arguments are gone"):
         compiled(Ended("x"))
+
+
+class Answering:
+    @classmethod
+    def __torch_function__(cls, func, types=(), args=(), kwargs=None):
+        return 1
+
+
+answering = Answering()
+
+
+def test_what_asks_torch_functions_keeps_no_frame():
+    """The exception that ends the call on stand-ins held its caller, and so all that called the compiled function."""
+
+    def caller(fn):
+        REFS.clear()
+        kept = watch(Block(torch.ones(1)))
+        assert fn() == 1
+        return kept.t
+
+    def fn():
+        return torch.add(answering, 1)
+
+    caller(pycompiler.compile(fn, backend="eager"))
+    assert REFS[0]() is None
