@@ -458,3 +458,42 @@ def test_a_slot_that_is_empty_by_now_is_asked_for_once() -> None:
         return [call(made), call(made), call(made), made.log]
 
     assert outcome(pycompiler.compile(program, backend="eager")) == outcome(program)
+
+
+class AsksItems:
+    def __init__(self, items: list[int]) -> None:
+        self.items = items
+
+    def __contains__(self, k: int) -> bool:
+        return k in self.items
+
+
+NO_STEP, BACKWARDS = slice(None, None, 0), slice(None, None, -1)
+
+
+def test_a_slice_across_a_break_takes_places_of_a_list() -> None:
+    """After the break it was a constant, which is a slice no less: storing said that no slice is one."""
+
+    def program(x: torch.Tensor, held: AsksItems, log: list[Any]) -> Any:
+        made = AsksItems([3])
+        try:
+            made.items[::-1] += [*(v for v in ([v for v in log] if bool(x.sum() > 0) else log) if x.dim() not in held)][
+                :3
+            ]
+        except Exception as error:
+            log.append(str(error))
+        finally:
+            held.items.append(2)
+        return made.items, held.items, log
+
+    eager, compiled = both(program, lambda: (torch.ones(3), AsksItems([1]), [4, 5]))
+    assert eager == compiled
+
+
+@pytest.mark.parametrize("place", [NO_STEP, BACKWARDS], ids=str)
+@pytest.mark.parametrize("write", ["made = items[place]", "items[place] = [7, 8, 9]", "del items[place]"])
+def test_slices_that_are_constants(write: str, place: slice) -> None:
+    scope: dict[str, Any] = {"place": place}
+    exec(f"def program(items):\n    made = None\n    {write}\n    return made, items", scope)
+    eager, compiled = both(scope["program"], lambda: ([1, 2, 3],))
+    assert eager == compiled

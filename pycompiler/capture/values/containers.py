@@ -68,10 +68,9 @@ class Sequence(Value):
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
 
     def getitem(self, cx: Capture, key: Value) -> Value:
-        if isinstance(key, Slice) or (isinstance(key, Const) and isinstance(key.value, slice)):
-            s = key.bounds(cx) if isinstance(key, Slice) else key.value
+        if (bounds := bounds_of(cx, key)) is not None:
             cls = self.cls if self.cls in (list, tuple, torch.Size) else (list if isinstance(self, List) else tuple)
-            return cx.sequence(list(self.items[s]), cls)
+            return cx.sequence(list(cx.evaluate_raw(self.items.__getitem__, bounds)), cls)
         index = cx.index(key, "list" if isinstance(self, List) else "tuple")
         if not -len(self.items) <= index < len(self.items):
             cx.throw(IndexError, f"{'list' if isinstance(self, List) else 'tuple'} index out of range")
@@ -106,8 +105,8 @@ class List(Sequence):
         self.length_before = len(items)  # of an existing list: before the writes of this capture
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        if isinstance(key, Slice):
-            bounds, size = key.bounds(cx), len(self.items)
+        if (bounds := bounds_of(cx, key)) is not None:
+            size = len(self.items)
             start, stop, step = cx.evaluate_raw(bounds.indices, size)
             given = cx.listed(cx.iterator(value))
             if step == 1:  # which elements those are is known before others are asked for
@@ -124,8 +123,7 @@ class List(Sequence):
         self.items[index] = value
 
     def delitem(self, cx: Capture, key: Value) -> None:
-        if isinstance(key, Slice):
-            bounds = key.bounds(cx)
+        if (bounds := bounds_of(cx, key)) is not None:
             cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
             del self.items[bounds]
             return
@@ -736,6 +734,13 @@ class Set(Value):
         if self.shadow is not None or self.real is not None:
             return frozenset(self.real if self.shadow is None else self.shadow)
         return frozenset(v.const() for v in self.entries.values())
+
+
+def bounds_of(cx: Capture, key: Value) -> slice | None:
+    """The slice of constants that a key is, made here or a constant (3.14 has those in code); None: it is another key."""
+    if isinstance(key, Const) and type(key.value) is slice:
+        key = Slice([Const(part) for part in (key.value.start, key.value.stop, key.value.step)])
+    return key.bounds(cx) if isinstance(key, Slice) else None
 
 
 class Slice(Value):
