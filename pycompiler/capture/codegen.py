@@ -438,7 +438,7 @@ def _iter(head: Head, value: Iter, name: str) -> None:
         head.store(head.call(rebuild.ended_generator, build.load_const(value.names)), name)
         return
     if value.exhausted:
-        head.store(head.call(iter, build.load_const(())), name)
+        head.store(head.call(rebuild.ended_iterator, build.load_const(value.cls)), name)
         return
     if value.recipe is None:
         kind = "generator" if isinstance(value, Generator) else value.cls.__name__

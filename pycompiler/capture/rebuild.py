@@ -17,7 +17,7 @@ from pycompiler import _native
 from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_code
 from pycompiler.capture.values.functions import unshadowed
-from pycompiler.capture.values.iterators import INDEXING
+from pycompiler.capture.values.iterators import INDEXING, ITERATED
 from pycompiler.errors import Unfit
 from pycompiler.ir import begun
 from pycompiler.ir.guards import modes_off
@@ -198,6 +198,26 @@ def make_function(
 
 def _place() -> Iterator[None]:
     yield
+
+
+def _empty_iterators() -> Iterator[Iterator[Any]]:
+    """One of each class that needs no more than something empty."""
+    yield from map(iter, ITERATED)
+    yield from (reversed(empty) for empty in ITERATED if hasattr(empty, "__reversed__") or isinstance(empty, tuple))
+    yield from (zip(), itertools.chain(), itertools.zip_longest(()), itertools.islice((), 0), itertools.repeat(None, 0))
+    yield from (
+        kind(()) for kind in (enumerate, itertools.accumulate, itertools.cycle, itertools.groupby, itertools.pairwise)
+    )
+    for filtering in (map, filter, itertools.filterfalse, itertools.takewhile, itertools.dropwhile, itertools.starmap):
+        yield filtering(keep, ())  # type: ignore[operator]
+    yield from (itertools.compress((), ()), itertools.combinations((), 1), itertools.permutations((), 1))
+
+
+def ended_iterator(cls: type) -> Iterator[Any]:
+    """An iterator of this class that has ended."""
+    made = next((it for it in _empty_iterators() if type(it) is cls), iter(()))
+    next(made, None)
+    return made
 
 
 def ended_generator(names: tuple[str, str]) -> Iterator[None]:

@@ -331,3 +331,24 @@ def test_the_engine_reads_as_its_oracle(name: str) -> None:
         want = MAKERS[name]()
         next(want, None)
         assert list(it) == list(want)  # nobody took a step
+
+
+ENDED: tuple[Callable[[], Any], ...] = (
+    lambda: iter([1, 2]), lambda: iter((1, 2)), lambda: iter(range(2)), lambda: iter("ab"), lambda: iter({1: 2}.items()),
+    lambda: iter({1}), lambda: reversed([1, 2]), lambda: reversed((1, 2)), lambda: reversed({1: 2}), lambda: enumerate([1]),
+    lambda: zip([1], [2], strict=False), lambda: map(abs, [1]), lambda: filter(abs, [1]), lambda: itertools.chain([1], [2]),
+    lambda: itertools.islice([1, 2], 1), lambda: itertools.takewhile(abs, [1]), lambda: itertools.pairwise([1, 2]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("make", ENDED)
+def test_one_that_was_made_and_has_ended_is_of_its_class(make: Callable[[], Any]) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        it = make()
+        for _ in it:
+            x = x + 1
+        return x, it
+
+    y, it = pycompiler.compile(fn, backend="eager", fullgraph=True)(torch.zeros(1))
+    assert type(it) is type(make()) and list(it) == []
+    assert torch.equal(y, fn(torch.zeros(1))[0])
