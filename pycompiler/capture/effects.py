@@ -221,6 +221,7 @@ class Effects:
 
     def warn(self, said: Warned) -> None:
         """A warning of the program's that waits until the graph has run."""
+        self.allow(None, f"a {said.category.__name__}")
         self.defer(UNKNOWN, [], (said.namespace, ("__warningregistry__",)))
         self.journal[-1] = Write("warning", said)
 
