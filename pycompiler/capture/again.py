@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pycompiler import _native
 from pycompiler.ir.guards import Guard, Scope
@@ -37,18 +39,29 @@ class Again:
             not nodes or self.tree.check(scope.locals, scope.globals) is not None
         ):  # what the frame itself changed is no news
             return
-        seen = [(source, tensor, tensor._version) for source in self.tensors for tensor in (read(source, scope),)]
+        seen = [(source, tensor, _state(tensor)) for source in self.tensors for tensor in (read(source, scope),)]
 
         def look(_: Any) -> None:
             failed = self.tree.check(scope.locals, scope.globals)
             if failed is not None:
                 _changed(str(self.guards[failed]) if failed < len(self.guards) else "a place of it is gone")
-            for source, tensor, version in seen:
-                if read(source, scope) is not tensor or tensor._version != version:
+            for source, tensor, state in seen:
+                if read(source, scope) is not tensor or _state(tensor) != state:
                     _changed(f"{source} is the tensor that it was, unwritten")
 
         for node in nodes:
             node.register_prehook(look)
+
+
+def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What code can see of a tensor: its layout, and which memory it has, written how often; the memory may go."""
+    if is_traceable_wrapper_subclass(tensor):
+        names, context = tensor.__tensor_flatten__()
+        return (context, *(_state(getattr(tensor, name)) for name in names))
+    strided = tensor.layout is torch.strided and torch._C._has_storage(tensor)
+    memory = (StorageWeakRef(tensor.untyped_storage()), tensor.stride(), tensor.storage_offset()) if strided else ()
+    version = None if tensor.is_inference() else tensor._version
+    return (version, tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad, *memory)
 
 
 def _changed(expected: str) -> None:

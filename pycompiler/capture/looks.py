@@ -14,7 +14,7 @@ from typing import Any
 from pycompiler.capture.again import Again
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.sizes import Sizes
-from pycompiler.capture.values.base import Cell, Value
+from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.containers import Dict, Sequence, Set
 from pycompiler.capture.values.functions import Function, Method, Partial
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
@@ -37,7 +37,7 @@ class Looks:
         self._open: list[dict[Place, Value | None]] = []
         self._owners: dict[Place, Source] = {}  # place → its owner's source, of places that existed before the frame
         self._watched: set[tuple[str, Source, Any]] = set()  # places by source that bodies looked at
-        self._tensors: dict[Source, None] = {}  # where the tensors are that they read
+        self._tensors: dict[Source, None] = {}  # where the tensors are that they reach
         self._steps: dict[Place, int] = {}  # place → step of the root frame at which the checkpoint was called
 
     def saw(self, place: Place) -> bool:
@@ -68,6 +68,7 @@ class Looks:
         finally:
             self._open.remove(seen)
         containers = _below([*args, *filter(None, seen.values())])
+        self._tensors |= {v.source: None for v in containers if isinstance(v, Tensor) and v.source is not None}
         places = [*seen, *(("contents", id(v)) for v in containers)]
         for place in places:
             self._steps.setdefault(place, step)
@@ -75,7 +76,7 @@ class Looks:
         self._watched |= {("contents", v.source, None) for v in containers if isinstance(v, CONTAINERS) and v.source}
 
     def tensors(self, found: Iterable[Tensor], step: int) -> None:
-        """A body reads these tensors, which are none of its arguments."""
+        """A body reads these tensors."""
         for tensor in found:
             self._steps.setdefault(("memory", memory_of(tensor.fake)), step)
             if tensor.source is not None:
@@ -89,7 +90,7 @@ class Looks:
     @property
     def watches(self) -> bool:
         """Whether there may be something to look at again."""
-        return bool(self._watched)
+        return bool(self._watched or self._tensors)
 
     def again(self, guards: Iterable[Guard], sizes: Sizes, written: Iterable[Source]) -> Again | None:
         """What backwards look at, of what these guards say, and what is assumed of symbols; `written`: tensors that the
@@ -102,7 +103,7 @@ class Looks:
         )
         assumed = sizes.guard_about(self._is_watched)
         kept = kept if assumed is None else (*kept, assumed)
-        tensors = tuple(s for s in self._tensors if s not in set(written) and self._is_watched(s))
+        tensors = tuple(s for s in self._tensors if s not in set(written))
         roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in tensors]
         names = dict.fromkeys(root.arg for root in roots if root.kind == "local")
         return Again(kept, tensors, tuple(names)) if kept or tensors else None
@@ -155,11 +156,11 @@ def _place_of(source: Source) -> tuple[str, Source, Any]:
     if source.kind == "dict_item":
         inside = base.kind == "instance_dict" and base.base is not None
         return ("attribute", base.base, source.arg) if inside else ("global", base, source.arg)  # type: ignore[return-value]
-    return (source.kind if source.kind == "cell" else "attribute", base, source.arg)
+    return (source.kind if source.kind in ("cell", "grad") else "attribute", base, source.arg)
 
 
 def _below(values: Iterable[Value]) -> list[Value]:
-    """The containers that these values are, or hold."""
+    """The containers and tensors that these values are, or hold."""
     found: dict[int, Value] = {}
     todo = list(values)
     while todo:
@@ -177,6 +178,8 @@ def _parts(value: Value) -> Iterable[Value | None]:
         return [*value.entries.values()]
     if isinstance(value, Cell):
         return [value.contents]
+    if isinstance(value, Lazy):
+        return [value.seen]
     if isinstance(value, Method):
         return [value.function, value.receiver]
     if isinstance(value, Partial):

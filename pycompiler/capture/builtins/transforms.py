@@ -381,7 +381,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if not keeps and cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a checkpoint that draws others in the backward")
         body, lifted = tracer.close(outs)
-    looks.tensors((t for t in tracers.tensors_of(lifted) if t not in given), step)
+    looks.tensors(tracers.tensors_of(lifted), step)
     cx.graph.place_inner(target, [body], [keeps, *lifted], outs)
     return result
 

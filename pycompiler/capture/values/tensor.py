@@ -189,7 +189,9 @@ class Tensor(Value):
             if not self.fake.requires_grad or not self.fake.is_leaf:
                 return Const(None)
             raise Break("unsupported-attribute", "Tensor.grad of an intermediate")
-        return cx.wrap(self.real.grad, self.source.then("grad"))
+        found = cx.wrap(self.real.grad, self.source.then("grad"))
+        cx.effects.looks.at(("grad", id(self), None), found, self.source)
+        return found
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         if name in STORES and not self.is_special:

@@ -1,0 +1,168 @@
+"""Bodies that look again at the frame's own arguments when the backward runs: hooks, checkpoints, Functions.
+
+Whatever happens to the argument between the call and the backward, compiled code gives what eager gives, or says that it changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import pycompiler
+
+Use = Callable[[torch.Tensor], Any]
+
+USES: dict[str, Use] = {
+    "values": lambda w: w.sum(),
+    "a view": lambda w: w[0],
+    "detached": lambda w: w.detach().sum(),
+    "a size": lambda w: w.shape[0],
+    "elements": lambda w: w.numel(),
+    "length": len,
+    "items": lambda w: sum(1 for _ in w),
+    "dimensions": lambda w: w.dim() + 1,
+    "a stride": lambda w: w.stride()[0] + 1,
+    "dtype": lambda w: 2 if w.dtype is torch.float32 else 3,
+    "requires_grad": lambda w: 2 if w.requires_grad else 3,
+    "grad": lambda w: 2 if w.grad is None else 3,
+    "ones like it": lambda w: torch.ones_like(w).sum(),
+}
+
+
+def _longer(w: torch.Tensor) -> None:
+    w.data = torch.ones(w.shape[0] + 2)
+
+
+def _other(w: torch.Tensor) -> None:
+    w.data = torch.full_like(w, 2.0)
+
+
+def _other_twice(w: torch.Tensor) -> None:
+    """The second memory may lie where the first one lay."""
+    w.data = torch.full_like(w, 3.0)
+    w.data = torch.full_like(w, 2.0)
+
+
+def _written(w: torch.Tensor) -> None:
+    with torch.no_grad():
+        w.add_(1)
+
+
+def _resized(w: torch.Tensor) -> None:
+    w.resize_(w.shape[0] + 3).fill_(1.0)  # type: ignore[no-untyped-call]
+
+
+def _strided(w: torch.Tensor) -> None:
+    w.data = torch.full((2 * w.shape[0],), 1.0)[::2]
+
+
+def _double(w: torch.Tensor) -> None:
+    w.data = w.data.double()
+
+
+def _differentiable(w: torch.Tensor) -> None:
+    w.requires_grad_()
+
+
+def _with_gradient(w: torch.Tensor) -> None:
+    w.grad = torch.ones_like(w)
+
+
+CHANGES = (_longer, _other, _other_twice, _written, _resized, _strided, _double, _differentiable, _with_gradient)
+
+
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, use: Use) -> torch.Tensor:
+        ctx.w, ctx.use = w, use
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0] * ctx.use(ctx.w), None, None
+
+
+def hook(x: torch.Tensor, w: torch.Tensor, use: Use) -> torch.Tensor:
+    y = x * 1
+    y.register_hook(lambda g: g * use(w))  # type: ignore[no-untyped-call]
+    return y * 2
+
+
+def function(x: torch.Tensor, w: torch.Tensor, use: Use) -> Any:
+    return Function.apply(x * 1, w, use)
+
+
+def closure(x: torch.Tensor, w: torch.Tensor, use: Use) -> Any:
+    return checkpoint(lambda t: (t.sin() * use(w)).cos(), x * 1, use_reentrant=False)
+
+
+def argument(x: torch.Tensor, w: torch.Tensor, use: Use) -> Any:
+    return checkpoint(lambda t, held: (t.sin() * use(held[0])).cos(), x * 1, (w,), use_reentrant=False)
+
+
+def gradient(program: Callable[..., Any], use: Use, change: Callable[[torch.Tensor], None], size: int) -> Any:
+    """That of a call whose argument changes before the backward; None if that is an error."""
+    x, w = torch.ones(2, requires_grad=True), torch.ones(size)
+    loss = program(x, w, use).sum()
+    change(w)
+    try:
+        loss.backward()
+    except RuntimeError as e:
+        assert "looks at has changed" in str(e) or "modified by an inplace operation" in str(e), e
+        return None
+    return x.grad
+
+
+@pytest.mark.parametrize("form", [hook, function, closure, argument], ids=lambda form: form.__name__)
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_an_argument_that_changes_before_the_backward(form: Callable[..., Any], use: Use) -> None:
+    compiled = pycompiler.compile(form, backend="aot_eager")
+    for change in CHANGES:
+        for size in (3, 4, 5):
+            found = gradient(compiled, use, change, size)
+            if found is not None:
+                torch.testing.assert_close(found, gradient(form, use, change, size))
+
+
+@pytest.mark.parametrize("form", [hook, function, closure, argument], ids=lambda form: form.__name__)
+def test_an_argument_that_stays_is_no_change(form: Callable[..., Any]) -> None:
+    kept = torch.ones(4)
+    for use in USES.values():
+        compiled = pycompiler.compile(form, backend="aot_eager")
+        found = gradient(compiled, use, lambda w: None, 3)
+        assert found is not None
+        torch.testing.assert_close(found, gradient(form, use, lambda w: None, 3))
+    x = torch.ones(2, requires_grad=True)
+    first, second = compiled(x, kept, USES["values"]).sum(), compiled(x, kept, USES["values"]).sum()
+    (first + second).backward()
+    assert x.grad is not None
+
+
+def test_what_the_frame_writes_after_a_checkpoint_that_takes_it_is_the_error_of_eager_mode() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        z = checkpoint(lambda t: t.sin() * x, w, use_reentrant=False)
+        with torch.no_grad():
+            w.add_(1)
+        return z * 1
+
+    for called in (program, pycompiler.compile(program, backend="aot_eager")):
+        loss = called(torch.ones(3, requires_grad=True), torch.ones(3)).sum()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_a_tensor_of_inference_mode_in_a_checkpoint_has_no_version() -> None:
+    with torch.inference_mode():
+        table = torch.ones(3)
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return checkpoint(lambda t: t.sin() + w.shape[0], x * 1, use_reentrant=False)
+
+    for called in (program, pycompiler.compile(program, backend="aot_eager")):
+        x = torch.ones(3, requires_grad=True)
+        called(x, table).sum().backward()
+        torch.testing.assert_close(x.grad, torch.ones(3).cos())
