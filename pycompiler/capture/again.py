@@ -22,10 +22,12 @@ from pycompiler.ir.source import Source, read
 
 @dataclass(frozen=True, eq=False)
 class Again:
-    """`guards`: of places that were looked at. `tensors`: where the tensors are. `names`: locals that sources begin with."""
+    """`guards`: of places that were looked at. `tensors`: places that must hold the tensors that they held. `held`: where
+    tensors were that the program has by now, wherever else. `names`: locals that sources begin with."""
 
     guards: tuple[Guard, ...]
     tensors: tuple[Source, ...]
+    held: tuple[Source, ...]
     names: tuple[str, ...]
 
     @cached_property
@@ -39,15 +41,19 @@ class Again:
             not nodes or self.tree.check(scope.locals, scope.globals) is not None
         ):  # what the frame itself changed is no news
             return
-        seen = [(source, tensor, _state(tensor)) for source in self.tensors for tensor in (read(source, scope),)]
+        reached = {source: read(source, scope) for source in (*self.tensors, *self.held)}
+        states = {source: _state(tensor) for source, tensor in reached.items()}
 
         def look(_: Any) -> None:
             failed = self.tree.check(scope.locals, scope.globals)
             if failed is not None:
                 _changed(str(self.guards[failed]) if failed < len(self.guards) else "a place of it is gone")
-            for source, tensor, state in seen:
-                if read(source, scope) is not tensor or _state(tensor) != state:
-                    _changed(f"{source} is the tensor that it was, unwritten")
+            for source in self.tensors:
+                if read(source, scope) is not reached[source]:
+                    _changed(f"{source} is the tensor that it was")
+            for source, state in states.items():
+                if _state(reached[source]) != state:
+                    _changed(f"the tensor at {source} is as it was, unwritten")
 
         for node in nodes:
             node.register_prehook(look)

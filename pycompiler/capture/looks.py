@@ -103,10 +103,12 @@ class Looks:
         )
         assumed = sizes.guard_about(self._is_watched)
         kept = kept if assumed is None else (*kept, assumed)
-        tensors = tuple(s for s in self._tensors if s not in set(written))
-        roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in tensors]
+        read = [s for s in self._tensors if s not in set(written)]
+        tensors = tuple(s for s in read if self._is_watched(s))
+        held = tuple(s for s in read if s not in tensors)
+        roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in read]
         names = dict.fromkeys(root.arg for root in roots if root.kind == "local")
-        return Again(kept, tensors, tuple(names)) if kept or tensors else None
+        return Again(kept, tensors, held, tuple(names)) if kept or read else None
 
     def _is_watched(self, source: Source) -> bool:
         """Whether a body looked at what is at `source`, or at the container that holds it."""
