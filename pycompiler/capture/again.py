@@ -65,7 +65,7 @@ def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
         names, context = tensor.__tensor_flatten__()
         return (context, *(_state(getattr(tensor, name)) for name in names))
     strided = tensor.layout is torch.strided and torch._C._has_storage(tensor)
-    memory = (StorageWeakRef(tensor.untyped_storage()), tensor.stride(), tensor.storage_offset()) if strided else ()
+    memory = (StorageWeakRef(tensor.untyped_storage()), tensor.stride(), tensor.storage_offset()) if strided else ()  # type: ignore[no-untyped-call]
     version = None if tensor.is_inference() else tensor._version
     return (version, tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad, *memory)
 
