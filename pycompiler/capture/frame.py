@@ -398,8 +398,9 @@ class _Session:
 
         def is_stale(name: str) -> bool:
             value = frame.locals.get(name)
-            changed = value is None or not isinstance(value, Cell) and value.source != local(name)
-            return changed and name not in stored and name not in frame.free
+            if value is None:
+                return name not in frame.free
+            return name not in stored and not isinstance(value, Cell) and value.source != local(name)
 
         return [i for n in self.values if is_stale(n) for i in build.delete_fast(n)]
 

@@ -351,3 +351,12 @@ def test_what_asks_torch_functions_keeps_no_frame():
 
     caller(pycompiler.compile(fn, backend="eager"))
     assert REFS[0]() is None
+
+
+def test_a_variable_is_deleted_once():
+    def program(x, k):
+        del k
+        del k
+
+    with pytest.raises(UnboundLocalError):
+        pycompiler.compile(program, backend="eager")(torch.ones(1), 1)
