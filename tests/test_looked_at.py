@@ -5,6 +5,7 @@ Whatever happens to the argument between the call and the backward, compiled cod
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -166,3 +167,54 @@ def test_a_tensor_of_inference_mode_in_a_checkpoint_has_no_version() -> None:
         x = torch.ones(3, requires_grad=True)
         called(x, table).sum().backward()
         torch.testing.assert_close(x.grad, torch.ones(3).cos())
+
+
+def test_each_backward_looks_at_what_leads_to_its_result() -> None:
+    """Two optimizers: the first result's parameters are written before the second result's backward."""
+    first, second = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+
+    def program(x: torch.Tensor) -> Any:
+        y = second(x)
+        y.register_hook(lambda g: g * second.bias.shape[0])
+        return checkpoint(lambda t: first(t).sin().sum(), x, use_reentrant=False), y.sum()
+
+    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
+    for _ in range(3):
+        p, q = compiled(torch.ones(2, 3))
+        p.backward()
+        with torch.no_grad():
+            first.weight.add_(1)
+        q.backward()
+    p, q = compiled(torch.ones(2, 3))
+    with torch.no_grad():
+        first.weight.add_(1)
+    with pytest.raises(RuntimeError, match="looks at has changed"):
+        p.backward()
+
+
+def test_what_no_backward_gets_to_is_not_looked_at_again() -> None:
+    teacher, student = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = checkpoint(teacher, x, use_reentrant=False)
+        return (student(x) - wanted).pow(2).sum()
+
+    loss = pycompiler.compile(program, backend="aot_eager", fullgraph=True)(torch.ones(2, 3))
+    with torch.no_grad():
+        teacher.weight.add_(1)
+    loss.backward()
+
+
+def test_arguments_that_are_looked_at_again_end_when_the_program_lets_go_of_them() -> None:
+    def program(x: torch.Tensor, s: torch.Tensor) -> Any:
+        return checkpoint(lambda t: t.sin() * s.shape[0], x * 1, use_reentrant=False).sum()
+
+    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
+    compiled(torch.ones(3, requires_grad=True), torch.ones(4))
+    x, s = torch.ones(3, requires_grad=True), torch.ones(4)
+    loss, held = compiled(x, s), weakref.ref(s)
+    del s
+    assert held() is None
+    loss.backward()
+    torch.testing.assert_close(x.grad, 4 * torch.ones(3).cos())

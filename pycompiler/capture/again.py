@@ -6,9 +6,10 @@ code, which hangs a check on the nodes that lead to the checkpoint: a backward a
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -23,40 +24,49 @@ from pycompiler.ir.source import Source, read
 @dataclass(frozen=True, eq=False)
 class Again:
     """`guards`: of places that were looked at. `tensors`: places that must hold the tensors that they held. `held`: where
-    tensors were that the program has by now, wherever else. `names`: locals that sources begin with."""
+    tensors were that the program has by now, wherever else. `names`: locals that sources begin with, first those (`looked`)
+    that are looked at again."""
 
     guards: tuple[Guard, ...]
     tensors: tuple[Source, ...]
     held: tuple[Source, ...]
     names: tuple[str, ...]
+    looked: int
 
     @cached_property
     def tree(self) -> _native.GuardTree:
-        return _native.GuardTree(list(self.guards), list(self.names))
+        return _native.GuardTree(list(self.guards), list(self.names[: self.looked]))
 
     def watch(self, scope: Scope, results: Sequence[Any]) -> None:
         """The frame has run: `results` are tensors that the checkpoint's backward is reached from."""
-        nodes = dict.fromkeys(node for node in (r.grad_fn for r in results) if node is not None)
+        nodes: dict[Any, list[int]] = {}  # and which of their gradients lead there
+        for result in results:
+            if result.grad_fn is not None:
+                nodes.setdefault(result.grad_fn, []).append(result.output_nr)
         if (
             not nodes or self.tree.check(scope.locals, scope.globals) is not None
         ):  # what the frame itself changed is no news
             return
-        reached = {source: read(source, scope) for source in (*self.tensors, *self.held)}
-        states = {source: _state(tensor) for source, tensor in reached.items()}
+        tensors = [(source, read(source, scope)) for source in (*self.tensors, *self.held)]
+        states = [(source, weakref.ref(tensor), _state(tensor)) for source, tensor in tensors]
+        del tensors  # the program frees them when it likes: nobody changes what nobody has
+        scope = Scope({name: scope.locals[name] for name in self.names[: self.looked]}, scope.globals)
 
-        def look(_: Any) -> None:
+        def look(given: list[int], grads: Sequence[Any]) -> None:
+            if all(grads[k] is None for k in given):
+                return
             failed = self.tree.check(scope.locals, scope.globals)
             if failed is not None:
                 _changed(str(self.guards[failed]) if failed < len(self.guards) else "a place of it is gone")
-            for source in self.tensors:
-                if read(source, scope) is not reached[source]:
+            for place, (source, known, state) in enumerate(states):
+                tensor = known()
+                if place < len(self.tensors) and read(source, scope) is not tensor:
                     _changed(f"{source} is the tensor that it was")
-            for source, state in states.items():
-                if _state(reached[source]) != state:
+                if tensor is not None and _state(tensor) != state:
                     _changed(f"the tensor at {source} is as it was, unwritten")
 
-        for node in nodes:
-            node.register_prehook(look)
+        for node, given in nodes.items():
+            node.register_prehook(partial(look, given))
 
 
 def _state(tensor: torch.Tensor) -> tuple[Any, ...]:

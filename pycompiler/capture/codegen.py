@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pycompiler.capture import again, rebuild
+from pycompiler.capture import again, looks, rebuild
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.numbers import Getter
 from pycompiler.capture.bytecode import build
@@ -49,7 +49,6 @@ from pycompiler.capture.values.iterators import Begun, Generator, Iter, Iterator
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
 from pycompiler.capture.values.symbolic import Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
-from pycompiler.ir import transforms
 from pycompiler.ir.arrays import array_of, number_of
 from pycompiler.ir.source import ACCESSORS, Source, local
 from pycompiler.ir.symbols import is_symbolic
@@ -581,7 +580,7 @@ def replay_effects(head: Head) -> Code:
     if log_effects.enabled and effects:
         log_effects("side effects that follow the graph:\n%s", effects.describe())
     codes = [REPLAYS[write.kind](head, write) for write in effects.journal]
-    codes.append(_watch(head))
+    codes += _watch(head)
     return _flat([[*code, *build.pop_top()] for code in codes if code])
 
 
@@ -606,20 +605,26 @@ def ask_warnings(head: Head) -> Code:
     return [*head.call(rebuild.only_shown, build.load_const(categories), *followed), *build.pop_top()]
 
 
-def _watch(head: Head) -> Code:
+def _watch(head: Head) -> list[Code]:
     """Hang on to the results of such calls what their backward looks at again; other results are known by now."""
-    reached = head.cx.graph.reached_from(transforms.looks_again)
-    results = [name for name, t in ((head.output(t), t) for t in head.outputs) if t.node in reached]
-    if not results:
-        return []
+    bodies = [b for b in head.cx.effects.looks.bodies if b.runs_again]
+    reached = head.cx.graph.reached_from([b.call for b in bodies if b.call is not None])
+    leading: dict[tuple[str, ...], list[looks.Body]] = {}  # to these results
+    for k, body in enumerate(bodies):
+        results = tuple(head.output(t) for t in head.outputs if reached.get(t.node, 0) >> k & 1)
+        if results:
+            leading.setdefault(results, []).append(body)
     inputs = head.cx.graph.inputs
     written = [t.source for t in (inputs[i] for i in head.cx.graph.mutated_inputs()) if t.source is not None]
-    found = head.cx.effects.looks.again(head.cx.guards.values(), head.cx.sizes, written)
-    if found is None:
-        return []
-    given = [*_flat([build.load_fast(name) for name in results]), *build.build_tuple(len(results))]
-    roots = [head.follow(local(name)) for name in found.names]
-    return head.call(again.watch, build.load_const(found), build.load_const(head.cx.root_globals), given, *roots)
+    codes = []
+    for results, group in leading.items():
+        found = looks.again(group, head.cx.guards.values(), head.cx.sizes, written)
+        if found is not None:
+            given = [*_flat([build.load_fast(name) for name in results]), *build.build_tuple(len(results))]
+            roots = [head.follow(local(name)) for name in found.names]
+            namespace = build.load_const(head.cx.root_globals)
+            codes.append(head.call(again.watch, build.load_const(found), namespace, given, *roots))
+    return codes
 
 
 def _replay_attribute(head: Head, write: Write) -> Code:

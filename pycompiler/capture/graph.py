@@ -302,7 +302,10 @@ class GraphBuilder:
     ) -> Value:
         """`target(*bodies, *args)`, a function of `ir/transforms.py`; values among `args` go into the graph."""
         nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
-        return self._record("call_function", target, target, nodes, {}, always)
+        made = self._record("call_function", target, target, nodes, {}, always)
+        if transforms.looks_again(target):
+            self.cx.effects.looks.called(next(n for n in iter(reversed(self.graph.nodes)) if n.target is target))
+        return made
 
     def place_inner(
         self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any], results: list[Tensor]
@@ -313,6 +316,8 @@ class GraphBuilder:
         made = tuple(t.fake for t in results)
         node.meta["example_value"], node.meta["strides"], node.meta["user"] = made, layouts(made), self.cx.user_stack
         node.meta["acts"] = any(n.meta.get("acts") for body in bodies for n in body.graph.nodes)
+        if transforms.looks_again(target):
+            self.cx.effects.looks.called(node)
         for i, value in enumerate(results):
             value.node = self.graph.call_function(operator.getitem, (node, i))
             value.node.meta["example_value"] = value.fake
@@ -727,13 +732,19 @@ class GraphBuilder:
         """Whether an input is of a class that takes part in calls."""
         return any(i.aliased for i in self.placeholders.values())
 
-    def reached_from(self, starts: Callable[[object], bool]) -> set[fx.Node]:
-        """The nodes that calls of such targets lead to, the calls included; a hook's call leads where its tensor does."""
-        calls = [n for n in self.graph.nodes if n.target is transforms.hooked and starts(n.target)]
-        found: set[fx.Node] = {n.args[1] for n in calls if isinstance(n.args[1], fx.Node)}
-        for node in self.graph.nodes:
-            if starts(node.target) or (found and any(n in found for n in node.all_input_nodes)):
-                found.add(node)
+    def reached_from(self, starts: list[fx.Node]) -> dict[fx.Node, int]:
+        """Of each node, which of these calls lead to it, as bits; a hook's call leads where its tensor does."""
+        found: dict[fx.Node, int] = {}
+        for k, call in enumerate(starts):
+            first = call.args[1] if call.target is transforms.hooked else call
+            assert isinstance(first, fx.Node)
+            found[first] = found.get(first, 0) | 1 << k
+        for node in self.graph.nodes if found else ():
+            bits = found.get(node, 0)
+            for n in node.all_input_nodes:
+                bits |= found.get(n, 0)
+            if bits:
+                found[node] = bits
         return found
 
     def positions(self, inputs: Iterable[int]) -> list[int]:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import fx
 
 from pycompiler.capture.again import Again
 from pycompiler.capture.breaks import Break
@@ -22,10 +26,41 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.source import Source
+from pycompiler.ir.transforms import hooked
 
 Place = tuple[Any, ...]
 CONTAINERS = (Sequence, Dict, Set)
 UNWATCHED = ("global_state", "no_alias", "sizes")  # guards on more than what is at a place
+
+
+@dataclass(eq=False)
+class Body:
+    """What one looked at, those inside of it included, and the call in the graph that it is part of."""
+
+    watched: set[tuple[str, Source, Any]]  # places by source
+    tensors: dict[Source, None]  # where the tensors are that it reaches
+    call: fx.Node | None = None
+
+    @property
+    def runs_again(self) -> bool:
+        """Whether a backward can get there."""
+        if self.call is None:
+            return False
+        made = self.call.meta.get("example_value")
+        found = made if isinstance(made, (tuple, list)) else (made,)
+        return self.call.target is hooked or any(isinstance(t, torch.Tensor) and t.requires_grad for t in found)
+
+    def is_watched(self, source: Source) -> bool:
+        """Whether it looked at what is at `source`, or at the container that holds it."""
+        while ("contents", source, None) not in self.watched:
+            if source.base is None:
+                return False
+            if _place_of(source) in self.watched:
+                return True
+            if source.base.kind == "instance_dict":
+                return False
+            source = source.base
+        return True
 
 
 class Looks:
@@ -36,8 +71,7 @@ class Looks:
         self._constants: set[Place] = set()
         self._open: list[dict[Place, Value | None]] = []
         self._owners: dict[Place, Source] = {}  # place → its owner's source, of places that existed before the frame
-        self._watched: set[tuple[str, Source, Any]] = set()  # places by source that bodies looked at
-        self._tensors: dict[Source, None] = {}  # where the tensors are that they reach
+        self.bodies: list[Body] = []  # the outermost ones
         self._steps: dict[Place, int] = {}  # place → step of the root frame at which the checkpoint was called
 
     def saw(self, place: Place) -> bool:
@@ -68,19 +102,26 @@ class Looks:
         finally:
             self._open.remove(seen)
         containers = _below([*args, *filter(None, seen.values())])
-        self._tensors |= {v.source: None for v in containers if isinstance(v, Tensor) and v.source is not None}
         places = [*seen, *(("contents", id(v)) for v in containers)]
         for place in places:
             self._steps.setdefault(place, step)
-        self._watched |= {_by_source(p, self._owners[p]) for p in seen if p in self._owners}
-        self._watched |= {("contents", v.source, None) for v in containers if isinstance(v, CONTAINERS) and v.source}
+        if not self._open:
+            watched = {_by_source(p, self._owners[p]) for p in seen if p in self._owners}
+            watched |= {("contents", v.source, None) for v in containers if isinstance(v, CONTAINERS) and v.source}
+            tensors = {v.source: None for v in containers if isinstance(v, Tensor) and v.source is not None}
+            self.bodies.append(Body(watched, tensors))
+
+    def called(self, node: fx.Node) -> None:
+        """The call in the outermost graph that the last body is part of."""
+        if not self._open and self.bodies and self.bodies[-1].call is None:
+            self.bodies[-1].call = node
 
     def tensors(self, found: Iterable[Tensor], step: int) -> None:
         """A body reads these tensors."""
         for tensor in found:
             self._steps.setdefault(("memory", memory_of(tensor.fake)), step)
-            if tensor.source is not None:
-                self._tensors[tensor.source] = None
+            if tensor.source is not None and self.bodies:
+                self.bodies[-1].tensors[tensor.source] = None
 
     @property
     def open(self) -> bool:
@@ -90,37 +131,7 @@ class Looks:
     @property
     def watches(self) -> bool:
         """Whether there may be something to look at again."""
-        return bool(self._watched or self._tensors)
-
-    def again(self, guards: Iterable[Guard], sizes: Sizes, written: Iterable[Source]) -> Again | None:
-        """What backwards look at, of what these guards say, and what is assumed of symbols; `written`: tensors that the
-        frame writes itself."""
-        kept = tuple(
-            g
-            for g in guards
-            if g.kind not in UNWATCHED
-            and (self._is_watched(g.source) or (g.kind in LACKS and _lacks(g) in self._watched))
-        )
-        assumed = sizes.guard_about(self._is_watched)
-        kept = kept if assumed is None else (*kept, assumed)
-        read = [s for s in self._tensors if s not in set(written)]
-        tensors = tuple(s for s in read if self._is_watched(s))
-        held = tuple(s for s in read if s not in tensors)
-        roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in read]
-        names = dict.fromkeys(root.arg for root in roots if root.kind == "local")
-        return Again(kept, tensors, held, tuple(names)) if kept or read else None
-
-    def _is_watched(self, source: Source) -> bool:
-        """Whether a body looked at what is at `source`, or at the container that holds it."""
-        while ("contents", source, None) not in self._watched:
-            if source.base is None:
-                return False
-            if _place_of(source) in self._watched:
-                return True
-            if source.base.kind == "instance_dict":
-                return False
-            source = source.base
-        return True
+        return any(body.watched or body.tensors for body in self.bodies)
 
     def change(self, *places: Place) -> None:
         """The program writes there."""
@@ -133,6 +144,29 @@ class Looks:
         """The program may write these tensors."""
         if self._steps:
             self.change(*(("memory", memory_of(fake)) for fake in fakes))
+
+
+def again(bodies: list[Body], guards: Iterable[Guard], sizes: Sizes, written: Iterable[Source]) -> Again | None:
+    """What the backwards of these look at, of what these guards say, and what is assumed of symbols; `written`: tensors that
+    the frame writes itself."""
+
+    def is_watched(source: Source) -> bool:
+        return any(body.is_watched(source) for body in bodies)
+
+    def lacks(guard: Guard) -> bool:
+        return guard.kind in LACKS and any(_lacks(guard) in body.watched for body in bodies)
+
+    kept = tuple(g for g in guards if g.kind not in UNWATCHED and (is_watched(g.source) or lacks(g)))
+    assumed = sizes.guard_about(is_watched)
+    kept = kept if assumed is None else (*kept, assumed)
+    reached = dict.fromkeys(s for body in bodies for s in body.tensors)
+    read = [s for s in reached if s not in set(written)]
+    tensors = tuple(s for s in read if is_watched(s))
+    held = tuple(s for s in read if s not in tensors)
+    roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in tensors]
+    looked = dict.fromkeys(root.arg for root in roots if root.kind == "local")
+    names = looked | dict.fromkeys(s.root.arg for s in held if s.root.kind == "local")
+    return Again(kept, tensors, held, tuple(names), len(looked)) if kept or read else None
 
 
 LACKS = {"instance_absent": "attribute", "dict_absent": "global"}

@@ -54,6 +54,7 @@ from pycompiler.pipeline.surroundings import (
     ThreadState,
     modes_as_before,
     untraced,
+    without_dispatch,
     without_saved_tensor_hooks,
 )
 from pycompiler.progress import compiling
@@ -92,6 +93,9 @@ class FrameCompiler:
                 report_recompile(self.family, fn, values, namespace, reasons)
         if stance.current().waits and not reasons and code not in self.family.waited:
             self.family.waited.add(code)
+            return eager_once(function)
+        if without_dispatch():
+            log.info("this call of %s runs eagerly: within torch, where tensors of Python cannot be", code.co_qualname)
             return eager_once(function)
         if config.debug_function and code.co_name != config.debug_function:
             return self.family.original_entry(function)

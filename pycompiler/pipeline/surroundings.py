@@ -39,6 +39,12 @@ class ThreadState:
         torch_api.write_state(self.before)
 
 
+def without_dispatch() -> bool:
+    """Whether this is code that the collector, or a signal, calls while torch makes a tensor of Python (in another capture):
+    torch crashes where one is made within that."""
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
+
+
 @contextlib.contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
     """The user's saved-tensor hooks (checkpointing) see the compiled graph when it runs, not its compilation."""
