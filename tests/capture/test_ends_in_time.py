@@ -360,3 +360,43 @@ def test_a_variable_is_deleted_once():
 
     with pytest.raises(UnboundLocalError):
         pycompiler.compile(program, backend="eager")(torch.ones(1), 1)
+
+
+class Kept(list):
+    """A list that can be watched."""
+
+
+def counted_in_a_loop(items):
+    for _, _ in enumerate(items):
+        pycompiler.graph_break()
+
+
+def counted_by_next(items):
+    counted = enumerate(items)
+    pycompiler.graph_break()
+    return next(counted)
+
+
+def counted_in_rows(items):
+    for _ in enumerate(zip(items, enumerate(items), strict=False)):
+        pycompiler.graph_break()
+
+
+def in_turn(items):
+    for _ in zip(items, map(int, items), filter(None, items), reversed(items), strict=False):
+        pycompiler.graph_break()
+
+
+BEGUN = (counted_in_a_loop, counted_by_next, counted_in_rows, in_turn)
+
+
+@pytest.mark.parametrize("program", BEGUN, ids=lambda p: p.__name__)
+def test_what_a_begun_iterator_is_over_dies_with_the_call(program):
+    """Its value referred to itself, so the capture kept what was passed until the collector came."""
+    compiled = pycompiler.compile(program, backend="eager")
+    for _ in range(3):
+        items = Kept([3, 1])
+        ended = weakref.ref(items)
+        compiled(items)
+        del items
+        assert ended() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from pycompiler.capture.builtins import iteration
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
-from pycompiler.capture.values.iterators import Begun, Iter
+from pycompiler.capture.values.iterators import Begun, Iter, Leading
 from pycompiler.capture.values.objects import Opaque
 from pycompiler.capture.wrap import wraps
 from pycompiler.ir import begun
@@ -61,14 +62,12 @@ def _enumerate(cx: Capture, real: Any, source: Source) -> Value:
         cx.wrap(p, source.then("begun", "parts").item(i)) for i, p in enumerate(begun.read(real, "parts"))
     )
 
+    numbers = itertools.count()
+
     def step() -> Value | None:
-        with cx.effects.following():
-            value = cx.next_of(iterator)
-        cx.effects.advance(made)
+        value = cx.next_of(iterator)
         if value is None:
             return None
-        return Tuple([operators.binary(cx, "+", start, Const(made.taken)), cx.realize(value)])
+        return Tuple([operators.binary(cx, "+", start, Const(next(numbers))), cx.realize(value)])
 
-    made = Iter(step, enumerate)
-    made.real = real
-    return made
+    return Leading(step, real)

@@ -184,6 +184,23 @@ class Begun(Iter):
         return value
 
 
+class Leading(Iter):
+    """One that existed before the frame, too, with whose steps those of what it asks come: it alone advances.  Its `step` does
+    not refer to it, since the circle would keep what was passed when the capture has ended."""
+
+    def __init__(self, step: Callable[[], Value | None], real: Any) -> None:
+        super().__init__(step, type(real))
+        self.real = real
+
+    def next(self, cx: Capture) -> Value | None:
+        if self.exhausted:
+            return None
+        with cx.effects.following():
+            value = super().next(cx)
+        cx.effects.advance(self)
+        return value
+
+
 ENDING = (types.GeneratorType, enumerate, zip, map, filter)
 
 
