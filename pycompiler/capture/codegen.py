@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pycompiler.capture import again, looks, rebuild
+from pycompiler.capture import again, looks, rebuild, shown
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.numbers import Getter
 from pycompiler.capture.bytecode import build
@@ -596,13 +596,15 @@ def ask_drops(head: Head) -> Code:
 
 
 def ask_warnings(head: Head) -> Code:
-    """Before that: whether what the frame warns of is only shown, and to nobody that the frame has looked at."""
-    categories = tuple(dict.fromkeys(said.category for said in head.cx.effects.warnings))
-    if not categories:
+    """Before that: whether what the frame warns of is only shown, and changes nothing that the frame has looked at."""
+    said = head.cx.effects.warnings
+    if not said:
         return []
-    lists = [v.source for v in head.cx.by_id.values() if isinstance(v, List) and v.source is not None]
-    followed = map(head.follow, dict.fromkeys(lists))
-    return [*head.call(rebuild.only_shown, build.load_const(categories), *followed), *build.pop_top()]
+    categories, spaces = tuple(dict.fromkeys(w.category for w in said)), {id(w.namespace): w.namespace for w in said}
+    namespaces = [*_flat([build.load_const(s) for s in spaces.values()]), *build.build_tuple(len(spaces))]
+    looked_at = [v.source for v in head.cx.by_id.values() if isinstance(v, (List, Dict, Iter)) and v.source is not None]
+    followed = map(head.follow, dict.fromkeys(looked_at))
+    return [*head.call(shown.only_shown, build.load_const(categories), namespaces, *followed), *build.pop_top()]
 
 
 def _watch(head: Head) -> list[Code]:
@@ -663,7 +665,7 @@ def _replay_call(head: Head, write: Write) -> Code:
 def _replay_warning(head: Head, write: Write) -> Code:
     said = write.target
     given = (said.message, said.category, said.filename, said.lineno, said.namespace)
-    return head.call(rebuild.warn, *map(build.load_const, given))
+    return head.call(shown.warn, *map(build.load_const, given))
 
 
 def _replay_advance(head: Head, write: Write) -> Code:

@@ -222,6 +222,8 @@ class Effects:
     def warn(self, said: Warned) -> None:
         """A warning of the program's that waits until the graph has run."""
         self.allow(None, f"a {said.category.__name__}")
+        self.namespaces.reached(said.namespace, None)
+        self.namespaces.write(said.namespace)  # the registry, which nobody may see who looks at it as a dict
         self.defer(UNKNOWN, [], (said.namespace, ("__warningregistry__",)))
         self.journal[-1] = Write("warning", said)
 

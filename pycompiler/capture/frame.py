@@ -500,7 +500,7 @@ class _Session:
     ) -> types.CodeType:
         """Generated code: the graph's call (`start`), then `tail`; the instruction at `at` runs as it is, and what follows it
         goes on."""
-        drops = ask_drops(head)
+        asked = [*ask_warnings(head), *ask_drops(head)]
         made_here = dict.fromkeys(
             i.argval for i in (*head.first, *head.entry, *start, *head.prepare) if i.opname == "STORE_FAST"
         )
@@ -508,7 +508,7 @@ class _Session:
         if let_go:
             tail = [i for j in tail for i in (left if j is let_go[0] else (j,))]
         # after `before` nothing begins anew
-        before = [*ask_warnings(head), *head.first, *drops, *head.entry, *start, *head.prepare]
+        before = [*head.first, *asked, *head.entry, *start, *head.prepare]
         begun = [] if resume_info(self.code) is None else entered()
         code = distinct([*before, *begun, *tail, *(left if at is not None else [])])
         if at is None:

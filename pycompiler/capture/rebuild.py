@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import sys
 import types
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,8 +20,6 @@ from pycompiler.errors import Unfit
 from pycompiler.ir import begun
 from pycompiler.ir.guards import modes_off
 from pycompiler.ir.source import mro_of
-
-_LOGGED = vars(logging)["_showwarning"]  # what `logging.captureWarnings` sets
 
 
 def keep(value: Any) -> None:
@@ -380,29 +376,6 @@ def stored_at(kind: str, owner: Any, name: str | None) -> list[Any]:
         memory = instance_dict(owner)  # None: slots alone; `__getattr__` is not asked
         return [memory[name]] if type(memory) is dict and name in memory else in_slot(owner, name or "")
     return [*dict.values(owner)] if isinstance(owner, dict) else [*owner]
-
-
-def warn(message: str, category: type[Warning], filename: str, lineno: int, namespace: dict[str, Any]) -> None:
-    """`warnings.warn`, about this line of the module with this namespace."""
-    module, known = namespace.get("__name__", "<string>"), namespace.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(message, category, filename, lineno, module, known)
-
-
-def only_shown(categories: tuple[type[Warning], ...], *looked_at: Any) -> None:
-    """Generated code calls this first: raises `Unfit` when a warning of these classes would do more than be printed, be logged,
-    or join a list that the frame has not looked at."""
-    state = vars(warnings)
-    shows, last = state.get("showwarning"), state.get("_showwarnmsg_impl")
-    log = getattr(last, "__self__", None)
-    if shows is not _LOGGED:
-        printed = isinstance(last, types.FunctionType) and last.__name__ == "_showwarnmsg_impl"
-        listed = type(log) is list and last == log.append and not any(log is value for value in looked_at)
-        if shows is not state.get("_showwarning_orig") or not (printed or listed):
-            raise Unfit("a warning that is seen by the program")
-    actions = [state.get("defaultaction")]
-    actions += [action for action, _, asked, *_ in warnings.filters if any(issubclass(c, asked) for c in categories)]
-    if "error" in actions or getattr(sys.flags, "context_aware_warnings", False):
-        raise Unfit("a warning that is an error")
 
 
 def only_quiet(places: tuple[tuple[str, str | None], ...], *owners: Any) -> None:

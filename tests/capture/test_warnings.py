@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
+import logging
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -113,3 +118,144 @@ def test_a_line_outside_of_what_is_captured() -> None:
     compiled = pycompiler.compile(fn)
     assert str(shown(caller, "always", X, compiled)) == str(shown(caller, "always", X, fn))
     assert {b.kind for b in pycompiler.explain(fn)(X).break_reasons} == {"builtin-call"}
+
+
+class Count:
+    told = 0
+
+
+class Telling:
+    """A stream of the program's."""
+
+    def write(self, text: str) -> None:
+        Count.told += 1
+
+    def flush(self) -> None: ...
+
+
+class TellingFile(io.TextIOWrapper):
+    def write(self, text: str) -> int:
+        Count.told += 1
+        return len(text)
+
+
+class TellingBytes(io.BytesIO):
+    def write(self, data: Any) -> int:
+        Count.told += 1
+        return len(data)
+
+
+def told(x: Any) -> Any:
+    warnings.warn("told", stacklevel=1)
+    return x + Count.told
+
+
+class Handler(logging.Handler):
+    def emit(self, record: Any) -> None:
+        Count.told += 1
+
+
+def formatting(*args: Any) -> str:
+    Count.told += 1
+    return "told"
+
+
+def stream(made: Callable[[], Any]) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(sys, "stderr", made())
+
+
+def with_a_write(patch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO())
+    out.write = Telling().write  # type: ignore[method-assign, assignment]
+    patch.setattr(sys, "stderr", out)
+
+
+def logged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(logging.getLogger("py.warnings"), "handlers", [Handler()])
+    patch.setattr(warnings, "showwarning", vars(logging)["_showwarning"])
+
+
+def printed(patch: pytest.MonkeyPatch) -> None:
+    """As it is where pytest does not record them."""
+    codes = importlib.util.find_spec("warnings").loader.get_code("warnings").co_consts  # type: ignore[union-attr]
+    code = next(c for c in codes if getattr(c, "co_name", "") == "_showwarnmsg_impl")
+    patch.setattr(warnings, "_showwarnmsg_impl", types.FunctionType(code, vars(warnings), "_showwarnmsg_impl"))
+    patch.setattr(warnings, "showwarning", vars(warnings)["_showwarning_orig"])
+
+
+WAYS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "stream": stream(Telling),
+    "file": stream(lambda: TellingFile(io.BytesIO())),
+    "bytes": stream(lambda: io.TextIOWrapper(TellingBytes(), write_through=True)),
+    "instance": with_a_write,
+    "format": lambda patch: patch.setattr(warnings, "formatwarning", formatting),
+    "logged": logged,
+    "text": stream(io.StringIO),
+    "wrapper": stream(lambda: io.TextIOWrapper(io.BytesIO())),
+    "none": stream(lambda: None),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_runs_to_show_one(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, compiled = [], pycompiler.compile(told)
+    for fn in (told, compiled, compiled):
+        Count.told = 0
+        with warnings.catch_warnings(), monkeypatch.context() as patch:
+            warnings.simplefilter("always")
+            printed(patch)
+            WAYS[way](patch)
+            results.append((float(fn(torch.ones(()))), Count.told > 0))
+    assert results[1:] == results[:1] * 2
+
+
+def steps(x: Any, it: Any) -> Any:
+    warnings.warn("p", stacklevel=1)
+    return x + sum(1 for _ in it)
+
+
+def first_in(x: Any, it: Any) -> Any:
+    (log,) = it
+    warnings.warn("p", stacklevel=1)
+    return x + len(log)
+
+
+ITERATORS: list[tuple[Callable[..., Any], Callable[[Any], Any]]] = [
+    (steps, iter), (steps, lambda log: enumerate(iter(log))), (steps, lambda log: zip(iter(log), iter([1, 2]))),  # noqa: B905
+    (steps, lambda log: map(str, iter(log))), (first_in, lambda log: iter([log])), (first_in, lambda log: [log]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn, over", ITERATORS)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_begun_iterator_over_the_log(fn: Any, over: Any, first: bool) -> None:
+    def seen(fn: Any, log: bool) -> float:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            return float(fn(torch.ones(()), over(found if log else [])))
+
+    compiled = pycompiler.compile(fn)
+    for log in (first, not first, first):
+        assert seen(compiled, log) == seen(fn, log)
+
+
+def registry_of_globals(x: Any, seen: Any) -> Any:
+    warnings.warn("r", stacklevel=1)
+    return x + len([k for k in globals().get("__warningregistry__", {}) if k != "version"])
+
+
+def registry_given(x: Any, seen: Any) -> Any:
+    warnings.warn("s", stacklevel=1)
+    return x + len([k for k in seen if k != "version"])
+
+
+@pytest.mark.parametrize("fn", [registry_of_globals, registry_given])
+def test_the_registry(fn: Any) -> None:
+    results, compiled = [], pycompiler.compile(fn)
+    for called in (fn, compiled, compiled):
+        known: Any = globals().setdefault("__warningregistry__", {})
+        known.clear()
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("default")
+            results.append(float(called(torch.ones(()), known)))
+    assert results == [2.0] * 3

@@ -2,7 +2,7 @@
 
 Generated code does it after the graph, in the order of the program: the graph has no part of it.  Operators of the graph warn
 by the filters around it; a program's own warning breaks the graph where the frame has changed them, so it meets what it set.
-Where a warning would do more than be shown (`rebuild.only_shown`) generated code leaves the frame to eager.
+Where a warning would do more than be shown (`shown.only_shown`) generated code leaves the frame to eager.
 """
 
 from __future__ import annotations
