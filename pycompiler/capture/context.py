@@ -527,6 +527,7 @@ class Capture:
 
     def drop(self, frame: Frame, value: Value) -> None:
         """The root frame drops a reference: what existed before may end with it, and do anything."""
+        self.effects.unbind(value)
         real = getattr(value, "real", None)
         if (
             real is None

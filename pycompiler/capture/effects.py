@@ -103,6 +103,7 @@ class Effects:
         self.looks = Looks()
         self.namespaces = Namespaces()
         self.drops: dict[Any, tuple[str, str | None, Any]] = {}  # what was there, and may end: places and values
+        self.let_go: list[Value] = []  # existing objects that variables held
         self.restoring: Callable[[], bool] = lambda: False  # whether a resume function is in its head
         self.since: int | None = None  # what was made before may not change now: the age of the innermost pure tracer
 
@@ -273,6 +274,16 @@ class Effects:
             if value.source is not None:
                 self.drops["value", value.source] = ("value", None, value)
 
+    def unbind(self, value: Value | None) -> None:
+        """A variable holds this no more."""
+        if value is not None and value.source is not None and not isinstance(value, PLAIN_VALUES):
+            self.let_go.append(value)
+
+    def may_end(self, *, tensor: bool) -> bool:
+        """Whether a tensor, or another object, may have ended with what the frame let go of."""
+        gone = [getattr(v, "seen", None) or v for v in self.let_go]
+        return bool(self.journal) or any(tensor or not isinstance(v, Tensor) for v in gone)
+
     def drop(self, values: list[Value] | dict[str, Any], name: str = "") -> None:
         """The program lets go of values, or of the existing object that `values` has by a name."""
         found = any(map(may_end, values)) if isinstance(values, list) else runs_code(values.get(name))
@@ -322,6 +333,7 @@ class Effects:
         self.looks.change(("cell", id(cell)))
         quiet = cell.contents is None or is_harmless(cell.contents)
         self.drop([] if cell.contents is None else [cell.contents])
+        self.unbind(cell.contents)
         cell.contents = value
         cell.changed = True
         if cell.source is not None:

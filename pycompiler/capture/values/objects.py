@@ -34,7 +34,7 @@ from pycompiler.capture.values.attributes import (
     lookup_descriptor,
     mro_lookup,
 )
-from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
+from pycompiler.capture.values.base import Capture, Cell, Lazy, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Dict, Key, List, Tuple
 from pycompiler.capture.values.functions import Builtin, Method, shadowed, unshadowed
@@ -734,16 +734,34 @@ class Token(Value):
 
 
 class WeakReference(Opaque):
-    """A weakref.ref.  Writes of the frame may let go of what only it leads to."""
+    """A weakref.ref.  Writes of the frame, and its variables, may let go of what only they led to, which generated code holds on:
+    the graph breaks where nothing says that it lives."""
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         referent = self.real()
+        root = cx.frames[0]
+        slots = [*root.locals.values(), *root.free.values()]
+        variables = [*slots, *(v.contents for v in slots if isinstance(v, Cell) and v.contents is not None)]
+        if referent is not None:
+            variables = [cx.realize(v) if isinstance(v, Lazy) and v.real is referent else v for v in variables]
         known = cx.by_id.get(id(referent))
         if self.source is None or args or kwargs or (known is not None and known.source is None):
             raise Break("builtin-call", self.describe())
-        if referent is not None and known is None and cx.effects:
-            raise Break("builtin-call", "a weak reference to an object not seen before, after a write")
+        dropped = referent is not None and cx.effects.may_end(tensor=issubclass(type(referent), torch.Tensor))
+        if dropped and (known is None or not any(v is known for v in variables) and not _led_to(cx, known, variables)):
+            raise Break("builtin-call", "a weak reference to an object of which the frame may have let go")
         return cx.wrap(referent, self.source.then("referent"))
+
+
+def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
+    """Whether the way to an object is as it was when the frame began."""
+    node = root = known.source
+    while node is not None:
+        if node.kind == "referent":
+            return False
+        node, root = node.base, node
+    assert root is not None
+    return not cx.effects and (root.kind != "local" or any(v.source == root for v in variables))
 
 
 class Compiled(Opaque):
