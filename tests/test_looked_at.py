@@ -218,3 +218,120 @@ def test_arguments_that_are_looked_at_again_end_when_the_program_lets_go_of_them
     assert held() is None
     loss.backward()
     torch.testing.assert_close(x.grad, 4 * torch.ones(3).cos())
+
+
+def of(called: Callable[..., Any], change: Callable[[Any], None]) -> Any:
+    """The gradient of a call that gives a loss and what `change` changes; None if the backward says that it changed."""
+    x = torch.ones(2, requires_grad=True)
+    loss, held = called(x)
+    change(held)
+    try:
+        loss.backward()
+    except RuntimeError as e:
+        assert "looks at has changed" in str(e), e
+        return None
+    return x.grad
+
+
+def late_binding(x: torch.Tensor) -> Any:
+    total: Any = 0
+    for i in range(4):
+        y = x * 1
+        y.register_hook(lambda g: g * (i + 1))  # type: ignore[no-untyped-call]  # noqa: B023
+        total = total + y.sum()
+    return total, None
+
+
+def bound_again(x: torch.Tensor) -> Any:
+    k = 2
+    y = x * 1
+    y.register_hook(lambda g: g * k)  # type: ignore[no-untyped-call]
+    z = checkpoint(lambda t: (t * k).sin(), y, use_reentrant=False)
+    pycompiler.graph_break()
+    k = 5
+    return z.sum(), None
+
+
+@pytest.mark.parametrize("program", [late_binding, bound_again])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_variable_that_the_frame_binds_again(program: Callable[..., Any], backend: str) -> None:
+    found = of(pycompiler.compile(program, backend=backend), lambda held: None)
+    torch.testing.assert_close(found, of(program, lambda held: None))
+
+
+class Held:
+    """An object of the program's."""
+
+    def __init__(self) -> None:
+        self.k: Any = 2
+
+
+HELD = Held()
+
+
+def made_dict(x: torch.Tensor) -> Any:
+    held, y = {"k": 2}, x * 1
+    y.register_hook(lambda g: g * held["k"])  # type: ignore[no-untyped-call]
+    return y.sum(), held
+
+
+def made_list(x: torch.Tensor) -> Any:
+    held = [2]
+    return checkpoint(lambda t: (t * held[0]).sin(), x, use_reentrant=False).sum(), held
+
+
+def made_object(x: torch.Tensor) -> Any:
+    held, y = Held(), x * 1
+    y.register_hook(lambda g: g * held.k)  # type: ignore[no-untyped-call]
+    return y.sum(), held
+
+
+def stored(x: torch.Tensor) -> Any:
+    HELD.k = 2 * torch.ones(2)
+    return checkpoint(lambda t: (t * HELD.k).sin(), x, use_reentrant=False).sum(), HELD
+
+
+def stored_dict(x: torch.Tensor) -> Any:
+    HELD.k = {"k": 2}
+    y = x * 1
+    y.register_hook(lambda g: g * HELD.k["k"])  # type: ignore[no-untyped-call]
+    return y.sum(), HELD.k
+
+
+def _change(held: Any) -> None:
+    if isinstance(held, Held):
+        held.k = 5
+    else:
+        held[0 if isinstance(held, list) else "k"] = 5
+
+
+@pytest.mark.parametrize("program", [made_dict, made_list, made_object, stored, stored_dict])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_what_the_frame_made_or_stored(program: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for _ in range(3):
+        assert of(compiled, _change) is None
+        found = of(compiled, lambda held: None)
+        torch.testing.assert_close(found, of(program, lambda held: None))
+
+
+def test_what_the_frame_changed_hides_no_other_change() -> None:
+    """The call counts; the weight beside the counter is written before the backward."""
+    model = torch.nn.Linear(2, 2)
+    model.calls = 0  # type: ignore[assignment]
+
+    def program(x: torch.Tensor) -> Any:
+        def body(t: torch.Tensor) -> Any:
+            return (model(t) * (1 + 0 * model.calls)).sin()  # type: ignore[operator]
+
+        model.calls += 1  # type: ignore[operator, assignment]
+        return checkpoint(body, x, use_reentrant=False).sum(), model
+
+    def write(model: Any) -> None:
+        with torch.no_grad():
+            model.weight.add_(1)
+
+    compiled = pycompiler.compile(program, backend="aot_eager")
+    for _ in range(3):
+        assert of(compiled, lambda held: None) is not None
+        assert of(compiled, write) is None

@@ -6,6 +6,7 @@ code, which hangs a check on the nodes that lead to the checkpoint: a backward a
 
 from __future__ import annotations
 
+import collections
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,33 +21,44 @@ from pycompiler import _native
 from pycompiler.ir.guards import Guard, Scope
 from pycompiler.ir.source import Source, read
 
+CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
+NUMBERS = {int, float, complex, bool, str, bytes}
+
 
 @dataclass(frozen=True, eq=False)
 class Again:
     """`guards`: of places that were looked at. `tensors`: places that must hold the tensors that they held. `held`: where
     tensors were that the program has by now, wherever else. `names`: locals that sources begin with, first those (`looked`)
-    that are looked at again."""
+    that are looked at again. `stored`: places and containers that the frame itself writes."""
 
     guards: tuple[Guard, ...]
     tensors: tuple[Source, ...]
     held: tuple[Source, ...]
     names: tuple[str, ...]
     looked: int
+    stored: tuple[Source, ...] = ()
 
     @cached_property
     def tree(self) -> _native.GuardTree:
         return _native.GuardTree(list(self.guards), list(self.names[: self.looked]))
 
-    def watch(self, scope: Scope, results: Sequence[Any]) -> None:
-        """The frame has run: `results` are tensors that the checkpoint's backward is reached from."""
+    @cached_property
+    def each(self) -> list[tuple[Guard, _native.GuardTree]]:
+        return [(g, _native.GuardTree([g], list(self.names[: self.looked]))) for g in self.guards]
+
+    def watch(self, scope: Scope, results: Sequence[Any], made: Sequence[Any]) -> None:
+        """The frame has run: `results` are tensors that the checkpoint's backward is reached from, `made` what the frame made."""
         nodes: dict[Any, list[int]] = {}  # and which of their gradients lead there
         for result in results:
             if result.grad_fn is not None:
                 nodes.setdefault(result.grad_fn, []).append(result.output_nr)
-        if (
-            not nodes or self.tree.check(scope.locals, scope.globals) is not None
-        ):  # what the frame itself changed is no news
+        if not nodes:
             return
+        whole = self.tree.check(scope.locals, scope.globals) is None
+        each = [] if whole else [(g, t) for g, t in self.each if t.check(scope.locals, scope.globals) is None]
+        stored = [(str(source), source, value) for source in self.stored for value in (read(source, scope),)]
+        contents = [(name, value, _contents(value)) for name, _, value in stored]
+        contents += [(f"a {type(value).__name__} that the frame made", value, _contents(value)) for value in made]
         tensors = [(source, read(source, scope)) for source in (*self.tensors, *self.held)]
         states = [(source, weakref.ref(tensor), _state(tensor)) for source, tensor in tensors]
         del tensors  # the program frees them when it likes: nobody changes what nobody has
@@ -55,9 +67,19 @@ class Again:
         def look(given: list[int], grads: Sequence[Any]) -> None:
             if all(grads[k] is None for k in given):
                 return
-            failed = self.tree.check(scope.locals, scope.globals)
+            failed = self.tree.check(scope.locals, scope.globals) if whole else None
             if failed is not None:
                 _changed(str(self.guards[failed]) if failed < len(self.guards) else "a place of it is gone")
+            for guard, tree in each:
+                if tree.check(scope.locals, scope.globals) is not None:
+                    _changed(str(guard))
+            for name, source, value in stored:
+                if not _same(read(source, scope), value):
+                    _changed(f"{name} is what the frame stored there")
+            for name, value, before in contents:
+                now = _contents(value)
+                if len(now) != len(before) or not all(map(_same, now, before)):
+                    _changed(f"{name} holds what it held")
             for place, (source, known, state) in enumerate(states):
                 tensor = known()
                 if place < len(self.tensors) and read(source, scope) is not tensor:
@@ -67,6 +89,21 @@ class Again:
 
         for node, given in nodes.items():
             node.register_prehook(partial(look, given))
+
+
+def _contents(value: Any) -> list[Any]:
+    """What a container holds, or an object of the program's."""
+    if isinstance(value, dict):
+        return [part for key in dict.keys(value) for part in (key, dict.__getitem__(value, key))]
+    for kind in CONTAINERS:
+        if isinstance(value, kind):
+            return [*kind.__iter__(value)]
+    found = getattr(value, "__dict__", None)
+    return _contents(found) if type(found) is dict and not isinstance(value, torch.Tensor) else []
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and type(a) in NUMBERS and bool(a == b))
 
 
 def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -88,7 +125,9 @@ def _changed(expected: str) -> None:
     )
 
 
-def watch(again: Again, namespace: dict[str, Any], results: tuple[torch.Tensor, ...], *values: Any) -> None:
+def watch(
+    again: Again, namespace: dict[str, Any], results: tuple[torch.Tensor, ...], made: tuple[Any, ...], *values: Any
+) -> None:
     """Generated code calls this after the graph and the frame's effects; `values` are those of `again.names`."""
     if torch.is_grad_enabled():
-        again.watch(Scope(dict(zip(again.names, values, strict=True)), namespace), results)
+        again.watch(Scope(dict(zip(again.names, values, strict=True)), namespace), results, made)

@@ -618,15 +618,29 @@ def _watch(head: Head) -> list[Code]:
             leading.setdefault(results, []).append(body)
     inputs = head.cx.graph.inputs
     written = [t.source for t in (inputs[i] for i in head.cx.graph.mutated_inputs()) if t.source is not None]
+    stored = [s for w in head.cx.effects.journal for s in _stored(w)]
     codes = []
     for results, group in leading.items():
-        found = looks.again(group, head.cx.guards.values(), head.cx.sizes, written)
+        found = looks.again(group, head.cx.guards.values(), head.cx.sizes, written, stored)
         if found is not None:
             given = [*_flat([build.load_fast(name) for name in results]), *build.build_tuple(len(results))]
             roots = [head.follow(local(name)) for name in found.names]
             namespace = build.load_const(head.cx.root_globals)
-            codes.append(head.call(again.watch, build.load_const(found), namespace, given, *roots))
+            outliving = {id(v): v for body in group for v in body.made if id(v) in head.temps}.values()
+            made = [*_flat([head.load(v) for v in outliving]), *build.build_tuple(len(outliving))]
+            codes.append(head.call(again.watch, build.load_const(found), namespace, given, made, *roots))
     return codes
+
+
+def _stored(write: Write) -> list[Source]:
+    """Where this write of an existing object or container is seen afterwards."""
+    source = getattr(write.target, "source", None) if write.kind in ("attribute", "contents") else None
+    if source is None:
+        return []
+    if write.kind == "contents":
+        return [source]
+    assert write.name is not None
+    return [source.then("instance_dict").dict_item(write.name)]
 
 
 def _replay_attribute(head: Head, write: Write) -> Code:

@@ -7,10 +7,11 @@ checkpoint's call where one is both, so that eager makes the call; and what to l
 
 from __future__ import annotations
 
+import collections.abc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -19,8 +20,9 @@ from pycompiler.capture.again import Again
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.sizes import Sizes
 from pycompiler.capture.values.base import Cell, Lazy, Value
-from pycompiler.capture.values.containers import Dict, Sequence, Set
+from pycompiler.capture.values.containers import Deque, Dict, List, Sequence, Set
 from pycompiler.capture.values.functions import Function, Method, Partial
+from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard
@@ -28,8 +30,13 @@ from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.source import Source
 from pycompiler.ir.transforms import hooked
 
+if TYPE_CHECKING:
+    from pycompiler.capture.bytecode.instruction import Instruction
+    from pycompiler.capture.interpreter import Frame
+
 Place = tuple[Any, ...]
 CONTAINERS = (Sequence, Dict, Set)
+MADE = (List, Deque, Dict, Set, Object)  # what may change
 UNWATCHED = ("global_state", "no_alias", "sizes")  # guards on more than what is at a place
 
 
@@ -39,6 +46,7 @@ class Body:
 
     watched: set[tuple[str, Source, Any]]  # places by source
     tensors: dict[Source, None]  # where the tensors are that it reaches
+    made: tuple[Value, ...]  # containers and objects of the frame that it reaches
     call: fx.Node | None = None
 
     @property
@@ -93,14 +101,20 @@ class Looks:
             seen[place] = value
 
     @contextmanager
-    def of_body(self, step: int, args: list[Value]) -> Iterator[None]:
-        """A body that is called with `args` is traced."""
+    def of_body(self, step: int, args: list[Value], frames: collections.abc.Sequence[Frame]) -> Iterator[None]:
+        """A body that is called with `args` in the innermost of `frames` is traced."""
         seen: dict[Place, Value | None] = {}
         self._open.append(seen)
         try:
             yield
         finally:
             self._open.remove(seen)
+        for frame in frames:
+            for name in set_later(frame.instructions, frame.ip):
+                if ("cell", id(frame.cell(name))) in seen:
+                    raise Break(
+                        "inner-graph", f"it reads the variable {name}, which {frame.code.co_name}() may set again"
+                    )
         containers = _below([*args, *filter(None, seen.values())])
         places = [*seen, *(("contents", id(v)) for v in containers)]
         for place in places:
@@ -109,7 +123,8 @@ class Looks:
             watched = {_by_source(p, self._owners[p]) for p in seen if p in self._owners}
             watched |= {("contents", v.source, None) for v in containers if isinstance(v, CONTAINERS) and v.source}
             tensors = {v.source: None for v in containers if isinstance(v, Tensor) and v.source is not None}
-            self.bodies.append(Body(watched, tensors))
+            made = tuple(v for v in containers if v.source is None and isinstance(v, MADE))
+            self.bodies.append(Body(watched, tensors, made))
 
     def called(self, node: fx.Node) -> None:
         """The call in the outermost graph that the last body is part of."""
@@ -131,7 +146,7 @@ class Looks:
     @property
     def watches(self) -> bool:
         """Whether there may be something to look at again."""
-        return any(body.watched or body.tensors for body in self.bodies)
+        return any(body.watched or body.tensors or body.made for body in self.bodies)
 
     def change(self, *places: Place) -> None:
         """The program writes there."""
@@ -146,9 +161,11 @@ class Looks:
             self.change(*(("memory", memory_of(fake)) for fake in fakes))
 
 
-def again(bodies: list[Body], guards: Iterable[Guard], sizes: Sizes, written: Iterable[Source]) -> Again | None:
+def again(
+    bodies: list[Body], guards: Iterable[Guard], sizes: Sizes, written: Iterable[Source], stored: Iterable[Source]
+) -> Again | None:
     """What the backwards of these look at, of what these guards say, and what is assumed of symbols; `written`: tensors that
-    the frame writes itself."""
+    the frame writes itself, `stored`: places and containers."""
 
     def is_watched(source: Source) -> bool:
         return any(body.is_watched(source) for body in bodies)
@@ -163,10 +180,12 @@ def again(bodies: list[Body], guards: Iterable[Guard], sizes: Sizes, written: It
     read = [s for s in reached if s not in set(written)]
     tensors = tuple(s for s in read if is_watched(s))
     held = tuple(s for s in read if s not in tensors)
-    roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in tensors]
+    places = tuple(s for s in dict.fromkeys(stored) if is_watched(s))
+    roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in (*tensors, *places)]
     looked = dict.fromkeys(root.arg for root in roots if root.kind == "local")
     names = looked | dict.fromkeys(s.root.arg for s in held if s.root.kind == "local")
-    return Again(kept, tensors, held, tuple(names), len(looked)) if kept or read else None
+    made = any(body.made for body in bodies)
+    return Again(kept, tensors, held, tuple(names), len(looked), places) if kept or read or places or made else None
 
 
 LACKS = {"instance_absent": "attribute", "dict_absent": "global"}
@@ -205,6 +224,16 @@ def _below(values: Iterable[Value]) -> list[Value]:
             found[id(value)] = value
             todo += filter(None, _parts(value))
     return list(found.values())
+
+
+def set_later(instructions: collections.abc.Sequence[Instruction], at: int) -> set[str]:
+    """The cell variables that instructions behind `at` may set, or those of a loop around it."""
+    begin = at
+    for i, ins in enumerate(instructions[at:], at):
+        if ins.target is not None:
+            back = next((k for k, other in enumerate(instructions[:i]) if other is ins.target), i)
+            begin = min(begin, back)
+    return {i.argval for i in instructions[begin:] if i.opname in ("STORE_DEREF", "DELETE_DEREF")}
 
 
 def _parts(value: Value) -> Iterable[Value | None]:

@@ -171,7 +171,7 @@ def _differentiable(
         raise Break("inner-graph", "an autograd Function that wants to know which gradients are missing")
     with (
         tracers.inner(cx, levels=True, pure=True, later=not once, before=forward, grad=False, **AUTOCAST) as tracer,
-        looks.of_body(step, [backward, *ctx.overlay.values()]),
+        looks.of_body(step, [backward, *ctx.overlay.values()], cx.frames),
     ):
         grads = [tracer.argument(_like(cx, v)) if isinstance(v, Tensor) else Const(None) for v in items]
         found = cx.realize(cx.call(backward, [ctx, *grads], {}))

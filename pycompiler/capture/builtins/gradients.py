@@ -104,7 +104,7 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     looks, step, drawn = cx.effects.looks, cx.frames[0].begin, cx.fake_mode.once
     with (
         tracers.inner(cx, levels=True, pure=True, later=True, grad=False, **AUTOCAST) as tracer,
-        looks.of_body(step, [hook]),
+        looks.of_body(step, [hook], cx.frames),
     ):
         with cx.fake_mode:
             given = torch.empty_like(tensor.fake)

@@ -375,7 +375,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     keeps = options.get("preserve_rng_state", Const(True)).const()
     drawn = cx.fake_mode.once
     looks, step, given = cx.effects.looks, cx.frames[0].begin, [*args[1:], *kwargs.values()]
-    with tracers.inner(cx, pure=True, packs=True) as tracer, looks.of_body(step, [args[0], *given]):
+    with tracers.inner(cx, pure=True, packs=True) as tracer, looks.of_body(step, [args[0], *given], cx.frames):
         result = cx.call(args[0], args[1:], kwargs)
         outs = made_by(tracer, tracers.tensors(cx, result, _one))
         if not keeps and cx.fake_mode.once > drawn:
