@@ -335,3 +335,17 @@ def test_what_the_frame_changed_hides_no_other_change() -> None:
     for _ in range(3):
         assert of(compiled, lambda held: None) is not None
         assert of(compiled, write) is None
+
+
+def test_what_is_stored_may_go_and_what_was_deleted_is_not_read() -> None:
+    held = Held()
+
+    def program(x: torch.Tensor) -> Any:
+        held.k, held.gone = torch.ones(2), 1  # type: ignore[attr-defined]
+        del held.gone  # type: ignore[attr-defined]
+        return checkpoint(lambda t: (t * held.k).sin(), x, use_reentrant=False).sum(), held
+
+    compiled = pycompiler.compile(program, backend="aot_eager")
+    for _ in range(2):
+        assert of(compiled, lambda held: None) is not None
+        assert of(compiled, lambda held: delattr(held, "k")) is None

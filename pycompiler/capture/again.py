@@ -22,6 +22,7 @@ from pycompiler.ir.guards import Guard, Scope
 from pycompiler.ir.source import Source, read
 
 CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
+GONE = object()
 NUMBERS = {int, float, complex, bool, str, bytes}
 
 
@@ -56,12 +57,16 @@ class Again:
             return
         whole = self.tree.check(scope.locals, scope.globals) is None
         each = [] if whole else [(g, t) for g, t in self.each if t.check(scope.locals, scope.globals) is None]
-        stored = [(str(source), source, value) for source in self.stored for value in (read(source, scope),)]
-        contents = [(name, value, _contents(value)) for name, _, value in stored]
+        stored = [(str(s), s, value) for s in self.stored if (value := _read(s, scope)) is not GONE]
+        contents = [
+            (name, value, _contents(value)) for name, _, value in stored if isinstance(value, (dict, *CONTAINERS))
+        ]
         contents += [(f"a {type(value).__name__} that the frame made", value, _contents(value)) for value in made]
-        tensors = [(source, read(source, scope)) for source in (*self.tensors, *self.held)]
-        states = [(source, weakref.ref(tensor), _state(tensor)) for source, tensor in tensors]
-        del tensors  # the program frees them when it likes: nobody changes what nobody has
+        states = []
+        for source in (*self.tensors, *self.held):
+            tensor = _read(source, scope)
+            if isinstance(tensor, torch.Tensor):  # weakly: nobody changes what nobody has
+                states.append((source, source in self.tensors, weakref.ref(tensor), _state(tensor)))
         scope = Scope({name: scope.locals[name] for name in self.names[: self.looked]}, scope.globals)
 
         def look(given: list[int], grads: Sequence[Any]) -> None:
@@ -74,21 +79,29 @@ class Again:
                 if tree.check(scope.locals, scope.globals) is not None:
                     _changed(str(guard))
             for name, source, value in stored:
-                if not _same(read(source, scope), value):
+                if not _same(_read(source, scope), value):
                     _changed(f"{name} is what the frame stored there")
             for name, value, before in contents:
                 now = _contents(value)
                 if len(now) != len(before) or not all(map(_same, now, before)):
                     _changed(f"{name} holds what it held")
-            for place, (source, known, state) in enumerate(states):
-                tensor = known()
-                if place < len(self.tensors) and read(source, scope) is not tensor:
+            for source, stays, known, state in states:
+                found = known()
+                if stays and _read(source, scope) is not found:
                     _changed(f"{source} is the tensor that it was")
-                if tensor is not None and _state(tensor) != state:
+                if found is not None and _state(found) != state:
                     _changed(f"the tensor at {source} is as it was, unwritten")
 
         for node, given in nodes.items():
             node.register_prehook(partial(look, given))
+
+
+def _read(source: Source, scope: Scope) -> Any:
+    """What is there, or GONE."""
+    try:
+        return read(source, scope)
+    except (LookupError, AttributeError, TypeError, ValueError):
+        return GONE
 
 
 def _contents(value: Any) -> list[Any]:

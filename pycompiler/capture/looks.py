@@ -7,7 +7,6 @@ checkpoint's call where one is both, so that eager makes the call; and what to l
 
 from __future__ import annotations
 
-import collections.abc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ from pycompiler.ir.source import Source
 from pycompiler.ir.transforms import hooked
 
 if TYPE_CHECKING:
-    from pycompiler.capture.bytecode.instruction import Instruction
     from pycompiler.capture.interpreter import Frame
 
 Place = tuple[Any, ...]
@@ -101,7 +99,7 @@ class Looks:
             seen[place] = value
 
     @contextmanager
-    def of_body(self, step: int, args: list[Value], frames: collections.abc.Sequence[Frame]) -> Iterator[None]:
+    def of_body(self, step: int, args: list[Value], frames: Iterable[Frame]) -> Iterator[None]:
         """A body that is called with `args` in the innermost of `frames` is traced."""
         seen: dict[Place, Value | None] = {}
         self._open.append(seen)
@@ -109,12 +107,12 @@ class Looks:
             yield
         finally:
             self._open.remove(seen)
-        for frame in frames:
-            for name in set_later(frame.instructions, frame.ip):
-                if ("cell", id(frame.cell(name))) in seen:
-                    raise Break(
-                        "inner-graph", f"it reads the variable {name}, which {frame.code.co_name}() may set again"
-                    )
+        cells = {place[1] for place in seen if place[0] == "cell"}
+        for frame in frames if cells else ():
+            for name in set_later(frame):
+                if id(frame.free.get(name) or frame.locals.get(name)) in cells:
+                    where = frame.code.co_name
+                    raise Break("inner-graph", f"it reads the variable {name}, which {where}() may set again")
         containers = _below([*args, *filter(None, seen.values())])
         places = [*seen, *(("contents", id(v)) for v in containers)]
         for place in places:
@@ -135,7 +133,7 @@ class Looks:
         """A body reads these tensors."""
         for tensor in found:
             self._steps.setdefault(("memory", memory_of(tensor.fake)), step)
-            if tensor.source is not None and self.bodies:
+            if tensor.source is not None and not self._open:
                 self.bodies[-1].tensors[tensor.source] = None
 
     @property
@@ -226,14 +224,11 @@ def _below(values: Iterable[Value]) -> list[Value]:
     return list(found.values())
 
 
-def set_later(instructions: collections.abc.Sequence[Instruction], at: int) -> set[str]:
-    """The cell variables that instructions behind `at` may set, or those of a loop around it."""
-    begin = at
-    for i, ins in enumerate(instructions[at:], at):
-        if ins.target is not None:
-            back = next((k for k, other in enumerate(instructions[:i]) if other is ins.target), i)
-            begin = min(begin, back)
-    return {i.argval for i in instructions[begin:] if i.opname in ("STORE_DEREF", "DELETE_DEREF")}
+def set_later(frame: Frame) -> set[str]:
+    """The cell variables that instructions which are still to come may set, those of a loop around the present one included."""
+    behind = frame.instructions[frame.ip :]
+    begin = min([frame.ip, *(frame.position[i.target] for i in behind if i.target is not None)])
+    return {i.argval for i in frame.instructions[begin:] if i.opname in ("STORE_DEREF", "DELETE_DEREF")}
 
 
 def _parts(value: Value) -> Iterable[Value | None]:
