@@ -183,8 +183,10 @@ def call(frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL_KW")
 def call_kw(frame: Frame, ins: Instruction) -> None:
-    names = frame.pop().const()
-    _call(frame, frame.taken(ins.number), names)
+    names = frame.pop()
+    if isinstance(names, Tuple):  # a resume function's argument
+        names = Const(tuple(frame.cx.realize(name).const() for name in names.items))
+    _call(frame, frame.taken(ins.number), names.const())
 
 
 @opcode("CALL_FUNCTION_EX")
