@@ -26,7 +26,7 @@ from pycompiler.capture.funnel import Functions
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import exceptions
-from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup
+from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const, Identity
@@ -617,6 +617,9 @@ class Capture:
         if isinstance(value, Iter):
             return value
         if isinstance(value, Object) and value.storage is None:
+            own = isinstance(mro_lookup(value.cls, "__iter__"), types.WrapperDescriptorType)
+            if own and (kind := iterating(value)) == "running-iterator":  # C's: it alone knows where it is
+                raise Break(kind, f"iteration over {value.describe()}")
             method = value.special(self, "__iter__")
             if method is not None:
                 made = self.realize(self.call(method, [], {}))
