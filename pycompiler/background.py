@@ -35,7 +35,8 @@ class Pool:
         self.running: dict[threading.Thread, tuple[str, Job]] = {}
         self.workers = 0
         self.stopping = False
-        self.interval = 0.0
+        self.interval = 0.0  # the program's
+        self.ours = 0.0  # as the interpreter, which counts microseconds, has taken it
 
     def submit(self, name: str, job: Job) -> None:
         with self.changed:
@@ -50,6 +51,7 @@ class Pool:
             if self.workers == 1:
                 self.interval = sys.getswitchinterval()
                 sys.setswitchinterval(min(self.interval, SWITCH_S))
+                self.ours = sys.getswitchinterval()
             threading.Thread(target=self.work, name="pycompiler background", daemon=True).start()
 
     def work(self) -> None:
@@ -60,7 +62,7 @@ class Pool:
                 self.running.pop(me, None)
                 if not self.waiting or self.stopping or self.workers > config.background_workers:
                     self.workers -= 1
-                    if self.workers == 0 and sys.getswitchinterval() == min(self.interval, SWITCH_S):
+                    if self.workers == 0 and sys.getswitchinterval() == self.ours:
                         sys.setswitchinterval(self.interval)
                     self.changed.notify_all()
                     return
@@ -89,7 +91,7 @@ class Pool:
 
     def after_fork(self) -> None:
         left = [*self.running.values(), *self.waiting]
-        if self.workers and sys.getswitchinterval() == min(self.interval, SWITCH_S):
+        if self.workers and sys.getswitchinterval() == self.ours:
             sys.setswitchinterval(self.interval)
         self.__init__()  # type: ignore[misc]
         self.waiting.extend(left)
