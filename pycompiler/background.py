@@ -21,7 +21,7 @@ from pycompiler.logs import stage
 
 log = stage("background")
 
-SWITCH_S = 0.0001  # between threads while a worker runs: calls in other threads get the interpreter after so long
+SWITCH_S = 0.0005  # between threads while a worker runs: calls in other threads get the interpreter after so long
 
 Job = Callable[[], None]
 
