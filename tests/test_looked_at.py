@@ -5,6 +5,7 @@ Whatever happens to the argument between the call and the backward, compiled cod
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -298,14 +299,30 @@ def stored_dict(x: torch.Tensor) -> Any:
     return y.sum(), HELD.k
 
 
+class OfThread(threading.local):
+    """Attributes of the thread."""
+
+    k: Any
+
+
+OF_THREAD = OfThread()
+
+
+def stored_of_thread(x: torch.Tensor) -> Any:
+    OF_THREAD.k = 2 * torch.ones(2)
+    y = x * 1
+    y.register_hook(lambda g: g * OF_THREAD.k)  # type: ignore[no-untyped-call]
+    return y.sum(), OF_THREAD
+
+
 def _change(held: Any) -> None:
-    if isinstance(held, Held):
+    if isinstance(held, (Held, OfThread)):
         held.k = 5
     else:
         held[0 if isinstance(held, list) else "k"] = 5
 
 
-@pytest.mark.parametrize("program", [made_dict, made_list, made_object, stored, stored_dict])
+@pytest.mark.parametrize("program", [made_dict, made_list, made_object, stored, stored_dict, stored_of_thread])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_what_the_frame_made_or_stored(program: Callable[..., Any], backend: str) -> None:
     compiled = pycompiler.compile(program, backend=backend, fullgraph=True)

@@ -57,16 +57,14 @@ class Again:
             return
         whole = self.tree.check(scope.locals, scope.globals) is None
         each = [] if whole else [(g, t) for g, t in self.each if t.check(scope.locals, scope.globals) is None]
-        stored = [(str(s), s, value) for s in self.stored if (value := _read(s, scope)) is not GONE]
-        contents = [
-            (name, value, _contents(value)) for name, _, value in stored if isinstance(value, (dict, *CONTAINERS))
-        ]
-        contents += [(f"a {type(value).__name__} that the frame made", value, _contents(value)) for value in made]
+        stored = [(s, value) for s in self.stored if (value := _read(s, scope)) is not GONE]
+        held = [value for _, value in stored if isinstance(value, (dict, *CONTAINERS))]
+        contents = [(value, _contents(value)) for value in (*held, *made)]
         states = []
-        for source in (*self.tensors, *self.held):
+        for k, source in enumerate((*self.tensors, *self.held)):
             tensor = _read(source, scope)
             if isinstance(tensor, torch.Tensor):  # weakly: nobody changes what nobody has
-                states.append((source, source in self.tensors, weakref.ref(tensor), _state(tensor)))
+                states.append((source, k < len(self.tensors), weakref.ref(tensor), _state(tensor)))
         scope = Scope({name: scope.locals[name] for name in self.names[: self.looked]}, scope.globals)
 
         def look(given: list[int], grads: Sequence[Any]) -> None:
@@ -78,13 +76,13 @@ class Again:
             for guard, tree in each:
                 if tree.check(scope.locals, scope.globals) is not None:
                     _changed(str(guard))
-            for name, source, value in stored:
+            for source, value in stored:
                 if not _same(_read(source, scope), value):
-                    _changed(f"{name} is what the frame stored there")
-            for name, value, before in contents:
+                    _changed(f"{source} is what the frame stored there")
+            for value, before in contents:
                 now = _contents(value)
                 if len(now) != len(before) or not all(map(_same, now, before)):
-                    _changed(f"{name} holds what it held")
+                    _changed(f"a {type(value).__name__} that the frame made, or stored, holds what it held")
             for source, stays, known, state in states:
                 found = known()
                 if stays and _read(source, scope) is not found:

@@ -640,7 +640,7 @@ def _stored(write: Write) -> list[Source]:
     if write.kind == "contents":
         return [source]
     assert write.name is not None
-    return [source.then("instance_dict").dict_item(write.name)]
+    return [write.target.namespace_source().dict_item(write.name)]
 
 
 def _replay_attribute(head: Head, write: Write) -> Code:

@@ -56,18 +56,6 @@ class Body:
         found = made if isinstance(made, (tuple, list)) else (made,)
         return self.call.target is hooked or any(isinstance(t, torch.Tensor) and t.requires_grad for t in found)
 
-    def is_watched(self, source: Source) -> bool:
-        """Whether it looked at what is at `source`, or at the container that holds it."""
-        while ("contents", source, None) not in self.watched:
-            if source.base is None:
-                return False
-            if _place_of(source) in self.watched:
-                return True
-            if source.base.kind == "instance_dict":
-                return False
-            source = source.base
-        return True
-
 
 class Looks:
     """The places of one capture."""
@@ -165,25 +153,46 @@ def again(
     """What the backwards of these look at, of what these guards say, and what is assumed of symbols; `written`: tensors that
     the frame writes itself, `stored`: places and containers."""
 
+    watched = set[tuple[str, Source, Any]]().union(*(body.watched for body in bodies))
+
     def is_watched(source: Source) -> bool:
-        return any(body.is_watched(source) for body in bodies)
+        return _is_watched(watched, source)
 
-    def lacks(guard: Guard) -> bool:
-        return guard.kind in LACKS and any(_lacks(guard) in body.watched for body in bodies)
-
-    kept = tuple(g for g in guards if g.kind not in UNWATCHED and (is_watched(g.source) or lacks(g)))
+    kept = tuple(
+        g
+        for g in guards
+        if g.kind not in UNWATCHED and (is_watched(g.source) or (g.kind in LACKS and _lacks(g) in watched))
+    )
     assumed = sizes.guard_about(is_watched)
     kept = kept if assumed is None else (*kept, assumed)
-    reached = dict.fromkeys(s for body in bodies for s in body.tensors)
-    read = [s for s in reached if s not in set(written)]
-    tensors = tuple(s for s in read if is_watched(s))
-    held = tuple(s for s in read if s not in tensors)
+    own = set(written)
+    read = {s: is_watched(s) for body in bodies for s in body.tensors if s not in own}
+    tensors = tuple(s for s, stays in read.items() if stays)
+    held = tuple(s for s, stays in read.items() if not stays)
     places = tuple(s for s in dict.fromkeys(stored) if is_watched(s))
     roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in (*tensors, *places)]
     looked = dict.fromkeys(root.arg for root in roots if root.kind == "local")
     names = looked | dict.fromkeys(s.root.arg for s in held if s.root.kind == "local")
     made = any(body.made for body in bodies)
     return Again(kept, tensors, held, tuple(names), len(looked), places) if kept or read or places or made else None
+
+
+def _is_watched(watched: set[tuple[str, Source, Any]], source: Source) -> bool:
+    """Whether bodies looked at what is at `source`, or at the container that holds it."""
+    while ("contents", source, None) not in watched:
+        if source.base is None:
+            return False
+        if _place_of(source) in watched:
+            return True
+        if _is_namespace(source.base):
+            return False
+        source = source.base
+    return True
+
+
+def _is_namespace(source: Source) -> bool:
+    """Whether it is what an object's attributes are in, a `threading.local`'s included."""
+    return source.kind == "instance_dict" or (source.kind == "attr" and source.arg == "__dict__")
 
 
 LACKS = {"instance_absent": "attribute", "dict_absent": "global"}
@@ -207,8 +216,8 @@ def _place_of(source: Source) -> tuple[str, Source, Any]:
     base = source.base
     assert base is not None
     if source.kind == "dict_item":
-        inside = base.kind == "instance_dict" and base.base is not None
-        return ("attribute", base.base, source.arg) if inside else ("global", base, source.arg)  # type: ignore[return-value]
+        inside = base.base if _is_namespace(base) else None
+        return ("global", base, source.arg) if inside is None else ("attribute", inside, source.arg)
     return (source.kind if source.kind in ("cell", "grad") else "attribute", base, source.arg)
 
 
