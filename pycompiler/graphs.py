@@ -50,7 +50,7 @@ def compile_aten(
     Under `config.verify_ir` the rules of each stage's result are checked before the next stage sees it.
     Without a C++ compiler, or when a stage fails, the graph runs through ATen, with a warning.
     """
-    if segments.binds(gm):
+    if segments.cut(gm):
         return segments.segmented(gm, compile_aten, name)
     if any(_negated(n) for n in gm.graph.find_nodes(op="placeholder")):
         log.info("graph %s runs through ATen: an input is negated where it is read, not in its memory", name)

@@ -66,6 +66,11 @@ def tensors_in(args: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(a)
 
 
+def identity(generator: torch.Generator) -> int:
+    """What the dispatcher's objects of one generator have in common: it makes a new one for each call."""
+    return generator._cdata  # type: ignore[attr-defined,no-any-return]
+
+
 def is_dense(t: torch.Tensor) -> bool:
     """True when the strides of `t` are a permutation of contiguous ones (no overlap, no holes)."""
     expected = 1
@@ -229,6 +234,8 @@ class Recorder(OwnMode):
         self._last_placeholder = node
         if (symbol := symbol_of(value)) is not None:
             self.numbers.symbols.setdefault(symbol, node)
+        if isinstance(value, torch.Generator):
+            self._node_of[identity(value)] = node
         if isinstance(value, torch.Tensor):
             self._node_of[id(value)] = node
             self._given.add(id(value))
@@ -489,6 +496,12 @@ class Recorder(OwnMode):
             return [self._arg(v) for v in value]
         if kind is dict:
             return {k: self._arg(v) for k, v in value.items()}
+        if kind is torch.Generator:
+            if self.differentiates:
+                raise AutogradUnsupported(
+                    "a generator that a backward draws from", str(value), "the graph runs eagerly"
+                )
+            return self._node_of[identity(value)]
         if isinstance(value, torch.Size):
             return [self._arg(v) for v in value]
         return self.numbers.node(value) if isinstance(value, SYMBOLIC) else value

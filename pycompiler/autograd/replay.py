@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition, is_copied
+from pycompiler.autograd.recorder import identity
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir.effects import draws
@@ -64,7 +65,8 @@ class Replay:
         self.count = len(joint.inputs)
         self.cuts = joint.cuts
         self.written = set(joint.written)
-        self.likes = [_Like(e) if isinstance(e, torch.Tensor) else e for e in examples]
+        self.likes = [_like(e) for e in examples]
+        self.generators = [i for i, e in enumerate(examples) if isinstance(e, torch.Generator)]
         self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]
@@ -138,6 +140,9 @@ class Replay:
         saved = ctx.saved_tensors
         sizes = {name: ctx.numbers[k] for name, k in self.sizes.items()}
         inputs = [like.zeros(sizes) if isinstance(like, _Like) else _known(like, sizes) for like in self.likes]
+        for i, state in zip(self.generators, ctx.rng[len(self.random) :] if self.generators else (), strict=True):
+            device = self.likes[i]
+            inputs[i] = _of_device(device) if state is None else torch.Generator(device).set_state(state)
         for i, j in self.saved.items():
             inputs[i] = saved[j]
         if self.watched and not ctx.watched:
@@ -193,7 +198,7 @@ class Replay:
             yield
             return
         with torch.random.fork_rng([d for d in self.random if d.type == "cuda"]):
-            for device, state in zip(self.random, ctx.rng, strict=True):
+            for device, state in zip(self.random, ctx.rng, strict=False):
                 torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
             yield
 
@@ -238,9 +243,31 @@ def _ending(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
             handle.remove()
 
 
-def generator_states(devices: Sequence[torch.device]) -> list[torch.Tensor]:
-    """The states of the generators of the devices that a graph draws from."""
-    return [torch.cuda.get_rng_state(d) if d.type == "cuda" else torch.get_rng_state() for d in devices]
+def generator_states(
+    devices: Sequence[torch.device], generators: Sequence[int], inputs: Sequence[Any]
+) -> list[torch.Tensor | None]:
+    """The states of the generators that a graph draws from: those of the devices, then those that it is given; None of one that
+    is a device's."""
+    states: list[torch.Tensor | None] = [
+        torch.cuda.get_rng_state(d) if d.type == "cuda" else torch.get_rng_state() for d in devices
+    ]
+    for g in (inputs[i] for i in generators):
+        states.append(None if identity(g) == identity(_of_device(g.device)) else g.get_state())
+    return states
+
+
+def _of_device(device: torch.device) -> torch.Generator:
+    """The one that operators draw from which are given none."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index]
+    return torch.default_generator
+
+
+def _like(example: Any) -> Any:
+    """What stands for an input of which the forward keeps nothing: of a generator its device."""
+    if isinstance(example, torch.Generator):
+        return example.device
+    return _Like(example) if isinstance(example, torch.Tensor) else example
 
 
 class _Like:

@@ -198,10 +198,10 @@ def differentiable(
         lone = Node(joint, part, part, again, range(len(joint.tangents)), range(len(joint.inputs)), alone=True)
         return _function(lone, compiler, name, forward, ahead)
     nodes = [_node_of(joint, part, again, way, tracked) for way in ways]
-    scope: dict[str, Any] = {"forward_graph": forward, "state": functools.partial(generator_states, again.random)}
+    scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again)}
     scope |= {"set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled}
     lines = ["def run(*args):", "    before = grad_mode()", "    set_grad(False)", "    try:"]
-    lines += [f"        rng = {'state()' if again.random else 'None'}", "        outs = forward_graph(*args)"]
+    lines += [f"        rng = {'state(args)' if again.random else 'None'}", "        outs = forward_graph(*args)"]
     lines += ["    finally:", "        set_grad(before)"]
     made, first = {k: f"outs[{k}]" for k in range(len(joint.fresh))}, len(joint.inputs)
     for j, node in enumerate(nodes):
@@ -248,13 +248,18 @@ def _node_of(joint: Joint, part: Partition, again: Replay, way: Way, tracked: se
 def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compiled, ahead: bool) -> Compiled:
     scope: dict[str, Any] = {
         "forward_graph": forward,
-        "state": functools.partial(generator_states, node.again.random),
+        "state": _states(node.again),
         "ref": weakref.ref,
         "held": held,
         "version": version,
     }
     forward_function = _build("forward", _forward_lines(node), scope)
     return apply_of(f"Compiled_{name}", forward_function, _backward(node, compiler, ahead))
+
+
+def _states(again: Replay) -> Callable[..., Any]:
+    """What a forward keeps of generators, of the graph's inputs."""
+    return functools.partial(generator_states, again.random, again.generators)
 
 
 def apply_of(name: str, forward: Any, backward: Any) -> Compiled:
@@ -276,7 +281,7 @@ def _forward_lines(node: Node) -> list[str]:
     if node.alone:
         lines = ["def forward(ctx, *args):"]
         if again.random:
-            lines.append("    ctx.rng = state()")
+            lines.append("    ctx.rng = state(args)")
         lines.append("    outs = forward_graph(*args)")
     else:
         lines = ["def forward(ctx, args, outs, rng, *reached):"]

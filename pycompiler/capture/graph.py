@@ -36,7 +36,7 @@ from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
-from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, late, transforms
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Input:
-    """A placeholder: where its value is (a tensor or a number), and what stands for it."""
+    """A placeholder: where its value is (a tensor, a number or a generator), and what stands for it."""
 
     node: fx.Node
     source: Source
@@ -121,6 +121,7 @@ class GraphBuilder:
         self._last_input: fx.Node | None = None
         self.versions: dict[int, int] = {}
         self.placeholders: dict[fx.Node, Input] = {}
+        self.generators: dict[object, fx.Node] = {}  # by identity
         self.numbers = SizeNodes(self.graph, self._symbol)
         self.bound: dict[str, Reading] = {}  # symbols that a call binds
         self._binding: list[
@@ -159,6 +160,15 @@ class GraphBuilder:
         self.by_fake[id(fake)] = value
         self.versions[len(self.inputs) - 1] = fake._version
         return value
+
+    def generator(self, value: Opaque) -> fx.Node:
+        """The placeholder of a generator of the program's: operators draw from it when the graph runs, in the program's order."""
+        node = self.generators.get(value.identity())
+        if node is None:
+            assert value.source is not None
+            device = value.getattr(self.cx, "device").const()
+            node = self.generators[value.identity()] = self._read(value.source, torch.Generator(device))
+        return node
 
     def _symbol(self, name: str) -> fx.Node:
         """A placeholder for a size, or an integer argument."""
@@ -883,6 +893,8 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
         made = next(filter(None, (make(builder, value) for make in OBJECTS)), None)
         if made is not None:
             return made
+    if isinstance(value, Opaque) and type(value.real) is torch.Generator:
+        return builder.generator(value)
     raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
 
 

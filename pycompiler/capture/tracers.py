@@ -3,9 +3,10 @@
 In: the capture in progress.  Out: a `Tracer`, its graph builder for as long as `inner` lasts, and a graph module.
 Example: ``with inner(cx, levels=True) as tracer: result = cx.call(fn, args, {})``, then ``tracer.close([...])``.
 
-A tensor of a tracer further out that the function uses becomes an input of the inner graph ("lifted"), and so does a
-symbol in the sizes and numbers that it computes with; existing tensors are inputs of the outermost graph first. A
-tensor of the inner graph that is used after its end breaks the graph, so what a function leaks is never wrong.
+A tensor of a tracer further out that the function uses becomes an input of the inner graph ("lifted"), and so do a
+symbol in the sizes and numbers that it computes with and a generator that it draws from; existing tensors are inputs of
+the outermost graph first. A tensor of the inner graph that is used after its end breaks the graph, so what a function
+leaks is never wrong.
 Effects on Python objects happen while the function is traced, once, as when it is called once; where the program may
 call it more often or not at all (`pure`), an effect on anything older breaks the graph.
 """
@@ -25,6 +26,7 @@ from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.graph import GraphBuilder, remove_dead
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers import Dict, List, Tuple
+from pycompiler.capture.values.objects import Opaque
 from pycompiler.capture.values.symbolic import Symbolic, is_late, symbols_in
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import Layout
@@ -32,11 +34,13 @@ from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.numbers import symbol_of
 from pycompiler.ir.source import Source
 
-Lifted = Tensor | Symbolic
+Lifted = Tensor | Symbolic | Opaque
 
 
-def name_of(value: Lifted) -> fx.Node | str:
-    """What tells one lifted value from another: the node of a tensor, the name of a symbol."""
+def name_of(value: Lifted) -> object:
+    """What tells one lifted value from another: the node of a tensor, the name of a symbol, a generator itself."""
+    if isinstance(value, Opaque):
+        return value.identity()
     return value.node if isinstance(value, Tensor) else str(symbol_of(value.sym))
 
 
@@ -56,7 +60,8 @@ class Tracer(GraphBuilder):
         self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
         self._own: list[fx.Node] = []  # placeholders of what the function is called with
         self._lifted: dict[fx.Node, Lifted] = {}  # placeholder → what it stands for outside
-        self._lift: dict[fx.Node | str, fx.Node] = {}  # node or symbol outside → placeholder
+        self._lift: dict[object, fx.Node] = {}  # node, symbol or generator outside (`name_of`) → placeholder
+        self.once = levels and not later  # whether the function is called as often as eager calls it
 
     # inputs ---------------------------------------------------------------------------------------------------
     def argument(self, fake: torch.Tensor) -> Tensor:
@@ -109,6 +114,15 @@ class Tracer(GraphBuilder):
             self._lift[name] = node = self._placeholder(f"lifted_{len(self._lift)}", value.sym)
             self._lifted[node] = value
         return self._lift[name]
+
+    def generator(self, value: Opaque) -> fx.Node:
+        if not self.once:
+            raise Break("inner-graph", "a generator of the program's where a backward, or one branch, may draw")
+        outside = self.outer.generator(value)
+        if value.identity() not in self._lift:
+            node = self._placeholder(f"lifted_{len(self._lift)}", outside.meta["example_value"])
+            self._lift[value.identity()], self._lifted[node] = node, value
+        return self._lift[value.identity()]
 
     def _placeholder(self, name: str, example: Any) -> fx.Node:
         anchor = self._last_input
@@ -173,10 +187,15 @@ class Tracer(GraphBuilder):
         for i, value in enumerate(lifted):
             with self.graph.inserting_after(anchor):
                 anchor = self.graph.placeholder(f"operand_{i}")
-            anchor.meta["example_value"] = value.fake if isinstance(value, Tensor) else value.sym
+            anchor.meta["example_value"] = self._stands_for(value)
             if (old := places.pop(name_of(value), None)) is not None:
                 old.replace_all_uses_with(anchor)
                 self.graph.erase_node(old)
+
+    def _stands_for(self, value: Lifted) -> Any:
+        if isinstance(value, Opaque):
+            return self.outer.generator(value).meta["example_value"]
+        return value.fake if isinstance(value, Tensor) else value.sym
 
     def _writes(self, held: Iterable[torch.Tensor]) -> bool:
         """Whether a call writes memory of these, unseen by their versions (`x.data.add_`)."""

@@ -29,7 +29,16 @@ from pycompiler.ir.effects import count_writes, divides, draws, drops_nothing, n
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
-from pycompiler.ir.propagate import by_rule, counted, is_ordinary, laid_out, other_path, short_path, wrapped
+from pycompiler.ir.propagate import (
+    by_rule,
+    counted,
+    is_ordinary,
+    laid_out,
+    other_path,
+    short_path,
+    without_generator,
+    wrapped,
+)
 from pycompiler.ir.subclasses import flatten, is_wrapper
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.today import Today
@@ -181,6 +190,8 @@ def _dispatch(
         mode.others += 1
         return None
     args = counted(func, args)
+    if "generator" in kwargs:
+        func, kwargs = without_generator(func, kwargs)
     out = by_rule(mode, func, args, kwargs, _ask_today) if mode.symbolic else None
     if out is not None:
         mode.others += not is_ordinary(func)

@@ -75,8 +75,25 @@ def propagate(
     mode: FakeTensorMode, op: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What `op` returns for these arguments (all tensors are FakeTensors of `mode`)."""
+    if "generator" in kwargs:
+        op, kwargs = without_generator(op, kwargs)
     out = None if getattr(mode, "symbolic", False) else short_path(mode, op, args, kwargs)
     return mode.dispatch(op, types, args, kwargs) if out is None else out
+
+
+def without_generator(op: OpOverload, kwargs: Mapping[str, Any]) -> tuple[OpOverload, dict[str, Any]]:
+    """The call whose shapes are asked for: shape functions draw nothing, and some refuse a generator."""
+    kwargs, plain = dict(kwargs), _plain(op)
+    del kwargs["generator"]
+    return plain, kwargs if plain is not op else {**kwargs, "generator": None}
+
+
+@cache
+def _plain(op: OpOverload) -> OpOverload:
+    """The overload that takes no generator, of the same other arguments; the operator itself where there is none."""
+    names = [a.name for a in op._schema.arguments if a.name != "generator"]
+    overloads = (getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads())
+    return next((o for o in overloads if [a.name for a in o._schema.arguments] == names), op)
 
 
 _BATCH_NORMS = frozenset(

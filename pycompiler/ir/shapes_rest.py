@@ -22,7 +22,7 @@ def to_copy(x: torch.Tensor, *, memory_format: Any = None, non_blocking: bool = 
 
 
 @rule(aten.bernoulli.p)
-def drawn(x: torch.Tensor, p: float) -> list[Layout]:
+def drawn(x: torch.Tensor, p: float, *, generator: None = None) -> list[Layout]:
     demand_known(is_packed(x))
     return [like(x)]
 

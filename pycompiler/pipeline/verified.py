@@ -61,6 +61,8 @@ class Copies:
             if isinstance(given, torch.Tensor):
                 _comparable(given, k)
                 shared.setdefault(given.untyped_storage().data_ptr() or -k, []).append(k)
+            if isinstance(given, torch.Generator):
+                made.values[k] = given.clone_state()
         for group in shared.values():
             made.copy(group, dtype)
         return made
@@ -122,7 +124,7 @@ def results(call: Call, copies: Copies, *, gradients: bool = True) -> Results:
     outputs = list(call(*copies.values))
     names = [f"output {k}" for k in range(len(outputs))]
     names += [f"input {k} after the call" for k in range(len(copies.values))]
-    values = [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in (*outputs, *copies.values)]
+    values = [_seen(v) for v in (*outputs, *copies.values)]
     roots = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
     if not (gradients and roots and copies.leaves):
         return _results(names, values, before, False)
@@ -131,6 +133,13 @@ def results(call: Call, copies: Copies, *, gradients: bool = True) -> Results:
     values += torch.autograd.grad(roots, list(copies.leaves.values()), tangents, allow_unused=True)
     names += [f"the gradient of input {k}" for k in copies.leaves]
     return _results(names, values, before, True)
+
+
+def _seen(value: Any) -> Any:
+    """What is compared: of a generator its state."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _results(names: list[str], values: list[Any], before: torch.Tensor, has_gradients: bool) -> Results:
@@ -189,6 +198,7 @@ def compare(
     tolerance: relative error that is no difference, where a dtype's own (`differences.TOLERANCES`) is smaller.
     numbers: what is known of the graph, and is known of it now."""
     numbers = numbers or Numbers()
+    given = any(isinstance(v, torch.Generator) for v in inputs)
 
     def run_eager() -> Results:
         return eager_results(graph, inputs, None, numbers)
@@ -203,7 +213,7 @@ def compare(
     except Exception as error:
         return Difference("the call", f"it raised {type(error).__name__}: {error}; eager did not")
     on_host = all(t.device.type == "cpu" for t in inputs if isinstance(t, torch.Tensor))
-    numbers.drawn = numbers.drawn and (want.drew or seen.drew or not on_host)
+    numbers.drawn = numbers.drawn and (want.drew or seen.drew or given or not on_host)
     if first_difference(want.names, seen.values, want.values, strict=True, tolerance=tolerance) is None:
         return None
     if numbers.drawn and not (is_steady(want, run_eager) and is_steady(seen, run_made)):

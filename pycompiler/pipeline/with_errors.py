@@ -37,6 +37,7 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
 
     def run(*inputs: Any) -> Any:
         drawn, versions = [GENERATORS[d.type][0](d) for d in devices], counts(inputs, written)
+        given = [(g, g.get_state()) for g in inputs if isinstance(g, torch.Generator)] if again else []
         try:
             return graph(*inputs)
         except BaseException as error:
@@ -51,6 +52,8 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
                 raise
             for device, numbers in zip(devices, drawn, strict=True):
                 GENERATORS[device.type][1](numbers, device)
+            for generator, numbers in given:
+                generator.set_state(numbers)
             if unfit:
                 raise
             log.info("a graph raised %s: its frame runs eagerly", type(error).__name__)

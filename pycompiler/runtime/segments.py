@@ -1,9 +1,9 @@
-"""A graph whose symbols are bound while it runs: what comes before, what binds, and what comes after.
+"""A graph that cannot be one plan: what comes before an operator that Python calls, and what comes after.
 
-In: a functional ATen graph in which nodes bind symbols (`meta["binds"]`), and a compiler of graphs.  Out: `Run`, data that
-is called with the graph's inputs.  Operators that bind are called from Python; what lies between them is compiled, one graph
-for all that needs the same number of bindings, and takes what is bound as inputs: there a bound symbol is a symbol like any
-other.
+In: a functional ATen graph in which nodes bind symbols (`meta["binds"]`) or draw from a generator of the program's, and a
+compiler of graphs.  Out: `Run`, data that is called with the graph's inputs.  Such operators are called from Python; what lies
+between them is compiled, one graph for all that needs the same number of them, and takes what they give as inputs: there a
+bound symbol is a symbol like any other.
 """
 
 from __future__ import annotations
@@ -20,41 +20,59 @@ from torch.fx.node import map_aggregate
 from pycompiler.ir import late
 from pycompiler.ir.effects import ordered
 from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
+from pycompiler.ir.plan import OTHER_SIZES
 
 Compiler = Callable[..., Callable[..., Sequence[Any]]]
 _READS = (late.positive, late.negative, late.size)
 
 
-def binds(gm: fx.GraphModule) -> bool:
-    return any("binds" in n.meta for n in gm.graph.nodes)
+def cut(gm: fx.GraphModule) -> bool:
+    """Whether Python calls some of the graph's operators."""
+    return any(map(_ends_level, gm.graph.nodes))
+
+
+def _ends_level(n: fx.Node) -> bool:
+    """Whether what needs its result, or may not come before it, belongs to a later graph."""
+    return "binds" in n.meta or any(isinstance(a.meta.get("val"), torch.Generator) for a in n.all_input_nodes)
 
 
 def segmented(gm: fx.GraphModule, compiler: Compiler, name: str) -> Run:
-    cut = _Cut(gm)
+    levels = _Cut(gm)
     inputs = [*gm.graph.find_nodes(op="placeholder")]
     known = dict.fromkeys(inputs)
 
     def called(n: fx.Node) -> Called:
         args, kwargs = fx.map_arg((n.args, n.kwargs), read)
         known[n] = None
-        return Called(n.name, n.target, args, kwargs)  # type: ignore[arg-type]
+        return Called(n.name, n.target, args, kwargs, _layout(n))  # type: ignore[arg-type]
 
     def read(n: fx.Node) -> Any:
         return Number(n.meta["val"]) if n not in known and _is_number(n) else Held(n.name)
 
     steps: list[Compiled | Called] = []
-    for level in range(cut.depth + 1):
-        steps += [called(n) for n in cut.called[level] if "binds" not in n.meta]
-        part = cut.part(level)
+    for level in range(levels.depth + 1):
+        steps += [called(n) for n in levels.called[level] if not _ends_level(n)]
+        part = levels.part(level)
         if part is not None:
             examples = [n.meta["val"] for n in part.module.graph.find_nodes(op="placeholder")]
             made = compiler(part.module, examples, f"{name}_{level}")
             steps.append(Compiled(_names(part.inputs), _names(part.outputs), made))
             known |= dict.fromkeys(part.outputs)
-        steps += [called(n) for n in cut.called[level] if "binds" in n.meta]
+        steps += [called(n) for n in levels.called[level] if _ends_level(n)]
     outputs = fx.map_arg(gm.graph.output_node().args[0], read)
     symbols = tuple((n.name, n.meta["val"]) for n in known if _is_number(n))
     return Run(_names(inputs), tuple(steps), tuple(outputs), symbols)  # type: ignore[arg-type]
+
+
+def _layout(n: fx.Node) -> tuple[Any, Any, torch.dtype] | None:
+    """How compiled graphs will read what a draw gives."""
+    value = n.meta.get("val")
+    if not isinstance(value, torch.Tensor) or "binds" in n.meta or n.target is operator.getitem:
+        return None
+    shape, stride = (
+        tuple(Number(k) if isinstance(k, SYMBOLIC) else k for k in ks) for ks in (value.shape, value.stride())
+    )
+    return shape, stride, value.dtype
 
 
 def _names(nodes: Iterable[fx.Node]) -> tuple[str, ...]:
@@ -73,8 +91,8 @@ class _Part:
 
 
 class _Cut:
-    """Each node's level: how many bindings, one after the other, it needs.  `called`: by level what Python calls: before
-    the compiled part of the level what reads of earlier ones, behind it what binds."""
+    """Each node's level: how many bindings and draws, one after the other, it needs.  `called`: by level what Python calls:
+    before the compiled part of the level what reads of earlier ones, behind it what binds or draws."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
@@ -88,12 +106,14 @@ class _Cut:
                 self.ready[n] = 0
             elif n.op == "call_function":
                 level = max([self.ready[a] for a in n.all_input_nodes], default=0)
+                ends = _ends_level(n)
                 if ordered(n.target):
-                    level = last = max(level, last)
+                    level = max(level, last)
+                    last = level + ends  # it may draw from the generator that compiled operators draw from
                 if self._is_called(n, calls):
                     calls.append(n)
                 self.level[n] = level
-                self.ready[n] = level + ("binds" in n.meta)
+                self.ready[n] = level + ends
         self.depth = max([0, *self.ready.values()])
         for n in self.level:
             if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable:
@@ -102,7 +122,7 @@ class _Cut:
         self.by_python = set(calls)
 
     def _is_called(self, n: fx.Node, calls: list[fx.Node]) -> bool:
-        if "binds" in n.meta or n.target in _READS or isinstance(n.target, late.Check):
+        if _ends_level(n) or n.target in _READS or isinstance(n.target, late.Check):
             return True
         return n.target is operator.getitem and n.args[0] in calls
 
@@ -175,17 +195,26 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Called:
-    """`args`, `kwargs`: with `Held` and `Number` in the places of nodes."""
+    """`args`, `kwargs`: with `Held` and `Number` in the places of nodes.  `layout`: sizes, strides and dtype that the result is
+    to have: torch's fakes are wrong about a few operators."""
 
     name: str
     target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    layout: tuple[Any, Any, torch.dtype] | None = None
 
     def __call__(self, run: Run, env: dict[str, Any]) -> None:
         args, kwargs = map_aggregate((self.args, self.kwargs), lambda a: run.value(a, env))
         with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-            env[self.name] = self.target(*args, **kwargs)
+            env[self.name] = made = self.target(*args, **kwargs)
+            if self.layout is None:
+                return
+            shape, stride, dtype = map_aggregate(self.layout, lambda a: run.value(a, env))  # type: ignore[misc]
+            if made.shape != shape:
+                raise RuntimeError(OTHER_SIZES.format([*made.shape], [*shape]))
+            if made.stride() != stride or made.dtype != dtype:
+                env[self.name] = torch.empty_strided(shape, stride, dtype=dtype, device=made.device).copy_(made)
 
 
 @dataclass(frozen=True)

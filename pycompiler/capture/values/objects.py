@@ -673,7 +673,7 @@ class _OfLength:
 
 
 # Attributes that C code keeps and nobody can change, by class.
-READ: dict[type, tuple[str, ...]] = {types.UnionType: ("__args__", "__parameters__")}
+READ: dict[type, tuple[str, ...]] = {types.UnionType: ("__args__", "__parameters__"), torch.Generator: ("device",)}
 
 
 class Opaque(Value):

@@ -1,0 +1,233 @@
+"""Generators that the program hands to operators: drawn from in eager's order, when the graph runs, and left in eager's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import pycompiler
+
+BACKENDS = ("eager", "aot_eager", "native")
+OWN = torch.Generator()
+
+
+def made(x: Any, g: Any) -> Any:
+    return x + torch.randn(4, 5, generator=g) * 2
+
+
+def filled(x: Any, g: Any) -> Any:
+    x = (x * 2).normal_(generator=g)
+    return x + torch.randint(0, 10, (4, 5), generator=g)
+
+
+def written(x: Any, g: Any) -> Any:
+    x.t()[1:3].uniform_(generator=g)
+    return x + 1
+
+
+def of_probabilities(x: Any, g: Any) -> Any:
+    return torch.bernoulli(x.sigmoid(), generator=g) * x, torch.multinomial(x.softmax(-1), 3, generator=g)
+
+
+def among_others(x: Any, g: Any) -> Any:
+    return torch.rand(5, generator=g) + torch.rand(5) * torch.randn(5, generator=g) + x.uniform_(0, 1, generator=g)
+
+
+def order(x: Any, g: Any) -> Any:
+    return x[torch.randperm(4, generator=g)]
+
+
+def unused(x: Any, g: Any) -> Any:
+    torch.rand(3, generator=g)
+    return x + 1
+
+
+def two_names(x: Any, g: Any) -> Any:
+    again = {"g": g}
+    return x + torch.rand(5, generator=g) - torch.rand(5, generator=again["g"])
+
+
+def initialised(x: Any, g: Any) -> Any:
+    return torch.nn.init.kaiming_uniform_(x, generator=g) + 1
+
+
+def of_a_global(x: Any, g: Any) -> Any:
+    return x * torch.rand(5, generator=OWN) + torch.rand(5, generator=g)
+
+
+def one_by_one(x: Any, g: Any) -> Any:
+    return torch.vmap(lambda r: r + torch.randn(5, generator=g), randomness="different")(x)
+
+
+def all_alike(x: Any, g: Any) -> Any:
+    return torch.vmap(lambda r: r.clone().bernoulli_(generator=g) + r, randomness="same")(x)
+
+
+def in_chunks(x: Any, g: Any) -> Any:
+    def one(r: Any) -> Any:
+        return torch.vmap(lambda q: q * torch.rand((), generator=g), randomness="different")(r)
+
+    return torch.vmap(one, randomness="different", chunk_size=2)(x)
+
+
+def differentiated(x: Any, g: Any) -> Any:
+    return torch.func.grad(lambda r: (r.square() * torch.randn(4, 5, generator=g)).sum())(x)
+
+
+PROGRAMS = (
+    made, filled, written, of_probabilities, among_others, order, unused, two_names, initialised, of_a_global, one_by_one,
+    all_alike, in_chunks, differentiated,
+)  # fmt: skip
+
+
+def generator(seed: int = 3) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def outcome(fn: Callable[..., Any], g: Any, calls: int = 3) -> list[Any]:
+    """What calls give and leave: results, the argument, the states of the generators."""
+    found: list[Any] = []
+    torch.manual_seed(1)
+    OWN.manual_seed(2)
+    for k in range(calls):
+        x = torch.linspace(-1, 1, 20).view(4, 5) + k
+        found.append((fn(x, g), x, g.get_state(), OWN.get_state(), torch.get_rng_state()))
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
+def test_eagers_numbers(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    torch.testing.assert_close(outcome(compiled, generator()), outcome(fn, generator()))
+    torch.testing.assert_close(outcome(compiled, generator(7)), outcome(fn, generator(7)))
+    assert compiled.counters()["compiles"] == 1  # another generator is another input
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_default_generator_by_name_is_drawn_from_in_order(backend: str) -> None:
+    compiled = pycompiler.compile(among_others, backend=backend, fullgraph=True)
+    default = torch.default_generator
+    torch.testing.assert_close(outcome(compiled, default), outcome(among_others, default))
+
+
+def dropped(x: Any, g: Any) -> Any:
+    kept = torch.rand(x.shape, generator=g) > 0.5
+    return (x.tanh() * kept * torch.rand(()) * torch.randn(5, generator=g)).square()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("own", [True, False])
+def test_a_backward_draws_nothing(backend: str, own: bool) -> None:
+    compiled = pycompiler.compile(dropped, backend=backend, fullgraph=True)
+
+    def found(fn: Callable[..., Any]) -> Any:
+        torch.manual_seed(1)
+        g = generator() if own else torch.default_generator
+        x = torch.linspace(-1, 1, 20).view(4, 5).requires_grad_()
+        y = fn(x, g)
+        after = g.get_state()
+        (first,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+        (again,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        torch.rand(3, generator=g)  # whose numbers are the program's next
+        (second,) = torch.autograd.grad(again.sum(), x)
+        return y, first, again, second, after, g.get_state(), torch.get_rng_state()
+
+    for _ in range(2):
+        torch.testing.assert_close(found(compiled), found(dropped))
+
+
+def looked_at(x: Any, g: Any) -> Any:
+    y = x + torch.rand(5, generator=g)
+    state = g.get_state()
+    return y * torch.rand(5, generator=g), state, g.initial_seed()
+
+
+def set_again(x: Any, g: Any) -> Any:
+    y = x + torch.rand(5, generator=g)
+    g.manual_seed(5)
+    return y * torch.rand(5, generator=g)
+
+
+def in_a_checkpoint(x: Any, g: Any) -> Any:
+    x = x.clone().requires_grad_()
+    y = checkpoint(lambda t: t.sin() * torch.rand(5, generator=g), x, use_reentrant=False)
+    return y, torch.autograd.grad(y.sum(), x)
+
+
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * torch.rand(5, generator=OWN)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad + torch.rand(5, generator=OWN)
+
+
+def in_a_backward(x: Any, g: Any) -> Any:
+    x = x.clone().requires_grad_()
+    y = Noisy.apply(x + torch.rand(5, generator=g))  # type: ignore[no-untyped-call]
+    return y, torch.autograd.grad(y.sum(), x, retain_graph=True), torch.autograd.grad(y.sum(), x)
+
+
+def after_an_error_of_data(x: Any, g: Any) -> Any:
+    y = torch.rand(5, generator=g)
+    try:
+        return torch.embedding(x, torch.arange(3) + (x[0, 0] * 50).long()) + y
+    except IndexError:
+        return y - torch.rand(5, generator=g)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "fn", [looked_at, set_again, in_a_checkpoint, in_a_backward, after_an_error_of_data], ids=lambda f: f.__name__
+)
+def test_what_sees_a_generator_sees_what_was_drawn(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend)
+    torch.testing.assert_close(outcome(compiled, generator()), outcome(fn, generator()))
+
+
+def device_of(x: Any, g: Any) -> Any:
+    return x + torch.rand(5, generator=g, device=g.device)
+
+
+def test_its_device_is_read() -> None:
+    compiled = pycompiler.compile(device_of, backend="eager", fullgraph=True)
+    torch.testing.assert_close(outcome(compiled, generator()), outcome(device_of, generator()))
+
+
+@pytest.mark.parametrize("fn", [made, among_others, one_by_one, unused], ids=lambda f: f.__name__)
+def test_a_comparison_with_eager_draws_nothing_of_the_programs(fn: Callable[..., Any]) -> None:
+    with pycompiler.config.patch(verify_correctness=True):
+        compiled = pycompiler.compile(fn)
+        torch.testing.assert_close(outcome(compiled, generator()), outcome(fn, generator()))
+
+
+@pytest.mark.parametrize("fn", [made, among_others, dropped], ids=lambda f: f.__name__)
+def test_a_file_has_such_graphs(fn: Callable[..., Any], tmp_path: Path) -> None:
+    compiled = pycompiler.compile(fn)
+    outcome(compiled, generator())
+    saved = pycompiler.save(compiled, tmp_path / "graph")
+    assert not saved.left_out
+    loaded = pycompiler.load(tmp_path / "graph", fn, trust=True)
+    torch.testing.assert_close(outcome(loaded, generator()), outcome(fn, generator()))
+    assert loaded.counters()["compiles"] == 0
+
+
+@pytest.mark.parametrize("rows", [4, 7])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sizes_that_are_symbols(rows: int, backend: str) -> None:
+    def program(x: Any, g: Any) -> Any:
+        return x.sin() * torch.rand(x.shape[0], generator=g).unsqueeze(1) + torch.randn(x.shape, generator=g)
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True, dynamic=True)
+    for n in (3, rows, 9):
+        x, g, h = torch.ones(n, 2), generator(), generator()
+        torch.testing.assert_close((compiled(x, g), g.get_state()), (program(x, h), h.get_state()))
+    assert compiled.counters()["compiles"] == 1
