@@ -6,10 +6,11 @@ involved → graph; containers → their own rules; else the special methods of 
 
 from __future__ import annotations
 
-import collections
+import collections.abc
 import operator
 import sys
 import types
+import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -155,7 +156,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     return _unsupported(cx, op, told, left, right)
 
 
-ALIASES = (types.GenericAlias, types.UnionType)
+ALIASES = (types.GenericAlias, types.UnionType, type(collections.abc.Callable[[], None]), typing.TypeVar)
 
 
 def _of_types(cx: Capture, left: Value, right: Value) -> bool:

@@ -304,6 +304,15 @@ def test_annotations_and_aliases() -> None:
     assert pycompiler.explain(annotated)(X).graph_break_count == 0
 
 
+def test_unions_of_callables_and_variables() -> None:
+    """CPython writes these operators in C, the last one from 3.12 on."""
+
+    def annotated(x):
+        return x + 1, Callable[..., int] | None, None | Callable[[str], int], Callable | None, T | None, T | list[int]
+
+    assert repr(pycompiler.compile(annotated, backend="eager", fullgraph=True)(X)) == repr(annotated(X))
+
+
 def test_a_tensor_of_a_tensor() -> None:
     x = torch.ones(2, requires_grad=True)
 

@@ -655,7 +655,11 @@ def annotation(cx: Capture, value: Value) -> Any:
     if isinstance(value, Builtin):
         return value.fn
     existing = value.exists if isinstance(value, Object) else isinstance(value, Opaque)
-    if isinstance(value, (Object, Opaque)) and existing and value.python_type().__module__ in ("typing", "types"):
+    if (
+        isinstance(value, (Object, Opaque))
+        and existing
+        and value.python_type().__module__ in ("typing", "types", "collections.abc")
+    ):
         if value.source is not None:
             cx.guard("id_is", value.source, reference(value.real))
         return value.real
