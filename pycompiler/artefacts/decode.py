@@ -306,7 +306,7 @@ READ: dict[str, Callable[..., Any]] = {
     "call": lambda d, function, arguments: d.value(function)(*d.value(arguments)),
     "tensor": _tensor,
     "fake": _fake,
-    "choice": lambda d, number, sides, like: choice_of(number, d.value(sides), d.value(like)),
+    "choice": lambda d, number, sides, like, names: choice_of(number, d.value(sides), d.value(like), d.value(names)),
     "symbolic": _symbolic,
     "symbols": _symbols,
     "graph": lambda d: fx.Graph(),

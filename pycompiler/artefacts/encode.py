@@ -413,7 +413,7 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     Later: lambda e, v: e.later(v),
     LaterCall: lambda e, v: e.add("graph call", e.later(v.later)),
     Watched: lambda e, v: e.value(v.compile),
-    Choice: lambda e, v: e.add("choice", v.number, e.value(v.sides), e.value(v.like)),
+    Choice: lambda e, v: e.add("choice", v.number, e.value(v.sides), e.value(v.like), e.value(v.names)),
     torch.SymInt: _symbolic,
     torch.SymFloat: _symbolic,
     torch.SymBool: _symbolic,

@@ -1,8 +1,9 @@
 """Branches and loops on a tensor's value (`torch.cond`, `while_loop`) in ATen graphs: operators that run compiled graphs.
 
 In: a captured graph with calls of `transforms.cond` and `transforms.while_loop`.  Out: for each such node a function of
-its tensors, for the trace.  Example: in ATen graphs it is ``pycompiler.branch(pred, tensors, number)`` or
-``pycompiler.loop(carried, others, number)``, whose `number` names a `Choice`.
+its tensors, for the trace.  Example: in ATen graphs it is ``pycompiler.branch(pred, tensors, number, numbers)`` or
+``pycompiler.loop(carried, others, number, numbers)``, whose `number` names a `Choice`, and whose `numbers` are the symbols
+that the sides compute with, which they take after their tensors.
 
 Both sides are graphs of their own, forward and backward; the backward of a side computes its forward again, so that the
 operator keeps what it was given and nothing else. A loop's sides are its test and its body; it has no backward.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -25,8 +26,9 @@ from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import view_root
 from pycompiler.ir import transforms
 from pycompiler.ir.effects import acts, draws
-from pycompiler.ir.numbers import symbols_in
-from pycompiler.ir.symbols import Specialise
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.numbers import Numbers, symbol_of, symbols_in, value_of
+from pycompiler.ir.symbols import Specialise, Symbols, expr_of, hint_of, symbols_of
 from pycompiler.ir.watch import artefact
 
 aten = torch.ops.aten
@@ -38,21 +40,22 @@ Traced = Callable[..., tuple[torch.Tensor, ...]]
 
 
 class Choice:
-    """Two compiled graphs of the same inputs; `like` is the metadata of the results, of a loop those of its body.
+    """Two compiled graphs of the same inputs, the last of which are the symbols `names`; `like` is the metadata of the results,
+    of a loop those of its body, over these symbols.
 
     Graphs name it by a number that no other process has. It lives as long as the function that was compiled with it.
     """
 
-    def __init__(self, sides: tuple[Side, Side], like: Sequence[torch.Tensor]) -> None:
-        self.sides = sides
-        self.like = [(tuple(t.shape), t.stride(), t.dtype) for t in like]
+    def __init__(self, sides: tuple[Side, Side], like: Sequence[torch.Tensor], names: Sequence[str]) -> None:
+        self.sides, self.names = sides, tuple(names)
+        self.like = [(_known(t.shape), _known(t.stride()), t.dtype) for t in like]
         self.number = secrets.randbits(62)
         _ALIVE[self.number] = self
 
-    def __call__(self, pred: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        return list(self.sides[not pred](*tensors))
+    def __call__(self, pred: torch.Tensor, given: Sequence[Any]) -> list[torch.Tensor]:
+        return list(self.sides[not pred](*given))
 
-    def loop(self, carried: list[torch.Tensor], others: list[torch.Tensor]) -> list[torch.Tensor]:
+    def loop(self, carried: list[torch.Tensor], others: Sequence[Any]) -> list[torch.Tensor]:
         test, body = self.sides
         if not test(*carried, *others)[0]:
             return [t.clone() for t in carried]
@@ -61,13 +64,30 @@ class Choice:
             if not test(*carried, *others)[0]:
                 return carried
 
+    def shapes(self, numbers: Sequence[Any]) -> list[torch.Tensor]:
+        """What the results are like where the symbols are these."""
+        now = {
+            k: expr_of(n)
+            for k, n in zip(self.names, numbers, strict=True)
+            if not isinstance(n, (float, torch.SymFloat))
+        }
+        env = next((found for n in numbers if (found := symbols_of(n)) is not None), Symbols())
+        sizes = [
+            [[env.int(Expr.of(e).subst(now)) for e in part] for part in (shape, stride)]
+            for shape, stride, _ in self.like
+        ]
+        return [
+            torch.empty_strided(*size, dtype=dtype, device="meta")
+            for size, (_, _, dtype) in zip(sizes, self.like, strict=True)
+        ]
 
-def choice_of(number: int, sides: tuple[Side, Side], like: list[Any]) -> Choice:
+
+def choice_of(number: int, sides: tuple[Side, Side], like: list[Any], names: Sequence[str]) -> Choice:
     """The choice of that number, which another process has made, or this one."""
     made = _ALIVE.get(number)
     if made is None:
         made = object.__new__(Choice)
-        made.sides, made.like, made.number = sides, like, number
+        made.sides, made.like, made.number, made.names = sides, like, number, tuple(names)
         made = _ALIVE.setdefault(number, made)
     return made
 
@@ -84,22 +104,23 @@ def _chosen(number: int) -> Choice:
     return choice
 
 
-def _run(pred: torch.Tensor, tensors: list[torch.Tensor], number: int) -> list[torch.Tensor]:
-    return _chosen(number)(pred, tensors)
+def _run(pred: torch.Tensor, tensors: list[torch.Tensor], number: int, numbers: Sequence[Any]) -> list[torch.Tensor]:
+    return _chosen(number)(pred, [*tensors, *numbers])
 
 
-def _loop(carried: list[torch.Tensor], others: list[torch.Tensor], number: int) -> list[torch.Tensor]:
-    return _chosen(number).loop(carried, others)
+def _loop(
+    carried: list[torch.Tensor], others: list[torch.Tensor], number: int, numbers: Sequence[Any]
+) -> list[torch.Tensor]:
+    return _chosen(number).loop(carried, [*others, *numbers])
 
 
-def _shapes(_: Any, tensors: list[torch.Tensor], number: int) -> list[torch.Tensor]:
-    like = _chosen(number).like
-    return [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in like]
+def _shapes(_: Any, tensors: list[torch.Tensor], number: int, numbers: Sequence[Any]) -> list[torch.Tensor]:
+    return _chosen(number).shapes(numbers)
 
 
 _LIBRARY = torch.library.Library("pycompiler", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define("branch(Tensor pred, Tensor[] tensors, int number) -> Tensor[]")  # type: ignore[no-untyped-call]
-_LIBRARY.define("loop(Tensor[] carried, Tensor[] others, int number) -> Tensor[]")  # type: ignore[no-untyped-call]
+_LIBRARY.define("branch(Tensor pred, Tensor[] tensors, int number, Scalar[] numbers) -> Tensor[]")  # type: ignore[no-untyped-call]
+_LIBRARY.define("loop(Tensor[] carried, Tensor[] others, int number, Scalar[] numbers) -> Tensor[]")  # type: ignore[no-untyped-call]
 for _name, _kernel in (("branch", _run), ("loop", _loop)):
     for _key in ("CPU", "CUDA"):
         _LIBRARY.impl(_name, _kernel, _key)  # type: ignore[no-untyped-call]
@@ -112,10 +133,12 @@ class _Differentiable(torch.autograd.Function):
     """One choice in the forward, another in the backward; `kinds` says which results have gradients."""
 
     @staticmethod
-    def forward(ctx: Any, forth: Choice, back: Choice, kinds: Sequence[bool], pred: Any, *tensors: Any) -> Any:
-        results = branch(pred, list(tensors), forth.number)
+    def forward(
+        ctx: Any, forth: Choice, back: Choice, kinds: Sequence[bool], numbers: Any, pred: Any, *tensors: Any
+    ) -> Any:
+        results = branch(pred, list(tensors), forth.number, numbers)
         ctx.save_for_backward(pred, *tensors)
-        ctx.back, ctx.kinds = back, kinds
+        ctx.back, ctx.kinds, ctx.numbers = back, kinds, numbers
         ctx.mark_non_differentiable(*(r for r, k in zip(results, kinds, strict=True) if not k))
         return tuple(results)
 
@@ -123,8 +146,8 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         pred, *tensors = ctx.saved_tensors
         tangents = [g.contiguous() for g, k in zip(grads, ctx.kinds, strict=True) if k]
-        made = iter(branch(pred, [*tensors, *tangents], ctx.back.number))
-        return None, None, None, None, *(next(made) if needed else None for needed in ctx.needs_input_grad[4:])
+        made = iter(branch(pred, [*tensors, *tangents], ctx.back.number, ctx.numbers))
+        return *[None] * 5, *(next(made) if needed else None for needed in ctx.needs_input_grad[5:])
 
 
 class Branches:
@@ -141,21 +164,24 @@ class Branches:
             compiled = self.KINDS.get(node.target)  # type: ignore[arg-type]
             if node.op == "call_function" and (compiled or transforms.is_checkpoint(node.target)):
                 bodies = [getattr(gm, str(a.target)) for a in node.args if _is_body(a)]
+                if compiled is not None:
+                    given = _Given(node)
+                    bodies = [given.body(body) for body in bodies]
                 for body in bodies:
                     self.prepare(body)
                 if compiled is not None:
-                    self.calls[node] = compiled(self, node, bodies)
+                    self.calls[node] = compiled(self, node, bodies, given)
         if self.calls and any(
             str(getattr(n.target, "__name__", "")).startswith("set_autocast") for n in gm.graph.nodes
         ):
             raise AutogradUnsupported("autocast around a branch", "autocast changes", "the graph runs eagerly")
 
-    def _branch(self, node: fx.Node, bodies: list[fx.GraphModule]) -> Traced:
-        given: Any = node.args
-        _, _, kinds, pred, *operands = given
+    def _branch(self, node: fx.Node, bodies: list[fx.GraphModule], given: _Given) -> Traced:
+        kinds: Any
+        pred: Any
+        kinds, pred = node.args[2:4]
         results = node.meta["example_value"]
-        _refuse_symbols(operands, results, "a branch on a tensor's value")
-        examples = [self._leaf(n.meta["example_value"]) for n in operands]
+        examples = [self._leaf(t) for t in given.tensors]
         wanted = [i for i, e in enumerate(examples) if e.requires_grad and any(kinds) and torch.is_grad_enabled()]
         devices = {t.device for t in (pred.meta["example_value"], *examples, *results)}
         if len(devices) > 1 or (
@@ -163,51 +189,47 @@ class Branches:
         ):
             raise AutogradUnsupported("a branch on several devices, or with transposed results", str(node), "none")
         with torch.no_grad():
-            plain = [self._joint(body, [e.detach() for e in examples]) for body in bodies]
-        forth = self._choice([forward_only(joint) for joint in plain], [results, results])
-        strides = [e.stride() for e in examples]
+            plain = [self._joint(body, [*(e.detach() for e in examples), *given.numbers]) for body in bodies]
+        forth = self._choice([forward_only(joint) for joint in plain], [results, results], given)
         if not wanted:
-            return lambda pred, *tensors: tuple(branch(pred, _as_seen(tensors, strides), forth.number))
-        joints = [self._joint(body, examples) for body in bodies]
-        modules = [_backward(joint, kinds, wanted) for joint in joints]
+            return lambda pred, *operands: tuple(branch(pred, given.seen(operands), forth.number, given.numbers))
+        joints = [self._joint(body, [*examples, *given.numbers]) for body in bodies]
+        modules = [_backward(joint, kinds, wanted, len(examples)) for joint in joints]
         made = [n.meta["val"] for n in modules[0].graph.output_node().args[0]]  # type: ignore[union-attr]
-        back = self._choice(modules, [made, made])
-        return lambda pred, *tensors: _Differentiable.apply(  # type: ignore[no-any-return, no-untyped-call]
-            forth, back, kinds, pred, *_as_seen(tensors, strides)
+        back = self._choice(modules, [made, made], given)
+        return lambda pred, *operands: _Differentiable.apply(  # type: ignore[no-any-return, no-untyped-call]
+            forth, back, kinds, given.numbers, pred, *given.seen(operands)
         )
 
-    def _loop(self, node: fx.Node, bodies: list[fx.GraphModule]) -> Traced:
-        given: Any = node.args
-        _, _, count, *operands = given
+    def _loop(self, node: fx.Node, bodies: list[fx.GraphModule], given: _Given) -> Traced:
+        count: Any = node.args[2]
         results = node.meta["example_value"]
-        _refuse_symbols(operands, results, "a loop on a tensor's value")
         with torch.no_grad():
-            examples = [self._leaf(n.meta["example_value"]).detach() for n in operands]
+            examples = [self._leaf(t).detach() for t in given.tensors]
             if len({t.device for t in (*examples, *results)}) > 1:
                 raise AutogradUnsupported("a loop on several devices", str(node), "none")
-            joints = [self._joint(body, examples) for body in bodies]
+            joints = [self._joint(body, [*examples, *given.numbers]) for body in bodies]
         test = [n.meta["val"] for n in joints[0].fresh]
-        choice = self._choice([forward_only(joint) for joint in joints], [test, results])
-        strides = [e.stride() for e in examples]
+        choice = self._choice([forward_only(joint) for joint in joints], [test, results], given)
 
-        def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            seen = [t.detach() for t in _as_seen(tensors, strides)]
-            return tuple(loop(seen[:count], seen[count:], choice.number))
+        def run(*operands: Any) -> tuple[torch.Tensor, ...]:
+            seen = [t.detach() for t in given.seen(operands)]
+            return tuple(loop(seen[:count], seen[count:], choice.number, given.numbers))
 
         return run
 
-    KINDS: ClassVar[dict[Any, Callable[[Branches, fx.Node, list[fx.GraphModule]], Traced]]] = {
+    KINDS: ClassVar[dict[Any, Callable[[Branches, fx.Node, list[fx.GraphModule], _Given], Traced]]] = {
         transforms.cond: _branch,
         transforms.while_loop: _loop,
     }
-    """What is called with the tensors of such a node: its arguments but for the first three."""
+    """What is called with the operands of such a node: its arguments but for the first three."""
 
     def _leaf(self, example: torch.Tensor) -> torch.Tensor:
         with torch.no_grad(), self.mode:
             leaf = example.detach()
         return leaf.requires_grad_(example.requires_grad)
 
-    def _joint(self, body: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Joint:
+    def _joint(self, body: fx.GraphModule, examples: Sequence[Any]) -> Joint:
         joint = self.trace(body, examples, self)
         if any(draws(n.target) or acts(n.target) for n in joint.graph.nodes if n.op == "call_function"):
             raise AutogradUnsupported("a branch draws random numbers, or acts", body.print_readable(False), "none")
@@ -215,7 +237,7 @@ class Branches:
             raise AutogradUnsupported("a branch writes, or returns views", body.print_readable(False), "clone them")
         return joint
 
-    def _choice(self, modules: list[fx.GraphModule], likes: Sequence[Sequence[Any]]) -> Choice:
+    def _choice(self, modules: list[fx.GraphModule], likes: Sequence[Sequence[Any]], given: _Given) -> Choice:
         """`likes`: of each module what its results are like."""
         sides = []
         for module, like in zip(modules, likes, strict=True):
@@ -223,8 +245,8 @@ class Branches:
             if [_layout(t) for t in made] != [_layout(t) for t in like]:
                 raise AutogradUnsupported("branches whose results lie otherwise", str(module.graph), "none")
             sides.append(self.compiler(module, [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]))
-        choice = Choice((sides[0], sides[1]), likes[1])
-        artefact("branch", (choice.number, modules, choice.like))
+        choice = Choice((sides[0], sides[1]), likes[1], given.names)
+        artefact("branch", (choice.number, modules, given.today(choice.like), choice.names))
         self.choices.append(choice)
         return choice
 
@@ -233,29 +255,79 @@ def _is_body(argument: Any) -> bool:
     return isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), fx.GraphModule)
 
 
-def _refuse_symbols(operands: Sequence[fx.Node], results: Sequence[torch.Tensor], what: str) -> None:
-    """A side is compiled for sizes and numbers that are known."""
-    if found := symbols_in([*(n.meta["example_value"] for n in operands), *results]):
-        raise Specialise(sorted(found), what)
+class _Given:
+    """What the sides of a node are given: its tensors in order, then the symbols of their sizes, and those that the sides
+    compute with, each once.  A side is compiled by itself, so that all of them are inputs of its own."""
+
+    def __init__(self, node: fx.Node) -> None:
+        operands = [a for a in node.args[3:] if isinstance(a, fx.Node)]
+        if node.target is transforms.cond:
+            operands = operands[1:]  # the first is what decides
+        self.tensors = [e for a in operands if isinstance(e := a.meta["example_value"], torch.Tensor)]
+        self.strides = [t.stride() for t in self.tensors]
+        values = [a.meta["example_value"] for a in operands]
+        self.names = sorted(symbols_in([*values, *node.meta["example_value"]]))
+        symbols = next(filter(None, map(symbols_of, _numbers(values))), None)
+        if symbols is not None and (late := [n for n in self.names if n in symbols.bound]):
+            raise Specialise(late, "a branch or a loop on a tensor's value")
+        self.numbers = [] if symbols is None else [symbols.symbol(name) for name in self.names]
+
+    def body(self, body: fx.GraphModule) -> fx.GraphModule:
+        """A side, which takes what is given in this order."""
+        graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
+        placeholders = body.graph.find_nodes(op="placeholder")
+        for n in placeholders:
+            if isinstance(n.meta["example_value"], torch.Tensor):
+                env[n] = graph.node_copy(n)
+        numbers = dict[str | None, fx.Node]()
+        for name, number in zip(self.names, self.numbers, strict=True):
+            numbers[name] = graph.placeholder(name)
+            numbers[name].meta["example_value"] = number
+        for n in body.graph.nodes:
+            if n.op != "placeholder":
+                env[n] = graph.node_copy(n, env.__getitem__)
+            elif n not in env:
+                env[n] = numbers[symbol_of(n.meta["example_value"])]
+        return fx.GraphModule(body, graph)
+
+    def today(self, like: Sequence[Any]) -> list[Any]:
+        """What results are like where the symbols are what they were in the call that was captured."""
+        now = dict(zip(self.names, map(hint_of, self.numbers), strict=True))
+        return [(*(tuple(Expr.of(e).eval(now) for e in part) for part in sizes), dtype) for *sizes, dtype in like]
+
+    def seen(self, operands: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors among them, if they lie as they did when the sides were compiled."""
+        tensors = [t for t in operands if isinstance(t, torch.Tensor)]
+        if any(t.stride() != s for t, s in zip(tensors, self.strides, strict=True)):
+            raise AutogradUnsupported("a branch's tensor lies otherwise than captured", str(self.strides), "none")
+        return tensors
+
+
+def _numbers(values: Sequence[Any]) -> Iterator[Any]:
+    """The numbers among these values, and among sizes and strides of the tensors."""
+    for v in values:
+        yield from (*v.shape, *v.stride()) if isinstance(v, torch.Tensor) else (v,)
+
+
+def _known(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """Each as an int, or as an Expr over symbols."""
+    return tuple(value_of(n) if isinstance(n, torch.SymInt) else n for n in sizes)
 
 
 def _layout(t: torch.Tensor) -> tuple[Any, ...]:
     return tuple(t.shape), t.stride(), t.dtype, t.device
 
 
-def _as_seen(tensors: Sequence[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
-    """The tensors, if they lie as they did when the sides were compiled."""
-    if any(t.stride() != s for t, s in zip(tensors, strides, strict=True)):
-        raise AutogradUnsupported("a branch's tensor lies otherwise than captured", str(strides), "none")
-    return list(tensors)
-
-
-def _backward(joint: Joint, kinds: Sequence[bool], wanted: Sequence[int]) -> fx.GraphModule:
-    """Inputs and tangents → gradients of the inputs `wanted`, contiguous memory of their own."""
+def _backward(joint: Joint, kinds: Sequence[bool], wanted: Sequence[int], count: int) -> fx.GraphModule:
+    """`count` tensors, tangents and symbols → gradients of the inputs `wanted`, contiguous memory of their own."""
     graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
-    for n in joint.inputs:
+
+    def place(n: fx.Node) -> None:
         env[n] = graph.placeholder(n.name)
         env[n].meta.update(n.meta)
+
+    for n in joint.inputs[:count]:
+        place(n)
     tangents = dict(zip(joint.tangent_of, joint.tangents, strict=True))
     for k, kind in enumerate(kinds):
         if kind:
@@ -264,6 +336,9 @@ def _backward(joint: Joint, kinds: Sequence[bool], wanted: Sequence[int]) -> fx.
             made.meta["val"] = n.meta["val"]
             if k in tangents:
                 env[n] = made
+    for n in joint.inputs[count:]:
+        place(n)
+    numbers = Numbers(graph, {str(symbol_of(n.meta["val"])): env[n] for n in joint.inputs[count:]})
     grads = [joint.grads[i] if joint.grads else None for i in wanted]
     live = ancestors(g for g in grads if g is not None)
     for n in joint.graph.nodes:
@@ -274,7 +349,7 @@ def _backward(joint: Joint, kinds: Sequence[bool], wanted: Sequence[int]) -> fx.
     for i, g in zip(wanted, grads, strict=True):
         like = joint.inputs[i].meta["val"]
         if g is None:
-            results.append(_zeros(graph, like))
+            results.append(_zeros(graph, numbers, like))
             continue
         root = view_root(g)
         own = root.op == "call_function" and root not in taken and g.meta["val"].is_contiguous()
@@ -284,9 +359,9 @@ def _backward(joint: Joint, kinds: Sequence[bool], wanted: Sequence[int]) -> fx.
     return graph_module(graph, joint.constants)
 
 
-def _zeros(graph: fx.Graph, like: FakeTensor) -> fx.Node:
+def _zeros(graph: fx.Graph, numbers: Numbers, like: FakeTensor) -> fx.Node:
     options: dict[str, Any] = {"dtype": like.dtype, "device": like.device, "pin_memory": False}
-    made = graph.call_function(aten.full.default, ([*like.shape], 0), options)
+    made = graph.call_function(aten.full.default, (numbers.arguments([*like.shape]), 0), options)
     made.meta["val"] = _contiguous(like)
     return made
 

@@ -103,7 +103,7 @@ class Directory(watch.Observer):
         self.state = _State()
         self.counts: dict[int, itertools.count[int]] = {}
         self.numbers: dict[int, int] = {}  # of a model in this directory, by its number in the process
-        self.branches: dict[int, tuple[Sequence[fx.GraphModule], Sequence[Any]]] = {}
+        self.branches: dict[int, tuple[Sequence[fx.GraphModule], Sequence[Any], Sequence[str]]] = {}
         self.dynamo: logging.Handler | None = None
         self.root: Path | None = None
         self.pid = os.getpid()
@@ -201,8 +201,8 @@ class Directory(watch.Observer):
         if name == "joint":
             logs.stage("autograd").debug("joint graph:\n%s", value)
         if name == "branch":
-            number, sides, like = value
-            self.branches[number] = sides, like
+            number, *made = value
+            self.branches[number] = tuple(made)
         if not self.state.graphs:
             return
         graph = self.state.graphs[-1]

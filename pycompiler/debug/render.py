@@ -27,8 +27,8 @@ from pycompiler.ir.symbols import hint_of
 from pycompiler.ir.texts import with_lines
 
 Branches = Mapping[
-    int, tuple[Sequence[fx.GraphModule], Sequence[Any]]
-]  # number → two graphs, what their results are like
+    int, tuple[Sequence[fx.GraphModule], Sequence[Any], Sequence[str]]
+]  # number → two graphs, what their results are like, the symbols that they take
 EMBED_BYTES = 1 << 20  # tensors up to this size are part of the file
 
 
@@ -99,13 +99,13 @@ def operators(gm: fx.GraphModule, branches: Branches) -> str:
     lines = [line for name in own if name.partition("::")[0] not in KNOWN for line in _own_operator(name)]
     for node in (n for name in CHOOSE for n in gm.graph.find_nodes(op="call_function", target=_operator(name))):
         number, names = node.args[2], []
-        sides, like = branches[number]
+        sides, like, symbols = branches[number]
         for k, side in enumerate(sides):
             names.append(f"Branch_{number}_{k}")
             imports, classes = module_text(side, names[-1])
             lines += [imports, operators(side, branches), classes]
         made = ", ".join(f"{name}()" for name in names)
-        lines.append(f"BRANCH_{number} = repro.branch({number}, ({made}), {like!r})")
+        lines.append(f"BRANCH_{number} = repro.branch({number}, ({made}), {like!r}, {symbols!r})")
     return "".join(f"{line}\n" for line in lines if line)
 
 

@@ -576,6 +576,11 @@ def branches() -> Any:
     return lambda x: torch.cond(x[0] > 0, lambda y: y * 2, lambda y: y - 1, (x,))
 
 
+@case(lambda f: [chosen(lambda x: f(x.repeat(n))) for n in (2, 3, 5)], dynamic=True)
+def branches_of_any_size() -> Any:
+    return lambda x: torch.cond(x[0] > 0, lambda y: y * y.shape[0], lambda y: y - x[-1], (x,))
+
+
 @case(lambda f: (f(data(3).abs()), f(-data(3).abs())))
 def loops() -> Any:
     return lambda x: while_loop(

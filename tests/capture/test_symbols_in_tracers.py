@@ -98,25 +98,6 @@ def test_numbers_that_change(name: str) -> None:
     assert compiled.counters()["compiles"] == 2
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_branches_with_sizes_give_what_eager_gives(backend: str) -> None:
-    """Compiled for each size, but captured for all."""
-
-    def program(x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, lambda y: y * y.shape[0], lambda y: y - x.shape[1], (x,))
-
-    compiled = pycompiler.compile(program, backend=backend, fullgraph=True, dynamic=True)
-    for size in SIZES:
-        for sign in (1, -1):
-            x, y = (torch.full(size, 0.5 * sign).requires_grad_() for _ in range(2))
-            got, want = compiled(x), program(y)
-            torch.testing.assert_close(got, want)
-            got.sum().backward()
-            want.sum().backward()
-            torch.testing.assert_close(x.grad, y.grad)
-    assert compiled.counters()["compiles"] == (1 if backend == "eager" else len(SIZES))
-
-
 class Held:
     def __init__(self) -> None:
         self.by = 2.0
