@@ -233,7 +233,7 @@ class Effects:
         return [w.target for w in self.journal if w.kind == "warning"]
 
     def draw(self, fn: Value, args: list[Value]) -> None:
-        """A call that comes before the graph, for a number (`builtins/drawn.py`)."""
+        """A call that comes before the graph, for a number or a generator (`builtins/drawn.py`, `builtins/generators.py`)."""
         self.allow(None, fn.describe())
         self.changes += 1
         self.journal.append(Write("draw", fn, value=args))

@@ -170,6 +170,10 @@ class GraphBuilder:
             node = self.generators[value.identity()] = self._read(value.source, torch.Generator(device))
         return node
 
+    def draws_from(self, value: Opaque) -> bool:
+        """Whether an operator is given this generator, in any graph."""
+        return value.identity() in self.generators
+
     def _symbol(self, name: str) -> fx.Node:
         """A placeholder for a size, or an integer argument."""
         if name in self.bound:

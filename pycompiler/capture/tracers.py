@@ -124,6 +124,9 @@ class Tracer(GraphBuilder):
             self._lift[value.identity()], self._lifted[node] = node, value
         return self._lift[value.identity()]
 
+    def draws_from(self, value: Opaque) -> bool:
+        return self.outer.draws_from(value)
+
     def _placeholder(self, name: str, example: Any) -> fx.Node:
         anchor = self._last_input
         with self.graph.inserting_before(self._first()) if anchor is None else self.graph.inserting_after(anchor):

@@ -79,9 +79,27 @@ def differentiated(x: Any, g: Any) -> Any:
     return torch.func.grad(lambda r: (r.square() * torch.randn(4, 5, generator=g)).sum())(x)
 
 
+def own(x: Any, g: Any) -> Any:
+    h = torch.Generator(x.device).manual_seed(x.dim())
+    return x + torch.rand(5, generator=h), torch.rand(5, generator=h, device=h.device)
+
+
+def seeded(x: Any, g: Any) -> Any:
+    g.manual_seed(x.shape[0])
+    return x + torch.rand(5, generator=g) + torch.rand(5)
+
+
+def own_in_a_function(x: Any, g: Any) -> Any:
+    def one(r: Any) -> Any:
+        h = torch.Generator().manual_seed(4)
+        return r + torch.rand(5, generator=h), torch.rand((), generator=g)
+
+    return torch.vmap(one, randomness="different")(x)
+
+
 PROGRAMS = (
     made, filled, written, of_probabilities, among_others, order, unused, two_names, initialised, of_a_global, one_by_one,
-    all_alike, in_chunks, differentiated,
+    all_alike, in_chunks, differentiated, own, seeded, own_in_a_function,
 )  # fmt: skip
 
 
@@ -154,6 +172,40 @@ def set_again(x: Any, g: Any) -> Any:
     return y * torch.rand(5, generator=g)
 
 
+def seeded_after_a_draw(x: Any, g: Any) -> Any:
+    h = torch.Generator().manual_seed(2)
+    y = x + torch.rand(5, generator=h)
+    h.manual_seed(5)
+    return y * torch.rand(5, generator=h), h.get_state(), torch.rand(5, generator=g)
+
+
+def the_default_one_seeded(x: Any, g: Any) -> Any:
+    y = x + torch.rand(5)
+    torch.default_generator.manual_seed(5)
+    return y + torch.rand(5)
+
+
+def unseeded(x: Any, g: Any) -> Any:
+    h = torch.Generator()
+    return x + torch.rand(5, generator=h), h.initial_seed(), h.get_state()
+
+
+def kept(x: Any, g: Any) -> Any:
+    h = torch.Generator().manual_seed(2)
+    y = x + torch.rand(5, generator=h)
+    print(end="")
+    return y + torch.rand(5, generator=h), h.get_state()
+
+
+def seeded_beside_an_error(x: Any, g: Any) -> Any:
+    try:
+        y = torch.embedding(x, torch.arange(3) + (x[0, 0] * 50).long())
+        g.manual_seed(1)
+    except IndexError:
+        y = x
+    return y - torch.rand(5, generator=g)
+
+
 def in_a_checkpoint(x: Any, g: Any) -> Any:
     x = x.clone().requires_grad_()
     y = checkpoint(lambda t: t.sin() * torch.rand(5, generator=g), x, use_reentrant=False)
@@ -186,8 +238,13 @@ def after_an_error_of_data(x: Any, g: Any) -> Any:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "fn", [looked_at, set_again, in_a_checkpoint, in_a_backward, after_an_error_of_data], ids=lambda f: f.__name__
-)
+    "fn",
+    [
+        looked_at, set_again, seeded_after_a_draw, the_default_one_seeded, unseeded, kept, seeded_beside_an_error,
+        in_a_checkpoint, in_a_backward, after_an_error_of_data,
+    ],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
 def test_what_sees_a_generator_sees_what_was_drawn(fn: Callable[..., Any], backend: str) -> None:
     compiled = pycompiler.compile(fn, backend=backend)
     torch.testing.assert_close(outcome(compiled, generator()), outcome(fn, generator()))
@@ -209,7 +266,22 @@ def test_a_comparison_with_eager_draws_nothing_of_the_programs(fn: Callable[...,
         torch.testing.assert_close(outcome(compiled, generator()), outcome(fn, generator()))
 
 
-@pytest.mark.parametrize("fn", [made, among_others, dropped], ids=lambda f: f.__name__)
+def returned(x: Any, g: Any) -> Any:
+    h = torch.Generator().manual_seed(6)
+    return x + torch.rand(5, generator=h), {"h": h}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_that_the_program_made_is_given_back(backend: str) -> None:
+    compiled = pycompiler.compile(returned, backend=backend, fullgraph=True)
+    for _ in range(2):
+        (y, held), (z, other) = compiled(torch.ones(5), None), returned(torch.ones(5), None)
+        assert type(held["h"]) is torch.Generator
+        torch.testing.assert_close((y, held["h"].get_state()), (z, other["h"].get_state()))
+    assert compiled(torch.ones(5), None)[1]["h"] is not held["h"]
+
+
+@pytest.mark.parametrize("fn", [made, among_others, dropped, own], ids=lambda f: f.__name__)
 def test_a_file_has_such_graphs(fn: Callable[..., Any], tmp_path: Path) -> None:
     compiled = pycompiler.compile(fn)
     outcome(compiled, generator())

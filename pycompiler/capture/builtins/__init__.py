@@ -11,6 +11,7 @@ from pycompiler.capture.builtins import (
     drawn,
     exceptions,
     frozen,
+    generators,
     gradients,
     iteration,
     nested,
@@ -26,6 +27,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, begun, branches, collections, containers, copying, devices, drawn, exceptions, frozen, gradients,
-    iteration, nested, numbers, overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
+    autograd_function, begun, branches, collections, containers, copying, devices, drawn, exceptions, frozen, generators,
+    gradients, iteration, nested, numbers, overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
 )  # fmt: skip

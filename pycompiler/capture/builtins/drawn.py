@@ -32,7 +32,7 @@ def _drawing(name: str, parameters: dict[str, float | None], greatest: Callable[
         fits = len(others) <= len(parameters) and given.keys() <= parameters.keys() and len(known) == len(given)
         plain = all(type(n) in (int, float) and -KNOWN < n < KNOWN for n in known)
         made = None
-        if fits and plain and _is_whole(cx, owner) and _may_come_first(cx):
+        if fits and plain and _is_whole(cx, owner) and may_come_first(cx):
             made = cx.sizes.drawn(len(cx.effects.draws), float(greatest(*known)))
         if made is None:
             raise Break("skipped-call", f"random.Random.{name}")
@@ -51,7 +51,7 @@ def _is_whole(cx: Capture, owner: Value) -> bool:
     return isinstance(found, Method) and isinstance(found.function, Builtin) and found.function.fn is RANDOM
 
 
-def _may_come_first(cx: Capture) -> bool:
+def may_come_first(cx: Capture) -> bool:
     """Whether a draw may come before all of the graph, which runs once."""
     errors, graph = cx.errors_of_data, cx.graph
     return not (
