@@ -1,58 +1,35 @@
 """Functions under functools.lru_cache: what they keep is known without a call of theirs.
 
-In: a cached function, constant arguments.  Out: the object that it keeps for them, with guards as an object that existed before.
-What is not kept yet is tried first, in a capture that is given up afterwards: a function that neither raises nor has effects is
-called by capture, once for all; any other by the program, in front of whose call the graph breaks while nothing is kept.
+In: a cached function, arguments.  Out: the object that it keeps for them, with guards as an object that existed before.
+Of constants, what is not kept yet is tried first, in a capture that is given up afterwards: a function that neither raises nor
+has effects is called by capture, once for all; any other by the program, in front of whose call the graph breaks while nothing
+is kept.
+Of objects and tensors, a function that keeps nothing for them is inlined, and an effect has its result kept (`caches.Keeping`).
 """
 
 from __future__ import annotations
 
-import functools
-import gc
+import inspect
 import types
+from dataclasses import dataclass, field
 from typing import Any
 
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.caches import Keeping, Keeps, Leaf, key_of, limit_of, table_of
+from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.functions import Builtin
+from pycompiler.capture.values.classes import Class
+from pycompiler.capture.values.constant import reference
+from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.functions import Builtin, Function
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 
 TRIAL = 20_000  # instructions of a trial
-
-Found = tuple[
-    Any, dict[Any, Any], Any
-]  # a cached function's own function, its table, and what is between arguments and keywords in its keys
-
-
-@functools.cache
-def _link() -> Any:
-    """The class that only cached functions refer to."""
-    return next(r for r in reversed(gc.get_referents(functools.lru_cache(maxsize=1)(len))) if _names_links(r))
-
-
-def _names_links(found: Any) -> bool:
-    return type(found) is type and found.__name__ == "_lru_list_elem"
-
-
-def table_of(fn: Any) -> Found | None:
-    """Where `fn` keeps its results, as its tp_traverse visits it: ..., table, function, mark, class of links, ...; a probe
-    of what CPython does not promise."""
-    found = gc.get_referents(fn)
-    at = max((i for i, r in enumerate(found) if r is _link()), default=0)
-    if at < 3 or type(found[at - 3]) is not dict or type(found[at - 1]) is not object:
-        return None
-    return found[at - 2], found[at - 3], found[at - 1]
-
-
-def key_of(fn: Any, mark: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The key of a call in the table, as `lru_cache_make_key` makes it.  Raises AttributeError where nobody says whether `fn`
-    tells types apart."""
-    typed = fn.cache_parameters()["typed"]
-    if not typed and not kwargs:
-        return args[0] if len(args) == 1 and type(args[0]) in (str, int) else tuple(args)
-    key = [*args, *((mark, *(x for item in kwargs.items() for x in item)) if kwargs else ())]
-    return tuple([*key, *map(type, args), *map(type, kwargs.values())] if typed else key)
+SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Cached:
@@ -108,7 +85,9 @@ def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
         return _inline_cached(cx, fn, args, kwargs)
     cached = _cached(cx, fn, args, kwargs)
     if cached is None:
-        raise Break("builtin-call", f"{describe_call(fn, args)}, which keeps its results")
+        return _call_of_objects(cx, fn, args, kwargs)
+    if _frame_of(cx, fn).put and limit_of(fn) is not None:  # something may have gone out
+        raise _refused(fn, args)
     if not cached.kept and not _call(cx, cached, args, kwargs):
         rests_on = ((const_source(cached).attr("kept"), False),)
         raise Break("builtin-call", f"{describe_call(fn, args)}, which has not been called before", rests_on=rests_on)
@@ -176,6 +155,125 @@ def _inline_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Va
         cx.effects.forget_since(before)
         cx.effects.defer(Builtin(fn), args)
     return result
+
+
+# objects and tensors --------------------------------------------------------------------------------------------
+@dataclass
+class Frame:
+    """What the captured frame does with a table: its calls, and the results that it has kept, by a key of values."""
+
+    keeping: Keeping | None = None
+    calls: int = 0
+    put: dict[Any, Value] = field(default_factory=dict)
+
+
+def _frame_of(cx: Capture, fn: Any) -> Frame:
+    found: Frame = cx.kept.setdefault(("frame", fn), Frame())
+    return found
+
+
+def _refused(fn: Any, args: list[Value]) -> Break:
+    return Break("builtin-call", f"{describe_call(fn, args)}, which keeps its results")
+
+
+def _call_of_objects(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    refused, found, frame = _refused(fn, args), table_of(fn), _frame_of(cx, fn)
+    inside = found and found[0]
+    if not isinstance(inside, types.FunctionType) or inside.__code__.co_flags & SUSPENDABLE:
+        raise refused
+    if not hasattr(fn, "cache_parameters"):
+        raise refused
+    why = "as an argument of a function that keeps its results"
+    args, kwargs = [v.settle(why) for v in args], {k: v.settle(why) for k, v in kwargs.items()}
+    leaves: list[Value] = []
+    parts = [_part(cx, v, leaves, refused) for v in args], {k: _part(cx, v, leaves, refused) for k, v in kwargs.items()}
+    limit, names, given = limit_of(fn), tuple(kwargs), [*args, *kwargs.values()]
+    types_ = tuple(v.python_type() for v in given) if fn.cache_parameters()["typed"] else ()
+    key = (cx.key_of(Tuple(given)), names, types_)
+    frame.keeping = frame.keeping or Keeping(fn, inside)
+    frame.calls += 1
+    if key in frame.put:
+        cx.effects.keep(frame.keeping, names, None, given)
+        return frame.put[key]
+    kept, source = _kept(cx, fn, parts, leaves, key, refused)
+    if source is not None and kept:
+        if frame.put and limit is not None:  # it may have gone out
+            raise refused
+        result = cx.wrap(kept[0], source.item(0))
+        cx.effects.keep(frame.keeping, names, None, given)
+        return result
+    with cx.errors_of_data.counted():
+        try:
+            result = cx.realize(cx.call(cx.make(inside), args, kwargs))
+        except Raised:
+            raise refused from None
+    if limit != 0:
+        frame.put[key] = result
+    if limit and len(frame.put) > limit:
+        raise refused
+    cx.effects.keep(frame.keeping, names, result, given)
+    return result
+
+
+def _part(cx: Capture, value: Value, leaves: list[Value], refused: Break) -> Any:
+    """A part of a key: a constant, a tuple of parts, or a leaf, which equals nothing but itself."""
+    value = cx.realize(value).settle("as an argument of a function that keeps its results")
+    if isinstance(value, Tuple) and value.cls is tuple and not value.is_const():
+        return tuple(_part(cx, v, leaves, refused) for v in value.items)
+    if isinstance(value, Class) and value.made is not None:
+        raise refused
+    if value.is_const():
+        known = value.const()
+        if type(known).__hash__ is None or known != known or type(known) is frozenset:  # NaN
+            raise refused
+        return known
+    if isinstance(value, Object):
+        own = lookup(cx, value.cls, "__hash__"), lookup(cx, value.cls, "__eq__")
+        if own != (object.__hash__, object.__eq__) or value.storage is not None:
+            raise refused
+    elif not isinstance(value, Function) and not (isinstance(value, Tensor) and not value.is_special):
+        raise refused
+    if not any(v is value for v in leaves):
+        leaves.append(value)
+    return Leaf(next(i for i, v in enumerate(leaves) if v is value))
+
+
+def _kept(
+    cx: Capture, fn: Any, parts: tuple[list[Any], dict[str, Any]], leaves: list[Value], key: Any, refused: Break
+) -> tuple[tuple[Any, ...], Source | None]:
+    """What is kept, and where it is read: of the last tensor, while other objects are the same.  Nothing is kept for objects
+    of the frame's own."""
+    if not leaves:
+        raise refused
+    if any(v.source is None for v in leaves):
+        return (), None
+    base = max(range(len(leaves)), key=lambda i: (isinstance(leaves[i], Tensor), i))
+    order = [leaves[base], *(v for i, v in enumerate(leaves) if i != base)]
+    numbers = {i: next(n for n, v in enumerate(order) if v is leaf) for i, leaf in enumerate(leaves)}
+    args, kwargs = parts
+    pins = []
+    for other in order[1:]:
+        assert other.source is not None
+        pins.append(reference(other.real))  # type: ignore[attr-defined]
+        cx.guard("id_is", other.source, pins[-1])
+    if ("keeps", fn, key) not in cx.kept:
+        args = [_renumbered(a, numbers) for a in args]
+        cx.kept["keeps", fn, key] = Keeps(fn, args, {k: _renumbered(v, numbers) for k, v in kwargs.items()}, pins)
+    keeps: Keeps = cx.kept["keeps", fn, key]
+    assert order[0].source is not None
+    source = order[0].source.then("begun", keeps)
+    try:
+        kept = keeps(order[0].real)  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        raise refused from None
+    cx.guard("length", source, len(kept))
+    return kept, source
+
+
+def _renumbered(part: Any, numbers: dict[int, int]) -> Any:
+    if type(part) is Leaf:
+        return Leaf(numbers[part.number])
+    return tuple(_renumbered(p, numbers) for p in part) if type(part) is tuple else part
 
 
 def describe_call(fn: Any, args: list[Value]) -> str:

@@ -595,6 +595,12 @@ def ask_drops(head: Head) -> Code:
     return [*head.call(rebuild.only_quiet, build.load_const(places), *owners), *build.pop_top()]
 
 
+def ask_tables(head: Head) -> Code:
+    """Before that: whether what the frame computed can be put into the tables of cached functions."""
+    asked = head.cx.effects.tables.items()
+    return _flat([[*head.call(k.only_open, build.load_const(n)), *build.pop_top()] for k, n in asked])
+
+
 def ask_warnings(head: Head) -> Code:
     """Before that: whether what the frame warns of is only shown, and changes nothing that the frame has looked at."""
     said = head.cx.effects.warnings
@@ -682,6 +688,12 @@ def _replay_warning(head: Head, write: Write) -> Code:
     return head.call(shown.warn, *map(build.load_const, given))
 
 
+def _replay_keep(head: Head, write: Write) -> Code:
+    result, *args = write.value
+    loads = [build.load_const(write.name), *([] if result is None else [head.load_item(result)]), *head.load_all(args)]
+    return head.call(write.target.hit if result is None else write.target.put, *loads)
+
+
 def _replay_advance(head: Head, write: Write) -> Code:
     return head.call(rebuild.advance, head.load(write.target), build.load_const(write.value))
 
@@ -753,7 +765,7 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
     "attribute": _replay_attribute, "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
     "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
-    "warning": _replay_warning,
+    "warning": _replay_warning, "keep": _replay_keep,
 }  # fmt: skip
 
 

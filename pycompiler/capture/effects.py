@@ -36,15 +36,16 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call, draw, warning, advance.
+    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call, draw, warning, advance, keep.
 
+    Of a table of a cached function: `name` has the names of the last arguments, `value` the result (None: a hit) and arguments.
     `value` of an iterator that advances is its number of steps.
     Of contents, `before` and `after` are states of the container (`state_of`); `after` is None for the one it has at the end.
     """
 
     kind: str
     target: Any
-    name: str | None = None
+    name: Any = None
     value: Any = None
     before: Any = None
     after: Any = None
@@ -220,6 +221,17 @@ class Effects:
         self.journal.append(Write("call", fn, value=args))
         self._noise = len(self.journal) - 1
 
+    def keep(self, keeping: Any, names: tuple[str, ...], result: Value | None, args: list[Value]) -> None:
+        """A call of a cached function, which its table (a `caches.Keeping`) has to know; what goes out for it ends quietly."""
+        self.allow(None, "the table of a cached function")
+        self.changes += 1
+        self.journal.append(Write("keep", keeping, names, [result, *args]))
+
+    @property
+    def tables(self) -> dict[Any, int]:
+        """How often each table is put into or asked."""
+        return collections.Counter(w.target for w in self.journal if w.kind == "keep")
+
     def warn(self, said: Warned) -> None:
         """A warning of the program's that waits until the graph has run."""
         self.allow(None, f"a {said.category.__name__}")
@@ -353,6 +365,7 @@ LINES: dict[str, Callable[[Write], str]] = {
     "call": lambda w: f"{w.target.describe()}({', '.join(a.describe() for a in w.value)})",
     "warning": lambda w: f"{w.target.category.__name__}: {w.target.message}",
     "advance": lambda w: f"{w.value} steps of {w.target.source}",
+    "keep": lambda w: f"what {w.target.fn!r} keeps",
     "draw": lambda w: f"before the graph: {LINES['call'](w).strip()}",
 }
 """How a write is shown."""

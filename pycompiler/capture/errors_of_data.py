@@ -8,7 +8,8 @@ can be refused any more.  What else happens once (operators that act) is in no g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ class ErrorsOfData:
     writes: inputs are written.  acts: something else happens once.  switches: state of torch's is switched, and would stay so.
     draws: the devices of random numbers.  written: the positions of inputs whose versions count the writes.  whole: no break.
     late: an operator may raise when inputs are written, or while it writes them.
+    counting: an error would be seen in the count of a table's misses.
     expected: the truth of a tensor is assumed (`GraphBuilder.expect`), of which the program raises an error of its own."""
 
     whole: bool = False
@@ -42,6 +44,7 @@ class ErrorsOfData:
     writes: bool = False
     late: bool = False
     acts: bool = False
+    counting: int = 0
     switches: bool = False
     draws: dict[torch.device, None] = field(default_factory=dict)
     written: tuple[int, ...] = ()
@@ -53,11 +56,20 @@ class ErrorsOfData:
         self.refuses |= refuses
         self.acts |= acts
         self.draws |= dict.fromkeys(draws)
-        self.seen |= refuses and (effects or any(f.current.handler is not None for f in frames))
+        self.seen |= refuses and (effects or self.counting > 0 or any(f.current.handler is not None for f in frames))
         if (refuses or acts) and self.seen and self.acts and (self.expected or not self.whole):
             raise Break(
                 "unsupported-operation", "an error of data, seen by the program, beside a call that cannot be undone"
             )
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """A cached function runs: eager counts the call before it."""
+        self.counting += 1
+        try:
+            yield
+        finally:
+            self.counting -= 1
 
     @property
     def are_eagers(self) -> bool:

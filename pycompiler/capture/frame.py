@@ -37,7 +37,15 @@ from pycompiler.capture.bytecode.frames import (
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.resume import cell_parameters, entered, origin_of
 from pycompiler.capture.cached import Tried
-from pycompiler.capture.codegen import Head, ask_drops, ask_warnings, given_back, replay_effects, return_template
+from pycompiler.capture.codegen import (
+    Head,
+    ask_drops,
+    ask_tables,
+    ask_warnings,
+    given_back,
+    replay_effects,
+    return_template,
+)
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
 from pycompiler.capture.funnel import write_state
@@ -500,7 +508,7 @@ class _Session:
     ) -> types.CodeType:
         """Generated code: the graph's call (`start`), then `tail`; the instruction at `at` runs as it is, and what follows it
         goes on."""
-        asked = [*ask_warnings(head), *ask_drops(head)]
+        asked = [*ask_warnings(head), *ask_tables(head), *ask_drops(head)]
         made_here = dict.fromkeys(
             i.argval for i in (*head.first, *head.entry, *start, *head.prepare) if i.opname == "STORE_FAST"
         )

@@ -106,7 +106,10 @@ _READERS: dict[str, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
 }
 
 
-def read(iterator: Any, what: str) -> Any:
+def read(iterator: Any, what: str | Callable[[Any], Any]) -> Any:
+    """`what` may be a question of any object, too, that changes nothing either (`capture/caches.py`)."""
+    if not isinstance(what, str):
+        return what(iterator)
     classes, reader = _READERS[what]
     if not any(type(iterator) is cls for cls in classes):  # a metaclass may have an equality of its own
         raise TypeError(f"{type(iterator).__name__} does not tell its {what}")

@@ -201,7 +201,7 @@ ACCESSORS: dict[str, Accessor] = {
     "as_tensor": Accessor(
         lambda v, _: tensor_of(v), lambda b, a: f"as_tensor({b})"
     ),  # in the memory of an array of NumPy's
-    "begun": Accessor(begun.read, lambda b, a: f"{a}({b})"),  # what an iterator has ahead, leaving it there
+    "begun": Accessor(begun.read, lambda b, a: f"{a}({b})"),  # what an iterator has ahead, or another question
 }
 
 
