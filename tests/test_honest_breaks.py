@@ -62,14 +62,14 @@ def _(x: torch.Tensor) -> Any:
     return while_loop(lambda i, y: y.sum() < 50, lambda i, y: (i + 1, y + i + 1), (0, x))
 
 
-@program("a Function that marks what it wrote", "inner-graph")
+@program("a Function that marks what it wrote", None)
 def _(x: torch.Tensor) -> Any:
     y = x * 2
     z = Dirty.apply(y)
     return y, z, z is y
 
 
-@program("gradients of a Function that marks what it wrote", "inner-graph")
+@program("gradients of a Function that marks what it wrote", None)
 def _(x: torch.Tensor) -> Any:
     y = W * 2
     z = Dirty.apply(y)

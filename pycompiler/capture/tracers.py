@@ -158,15 +158,25 @@ class Tracer(GraphBuilder):
         return list(self._lifted.values())
 
     def close(
-        self, results: list[Tensor], lifted: Sequence[Lifted] | None = None, *, writes: bool = False
+        self,
+        results: list[Tensor],
+        lifted: Sequence[Lifted] | None = None,
+        *,
+        writes: bool = False,
+        may_write: Sequence[torch.Tensor] = (),
     ) -> tuple[fx.GraphModule, list[Lifted]]:
         """The graph with these results, and what is lifted, which it takes after the function's own arguments.
 
         `lifted`: those that it shall take, in order, used or not.  `writes`: the function's arguments are views of what
-        the call outside gets, which it may write.
+        the call outside gets, which it may write.  `may_write`: fakes from outside that it may, and aliases of which it does
+        not use.
         """
         outputs = tuple(self.node_of(t) for t in results)
-        held = [(fake, version) for node, fake, version in self.given if not writes or node in self._lifted]
+        held = [
+            (fake, version)
+            for node, fake, version in self.given
+            if (not writes or node in self._lifted) and all(fake is not t for t in may_write)
+        ]
         if any(fake._version != version for fake, version in held) or self._writes(fake for fake, _ in held):
             raise Break("inner-graph", "it writes a tensor that was made outside of it")
         self.graph.output(outputs)

@@ -168,9 +168,11 @@ def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) ->
     tensor.register_hook(lambda grad: run(grad, *others)[0])  # type: ignore[no-untyped-call]
 
 
-def function_value(forward: fx.GraphModule, count: int, plain: Sequence[int], *tensors: torch.Tensor) -> Tensors:
+def function_value(
+    forward: fx.GraphModule, count: int, plain: Sequence[int], dirty: Sequence[int], *tensors: torch.Tensor
+) -> Tensors:
     """The results of an autograd Function that nobody differentiates; see `function`."""
-    return function(forward, None, count, -1, plain, (), (None,) * count, True, "function", *tensors)
+    return function(forward, None, count, -1, plain, dirty, (), (None,) * count, True, "function", *tensors)
 
 
 def function(
@@ -179,6 +181,7 @@ def function(
     count: int,
     outputs: int,
     plain: Sequence[int],
+    dirty: Sequence[int],
     kept: Sequence[int],
     places: Sequence[int | None],
     once: bool,
@@ -188,13 +191,14 @@ def function(
     """An autograd Function of the first `count` tensors.
 
     `outputs`: how many results of `forward` are the Function's; the others it saves.  `plain`: those that have no gradients.
+    `dirty`: numbers of `tensors` that the forward writes, and returns.
     `kept`: what it saves, in the order in which `backward` takes them after a gradient for each output: numbers of `tensors`,
     then of the forward's other results.  `places`: for each of the first tensors, which result of `backward` is its gradient.
     `name`: of the Function's class, which errors and autograd's nodes show.
     """
     run = forward_of(forward)
     back = None if backward is None else forward_of(backward)
-    call = (run, back, outputs, plain, kept, places)
+    call = (run, back, outputs, plain, dirty, kept, places)
     made = _named(_Once if once else _Function, name).apply(call, tensors[count:], *tensors[:count])
     return tuple(made)
 
@@ -204,7 +208,7 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Any, others: Tensors, *direct: torch.Tensor) -> Tensors:
-        run, _, outputs, plain, kept, _ = ctx.call = call
+        run, _, outputs, plain, dirty, kept, _ = ctx.call = call
         given = (*direct, *others)
         made = tuple(run(*given))
         results, extras = (made, ()) if outputs < 0 else (made[:outputs], made[outputs:])
@@ -212,11 +216,12 @@ class _Function(torch.autograd.Function):
         ctx.save_for_backward(*(t for t in saved if isinstance(t, torch.Tensor)))
         ctx.kept = [None if isinstance(t, torch.Tensor) else t for t in saved]  # sizes and numbers
         ctx.mark_non_differentiable(*(results[i] for i in plain))
+        ctx.mark_dirty(*(direct[i] for i in dirty))
         return results
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        _, back, _, _, _, places = ctx.call
+        _, back, *_, places = ctx.call
         if back is None:
             raise RuntimeError("an autograd Function is differentiated that did not require grad when it was captured")
         tensors = iter(ctx.saved_tensors)

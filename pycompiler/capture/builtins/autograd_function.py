@@ -3,13 +3,16 @@
 Both are traced where eager runs the forward.  The backward is traced at once, for any gradients of the results' shapes, so it
 may look at nothing that only a backward knows (how gradients lie, whether one of second order is wanted), and may change nothing.
 What it uses of the forward is saved by the call (`ir/transforms.py: function`).
+
+Tracing a forward that writes what it marks dirty writes the fakes; the call in the graph, which runs on the fakes next, makes
+these a result with a history, as it does with what the graph runs with: the very tensors, in their own place.
 """
 
 from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -119,15 +122,16 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(result, Tuple) and result.cls is not tuple:
             raise Break("inner-graph", f"an autograd Function that returns {result.describe()}")
     results = [v for v in items if isinstance(v, Tensor)]
-    if any(t.is_special for t in results) or ctx.stored(cx, "dirty_tensors"):
-        raise Break("inner-graph", "an autograd Function that writes its arguments, or returns a tensor subclass")
+    if any(t.is_special for t in results):
+        raise Break("inner-graph", "an autograd Function that returns a tensor subclass")
+    dirty = _dirty(cx, ctx, direct, results)
     marked = ctx.tensors(cx, "non_differentiable")
     plain = tuple(i for i, t in enumerate(results) if any(t is m for m in marked))
     if torch.is_grad_enabled() and any(needs):
-        made = _differentiable(cx, cls, ctx, given, items, forward, plain)
+        made = _differentiable(cx, cls, ctx, given, items, forward, plain, dirty)
     else:
-        body, outside = _closed(forward, direct, results)
-        made = cx.graph.call_inner(transforms.function_value, [body], [len(direct), plain, *outside])
+        body, outside = _closed(forward, direct, results, dirty)
+        made = cx.graph.call_inner(transforms.function_value, [body], [len(direct), plain, dirty, *outside])
     assert isinstance(made, Tuple)
     tensors = iter(made.items)
     items = [next(tensors) if isinstance(v, Tensor) else v for v in items]
@@ -147,11 +151,25 @@ def _call_forward(cx: Capture, cls: Class, ctx: Context, given: Args) -> Value:
     return result
 
 
-def _closed(forward: Tracer, direct: list[Tensor], results: list[Tensor]) -> tuple[torch.fx.GraphModule, list[Lifted]]:
+def _dirty(cx: Capture, ctx: Context, direct: list[Tensor], results: list[Tensor]) -> tuple[int, ...]:
+    """Which of the tensors that the Function was called with it says that it has written."""
+    marked = ctx.tensors(cx, "dirty_tensors")
+    dirty = tuple(i for i, t in enumerate(direct) if any(t is m for m in marked))
+    written = [direct[i] for i in dirty]
+    if len(written) < len(marked) or any(sum(t is r for r in results) != 1 for t in written):
+        raise Break("inner-graph", "an autograd Function that marks what it was not given, or does not return once")
+    if any(t.fake._is_view() and t.fake.requires_grad for t in written):
+        raise Break("inner-graph", "an autograd Function that writes a view of a tensor that requires grad")
+    return dirty
+
+
+def _closed(
+    forward: Tracer, direct: list[Tensor], results: list[Tensor], dirty: Sequence[int]
+) -> tuple[torch.fx.GraphModule, list[Lifted]]:
     """The forward's graph, and its arguments: first those that the Function was called with, then what else it uses."""
     used = [*forward.used_outside(), *(t for t in results if t.node.graph is not forward.graph)]
     outside = [*direct, *dict.fromkeys(t for t in used if all(t is not d for d in direct))]
-    return forward.close(results, outside)[0], outside
+    return forward.close(results, outside, may_write=[direct[i].fake for i in dirty])[0], outside
 
 
 def _differentiable(
@@ -162,6 +180,7 @@ def _differentiable(
     items: list[Value],
     forward: Tracer,
     plain: tuple[int, ...],
+    dirty: tuple[int, ...],
 ) -> Value:
     """The call in the graph, of a Function that somebody may differentiate."""
     backward, once = _backward_of(cx, cls)
@@ -182,15 +201,16 @@ def _differentiable(
         if cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a backward")
         back, saved = tracer.close(outs)
-    looks.tensors((t for t in tracers.tensors_of(saved) if t.node.graph is not forward.graph), step)
     direct, results = [a for a in given if isinstance(a, Tensor)], [v for v in items if isinstance(v, Tensor)]
+    own = [direct[i] for i in dirty]  # autograd compares their versions, which the call itself counts
+    looks.tensors((t for t in tracers.tensors_of(saved) if t.node.graph is not forward.graph and t not in own), step)
     extras = [t for t in tracers.tensors_of(saved) if t.node.graph is forward.graph]
     for t in saved:
         if t not in extras:
             forward.to_arg(t)
-    body, outside = _closed(forward, direct, [*results, *extras])
+    body, outside = _closed(forward, direct, [*results, *extras], dirty)
     kept = tuple(_place(t, outside, extras) for t in saved)
-    fixed = [len(direct), len(results), plain, kept, tuple(places), once, cls.cls.__name__]
+    fixed = [len(direct), len(results), plain, dirty, kept, tuple(places), once, cls.cls.__name__]
     return cx.graph.call_inner(transforms.function, [body, back], [*fixed, *outside])
 
 
