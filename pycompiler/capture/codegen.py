@@ -29,7 +29,7 @@ from pycompiler.capture.values.array import Array, ArrayMethod
 from pycompiler.capture.values.attributes import is_held, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
-from pycompiler.capture.values.constant import Const, Untold
+from pycompiler.capture.values.constant import Addressed, Const, Untold
 from pycompiler.capture.values.containers import (
     RESTLESS,
     UNORDERED,
@@ -563,11 +563,15 @@ def _untold(head: Head, value: Untold, name: str) -> None:
     raise value.broke
 
 
+def _addressed(head: Head, value: Addressed, name: str) -> None:
+    head.store(head.call(value.make, *head.load_all(value.parts)), name)
+
+
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object,
     Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const,
     Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
-    TensorMethod: _tensor_method, Untold: _untold,
+    TensorMethod: _tensor_method, Addressed: _addressed, Untold: _untold,
     IteratorMethod: _iterator_method, Super: _super,
     Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip

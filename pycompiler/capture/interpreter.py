@@ -100,8 +100,12 @@ class Frame:
 
     def untold(self, told: Break) -> Value:
         """A text that nobody may need: where its letters are wanted, this instruction is the break after all."""
+        return Untold(self.here(told))
+
+    def here(self, told: Break) -> Break:
+        """A break at this instruction, for later."""
         told.step, told.stack = breaking_frame(self.cx.frames).begin, self.cx.user_stack
-        return Untold(told)
+        return told
 
     # the loop -------------------------------------------------------------------------------------------------
     def run(self) -> tuple[str, Value]:

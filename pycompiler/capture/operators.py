@@ -22,7 +22,7 @@ from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import Const, Identity, reference
+from pycompiler.capture.values.constant import Addressed, Const, Identity, Untold, reference
 from pycompiler.capture.values.containers import (
     Deque,
     Dict,
@@ -598,9 +598,11 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
         return _keys(cx, left) == _keys(cx, right)
     if left.is_const() and right.is_const():
         return bool(cx.evaluate_raw(operator.eq, left.const(), right.const()))
-    for v in (left, right):
+    for v, other in ((left, right), (right, left)):
         if isinstance(v, Opaque) or isinstance(v, Object) and _compares_natively(cx, v.cls):
             raise Break("unsupported-operation", f"comparison of {left.describe()} and {right.describe()}")
+        if isinstance(v, Untold) and issubclass(other.python_type(), str):
+            raise v.broke
     return bool(cx.identical(left, right))  # no: they are not the same object, and must not become it
 
 
@@ -812,7 +814,16 @@ def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
         method = value.special(cx, "__format__")
         if isinstance(method, Method) and isinstance(method.function, Function):
             return answered(cx, format, value, "__format__", method, spec)
-    return cx.evaluate(format, text(cx, value, str).const(), spec.const())
+    shown = text(cx, value, str)
+    whole = isinstance(value, Untold) or _is_objects(cx, value.python_type(), "__format__")
+    if isinstance(shown, Untold) and spec.const() == "" and whole:
+        return shown
+    return cx.evaluate(format, shown.const(), spec.const())
+
+
+def _is_objects(cx: Capture, cls: type, name: str) -> bool:
+    """Whether a class has this method of `object`: texts of instances are the class's name and their address."""
+    return lookup(cx, cls, name) is mro_lookup(object, name)
 
 
 def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
@@ -824,13 +835,19 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
         return Const(shown if shown and value.cls is set else f"{value.cls.__name__}({shown})")
     if value.is_const():
         return cx.evaluate(how, value.const())
+    if isinstance(value, Untold) and how is str:
+        return value
     if isinstance(value, Object):
-        for name in ("__str__", "__repr__") if how is str else ("__repr__",):
+        names = ("__str__", "__repr__") if how is str else ("__repr__",)
+        for name in names:
             method = value.special(cx, name)
             if isinstance(method, Method) and isinstance(method.function, Function):
                 return answered(cx, how, value, name, method)
         if value.args is not None and not value.exists:
             return exceptions.text(cx, value, how)
+        if all(_is_objects(cx, value.cls, n) for n in names):
+            told = Break("unsupported-operation", f"{how.__name__}({value.describe()})")
+            return Addressed(cx.frames[-1].here(told), how, [value])
     if (
         isinstance(value, Tuple)
         and hasattr(value.cls, "_fields")

@@ -1,4 +1,4 @@
-"""Texts that tell of data, which nobody reads, and checks of all elements of a tensor break no graph."""
+"""Texts that tell of data, which nobody reads, or of addresses, and checks of all elements of a tensor break no graph."""
 
 from __future__ import annotations
 
@@ -92,3 +92,111 @@ def test_a_programs_way_of_printing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_breaks(fn: Any, breaks: int) -> None:
     report = pycompiler.explain(fn)(torch.tensor([1.0, 2.0, 3.0]), torch.tensor(2.0))
     assert report.graph_break_count == breaks, report.break_reasons
+
+
+SHOWN = "tensor([1., 1.])"
+
+# What asks for the letters of a text, or compares them.
+QUESTIONS: dict[str, Any] = {
+    "equal": lambda text, other: text == other,
+    "unequal": lambda text, other: other != text,
+    "in a list": lambda text, other: text in [other],
+    "in a tuple": lambda text, other: other in ("a", text),
+    "equal tuples": lambda text, other: (text,) == (other,),
+    "count": lambda text, other: [text, other].count(other),
+    "a key that is there": lambda text, other: {other: 1}.get(text),
+    "a key of its own": lambda text, other: {text: 1}.get(other),
+    "in a set": lambda text, other: other in {text},
+    "keys together": lambda text, other: len({text: 1, other: 2}),
+    "less": lambda text, other: min(text, other),
+    "part": lambda text, other: other[1:4] in text,
+    "sum": lambda text, other: text + other,
+    "slice": lambda text, other: text[1:3],
+    "none": lambda text, other: (text == None, text in [None, 3]),  # noqa: E711
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_text_of_data_equals_what_has_its_letters(question: str) -> None:
+    def fn(x: Any, other: Any) -> Any:
+        text = f"{x}"
+        return x + 1, QUESTIONS[question](text, other)
+
+    compiled, x = pycompiler.compile(fn), torch.ones(2)
+    for other in (SHOWN, "another", SHOWN):
+        assert compiled(x, other)[1] == fn(x, other)[1]
+
+
+class Plain:
+    pass
+
+
+class Shown:
+    def __str__(self) -> str:
+        return "shown"
+
+
+class Formatted:
+    def __format__(self, spec: str) -> str:
+        return f"<{spec}>"
+
+
+ADDRESSES: dict[str, Any] = {
+    "str": str,
+    "repr": repr,
+    "format": format,
+    "f-string": lambda made: f"a {made} and {made!r:}: {made!a}, {3}",
+    "of a text": lambda made: f"{str(made)}!",
+}
+
+
+@pytest.mark.parametrize("cls", [Plain, Shown, Formatted])
+@pytest.mark.parametrize("way", ADDRESSES)
+def test_a_text_with_an_address_is_that_of_the_object(way: str, cls: type) -> None:
+    def made_here(x: Any, given: Any) -> Any:
+        made = cls()
+        return x + 1, ADDRESSES[way](made), made
+
+    def was_there(x: Any, given: Any) -> Any:
+        return x + 1, ADDRESSES[way](given), given
+
+    for fn in (made_here, was_there):
+        compiled = pycompiler.compile(fn, fullgraph=True)
+        for _ in range(3):
+            value, text, made = compiled(torch.ones(2), cls())
+            assert text == ADDRESSES[way](made)
+            assert value.tolist() == [2, 2]
+        assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_text_with_an_address_equals_what_has_its_letters(question: str) -> None:
+    def fn(x: Any, given: Any, other: Any) -> Any:
+        text = str(given)
+        return x + 1, QUESTIONS[question](text, other)
+
+    compiled, x, given = pycompiler.compile(fn), torch.ones(2), Plain()
+    for other in (str(given), "another", str(given)):
+        assert compiled(x, given, other)[1] == fn(x, given, other)[1]
+
+
+def test_an_object_that_is_only_shown() -> None:
+    def fn(x: Any) -> Any:
+        return x + 1, str(Plain()).partition(" object at ")[0]
+
+    compiled = pycompiler.compile(fn)
+    assert compiled(torch.ones(2))[1] == fn(torch.ones(2))[1]
+
+
+def test_a_class_that_is_shown_in_another_way_later() -> None:
+    class Changing:
+        pass
+
+    def fn(x: Any, given: Any) -> Any:
+        return x + 1, str(given)
+
+    compiled, given = pycompiler.compile(fn), Changing()
+    for name, answer in (("__repr__", "first"), ("__str__", "second")):
+        assert compiled(torch.ones(2), given)[1] == str(given)
+        setattr(Changing, name, lambda self, answer=answer: answer)
+        assert compiled(torch.ones(2), given)[1] == answer

@@ -7,14 +7,14 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import operators
+from pycompiler.capture import operators, rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import Handler, opcode
 from pycompiler.capture.opcodes.truth import truth_at
 from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
 from pycompiler.capture.values.base import NULL, Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import Const, Untold
+from pycompiler.capture.values.constant import Addressed, Const, Untold
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple, distinct_members
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.tensor import Tensor
@@ -184,8 +184,13 @@ def build_const_key_map(frame: Frame, ins: Instruction) -> None:
 @opcode("BUILD_STRING")
 def build_string(frame: Frame, ins: Instruction) -> None:
     parts = frame.popn(ins.number)
-    untold = next((v for v in parts if isinstance(v, Untold)), None)
-    frame.push(untold or Const("".join(v.const() for v in parts)))
+    untold = [v for v in parts if isinstance(v, Untold)]
+    if untold and all(isinstance(v, Addressed) for v in untold):
+        frame.push(Addressed(untold[0].broke, rebuild.join, parts))
+        return
+    frame.push(
+        next((v for v in untold if not isinstance(v, Addressed)), None) or Const("".join(v.const() for v in parts))
+    )
 
 
 def peek(frame: Frame, depth: int) -> Any:
@@ -359,8 +364,6 @@ def match_class(frame: Frame, ins: Instruction) -> None:
 def _formatted(frame: Frame, value: Value, which: int, spec: Value) -> Value:
     """A field of an f-string.  That of a plain tensor runs nothing of the program's, and raises nothing."""
     plain = spec.is_const() and spec.const() == ""
-    if plain and isinstance(value, Untold) and which in (0, 1):
-        return value
     try:
         return operators.format_value(frame.cx, value, which, spec)
     except Break as b:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -91,6 +91,14 @@ class Untold(Value):
 
     def const(self) -> Any:
         raise self.broke
+
+
+class Addressed(Untold):
+    """A text with addresses of objects: generated code makes it, by `make` of these values, where it has the objects."""
+
+    def __init__(self, broke: Break, make: Callable[..., str], parts: list[Value]) -> None:
+        super().__init__(broke)
+        self.make, self.parts = make, parts
 
 
 class Identity(Value):
