@@ -544,7 +544,7 @@ def _is(size: Any, number: Any) -> bool:
 def _refuse_gradient(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises for what eager's nodes refuse when their gradient is asked for, and functionalisation allows: writes of floats
     to integers, which it casts (the gradient of `addcdiv` by an integer)."""
-    if func is not aten._to_copy.default:
+    if func is not aten._to_copy.default or not isinstance(args[0], torch.Tensor):  # a number, where vmap makes it one
         return
     given, wanted = args[0].dtype, kwargs.get("dtype")
     if wanted is not None and not torch.can_cast(given, wanted):

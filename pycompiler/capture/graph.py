@@ -140,6 +140,7 @@ class GraphBuilder:
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
         self.later = False  # whether the graph runs in a backward, with a grad mode that is not known
+        self.under = frozenset[str]()  # the transforms that the graph will run under
 
     # inputs ---------------------------------------------------------------------------------------------------
     def add_input(
@@ -317,9 +318,13 @@ class GraphBuilder:
         """`target(*bodies, *args)`, a function of `ir/transforms.py`; values among `args` go into the graph."""
         nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
         made = self._record("call_function", target, target, nodes, {}, always)
-        if transforms.looks_again(target):
-            self.cx.effects.looks.called(next(n for n in iter(reversed(self.graph.nodes)) if n.target is target))
+        self._note_bodies(target)
         return made
+
+    def _note_bodies(self, target: Callable[..., Any]) -> None:
+        """Bodies that look again are part of the call made now, or of one that it is part of."""
+        if not hasattr(self, "outer"):
+            self.cx.effects.looks.called(next(n for n in iter(reversed(self.graph.nodes)) if n.target is target))
 
     def place_inner(
         self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any], results: list[Tensor]
@@ -330,8 +335,7 @@ class GraphBuilder:
         made = tuple(t.fake for t in results)
         node.meta["example_value"], node.meta["strides"], node.meta["user"] = made, layouts(made), self.cx.user_stack
         node.meta["acts"] = any(n.meta.get("acts") for body in bodies for n in body.graph.nodes)
-        if transforms.looks_again(target):
-            self.cx.effects.looks.called(node)
+        self._note_bodies(target)
         for i, value in enumerate(results):
             value.node = self.graph.call_function(operator.getitem, (node, i))
             value.node.meta["example_value"] = value.fake

@@ -113,9 +113,9 @@ class Looks:
             self.bodies.append(Body(watched, tensors, made))
 
     def called(self, node: fx.Node) -> None:
-        """The call in the outermost graph that the last body is part of."""
-        if not self._open and self.bodies and self.bodies[-1].call is None:
-            self.bodies[-1].call = node
+        """The call in the outermost graph that the bodies are part of which have none."""
+        for body in self.bodies if not self._open else ():
+            body.call = body.call or node
 
     def tensors(self, found: Iterable[Tensor], step: int) -> None:
         """A body reads these tensors."""

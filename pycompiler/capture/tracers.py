@@ -48,7 +48,15 @@ class Tracer(GraphBuilder):
     """The graph of a function that is called by a call of the graph around it."""
 
     def __init__(
-        self, cx: Capture, outer: GraphBuilder, *, levels: bool, packs: bool, later: bool, before: Tracer | None
+        self,
+        cx: Capture,
+        outer: GraphBuilder,
+        *,
+        levels: bool,
+        packs: bool,
+        later: bool,
+        before: Tracer | None,
+        under: str,
     ) -> None:
         super().__init__(cx, outer.fake_mode)
         self.asker = outer.asker
@@ -57,6 +65,7 @@ class Tracer(GraphBuilder):
         self.levels = levels or outer.levels
         self.packs = packs or outer.packs
         self.later = later or outer.later
+        self.under = outer.under | {under} if under else outer.under
         self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
         self._own: list[fx.Node] = []  # placeholders of what the function is called with
         self._lifted: dict[fx.Node, Lifted] = {}  # placeholder → what it stands for outside
@@ -224,13 +233,15 @@ def inner(
     packs: bool = False,
     later: bool = False,
     before: Tracer | None = None,
+    under: str = "",
     **started: Any,
 ) -> Iterator[Tracer]:
     """A tracer on top of the stack.  `levels`: the graph will run under a transform; `pure`: see the module docstring;
     `packs`: the graph will run under a checkpoint; `later`: in a backward, whose grad mode nobody knows; `before`: a
-    tracer that has ended, and whose tensors the graph may use; `started`: state of torch that it begins with."""
+    tracer that has ended, and whose tensors the graph may use; `under`: the transform of torch's, if it is one's; `started`:
+    state of torch that it begins with."""
     outer: GraphBuilder = cx.graph
-    tracer = cx.graph = Tracer(cx, outer, levels=levels, packs=packs, later=later, before=before)
+    tracer = cx.graph = Tracer(cx, outer, levels=levels, packs=packs, later=later, before=before, under=under)
     state, functions = torch_api.read_state(), cx.functions.now()
     torch_api.write_state({**state, **started})
     begun = torch_api.read_state()

@@ -235,9 +235,47 @@ class _Once(_Function):
     backward = staticmethod(once_differentiable(_Function.backward))  # type: ignore[no-untyped-call, assignment]
 
 
+def levelled(
+    forward: fx.GraphModule,
+    backward: fx.GraphModule,
+    count: int,
+    plain: Sequence[int],
+    kept: Sequence[int],
+    places: Sequence[int | None],
+    once: bool,
+    name: str,
+    *tensors: torch.Tensor,
+) -> Tensors:
+    """`function` under transforms, which ask for `setup_context`; `kept`: numbers of `tensors`, then of the Function's results.
+
+    What `vmap` does with it follows from its parts, whether the program's Function has that rule or not: capture has asked where
+    it is to have one, and what `vjp` gave computes forward again under a `vmap` that eager has around the gradients only.
+    """
+    run, back, others = forward_of(forward), forward_of(backward), tensors[count:]
+    held = {k: t for k, t in enumerate(others, count) if not isinstance(t, torch.Tensor)}  # numbers
+
+    def apply(*direct: torch.Tensor) -> Tensors:
+        return tuple(run(*direct, *others))
+
+    def setup_context(ctx: Any, inputs: Tensors, results: Tensors) -> None:
+        every = (*inputs, *others, *results)
+        ctx.save_for_backward(*(every[k] for k in kept if k not in held))
+        ctx.mark_non_differentiable(*(results[i] for i in plain))
+
+    def gradients(ctx: Any, *grads: torch.Tensor) -> Any:
+        saved = iter(ctx.saved_tensors)
+        made = back(*grads, *(held[k] if k in held else next(saved) for k in kept))
+        return tuple(None if at is None else made[at] for at in places)
+
+    written = once_differentiable(gradients) if once else gradients  # type: ignore[no-untyped-call]
+    methods: dict[str, Any] = {"forward": apply, "setup_context": setup_context, "backward": written}
+    members = {n: staticmethod(m) for n, m in methods.items()} | {"generate_vmap_rule": True}
+    return tuple(type(name, (torch.autograd.Function,), members).apply(*tensors[:count]))  # type: ignore[attr-defined]
+
+
 def looks_again(target: object) -> bool:
     """Whether a part of such a call runs in the backward, as the program was then."""
-    return target is function or target is hooked or is_checkpoint(target)
+    return target in (function, levelled, hooked) or is_checkpoint(target)
 
 
 def index_mapped(tensor: torch.Tensor, key: Any) -> torch.Tensor:

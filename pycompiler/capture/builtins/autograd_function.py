@@ -45,8 +45,9 @@ class Context(Value):
 
     exists = False
 
-    def __init__(self, cls: type, needs: list[bool]) -> None:
+    def __init__(self, cls: type, needs: list[bool], levels: bool) -> None:
         self.cls = cls
+        self.levels = levels  # each of which has an answer of its own to what needs gradients
         self.needs = needs
         self.overlay: dict[str, Value] = {}
         self.backward = False  # whether what was saved can be read
@@ -57,6 +58,8 @@ class Context(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in self.overlay:
             return self.overlay[name]
+        if name == "needs_input_grad" and self.levels:
+            raise Break("inner-graph", "needs_input_grad of an autograd Function under a transform")
         if name == "needs_input_grad":
             return Tuple([Const(n) for n in self.needs])
         if name in ("saved_tensors", "saved_variables"):
@@ -105,17 +108,18 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("builtin-call", "apply of what is no autograd Function")
     if cls.cls is torch.nn.modules._functions.BackwardHookFunction:  # whose node of autograd's the module asks for
         raise Break("builtin-call", "the node of autograd's graph that a module's backward hooks hang on")
-    if cx.graph.levels:
-        raise Break("inner-graph", "an autograd Function under a transform")
+    levels = cx.graph.levels
+    if levels:
+        _check_levels(cx, cls.cls)
     for name in OPTIONS:
         if lookup(cx, cls.cls, name) not in (MISSING, False):
             raise Break("inner-graph", f"an autograd Function with {name}")
     direct = [a for a in given if isinstance(a, Tensor)]
-    needs = [isinstance(a, Tensor) and a.fake.requires_grad for a in given]
+    needs = [isinstance(a, Tensor) and (_has_gradients(a) if levels else a.fake.requires_grad) for a in given]
     if any(t.is_special for t in direct) or torch.is_inference_mode_enabled():
         raise Break("inner-graph", "an autograd Function of a tensor subclass, or in inference mode")
     backward_cls: type = cls.cls._backward_cls  # type: ignore[attr-defined]
-    ctx = Context(backward_cls, needs)
+    ctx = Context(backward_cls, needs, levels)
     with tracers.inner(cx, grad=False) as forward:
         result = _call_forward(cx, cls, ctx, given)
         items = [cx.realize(v) for v in result.items] if isinstance(result, Tuple) else [result]
@@ -127,7 +131,9 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     dirty = _dirty(cx, ctx, direct, results)
     marked = ctx.tensors(cx, "non_differentiable")
     plain = tuple(i for i, t in enumerate(results) if any(t is m for m in marked))
-    if torch.is_grad_enabled() and any(needs):
+    if levels and dirty:
+        raise Break("inner-graph", "an autograd Function under a transform that marks what it writes")
+    if levels or torch.is_grad_enabled() and any(needs):
         made = _differentiable(cx, cls, ctx, given, items, forward, plain, dirty)
     else:
         body, outside = _closed(forward, direct, results, dirty)
@@ -136,6 +142,22 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     tensors = iter(made.items)
     items = [next(tensors) if isinstance(v, Tensor) else v for v in items]
     return Tuple(items) if isinstance(result, Tuple) else items[0]
+
+
+def _check_levels(cx: Capture, cls: type) -> None:
+    """Whether the transforms of torch's make of a Function what `transforms.levelled` makes of its graphs."""
+    base, under = torch.autograd.Function, cx.graph.under
+    own = {n: lookup(cx, cls, n) is not mro_lookup(base, n) for n in ("setup_context", "vmap")}
+    if not under or cx.graph.later:
+        raise Break("inner-graph", "an autograd Function in a hook or in another one's backward")
+    if "jvp" in under or not own["setup_context"]:
+        raise Break("inner-graph", "an autograd Function under jvp, or under a transform without setup_context")
+    if "vmap" in under and (own["vmap"] or lookup(cx, cls, "generate_vmap_rule") is not True):
+        raise Break("inner-graph", "an autograd Function under vmap without generate_vmap_rule")
+
+
+def _has_gradients(t: Tensor) -> bool:
+    return t.fake.is_floating_point() or t.fake.is_complex()
 
 
 def _call_forward(cx: Capture, cls: Class, ctx: Context, given: Args) -> Value:
@@ -197,7 +219,7 @@ def _differentiable(
         wanted = [cx.realize(v) for v in found.items] if isinstance(found, Tuple) else [found]
         if any(v is not None and not cx.is_none(v) for v in wanted[len(given) :]) or len(wanted) < len(given):
             raise Break("inner-graph", f"a backward that gives {len(wanted)} gradients for {len(given)} arguments")
-        outs, places = _gradients(cx, given, wanted)
+        outs, places = _gradients(cx, given, wanted, ctx.needs)
         if cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a backward")
         back, saved = tracer.close(outs)
@@ -208,10 +230,31 @@ def _differentiable(
     for t in saved:
         if t not in extras:
             forward.to_arg(t)
+    if ctx.levels:
+        return _levelled(cx, cls, saved, (forward, back), (direct, results), (plain, tuple(places), once))
     body, outside = _closed(forward, direct, [*results, *extras], dirty)
     kept = tuple(_place(t, outside, extras) for t in saved)
     fixed = [len(direct), len(results), plain, dirty, kept, tuple(places), once, cls.cls.__name__]
     return cx.graph.call_inner(transforms.function, [body, back], [*fixed, *outside])
+
+
+def _levelled(
+    cx: Capture,
+    cls: Class,
+    saved: list[Lifted],
+    parts: tuple[Tracer, torch.fx.GraphModule],
+    tensors: tuple[list[Tensor], list[Tensor]],
+    told: tuple[tuple[int, ...], tuple[int | None, ...], bool],
+) -> Value:
+    """The call under transforms: what is saved has to be an argument, a result, or of the graph around."""
+    (direct, results), (plain, places, once) = tensors, told
+    body, outside = _closed(parts[0], direct, results, ())
+    known = [name_of(t) for t in (*outside, *results)]
+    if not all(name_of(t) in known for t in saved):
+        raise Break("inner-graph", "an autograd Function under a transform that saves more than arguments and results")
+    kept = tuple(known.index(name_of(t)) for t in saved)
+    fixed = [len(direct), plain, kept, places, once, cls.cls.__name__]
+    return cx.graph.call_inner(transforms.levelled, [body, parts[1]], [*fixed, *outside])
 
 
 def _backward_of(cx: Capture, cls: Class) -> tuple[Value, bool]:
@@ -227,18 +270,20 @@ def _backward_of(cx: Capture, cls: Class) -> tuple[Value, bool]:
     return found, False
 
 
-def _gradients(cx: Capture, given: Args, wanted: list[Value]) -> tuple[list[Tensor], list[int | None]]:
+def _gradients(
+    cx: Capture, given: Args, wanted: list[Value], needs: list[bool]
+) -> tuple[list[Tensor], list[int | None]]:
     """The gradients that are tensors, and for each tensor among the arguments which of them is its."""
     outs: list[Tensor] = []
     places: list[int | None] = []
-    for argument, value in zip(given, wanted, strict=False):
+    for argument, value, needed in zip(given, wanted, needs, strict=False):
         if not isinstance(value, Tensor) and not cx.is_none(value):
             raise Break("inner-graph", f"a backward that gives {value.describe()}")
         if not isinstance(argument, Tensor):
             if isinstance(value, Tensor):
                 raise Break("inner-graph", "a backward that gives a gradient for what is no tensor")
             continue
-        if isinstance(value, Tensor) and argument.fake.requires_grad:
+        if isinstance(value, Tensor) and needed:
             places.append(len(outs))
             outs.append(value)
         else:

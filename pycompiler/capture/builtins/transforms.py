@@ -145,7 +145,7 @@ def _differentiated(cx: Capture) -> contextlib.AbstractContextManager[Tracer]:
     """A tracer of a function under a transform of gradients."""
     if cx.graph.packs:
         raise Break("inner-graph", "a gradient transform in a checkpoint")
-    return tracers.inner(cx, levels=True, grad=True)
+    return tracers.inner(cx, levels=True, under="grad", grad=True)
 
 
 def _positions(cx: Capture, argnums: Value, count: int) -> list[int]:
@@ -181,7 +181,8 @@ def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("inner-graph", "vmap in inference mode")
     leaves: list[Tensor] = []
     dims: list[int] = []
-    with tracers.inner(cx, levels=True, pure=not cx.is_none(chunk_size)) as tracer:  # of each chunk it is called
+    chunks = not cx.is_none(chunk_size)
+    with tracers.inner(cx, levels=True, pure=chunks, under="vmap") as tracer:  # of each chunk it is called
 
         def sliced(tensor: Tensor, dim: Value) -> Value:
             if cx.is_none(dim):
@@ -260,7 +261,7 @@ def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     wanted = range(len(given)) if cx.is_none(argnums) else _positions(cx, argnums, len(given))
     has_aux = cx.truth(aux_flag)
     leaves: list[Tensor] = []
-    with tracers.inner(cx, levels=True) as tracer:
+    with tracers.inner(cx, levels=True, under="jvp") as tracer:
 
         def dual(tensor: Tensor) -> Value:
             leaves.append(tensor)
