@@ -40,10 +40,9 @@ def compile_wrappers(
     gm: fx.GraphModule, examples: Sequence[Any], compile_plain: CompilePlain
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm`; see the module docstring."""
-    _check(gm, examples)
+    tracks = _check(gm, examples)
     leaves, specs = flatten_all(examples)
     plain = like(leaves)
-    tracks = torch.is_grad_enabled() and any(e.requires_grad for e in examples)
     trace = _Trace(gm, examples, specs, tracks)
     if not tracks and any(n.meta["example_value"].requires_grad for n in _results(gm)):
         _refuse("a leaf that the program makes")
@@ -53,8 +52,9 @@ def compile_wrappers(
             return _Pair(trace, traced, given, compile_plain).run
         inputs = traced.graph.find_nodes(op="placeholder")
         flat = _results(traced)
-        needed = [*flat, *(n for n in traced.graph.nodes if stays(n.target))]
-        return _inference(compile_plain(_part(traced, inputs, flat, needed), plain), trace.results)
+        needed = [*flat, *(n for n in traced.graph.nodes if stays(n.target) or _writes(n))]
+        made = compile_plain(_part(traced, inputs, flat, needed), like(plain))
+        return _writing(made, trace) if trace.written else _inference(made, trace.results)
 
 
 def _results(gm: fx.GraphModule) -> Sequence[fx.Node]:
@@ -65,16 +65,24 @@ def _refuse(what: str) -> NoReturn:
     raise AutogradUnsupported("a graph of tensor subclasses", what, "it runs as it was captured")
 
 
-def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> None:
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+
+
+def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
+    """Whether gradients of inputs may be asked for; raises for what is not covered."""
     if not all(isinstance(e, torch.Tensor) and not e._has_symbolic_sizes_strides for e in examples):
         _refuse("numbers, or sizes that are symbols")
+    tracks = torch.is_grad_enabled() and any(e.requires_grad for e in examples)
     for node in gm.graph.nodes:
         if node.op == "get_attr" or "binds" in node.meta:
             _refuse(f"{node.op} {node.target}")
-        if (node.meta.get("mutates") or node.meta.get("acts")) and node.target is not torch._C._set_grad_enabled:
-            _refuse(f"{node.target}, which acts or writes")
+        if node.meta.get("acts") or (node.meta.get("mutates") and tracks):
+            if node.target is not torch._C._set_grad_enabled:
+                _refuse(f"{node.target}, which acts, or writes what has gradients")
     if any(n.op == "placeholder" for n in _results(gm)):
         _refuse("an output that is an input")
+    return tracks
 
 
 @dataclass
@@ -85,6 +93,7 @@ class _Trace:
     examples: Sequence[torch.Tensor]
     specs: list[Spec | None]
     tracks: bool  # whether gradients of inputs may be asked for
+    written: list[int] = field(default_factory=list)  # the wrappers among the inputs that are
     results: list[Spec | None] = field(default_factory=list)  # how the outputs are made
     n_results: int = 0  # how many tensors are inside of them
     tracked: list[int] = field(default_factory=list)  # the outputs that gradients come to
@@ -98,7 +107,7 @@ class _Trace:
         outputs = self._outputs(self._inputs(plain)) if self.tracks else ()
         self.tracked = [i for i, t in enumerate(outputs) if t.requires_grad]
         if not self.tracked:
-            return _traced(self._forward, plain), plain
+            return _traced(self._forward, plain, writes=True), plain
         numbers: dict[Any, int] = {}
         self.saving = [
             frozenset(numbers.setdefault(n, len(numbers)) for n in _saving(outputs[i])) for i in self.tracked
@@ -135,7 +144,15 @@ class _Trace:
 
     def _forward(self, *plain: torch.Tensor) -> list[torch.Tensor]:
         inputs = self._inputs(plain)
-        return self._flat(inputs, self._outputs(inputs), plain)
+        before = [*map(_version, inputs)]
+        outputs = self._outputs(inputs)
+        if any(a is not b for a, b in zip(flatten_all(inputs)[0], plain, strict=True)):
+            _refuse("a write that puts another tensor inside")
+        self.written = [
+            i for i, (t, version) in enumerate(zip(inputs, before, strict=True))
+            if _version(t) != version and self.specs[i] is not None
+        ]  # fmt: skip
+        return self._flat(inputs, outputs, plain)
 
     def _joint(self, *given: torch.Tensor) -> list[torch.Tensor]:
         count = len(flatten_all(self.examples)[0])
@@ -178,14 +195,14 @@ def _memory(t: torch.Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 
-def _traced(run: Callable[..., Any], given: list[torch.Tensor]) -> fx.GraphModule:
+def _traced(run: Callable[..., Any], given: list[torch.Tensor], *, writes: bool = False) -> fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx  # brings sympy
 
     traced: fx.GraphModule = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*given)
     for node in traced.graph.nodes:
         if node.op == "get_attr":
             _refuse(f"a tensor of its own, {node.target}")
-        if node.op == "call_function" and isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+        if _writes(node) and not writes:
             _refuse(f"{node.target}, inside of a class")
     return traced
 
@@ -253,6 +270,21 @@ def _inference(forward: Callable[..., Sequence[Any]], results: list[Spec | None]
     def run(*inputs: torch.Tensor) -> Sequence[Any]:
         with torch.no_grad(), torch._C._DisableAutocast():
             return tuple(rebuild_all(results, forward(*flatten_all(inputs)[0])))
+
+    return run
+
+
+def _writing(forward: Callable[..., Sequence[Any]], trace: _Trace) -> Callable[..., Sequence[Any]]:
+    """As `_inference`, of a graph that writes wrappers: their versions count that, those of the tensors inside do not."""
+    within = [spec is not None for spec in trace.specs for _ in range(count(spec))]
+
+    def run(*inputs: torch.Tensor) -> Sequence[Any]:
+        with torch.no_grad(), torch._C._DisableAutocast():
+            leaves = [t.data if inside else t for t, inside in zip(flatten_all(inputs)[0], within, strict=True)]
+            made = tuple(rebuild_all(trace.results, forward(*leaves)))
+            for i in trace.written:
+                torch.autograd.graph.increment_version(inputs[i])
+            return made
 
     return run
 

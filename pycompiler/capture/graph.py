@@ -49,7 +49,7 @@ from pycompiler.ir.places import apart
 from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
 from pycompiler.ir.strides import Asker, layouts
-from pycompiler.ir.subclasses import flatten, flatten_all, is_wrapper
+from pycompiler.ir.subclasses import Spec, flatten, flatten_all, is_wrapper, same
 from pycompiler.ir.symbols import Specialise, expr_of, is_symbolic
 
 if TYPE_CHECKING:
@@ -433,7 +433,8 @@ class GraphBuilder:
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
         before, counted = [_version(n) for n in operands], self._counts()
         wrappers = [n.meta["example_value"] for n in operands if is_wrapper(type(n.meta["example_value"]))]
-        inside = [(t, t._version) for t in flatten_all(wrappers)[0] if not t.is_inference()]
+        leaves, specs = flatten_all(wrappers)
+        inside = [(t, None if t.is_inference() else t._version) for t in leaves]
         draws, tells = self.fake_mode.draws, self.fake_mode.tells
         refusals = self.fake_mode.refusals
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
@@ -474,7 +475,7 @@ class GraphBuilder:
         acts |= target in _CHECKING or python
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
         may_refuse = target in _CHECKING or self.fake_mode.refusals > refusals
-        if wrappers and (mutates or any(t._version != version for t, version in inside)):
+        if wrappers and not self._writes_in_place(wrappers, specs, inside, mutates):
             raise Break("tensor-subclass", f"{_name(target)}, which writes, on a {type(wrappers[0]).__name__}")
         late = may_refuse and (mutates or always or self.cx.errors_of_data.writes)
         if mutates:
@@ -520,6 +521,35 @@ class GraphBuilder:
         if binds:
             self._note_bound(node, result)
         return value
+
+    def _writes_in_place(
+        self,
+        wrappers: list[torch.Tensor],
+        specs: list[Spec | None],
+        inside: list[tuple[torch.Tensor, int | None]],
+        mutates: bool,
+    ) -> bool:
+        """Whether a call has written these wrappers, if at all, so that the program can see it: the very tensors inside, and
+        the version of what is around them.  What is inside of inputs, and an input of the graph too, is written with them."""
+        now, after = flatten_all(wrappers)
+        if not all(map(same, specs, after)) or any(a is not b for a, (b, _) in zip(now, inside, strict=True)):
+            return False
+        if mutates and any(t.is_inference() for t in (*wrappers, *now)):  # which count no versions
+            return False
+        if not mutates:
+            return all(version is None or t._version == version for t, version in inside)
+        written = {
+            t.source for t, version in zip(self.inputs, self.versions.values(), strict=True)
+            if t.wrapper and t.source is not None and t.fake._version != version
+        }  # fmt: skip
+        for t in self.inputs:
+            at = None if t.source is None else t.source.base
+            while at is not None:
+                if at in written:
+                    torch.autograd.graph.increment_version(t.fake)
+                    break
+                at = at.base
+        return True
 
     def _is_given(self, written: Iterable[torch.Tensor]) -> bool:
         """Whether a tensor lies in memory of an input, seen or not (`.data`)."""

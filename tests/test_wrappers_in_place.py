@@ -1,0 +1,190 @@
+"""Tensor subclasses that hold tensors are written in place: in one graph, with eager's values, identities, versions and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.two_tensor import TwoTensor
+
+import pycompiler
+
+BACKENDS = ("eager", "aot_eager", "native")
+Program = Callable[[Any, torch.Tensor], Any]
+PROGRAMS: dict[str, tuple[bool, Program]] = {}
+"""Whether the graph is whole, and programs of a wrapper and a plain tensor."""
+
+
+def program(*, whole: bool = True) -> Callable[[Program], None]:
+    return lambda fn: PROGRAMS.update({fn.__name__: (whole, fn)})
+
+
+@program()
+def an_input(x: Any, p: torch.Tensor) -> Any:
+    x.add_(1)
+    x.mul_(p)
+    return x * 2
+
+
+@program()
+def a_result(x: Any, p: torch.Tensor) -> Any:
+    y = x * 2
+    z = y.mul_(3)
+    return y.cos(), z is y
+
+
+@program()
+def through_a_view(x: Any, p: torch.Tensor) -> Any:
+    x.view(-1).mul_(2)
+    return x + 1
+
+
+@program()
+def what_is_inside_is_read(x: Any, p: torch.Tensor) -> Any:
+    before = x.a * 1
+    x.add_(1)
+    return x.a * 2, before, x
+
+
+@program()
+def what_is_inside_is_written(x: Any, p: torch.Tensor) -> Any:
+    x.a.add_(1)
+    return x * 2
+
+
+@program()
+def of_itself(x: Any, p: torch.Tensor) -> Any:
+    x.copy_(x * 2)
+    return x.sum()
+
+
+@program()
+def beside_a_plain_tensor(x: Any, p: torch.Tensor) -> Any:
+    p.add_(1)
+    x += p
+    return p * 1
+
+
+@program()
+def nothing_else(x: Any, p: torch.Tensor) -> Any:
+    x.add_(1)
+
+
+@program()
+def without_grad_mode(x: Any, p: torch.Tensor) -> Any:
+    with torch.no_grad():
+        x.add_(1)
+    return x * 2
+
+
+@program()
+def a_result_of_gradients(x: Any, p: torch.Tensor) -> Any:
+    y = x * p.sum()
+    y.add_(x)
+    return y.sin()
+
+
+@program()
+def many(x: Any, p: torch.Tensor) -> Any:
+    x.zero_()
+    x.fill_(2)
+    return x.relu_() * p
+
+
+@program()
+def a_part(x: Any, p: torch.Tensor) -> Any:
+    x[0] = 5.0
+    return x * 1
+
+
+@program()
+def out(x: Any, p: torch.Tensor) -> Any:
+    return torch.add(x, 1, out=x) * 2
+
+
+@program(whole=False)
+def how_it_lies(x: Any, p: torch.Tensor) -> Any:
+    x.t_()
+    return x * 2
+
+
+def inside(t: Any) -> list[torch.Tensor]:
+    if isinstance(t, TwoTensor):
+        return [t.a.detach().clone(), t.b.detach().clone()]
+    return [t.detach().clone()] if isinstance(t, torch.Tensor) else []
+
+
+def observed(run: Callable[..., Any], n: int, grad: bool, shared: bool) -> Any:
+    """All that can be seen of a call and its backward; of an error what it says."""
+    x: Any = TwoTensor(torch.arange(3.0 * n).view(n, 3) / 9, torch.arange(3.0 * n).view(n, 3) / 90)
+    p = x.a if shared else torch.arange(3.0)
+    if grad:
+        x.requires_grad_()
+    counted = (x, x.a, x.b, p)
+    versions = [t._version for t in counted]
+    try:
+        made = run(x, p)
+        results = made if isinstance(made, tuple) else (made,)
+        wanted = [t.sum() for t in results if isinstance(t, torch.Tensor) and t.requires_grad]
+        if wanted:
+            sum(wanted).backward()  # type: ignore[union-attr]
+    except RuntimeError as e:
+        return str(e)[:40]
+    values = [inside(t) for t in (x, p, x.grad, *results)]
+    others = [r if isinstance(r, bool) else type(r) for r in results]
+    return values, others, [t._version > v for t, v in zip(counted, versions, strict=True)], results[-1] is x
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "one inside of the other"])
+@pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_gives_what_eager_gives(name: str, backend: str, grad: bool, shared: bool) -> None:
+    whole, fn = PROGRAMS[name]
+    compiled = pycompiler.compile(fn, backend=backend)
+    for n in (3, 3, 2):
+        got, want = observed(compiled, n, grad, shared), observed(fn, n, grad, shared)
+        if isinstance(want, str):
+            assert got == want
+            continue
+        torch.testing.assert_close(got[0], want[0])
+        assert got[1:] == want[1:]
+    if whole and not isinstance(want, str):
+        observed(pycompiler.compile(fn, backend=backend, fullgraph=True), 3, grad, shared)
+        assert compiled.counters()["compiles"] == 2
+
+
+class Swapped(TwoTensor):
+    """Writing puts other tensors inside."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.add_.Tensor:
+            args[0].a, args[0].b = args[0].a + args[1], args[0].b + args[1]
+            return args[0]
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_class_that_writes_otherwise_is_left_to_eager(backend: str) -> None:
+    def fn(x: Any) -> Any:
+        x.add_(1)
+        return x.a * 2
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for _ in range(2):
+        x, y = (Swapped(torch.ones(3), torch.ones(3)) for _ in range(2))
+        assert torch.equal(compiled(x), fn(y)) and torch.equal(x.a, y.a)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inference_tensors(backend: str) -> None:
+    _, fn = PROGRAMS["an_input"]
+    with torch.inference_mode():
+        compiled, found = pycompiler.compile(fn, backend=backend), []
+        for run in (compiled, fn):
+            x: Any = TwoTensor(torch.ones(2, 3), torch.ones(2, 3))
+            found.append([inside(run(x, torch.arange(3.0))), inside(x)])
+    torch.testing.assert_close(*found)
