@@ -576,6 +576,10 @@ class GraphBuilder:
         """The value that `fake` stands for, if there is one."""
         return self.by_fake.get(id(fake))
 
+    def stands_for(self, fake: torch.Tensor, value: Tensor) -> None:
+        """From now on `fake`, too, is an input's value, whose fake is another."""
+        self.by_fake[id(fake)] = value
+
     def node_of(self, value: Tensor) -> fx.Node:
         """The node of this graph that stands for a tensor."""
         if value.node.graph is not self.graph:

@@ -85,6 +85,9 @@ class Tracer(GraphBuilder):
     ) -> Tensor:
         return self.outer.add_input(real, source, layout, cls)
 
+    def stands_for(self, fake: torch.Tensor, value: Tensor) -> None:
+        self.outer.stands_for(fake, value)
+
     def constant_tensor(self, real: torch.Tensor) -> Tensor:
         return self.outer.constant_tensor(real)
 

@@ -75,6 +75,7 @@ def _guard_inside(cx: Capture, value: Tensor, real: torch.Tensor) -> None:
         if not isinstance(inner, Tensor) or inner.source is None or inner.real is None:
             raise Break("tensor-subclass", f"{value.cls.__qualname__}.{name}, which is computed")
         cx.guard("tensor", inner.source, TensorSpec.of(inner.real))
+        cx.graph.stands_for(getattr(value.fake, name), inner)  # operators may put it into what they make
 
 
 def _settle(cx: Capture, value: Value) -> None:

@@ -50,6 +50,9 @@ UNFAKEABLE = frozenset({"apply_", "map_", "map2_", "__deepcopy__", "__copy__", "
 TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 
+# Of what wrappers hold besides tensors: types of constants.
+HELD = (int, float, bool, str, type(None))
+
 MOST_ITEMS = 64  # numbers that one `tolist` reads
 
 
@@ -156,7 +159,7 @@ class Tensor(Value):
             return found
         if not hasattr(self.cls, name):
             if self.wrapper and not self.exists:
-                raise Break("tensor-subclass", f"{name!r} of a {self.cls.__name__} that an operator made")
+                return self._made_with(cx, name)
             if self.real is not None and self.source is not None:
                 cx.guard("instance_absent", self.source, name)
             lookup(cx, self.cls, name)
@@ -261,6 +264,15 @@ class Tensor(Value):
         if self.fake.dim() == 0:
             cx.throw(TypeError, "iteration over a 0-d tensor")
         return cx.graph.call_method("unbind", [self, Const(0)], {}).iterate(cx)
+
+    def _made_with(self, cx: Capture, name: str) -> Value:
+        """What a wrapper that an operator made holds: its class made it of guarded things, of fakes as of real tensors."""
+        held = vars(self.fake).get(name)
+        if name in self.fake.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            return cx.graph.call_function(getattr, [self, Const(name)], {})
+        if name in vars(self.fake) and type(held) in HELD:
+            return Const(held)
+        raise Break("tensor-subclass", f"{name!r} of a {self.cls.__name__} that an operator made")
 
     def contains(self, cx: Capture, item: Value) -> bool:
         found = self.asked(cx, "__contains__", item)
