@@ -248,6 +248,44 @@ class Keeping(Product):
         ctx.save_for_backward(x, y, output * 2)
 
 
+class Same(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g
+
+
+class Attribute(Product):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.x, ctx.y = inputs
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * ctx.y, g * ctx.x
+
+
+def as_attributes(x: Any, w: Any) -> Any:
+    return grad(lambda t: Attribute.apply(t, w).sum())(x)
+
+
+def given_back(x: Any, w: Any) -> Any:
+    return grad(lambda t: Same.apply(t.clone()).sum())(x)
+
+
+def given_back_plain(x: Any, w: Any) -> Any:
+    return Same.apply(x * 2)
+
+
 def ruleless(x: Any, w: Any) -> Any:
     return vmap(lambda t: Ruleless.apply(t, w))(x)
 
@@ -268,7 +306,11 @@ def keeping(x: Any, w: Any) -> Any:
     return vmap(grad(lambda t: Keeping.apply(t, w).sum()))(x)
 
 
-@pytest.mark.parametrize("fn", [without_setup, ruleless, ruled, pushed, asking, keeping], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "fn",
+    [without_setup, as_attributes, given_back, given_back_plain, ruleless, ruled, pushed, asking, keeping],
+    ids=lambda f: f.__name__,
+)
 def test_what_is_not_captured_is_eagers(fn: Callable[..., Any]) -> None:
     compiled = pycompiler.compile(fn, backend="eager")
     for _ in range(2):

@@ -129,6 +129,9 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if any(t.is_special for t in results):
         raise Break("inner-graph", "an autograd Function that returns a tensor subclass")
     dirty = _dirty(cx, ctx, direct, results)
+    as_is = any(t is r for i, t in enumerate(direct) if i not in dirty for r in results)
+    if as_is and _has_setup(cls.cls) and (ctx.stored(cx, "to_save") or ctx.stored(cx, "saved_for_forward")):
+        raise Break("inner-graph", "an autograd Function that saves something beside what it returns as it was given")
     marked = ctx.tensors(cx, "non_differentiable")
     plain = tuple(i for i, t in enumerate(results) if any(t is m for m in marked))
     if levels and dirty:
@@ -146,13 +149,12 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def _check_levels(cx: Capture, cls: type) -> None:
     """Whether the transforms of torch's make of a Function what `transforms.levelled` makes of its graphs."""
-    base, under = torch.autograd.Function, cx.graph.under
-    own = {n: lookup(cx, cls, n) is not mro_lookup(base, n) for n in ("setup_context", "vmap")}
+    under, ruled = cx.graph.under, lookup(cx, cls, "vmap") is not mro_lookup(torch.autograd.Function, "vmap")
     if not under or cx.graph.later:
         raise Break("inner-graph", "an autograd Function in a hook or in another one's backward")
-    if "jvp" in under or not own["setup_context"]:
+    if "jvp" in under or not _has_setup(cls):
         raise Break("inner-graph", "an autograd Function under jvp, or under a transform without setup_context")
-    if "vmap" in under and (own["vmap"] or lookup(cx, cls, "generate_vmap_rule") is not True):
+    if "vmap" in under and (ruled or lookup(cx, cls, "generate_vmap_rule") is not True):
         raise Break("inner-graph", "an autograd Function under vmap without generate_vmap_rule")
 
 
@@ -160,10 +162,14 @@ def _has_gradients(t: Tensor) -> bool:
     return t.fake.is_floating_point() or t.fake.is_complex()
 
 
+def _has_setup(cls: type) -> bool:
+    return mro_lookup(cls, "setup_context") is not mro_lookup(torch.autograd.Function, "setup_context")
+
+
 def _call_forward(cx: Capture, cls: Class, ctx: Context, given: Args) -> Value:
     """`forward`, and `setup_context` of a class that has one."""
-    if mro_lookup(cls.cls, "setup_context") is mro_lookup(torch.autograd.Function, "setup_context"):
-        lookup(cx, cls.cls, "setup_context")
+    lookup(cx, cls.cls, "setup_context")
+    if not _has_setup(cls.cls):
         return cx.realize(cx.call(cls.getattr(cx, "forward"), [ctx, *given], {}))
     written = cls.getattr(cx, "forward")
     if not isinstance(written, Function) or written.code.co_argcount != len(given) or written.code.co_flags & VARIADIC:
@@ -231,11 +237,19 @@ def _differentiable(
         if t not in extras:
             forward.to_arg(t)
     if ctx.levels:
+        _check_saved(cx, ctx, saved, [*direct, *results])
         return _levelled(cx, cls, saved, (forward, back), (direct, results), (plain, tuple(places), once))
     body, outside = _closed(forward, direct, [*results, *extras], dirty)
     kept = tuple(_place(t, outside, extras) for t in saved)
     fixed = [len(direct), len(results), plain, dirty, kept, tuple(places), once, cls.cls.__name__]
     return cx.graph.call_inner(transforms.function, [body, back], [*fixed, *outside])
+
+
+def _check_saved(cx: Capture, ctx: Context, saved: list[Lifted], own: list[Tensor]) -> None:
+    """A backward gets arguments and results by `save_for_backward`, which wraps them as its transform does, not as attributes."""
+    kept = {name_of(t) for t in ctx.tensors(cx, "to_save")}
+    if any(name_of(t) not in kept for t in saved if any(t is o for o in own)):
+        raise Break("inner-graph", "an autograd Function under a transform that keeps a tensor as an attribute")
 
 
 def _levelled(
