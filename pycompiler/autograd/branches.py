@@ -2,11 +2,12 @@
 
 In: a captured graph with calls of `transforms.cond` and `transforms.while_loop`.  Out: for each such node a function of
 its tensors, for the trace.  Example: in ATen graphs it is ``pycompiler.branch(pred, tensors, number, numbers)`` or
-``pycompiler.loop(carried, others, number, numbers)``, whose `number` names a `Choice`, and whose `numbers` are the symbols
-that the sides compute with, which they take after their tensors.
+``pycompiler.loop(carried, others, number, numbers)``, a loop's gradients ``pycompiler.unwound(..., tangents)``.  `number` names
+a `Choice`, and `numbers` are the symbols that the sides compute with, which they take after their tensors.
 
 Both sides are graphs of their own, forward and backward; the backward of a side computes its forward again, so that the
-operator keeps what it was given and nothing else. A loop's sides are its test and its body; it has no backward.
+operator keeps what it was given and nothing else. A loop's sides are its test and its body; its backward makes the passes
+again, keeps what each was given, and goes back through them by a third side, the backward of one pass.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ Traced = Callable[..., tuple[torch.Tensor, ...]]
 
 
 class Choice:
-    """Two compiled graphs of the same inputs, the last of which are the symbols `names`; `like` is the metadata of the results,
+    """Compiled graphs of the same inputs, the last of which are the symbols `names`; `like` is the metadata of the results,
     of a loop those of its body, over these symbols.
 
     Graphs name it by a number that no other process has. It lives as long as the function that was compiled with it.
     """
 
-    def __init__(self, sides: tuple[Side, Side], like: Sequence[torch.Tensor], names: Sequence[str]) -> None:
+    def __init__(self, sides: tuple[Side, ...], like: Sequence[torch.Tensor], names: Sequence[str]) -> None:
         self.sides, self.names = sides, tuple(names)
         self.like = [(_known(t.shape), _known(t.stride()), t.dtype) for t in like]
         self.number = secrets.randbits(62)
@@ -63,6 +64,27 @@ class Choice:
             carried = list(body(*carried, *others))
             if not test(*carried, *others)[0]:
                 return carried
+
+    def unwound(
+        self, carried: list[torch.Tensor], others: list[torch.Tensor], numbers: Sequence[Any], given: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The gradients of what a loop carries, and of others, where `given` are those of its results."""
+        test, body, back = self.sides
+        passes, tangents, count = list[list[torch.Tensor]](), given, len(given)
+        while test(*carried, *others, *numbers)[0]:
+            passes.append(carried)
+            carried = list(body(*carried, *others, *numbers))
+        total: list[torch.Tensor] = []
+        for step in reversed(passes):
+            found = list(back(*step, *others, *tangents, *numbers))
+            tangents, rest = found[:count], found[count:]
+            total = [a + b for a, b in zip(total, rest, strict=True)] if total else rest
+        if passes:
+            return [*tangents, *total]
+        return [
+            *(t.clone() for t in given),
+            *(torch.zeros_like(t, device=given[0].device) for t in self.shapes(numbers)[count:]),
+        ]
 
     def shapes(self, numbers: Sequence[Any]) -> list[torch.Tensor]:
         """What the results are like where the symbols are these."""
@@ -82,7 +104,7 @@ class Choice:
         ]
 
 
-def choice_of(number: int, sides: tuple[Side, Side], like: list[Any], names: Sequence[str]) -> Choice:
+def choice_of(number: int, sides: tuple[Side, ...], like: list[Any], names: Sequence[str]) -> Choice:
     """The choice of that number, which another process has made, or this one."""
     made = _ALIVE.get(number)
     if made is None:
@@ -114,19 +136,33 @@ def _loop(
     return _chosen(number).loop(carried, [*others, *numbers])
 
 
-def _shapes(_: Any, tensors: list[torch.Tensor], number: int, numbers: Sequence[Any]) -> list[torch.Tensor]:
+def _unwound(
+    carried: list[torch.Tensor],
+    others: list[torch.Tensor],
+    number: int,
+    numbers: Sequence[Any],
+    tangents: list[torch.Tensor],
+) -> list[torch.Tensor]:
+    return _chosen(number).unwound(carried, others, numbers, tangents)
+
+
+def _shapes(_: Any, tensors: Any, number: int, numbers: Sequence[Any], tangents: Any = ()) -> list[torch.Tensor]:
     return _chosen(number).shapes(numbers)
 
 
 _LIBRARY = torch.library.Library("pycompiler", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("branch(Tensor pred, Tensor[] tensors, int number, Scalar[] numbers) -> Tensor[]")  # type: ignore[no-untyped-call]
 _LIBRARY.define("loop(Tensor[] carried, Tensor[] others, int number, Scalar[] numbers) -> Tensor[]")  # type: ignore[no-untyped-call]
-for _name, _kernel in (("branch", _run), ("loop", _loop)):
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "unwound(Tensor[] carried, Tensor[] others, int number, Scalar[] numbers, Tensor[] tangents) -> Tensor[]"
+)
+for _name, _kernel in (("branch", _run), ("loop", _loop), ("unwound", _unwound)):
     for _key in ("CPU", "CUDA"):
         _LIBRARY.impl(_name, _kernel, _key)  # type: ignore[no-untyped-call]
     _LIBRARY.impl(_name, _shapes, "Meta")  # type: ignore[no-untyped-call]
 branch = torch.ops.pycompiler.branch.default
 loop = torch.ops.pycompiler.loop.default
+unwound = torch.ops.pycompiler.unwound.default
 
 
 class _Differentiable(torch.autograd.Function):
@@ -148,6 +184,28 @@ class _Differentiable(torch.autograd.Function):
         tangents = [g.contiguous() for g, k in zip(grads, ctx.kinds, strict=True) if k]
         made = iter(branch(pred, [*tensors, *tangents], ctx.back.number, ctx.numbers))
         return *[None] * 5, *(next(made) if needed else None for needed in ctx.needs_input_grad[5:])
+
+
+class _Unwinding(torch.autograd.Function):
+    """A loop, and its gradients for the tensors `wanted`; `kinds` says which results have gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, forth: Choice, back: Choice, kinds: Sequence[bool], wanted: Any, numbers: Any, *tensors: Any
+    ) -> Any:
+        results = loop(list(tensors[: len(kinds)]), list(tensors[len(kinds) :]), forth.number, numbers)
+        ctx.save_for_backward(*tensors)
+        ctx.back, ctx.kinds, ctx.wanted, ctx.numbers = back, kinds, wanted, numbers
+        ctx.mark_non_differentiable(*(r for r, k in zip(results, kinds, strict=True) if not k))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        tensors, count = list(ctx.saved_tensors), len(ctx.kinds)
+        tangents = [g.contiguous() for g, k in zip(grads, ctx.kinds, strict=True) if k]
+        made = unwound(tensors[:count], tensors[count:], ctx.back.number, ctx.numbers, tangents)
+        found = dict(zip(ctx.wanted, made, strict=True))
+        return *[None] * 5, *(found[i] if needed else None for i, needed in enumerate(ctx.needs_input_grad[5:]))
 
 
 class Branches:
@@ -202,7 +260,8 @@ class Branches:
         )
 
     def _loop(self, node: fx.Node, bodies: list[fx.GraphModule], given: _Given) -> Traced:
-        count: Any = node.args[2]
+        kinds: Any = node.args[2]
+        count = len(kinds)
         results = node.meta["example_value"]
         with torch.no_grad():
             examples = [self._leaf(t).detach() for t in given.tensors]
@@ -210,7 +269,20 @@ class Branches:
                 raise AutogradUnsupported("a loop on several devices", str(node), "none")
             joints = [self._joint(body, [*examples, *given.numbers]) for body in bodies]
         test = [n.meta["val"] for n in joints[0].fresh]
-        choice = self._choice([forward_only(joint) for joint in joints], [test, results], given)
+        modules = [forward_only(joint) for joint in joints]
+        choice = self._choice(modules, [test, results], given)
+        if torch.is_grad_enabled() and any(kinds):
+            if not all(r.is_contiguous() for r, k in zip(results, kinds, strict=True) if k):
+                raise AutogradUnsupported("a loop with transposed results", str(node), "none")
+            needed = [*kinds, *(t.requires_grad for t in given.tensors[count:])]
+            leaves = [e.requires_grad_() if n else e for e, n in zip(examples, needed, strict=True)]
+            wanted = [i for i, n in enumerate(needed) if n]
+            one = _backward(self._joint(bodies[1], [*leaves, *given.numbers]), kinds, wanted, len(leaves))
+            made = [n.meta["val"] for n in one.graph.output_node().args[0]]  # type: ignore[union-attr]
+            back = self._choice([*modules, one], [test, results, made], given)
+            return lambda *operands: _Unwinding.apply(  # type: ignore[no-any-return, no-untyped-call]
+                choice, back, kinds, wanted, given.numbers, *given.seen(operands)
+            )
 
         def run(*operands: Any) -> tuple[torch.Tensor, ...]:
             seen = [t.detach() for t in given.seen(operands)]
@@ -245,7 +317,7 @@ class Branches:
             if [_layout(t) for t in made] != [_layout(t) for t in like]:
                 raise AutogradUnsupported("branches whose results lie otherwise", str(module.graph), "none")
             sides.append(self.compiler(module, [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]))
-        choice = Choice((sides[0], sides[1]), likes[1], given.names)
+        choice = Choice(tuple(sides), likes[-1], given.names)
         artefact("branch", (choice.number, modules, given.today(choice.like), choice.names))
         self.choices.append(choice)
         return choice

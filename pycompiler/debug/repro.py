@@ -89,7 +89,7 @@ def put(module: torch.nn.Module, path: str, value: Any) -> None:
         setattr(module, name, value)
 
 
-def branch(number: int, sides: tuple[Side, Side], like: Sequence[Any], symbols: Sequence[str]) -> object:
+def branch(number: int, sides: tuple[Side, ...], like: Sequence[Any], symbols: Sequence[str]) -> object:
     """Makes `torch.ops.pycompiler.branch(..., number)` choose between the sides, or `loop` repeat the second, while the result
     is kept.  `like`: shape, strides and dtype of each result; `symbols`: numbers that the sides take after their tensors."""
     return choice_of(number, sides, list(like), symbols)

@@ -88,7 +88,11 @@ def _vjp(body: fx.GraphModule, count: int, outputs: int, tensors: Sequence[torch
 def cond(yes: fx.GraphModule, no: fx.GraphModule, kinds: Sequence[bool], pred: Any, *tensors: torch.Tensor) -> Tensors:
     """The results of one body.  `kinds`: which of them require grad, whichever body is chosen: then each tensor that does
     gets a gradient, of zeros where the body does not read it."""
-    results = forward_of(yes if pred else no)(*tensors)
+    return _reaching(kinds, forward_of(yes if pred else no)(*tensors), tensors)
+
+
+def _reaching(kinds: Sequence[bool], results: Sequence[torch.Tensor], tensors: Sequence[Any]) -> Tensors:
+    """The results; those that have gradients reach each of the tensors that require grad."""
     reached = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
     if not reached or not torch.is_grad_enabled() or not any(kinds):
         return tuple(results)
@@ -97,15 +101,16 @@ def cond(yes: fx.GraphModule, no: fx.GraphModule, kinds: Sequence[bool], pred: A
     return tuple(next(joined) if k else r for r, k in zip(results, kinds, strict=True))
 
 
-def while_loop(test: fx.GraphModule, body: fx.GraphModule, count: int, *tensors: torch.Tensor) -> Tensors:
-    """What the first `count` tensors become while `test` of them holds; the others are the same in each pass."""
-    carried, rest = tensors[:count], tensors[count:]
+def while_loop(test: fx.GraphModule, body: fx.GraphModule, kinds: Sequence[bool], *tensors: torch.Tensor) -> Tensors:
+    """What the first tensors become while `test` of them holds; the others are the same in each pass.  `kinds`: which of
+    them have gradients; then each tensor that requires grad gets one, as of `cond`."""
+    carried, rest = tensors[: len(kinds)], tensors[len(kinds) :]
     if not forward_of(test)(*carried, *rest)[0]:
-        return tuple(t.clone() for t in carried)
+        return _reaching(kinds, tuple(t.clone() for t in carried), tensors)
     while True:
         carried = tuple(forward_of(body)(*carried, *rest))
         if not forward_of(test)(*carried, *rest)[0]:
-            return carried
+            return _reaching(kinds, carried, tensors)
 
 
 def joined(count: int, *tensors: torch.Tensor) -> Tensors:

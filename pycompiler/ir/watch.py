@@ -61,7 +61,7 @@ ARTEFACTS: dict[str, str] = {
     "failure": "pipeline.reports.FailureRecord: a frame could not be compiled",
     "hint": "(node, why): what keeps an operator from being compiled",
     "unfused": "(nodes, nodes, why): two groups of loops that are no kernel together",
-    "branch": "(number, two fx.GraphModules, [(shape, strides, dtype)], symbols): two branches, or a loop's test and body",
+    "branch": "(number, fx.GraphModules, [(shape, strides, dtype)], symbols): branches, or a loop's test, body and backward",
     "joint": "fx.Graph: forward and backward in one",
     "fx_graph": "fx.GraphModule: the functional ATen graph that is compiled",
     "program": "ir.loops.Program, before fusion",

@@ -588,6 +588,13 @@ def loops() -> Any:
     )
 
 
+@case(lambda f: [chosen(lambda x: f(x.repeat(n))) for n in (2, 3, 5)], dynamic=True)
+def loops_with_gradients() -> Any:
+    return lambda x: while_loop(
+        lambda i, y: y.abs().sum() < 90, lambda i, y: (i + 1, y * 2 + x * y.shape[0]), (x.new_zeros(()).detach(), x * 2)
+    )[1]
+
+
 # graph breaks -------------------------------------------------------------------------------------------------------
 def broken(x: Tensor, n: int) -> Tensor:
     y = x * n

@@ -163,7 +163,10 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "a number beside a tensor's test": lambda i, x: while_loop(
         lambda k, y: y.sum() < 9, lambda k, y: (k + 1, y + k), (0, x)
     ),
-    "gradients": lambda i, x: while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * W), (i, x)),
+    "gradients of what has none": lambda i, x: while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * W), (i, x)),
+    "gradients of complex numbers": lambda i, x: while_loop(
+        lambda i, y: i < 3, lambda i, y: (i + 1, y * W), (i, x.to(torch.complex64))
+    ),
 }
 
 

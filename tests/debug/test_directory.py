@@ -164,6 +164,7 @@ ODD: dict[str, tuple[Any, Any]] = {
     "a branch": (chosen, lambda: [torch.randn(4)]),
     "a branch of any size": (chosen, lambda: [marked(torch.randn(4))]),
     "a loop": (repeated, lambda: [torch.randn(4)]),
+    "a loop with gradients": (lambda x: repeated(x)[1], lambda: [torch.randn(4, requires_grad=True)]),
     "an error": (raising, lambda: [torch.eye(3)]),
     "memory that nobody wrote": (unwritten, lambda: [torch.ones(3)]),
     "no elements": (lambda x: (x.sum(), x.sin()), lambda: [torch.ones(0, 4)]),

@@ -88,22 +88,43 @@ def while_loop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("inner-graph", "while_loop that carries a number, where a tensor says whether it goes on")
     if going.fake.dtype != torch.bool or going.fake.dim() or not _is_fresh(asked, [going]):
         raise Break("inner-graph", f"while_loop whose test gives {going.describe()}, no bool of its own")
-    result, tracer = _traced(cx, body, carried)
-    outs = tracers.tensors(cx, result)
-    if not _fits(cx, carried, result) or not _is_fresh(tracer, outs):
-        raise Break("inner-graph", "while_loop whose body gives other tensors than it takes, or those themselves")
+    result, outs, tracer = _body(cx, body, carried)
     lifted = tracers.together(asked, tracer)
+    kinds = (False,) * len(tensors)
     if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*tensors, *tracers.tensors_of(lifted), *outs)):
-        raise Break("inner-graph", "while_loop of tensors that require grad")
+        result, outs, tracer = _body(cx, body, carried, grads=True)
+        lifted = tracers.together(asked, tracer)
+        kinds = tuple(t.fake.is_floating_point() for t in tensors)
+        if any(out.fake.requires_grad and not t.fake.requires_grad for t, out in zip(tensors, outs, strict=True)):
+            # torch's gradients go back through such a tensor in the last pass only
+            raise Break("inner-graph", "while_loop whose passes give gradients to what has none before")
+        if any(t.fake.is_complex() for t in (*tensors, *tracers.tensors_of(lifted))):
+            raise Break("inner-graph", "while_loop with gradients of complex tensors")
+        for t, kind in zip(outs, kinds, strict=True):
+            if kind and not t.fake.requires_grad:
+                t.fake.requires_grad_()
     bodies = [part.close(results, lifted)[0] for part, results in ((asked, [going]), (tracer, outs))]
-    cx.graph.place_inner(transforms.while_loop, bodies, [len(tensors), *tensors, *lifted], outs)
+    cx.graph.place_inner(transforms.while_loop, bodies, [kinds, *tensors, *lifted], outs)
     return result
 
 
-def _traced(cx: Capture, fn: Value, carried: Value) -> tuple[Value, Tracer]:
-    """What a loop's test or body gives for any pass, and its tracer, not yet closed."""
+def _body(cx: Capture, fn: Value, carried: Value, *, grads: bool = False) -> tuple[Value, list[Tensor], Tracer]:
+    """A loop's result, its tensors, and the tracer of its body, not yet closed."""
+    result, tracer = _traced(cx, fn, carried, grads=grads)
+    outs = tracers.tensors(cx, result)
+    if not _fits(cx, carried, result) or not _is_fresh(tracer, outs):
+        raise Break("inner-graph", "while_loop whose body gives other tensors than it takes, or those themselves")
+    return result, outs, tracer
+
+
+def _traced(cx: Capture, fn: Value, carried: Value, *, grads: bool = False) -> tuple[Value, Tracer]:
+    """What a loop's test or body gives for any pass, and its tracer, not yet closed.  `grads`: what requires grad does."""
+
+    def argument(t: Tensor) -> Tensor:
+        return tracer.argument(detached(cx, t, requires_grad=grads and t.fake.requires_grad))
+
     with tracers.inner(cx, pure=True) as tracer:
-        given = tracers.mapped(cx, carried, lambda t: tracer.argument(detached(cx, t)), _number)
+        given = tracers.mapped(cx, carried, argument, _number)
         return cx.realize(cx.call(fn, items_of(cx, given), {})), tracer
 
 
