@@ -140,9 +140,9 @@ class Replay:
         saved = ctx.saved_tensors
         sizes = {name: ctx.numbers[k] for name, k in self.sizes.items()}
         inputs = [like.zeros(sizes) if isinstance(like, _Like) else _known(like, sizes) for like in self.likes]
-        for i, state in zip(self.generators, ctx.rng[len(self.random) :] if self.generators else (), strict=True):
-            device = self.likes[i]
-            inputs[i] = _of_device(device) if state is None else torch.Generator(device).set_state(state)
+        given = copies(ctx.rng[len(self.random) :]) if self.generators else ()
+        for i, generator in zip(self.generators, given, strict=True):
+            inputs[i] = generator
         for i, j in self.saved.items():
             inputs[i] = saved[j]
         if self.watched and not ctx.watched:
@@ -243,30 +243,25 @@ def _ending(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
             handle.remove()
 
 
-def generator_states(
-    devices: Sequence[torch.device], generators: Sequence[int], inputs: Sequence[Any]
-) -> list[torch.Tensor | None]:
-    """The states of the generators that a graph draws from: those of the devices, then those that it is given; None of one that
-    is a device's."""
-    states: list[torch.Tensor | None] = [
-        torch.cuda.get_rng_state(d) if d.type == "cuda" else torch.get_rng_state() for d in devices
-    ]
-    for g in (inputs[i] for i in generators):
-        states.append(None if identity(g) == identity(_of_device(g.device)) else g.get_state())
-    return states
+def generator_states(devices: Sequence[torch.device], generators: Sequence[int], inputs: Sequence[Any]) -> list[Any]:
+    """The states of the generators of the devices that a graph draws from, then `copies` of those that it is given."""
+    states: list[Any] = [torch.cuda.get_rng_state(d) if d.type == "cuda" else torch.get_rng_state() for d in devices]
+    return states + copies([inputs[i] for i in generators])
 
 
-def _of_device(device: torch.device) -> torch.Generator:
-    """The one that operators draw from which are given none."""
-    if device.type == "cuda":
-        return torch.cuda.default_generators[device.index]
-    return torch.default_generator
+def copies(generators: Sequence[torch.Generator]) -> list[torch.Generator]:
+    """Generators that draw what these will, which stay as they are; one of a device comes as it is, and one twice is one."""
+    made = {identity(g): g for g in (torch.default_generator, *torch.cuda.default_generators)}
+    for g in generators:
+        if identity(g) not in made:
+            made[identity(g)] = g.clone_state()
+    return [made[identity(g)] for g in generators]
 
 
 def _like(example: Any) -> Any:
-    """What stands for an input of which the forward keeps nothing: of a generator its device."""
+    """What stands for an input of which the forward keeps nothing."""
     if isinstance(example, torch.Generator):
-        return example.device
+        return None
     return _Like(example) if isinstance(example, torch.Tensor) else example
 
 

@@ -21,6 +21,7 @@ from torch import fx
 from torch._ops import OpOverload, OpOverloadPacket
 
 from pycompiler import background
+from pycompiler.autograd.replay import copies
 from pycompiler.capture.builtins import torch_api
 from pycompiler.errors import VerificationError
 from pycompiler.ir import choices
@@ -61,10 +62,11 @@ class Copies:
             if isinstance(given, torch.Tensor):
                 _comparable(given, k)
                 shared.setdefault(given.untyped_storage().data_ptr() or -k, []).append(k)
-            if isinstance(given, torch.Generator):
-                made.values[k] = given.clone_state()
         for group in shared.values():
             made.copy(group, dtype)
+        generators = [k for k, given in enumerate(inputs) if isinstance(given, torch.Generator)]
+        for k, generator in zip(generators, copies([inputs[k] for k in generators]), strict=True):
+            made.values[k] = generator
         return made
 
     def copy(self, group: list[int], dtype: torch.dtype | None) -> None:

@@ -160,6 +160,25 @@ def test_a_backward_draws_nothing(backend: str, own: bool) -> None:
         torch.testing.assert_close(found(compiled), found(dropped))
 
 
+def of_two(x: Any, g: Any, h: Any) -> Any:
+    return (x.tanh() * torch.rand(5, generator=g) * torch.rand(5, generator=h) * torch.rand(5, generator=g)).square()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_that_are_one_in_a_later_call(backend: str) -> None:
+    compiled = pycompiler.compile(of_two, backend=backend, fullgraph=True)
+
+    def found(fn: Callable[..., Any], *seeds: int) -> Any:
+        made = {seed: generator(seed) for seed in seeds}
+        x = torch.linspace(-1, 1, 20).view(4, 5).requires_grad_()
+        y = fn(x, *(made[seed] for seed in seeds))
+        (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return y, first, torch.autograd.grad(first.sum(), x), [g.get_state() for g in made.values()]
+
+    for seeds in ((1, 2), (3, 3)):
+        torch.testing.assert_close(found(compiled, *seeds), found(of_two, *seeds))
+
+
 def looked_at(x: Any, g: Any) -> Any:
     y = x + torch.rand(5, generator=g)
     state = g.get_state()
@@ -264,6 +283,8 @@ def test_a_comparison_with_eager_draws_nothing_of_the_programs(fn: Callable[...,
     with pycompiler.config.patch(verify_correctness=True):
         compiled = pycompiler.compile(fn)
         torch.testing.assert_close(outcome(compiled, generator()), outcome(fn, generator()))
+        default = torch.default_generator
+        torch.testing.assert_close(outcome(compiled, default), outcome(fn, default))
 
 
 def returned(x: Any, g: Any) -> Any:
