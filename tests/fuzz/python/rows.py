@@ -22,6 +22,16 @@ def note(value):
     LOG.append(value)
     return value
 
+@functools.lru_cache(maxsize=2)
+def kept(t, k=1, *, o=None):
+    LOG.append("kept")
+    return t * k
+
+@functools.cache
+def held(o, k):
+    LOG.append(k)
+    return [k, len(LOG)]
+
 def boom(k):
     if k > 1:
         raise Custom("boom", k)
@@ -120,6 +130,7 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
         "sum(itertools.chain(<ints>, <ints>))", "list(itertools.accumulate(<ints>))[-1]", "itertools.islice(<ints>, 2).__next__()",
         "<scalar>.dim()", "int('1' + <str>)", "{<int>: 1, <int>: 2}.get(<int>, 0)", "<tensor>.size(<int>)", "len(LOG)", "len(x.shape)",
         "vars(<rec>)['k']", "(<tensor>, <int>)[1]", "max(<list>, key=lambda v: <int|v:int>)",
+        "held(<obj>, <int>)[0]", "len(held(o, <int>))", "kept.cache_info().misses",
     ),
     "float": ("<float> + <int>", "<float> * 0.5", "<scalar>.item()", "math.sqrt(abs(<float>))", "float(<int>)", "<int> / 2", "float(<scalar>)",
               "brk(<float>)", "(<float> if <bool> else <float>)", "-<float>", "sum([<float>, <float>])"),
@@ -149,7 +160,7 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
         "torch.arange(3) + <tensor>", "torch.cumsum(<tensor>, 0)", "<tensor>.reshape(3)", "<tensor>.to(torch.float64).to(<tensor>.dtype)", "<tensor>.clamp(min=<int>)",
         "tdict.get(<str>, <tensor>)", "torch.nn.functional.gelu(<tensor>)", "<tensor>.softmax(0)", "<tensor>[:<int>].sum() + <tensor>", "<tensor>.T",
         "<tensor>.contiguous()", "torch.ones_like(<tensor>)", "<tensor> ** 2", "<tensor>.masked_fill(<tensor> < 0, <int>)", "<tensor>.numpy() + <tensor>",
-        "x", "y", "torch.rand(3)",
+        "x", "y", "torch.rand(3)", "kept(<tensor>)", "kept(<tensor>, <int>)", "kept(<tensor>, o=<obj>)", "kept(x)",
     ),
     "scalar": ("<tensor>.sum()", "<tensor>.mean()", "<tensor>.max()", "<tensor>[0]", "<scalar> + <int>", "<scalar> * <scalar>", "torch.tensor(<int>)",
                "sum(<tensor>)", "<tensor>.norm()", "brk(<scalar>)", "torch.dot(<tensor>, <tensor>)", "<tensor>.prod()"),
