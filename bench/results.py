@@ -36,6 +36,8 @@ def load(path: Path, stat: str = "median") -> dict[str, Group]:
     groups: dict[str, Group] = {}
     for bench in json.loads(path.read_text())["benchmarks"]:
         info = bench["extra_info"]
+        if "impl" not in info:  # a figure of another kind: two threads beside one
+            continue
         group = groups.setdefault(bench["group"], Group(bench["group"]))
         group.seconds[info["impl"]] = bench["stats"][stat] / info["calls"]
         group.limits.update(info["limits"])

@@ -105,7 +105,21 @@ def written(x: torch.Tensor, w: torch.Tensor) -> Any:
     return h
 
 
-BREAKS = [given_back, only_by_it, written_to_an_argument, backward, taken_back, with_a_history, of_integers, written]
+def of_no_flag(x: torch.Tensor, w: torch.Tensor) -> Any:
+    return w.requires_grad_([x])  # type: ignore[arg-type]
+
+
+BREAKS = [
+    of_no_flag,
+    given_back,
+    only_by_it,
+    written_to_an_argument,
+    backward,
+    taken_back,
+    with_a_history,
+    of_integers,
+    written,
+]
 
 
 def observed(fn: Callable[..., Any], training: bool) -> Any:
@@ -113,7 +127,7 @@ def observed(fn: Callable[..., Any], training: bool) -> Any:
     x, w = W.cos(), W.clone().requires_grad_(training)
     try:
         out = fn(x, w)
-    except RuntimeError as e:
+    except (RuntimeError, TypeError) as e:
         return str(e).partition("\n")[0]
     results = out if isinstance(out, tuple) else (out,)
     tensors = [t for t in results if isinstance(t, torch.Tensor)]

@@ -814,9 +814,11 @@ def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
         method = value.special(cx, "__format__")
         if isinstance(method, Method) and isinstance(method.function, Function):
             return answered(cx, format, value, "__format__", method, spec)
+    own = isinstance(value, Untold) or _is_objects(cx, value.python_type(), "__format__")
+    if spec.const() and own and not isinstance(value, Untold):
+        cx.throw(TypeError, f"unsupported format string passed to {class_name(value.python_type())}.__format__")
     shown = text(cx, value, str)
-    whole = isinstance(value, Untold) or _is_objects(cx, value.python_type(), "__format__")
-    if isinstance(shown, Untold) and spec.const() == "" and whole:
+    if isinstance(shown, Untold) and spec.const() == "" and own:
         return shown
     return cx.evaluate(format, shown.const(), spec.const())
 

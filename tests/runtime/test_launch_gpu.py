@@ -167,10 +167,13 @@ def test_one_plan_serves_every_size(plans: list[Any]) -> None:
         y = F.layer_norm(F.gelu(x) * scale, (x.shape[-1],), w)
         return y.softmax(0), y.sum((0, 1)), x.flatten(0, 1).amax(0), torch.cat([x, y], 1)[:, 1:-1].sum(-1)
 
+    torch.manual_seed(0)
     compiled = pycompiler.compile(program, dynamic=True)
     for a, b, scale in ((5, 7, 0.5), (64, 300, 1.5), (3, 2000, 2.5), (700, 2, 3.5)):
         x, w = torch.randn(a, b, 48, device="cuda"), torch.randn(48, device="cuda")
-        equal(compiled(x, w, scale), program(x, w, scale))
+        exact = program(x.double(), w.double(), scale)  # sums of 19,200: eager's own are off by 4e-4
+        for got, eager, want in zip(compiled(x, w, scale), program(x, w, scale), exact, strict=True):
+            assert (got - want).abs().max() <= 2 * (eager - want).abs().max() + 1e-4
     assert len(plans) <= 2
     assert "launch" in plans[-1].routes
 

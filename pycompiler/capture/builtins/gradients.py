@@ -124,7 +124,11 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """Of a tensor that is as it shall be, nothing; one that is made here, without a history, becomes a leaf."""
     tensor, *given = (cx.realize(v).settle("as requires_grad") for v in (*args, *kwargs.values()))
     wanted = given[0].const() if len(given) == 1 and given[0].is_const() else True
-    plain = kwargs.keys() <= {"requires_grad"} and len(given) < 2 and not cx.graph.levels
+    plain = (
+        kwargs.keys() <= {"requires_grad"}
+        and not cx.graph.levels
+        and (not given or (len(given) == 1 and given[0].is_const()))
+    )
     if not isinstance(tensor, Tensor) or tensor.is_special or not plain:
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     if wanted is tensor.getattr(cx, "requires_grad").const():

@@ -434,15 +434,17 @@ def _late_extreme(cx: Capture, name: str, a: Value, b: Value) -> Value | None:
 
 def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
     def pick(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        values = list(cx.elements(args[0])) if len(args) == 1 else args
+        values = cx.elements(args[0]) if len(args) == 1 else iter(args)  # the key may change what they are taken from
         key = kwargs.get("key", NONE)
-        if not values:
+        best = next(values, None)
+        if best is None:
             if "default" in kwargs:
                 return kwargs["default"]
             cx.evaluate_raw({"min": min, "max": max}[name], ())
+        assert best is not None
         rank = (lambda v: v) if cx.is_none(key) else (lambda v: cx.call(key, [v], {}))
-        best, best_rank = values[0], rank(values[0])  # type: ignore[no-untyped-call]
-        for value in values[1:]:
+        best_rank = rank(best)  # type: ignore[no-untyped-call]
+        for value in values:
             value_rank = rank(value)  # type: ignore[no-untyped-call]
             extreme = _late_extreme(cx, name, best_rank, value_rank) if cx.is_none(key) else None
             if extreme is not None:

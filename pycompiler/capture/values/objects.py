@@ -14,7 +14,7 @@ import threading
 import types
 import weakref
 from collections import _tuplegetter  # type: ignore[attr-defined]
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -180,7 +180,7 @@ class Object(Value):
         if isinstance(raw, property) and mro_lookup(type(raw), "__get__") is property.__dict__["__get__"]:
             cx.guard("type_is", self.class_source(name), type(raw))
             if raw.fget is None:
-                cx.throw(AttributeError, f"property {name!r} has no getter")
+                self._refused(cx, raw, property.__get__)
             getter = cx.wrap(raw.fget, self.class_source(name).attr("fget"))
             return cx.call(getter, [self], {})
         hold(cx, self.class_source(name), raw)
@@ -279,7 +279,7 @@ class Object(Value):
         raw = lookup_descriptor(cx, self.cls, name)
         if isinstance(raw, property):
             if raw.fset is None:
-                cx.throw(AttributeError, f"property {name!r} of {self.cls.__qualname__!r} object has no setter")
+                self._refused(cx, raw, property.__set__, None)
             cx.call(cx.wrap(raw.fset, self.class_source(name).attr("fset")), [self, value], {})
             return
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
@@ -300,6 +300,11 @@ class Object(Value):
             cx.throw(AttributeError, self._has_no_place(cx, name, raw))
         cx.effects.set_attr(self, name, value)
 
+    def _refused(self, cx: Capture, raw: property, operation: Callable[..., Any], *args: Any) -> None:
+        """The error of a property that lacks the function: its text tells the property's name, where it knows that."""
+        namesake = type(self.cls.__name__, (), {"__qualname__": self.cls.__qualname__})
+        cx.evaluate_raw(operation, raw, namesake(), *args)
+
     def delattr(self, cx: Capture, name: str) -> None:
         hook = lookup(cx, self.cls, "__delattr__")
         if issubclass(self.cls, threading.local):
@@ -316,7 +321,7 @@ class Object(Value):
         source = self.class_source(name)
         if isinstance(raw, property):
             if raw.fdel is None:
-                cx.throw(AttributeError, f"property {name!r} of {self.cls.__qualname__!r} object has no deleter")
+                self._refused(cx, raw, property.__delete__)
             cx.call(cx.wrap(raw.fdel, source.attr("fdel")), [self], {})
             return
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):

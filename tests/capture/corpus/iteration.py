@@ -679,3 +679,11 @@ def iterators_by_name(x):
         x + next(r), next(s), list(r), list(s), list(t), next(b"a".__iter__()), list((1, 2).__iter__()), list([3].__iter__()),
         list({1: 2}.__iter__()), list(range(3).__reversed__()), next(r, None),
     )  # fmt: skip
+
+
+@case(X)
+def extremes_of_lists_that_the_key_changes(x):
+    shorter, longer = [3, 1, 2], [5]
+    least = max(shorter, key=lambda v: shorter.pop())
+    most = min(longer, key=lambda v: (longer.append(9) if len(longer) < 4 else None) or v)
+    return x + least, shorter, most, longer

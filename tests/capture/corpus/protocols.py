@@ -687,3 +687,41 @@ def copies_of_sets(x):
     made.add(3)
     other["a"].append(5)
     return x + len(s), made, other, o, type(made), type(other), copy.copy(o), list(other)
+
+
+class Shown:
+    late: typing.Any
+    named = property()
+
+    def __str__(self):
+        return "shown"
+
+
+Shown.late = property(lambda self: 11)
+
+
+@case(X)
+def errors_of_properties_by_their_names(x):
+    texts = []
+    for name in ("named", "late"):
+        for action in (getattr, delattr, lambda o, n: setattr(o, n, 3)):
+            try:
+                texts.append(action(Shown(), name))
+            except AttributeError as e:
+                texts.append(str(e))
+    return x + 1, texts
+
+
+SHOWN = Shown()
+
+
+@case(X)
+def formats_that_objects_lack(x):
+    texts = []
+    for value in (Shown(), SHOWN, [1], (1,), None, len, Shown):
+        for spec in ("", "x", ">4"):
+            try:
+                texts.append(f"{value:{spec}}" if spec or value in (None, SHOWN) else None)
+            except TypeError as e:
+                texts.append(str(e))
+    return x + 1, texts

@@ -18,12 +18,14 @@ ROUNDS = 8
 KEPT = 0.12
 """Of the statements that raise where nothing catches, so many stay."""
 LINES = 4000
+DEEP = 150
 FIRST = rows.PRELUDE.strip().count("\n") + 2
 """The line behind the prelude, which stays as it is."""
 
 
 class TooLong(BaseException):
-    """A program has run for more than `LINES` lines (a loop that appends to what it goes through), or too deep."""
+    """A program has run for more than `LINES` lines (a loop that appends to what it goes through), or calls `DEEP` deep: at the
+    end of the stack there is no room for this to be raised, and what goes on then is not counted."""
 
 
 def repaired(text: str, rng: random.Random) -> str | None:
@@ -46,14 +48,15 @@ def repaired(text: str, rng: random.Random) -> str | None:
 
 def tried(text: str) -> list[dict[str, Any]]:
     """What the calls of a program do, run with its lines counted."""
-    left = LINES
+    left, depth = LINES, 0
 
     def trace(frame: types.FrameType, event: str, arg: Any) -> Any:
-        nonlocal left
+        nonlocal left, depth
         if frame.f_code.co_filename != check.NAME:
             return None
         left -= event == "line"
-        if left < 0 or event == "exception" and issubclass(arg[0], RecursionError):
+        depth += (event == "call") - (event == "return")
+        if left < 0 or depth > DEEP or event == "exception" and issubclass(arg[0], RecursionError):
             left = -1
             raise TooLong
         return trace
