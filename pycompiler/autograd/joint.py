@@ -50,7 +50,7 @@ class Path:
     """A gradient's way through the nodes of autograd's graph, as eager would go it.
 
     inputs: those that it reaches, be it zero, then cuts (`Joint.cuts`), numbered on from the inputs. nodes: numbers of the
-    nodes that keep tensors, which can be gone through once. kept: the inputs ("input", i) and fresh outputs ("fresh", k)
+    nodes that keep something, which can be gone through once. kept: the inputs ("input", i) and fresh outputs ("fresh", k)
     that these keep, whose versions are checked.
     """
 

@@ -236,7 +236,12 @@ class Node:
     @property
     def takes_apart(self) -> bool:
         """Whether backwards of some outputs take of what is saved what they need, and leave the rest."""
-        return len(self.tangents) > 1 and any(isinstance(n.meta["val"], torch.Tensor) for n in self.part.saved_nodes)
+        tensors = any(isinstance(n.meta["val"], torch.Tensor) for n in self.part.saved_nodes)
+        return len(self.tangents) > 1 and (tensors or self.frees(self.tangents))
+
+    def frees(self, tangents: Iterable[int]) -> bool:
+        """Whether eager's backward of these frees something, so that it has no second one, whatever ours takes."""
+        return any(self.joint.paths[k].nodes for k in tangents)
 
 
 def _node_of(joint: Joint, part: Partition, again: Replay, way: Way, tracked: set[int]) -> Node:
@@ -444,7 +449,8 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
             scope[f"changed{j}"] = changed(value)
             lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
-    tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors" if any(is_tensor) else "()"
+    asked = any(is_tensor) or node.frees(defined)  # what is saved, be it nothing, says whether it is freed
+    tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors" if asked else "()"
     if all(is_tensor):
         saved = "" if tensors == "()" else f"*{tensors}, "
     else:

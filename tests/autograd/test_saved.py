@@ -210,3 +210,52 @@ def test_backwards_look_at_results_as_they_are_then(name: str, partition: str) -
             y.data.add_(1)
             y.sum().backward()
     torch.testing.assert_close(given[1].grad, given[0].grad, equal_nan=True)
+
+
+def _written(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[1] = w.sum()
+    return y
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: x * 2,
+        lambda x, w: x + w,
+        lambda x, w: (x * 2, w / 3),
+        lambda x, w: (x + 1, w * 3),
+        lambda x, w: torch.where(torch.arange(6) > 2, x, w),
+        _written,
+    ],
+)
+def test_backward_that_takes_nothing_is_gone_through_as_often_as_eagers(fn: Any) -> None:
+    """Of x * 2 ours saves nothing; eager's node keeps the number, and has no second backward."""
+
+    def seen(call: Any) -> list[Any]:
+        inputs, log = leaves(), []
+        made = call(*inputs)
+        for out in [*made, *made] if isinstance(made, tuple) else [made, made]:
+            try:
+                out.sum().backward()
+            except RuntimeError as error:
+                log.append(str(error))
+            log.append([t.grad if t.grad is None else t.grad.tolist() for t in inputs])
+        return log
+
+    for backend in ("aot_eager", "native"):
+        assert seen(pycompiler.compile(fn, backend=backend)) == seen(fn)
+
+
+def test_second_backward_through_an_input_that_two_calls_wrote() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x[2] = y.sum()
+        return x * 1
+
+    for call in (fn, pycompiler.compile(fn)):
+        w, y = (torch.ones(3, requires_grad=True) for _ in range(2))
+        x = w * 1
+        call(x, y).sum().backward()
+        with pytest.raises(RuntimeError, match=SECOND):
+            call(x, y).sum().backward()
+        assert y.grad is not None and y.grad.tolist() == [1.0, 1.0, 1.0]

@@ -17,6 +17,8 @@ from pycompiler.autograd.saved import modified
 from pycompiler.autograd.trace.inputs import storage_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
 
+WRITE = "torch::autograd::CopySlices"  # keeps the node of the operator that wrote a view, and no tensor
+
 
 class Slices:
     """What nodes keep that a write to a view hides behind ``CopySlices``, where nobody can ask them: the tensors that the
@@ -79,7 +81,8 @@ def paths(
                 "a product is written behind autograd's back", "`.data` of a result of prod", "clone it first"
             )
         leaf = leaves.get(id(getattr(node, "variable", None)))
-        inputs, nodes, kept = 0 if leaf is None else 1 << leaf, (1 << number if keeps else 0), 0
+        once = bool(keeps) or node.name() == WRITE
+        inputs, nodes, kept = 0 if leaf is None else 1 << leaf, once << number, 0
         for t in keeps:
             kept |= bits.get(storage_of(t), 0)
         for edge in node.next_functions:
