@@ -105,6 +105,15 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     inplace = op in INPLACE
     fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
     _not_ids(op, left, right)
+    if (
+        fn is operator.mod
+        and isinstance(right, (Tensor, Array))
+        and issubclass(left.python_type(), (str, bytes, bytearray))
+    ):
+        if isinstance(left, Const) and isinstance(left.value, str):  # goes before the tensor, and never says it cannot
+            return printf(cx, left.value, right)
+        if not isinstance(left, Object):
+            raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     if isinstance(left, Array) or isinstance(right, Array):
         return array.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
@@ -751,6 +760,11 @@ class Formatted:
 
     def __repr__(self) -> str:
         return text(*self._pyc, repr).const()  # type: ignore[no-any-return]
+
+    def __int__(self) -> int:
+        raise Break("unsupported-operation", f"the number of {self._pyc[1].describe()} in a text")
+
+    __float__ = __index__ = __int__
 
     def __getattr__(self, name: str) -> Any:
         cx, value = self._pyc

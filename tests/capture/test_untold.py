@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -200,3 +201,43 @@ def test_a_class_that_is_shown_in_another_way_later() -> None:
         assert compiled(torch.ones(2), given)[1] == str(given)
         setattr(Changing, name, lambda self, answer=answer: answer)
         assert compiled(torch.ones(2), given)[1] == answer
+
+
+class Countable:
+    def __index__(self) -> int:
+        return 65
+
+    __int__ = __index__
+
+
+COUNTABLE = Countable()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        lambda x: "%s" % x,
+        lambda x: b"%a" % x,
+        lambda x: len("%.5s|" % x),
+        lambda x: "%s" % x.numpy(),
+        lambda x: "nothing" % x,  # noqa: F507
+        lambda x: operator.mod("%s", x) == str(x),
+        lambda x: "%d %x %c" % ((COUNTABLE,) * 3),
+        lambda x: "%d %.1f" % (x[0], x[1]),
+        lambda x: "%d %d" % x,
+        lambda x: "%d" % (x,),
+        lambda x: "%d" % (COUNTABLE.__class__,),
+    ],
+)
+def test_percent_tells_of_tensors_as_they_are(told: Any) -> None:
+    """The graph's stand-in was told of where a break came behind the text, and errors spoke of capture's own classes."""
+
+    def f(x: torch.Tensor) -> Any:
+        try:
+            shown = told(x)
+        except (TypeError, ValueError) as error:
+            shown = repr(error)
+        return shown, str(x + 1)
+
+    x = torch.tensor([1.0, 2.0])
+    assert pycompiler.compile(f, backend="eager")(x) == f(x)
