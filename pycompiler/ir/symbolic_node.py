@@ -414,9 +414,9 @@ class SymbolicNode:
         return self.of(_floordiv(self.env, self.value, Expr.of(1 << self.env.pin(other.value))))
 
     def _bits(self, other: SymbolicNode, fn: Callable[[Any, Any], Any]) -> SymbolicNode:
-        if self.is_bool():
-            return self.wrap_bool(fn(self.bool_(), other.bool_()))
-        return self.wrap_int(fn(self.env.pin(self.value), self.env.pin(other.value)))
+        a, b = (n.bool_() if n.is_bool() else self.env.pin(n.value) for n in (self, other))
+        both = self.is_bool() and other.is_bool()
+        return self.wrap_bool(fn(a, b)) if both else self.wrap_int(fn(a, b))
 
     def bitwise_and(self, other: SymbolicNode) -> SymbolicNode:
         return self._bits(other, operator.and_)
@@ -545,9 +545,16 @@ class SymbolicNode:
         return self.wrap_bool(True if self.is_int() else self.guard_float("", 0).is_integer())
 
     # conditions -----------------------------------------------------------------------------------------------
+    def _number(self, given: SymbolicNode | bool) -> SymbolicNode:
+        """To numbers, a truth is 0 or 1."""
+        return self.wrap_int(int(given)) if isinstance(given, bool) else given
+
     def _compare(self, op: Any, other: SymbolicNode) -> SymbolicNode:
         if self.is_bool() or other.is_bool():
-            return self.wrap_bool(_COMPARE[op](self.bool_(), other.bool_()))
+            a, b = (n.bool_() if n.is_bool() else n for n in (self, other))
+            if isinstance(a, bool) and isinstance(b, bool):
+                return self.wrap_bool(_COMPARE[op](a, b))
+            return self._number(a)._compare(op, self._number(b))
         if self._reals(other):
             return self._compare_reals(op, other)
         a, b = self.value, other.value

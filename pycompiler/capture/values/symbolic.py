@@ -135,7 +135,10 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
     numbers = [number_of(v) for v in values]
     if any(n is None for n in numbers):
         return None
+    truths = [isinstance(n, bool | torch.SymBool) for n in numbers]
     try:
+        if not all(truths):  # beside numbers they are numbers; torch makes truths of all
+            numbers = [int(bool(n)) if truth else n for n, truth in zip(numbers, truths, strict=True)]
         result = (_power if fn is operator.pow else fn)(*numbers)
     except (TypeError, NotImplementedError, AttributeError):
         return None
