@@ -90,6 +90,20 @@ class Unwritten(torch.autograd.Function):
         return grads[0] * 5
 
 
+class Kept(torch.autograd.Function):
+    """What it writes, and another result, are attributes of the context, whose versions nobody compares."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> Any:
+        ctx.x, ctx.z = x, x * 3
+        ctx.mark_dirty(x.exp_())
+        return x, ctx.z
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0] * ctx.x + grads[1] * ctx.z
+
+
 PROGRAMS: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], Any]]] = {}
 """Whether the graph is whole, and programs of a leaf that requires grad and a buffer that does not."""
 
@@ -211,6 +225,29 @@ def what_it_saved_is_written_later(x: torch.Tensor, b: torch.Tensor) -> Any:
     Exp.apply(y)
     y.add_(1)
     return y * 2
+
+
+@program()
+def what_it_keeps_unsaved(x: torch.Tensor, b: torch.Tensor) -> Any:
+    y = x * 2
+    _, z = Kept.apply(y)
+    return y * 2 + z
+
+
+@program(whole=False)
+def what_it_keeps_unsaved_is_written_later(x: torch.Tensor, b: torch.Tensor) -> Any:
+    y = x * 2
+    _, z = Kept.apply(y)
+    y.add_(1)
+    return y * 2 + z
+
+
+@program(whole=False)
+def a_result_that_it_keeps_unsaved_is_written_later(x: torch.Tensor, b: torch.Tensor) -> Any:
+    y = x * 2
+    _, z = Kept.apply(y)
+    z[1:].add_(1)
+    return y * 2 + z
 
 
 def observed(run: Callable[..., Any], n: int) -> Any:

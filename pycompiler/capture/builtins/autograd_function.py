@@ -239,10 +239,16 @@ def _differentiable(
     if ctx.levels:
         _check_saved(cx, ctx, saved, [*direct, *results])
         return _levelled(cx, cls, saved, (forward, back), (direct, results), (plain, tuple(places), once))
+    compared = {name_of(t) for t in ctx.tensors(cx, "to_save")}
+    read = {name_of(t) for t in saved} - compared
+    later = [i for i, t in enumerate(results) if name_of(t) in read]  # as they are by then, whatever was written
     body, outside = _closed(forward, direct, [*results, *extras], dirty)
     kept = tuple(_place(t, outside, extras) for t in saved)
     fixed = [len(direct), len(results), plain, dirty, kept, tuple(places), once, cls.cls.__name__]
-    return cx.graph.call_inner(transforms.function, [body, back], [*fixed, *outside])
+    made = cx.graph.call_inner(transforms.function, [body, back], [*fixed, *outside])
+    assert isinstance(made, Tuple)
+    looks.tensors((made.items[i] for i in later), step)  # type: ignore[misc]
+    return made
 
 
 def _check_saved(cx: Capture, ctx: Context, saved: list[Lifted], own: list[Tensor]) -> None:
