@@ -30,6 +30,11 @@ def written(x: Any, g: Any) -> Any:
     return x + 1
 
 
+def of_integers(x: Any, g: Any) -> Any:
+    x.t()[1:3].random_(9, generator=g)
+    return (x * 2).random_(0, 7, generator=g) + x, torch.zeros(6, 5).t().random_(-3, 4)
+
+
 def of_probabilities(x: Any, g: Any) -> Any:
     return torch.bernoulli(x.sigmoid(), generator=g) * x, torch.multinomial(x.softmax(-1), 3, generator=g)
 
@@ -99,7 +104,7 @@ def own_in_a_function(x: Any, g: Any) -> Any:
 
 PROGRAMS = (
     made, filled, written, of_probabilities, among_others, order, unused, two_names, initialised, of_a_global, one_by_one,
-    all_alike, in_chunks, differentiated, own, seeded, own_in_a_function,
+    all_alike, in_chunks, differentiated, own, seeded, own_in_a_function, of_integers,
 )  # fmt: skip
 
 

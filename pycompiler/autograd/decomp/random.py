@@ -28,9 +28,27 @@ def _called_as(name: str) -> bool:
 @rule(getattr(aten.random, "from"), partial=True)
 def random_from(x: Tensor, low: Any, high: Any, generator: Any = None) -> Any:
     """Of the same kernel; a graph that calls an overload named by a keyword cannot be written as Python."""
-    if generator is not None or high is None or not x.is_contiguous():
+    if high is None:
         return NotImplemented
-    return aten.randint.low(low, high, list(x.shape), dtype=x.dtype, device=x.device, pin_memory=False)
+    order = _in_memory(x)
+    size, like = [x.shape[d] for d in order], {"dtype": x.dtype, "device": x.device, "pin_memory": False}
+    if generator is None:
+        drawn = aten.randint.low(low, high, size, **like)
+    else:
+        drawn = aten.randint.low_generator(low, high, size, generator=generator, **like)
+    return drawn if x.is_contiguous() else _from_memory(drawn, order)
+
+
+def _in_memory(x: Tensor) -> list[int]:
+    """The dimensions of `x` as operators that write in place go through them."""
+    if x.is_contiguous():
+        return [*range(x.dim())]
+    strides: tuple[int, ...] = x.stride()
+    return sorted(range(x.dim()), key=lambda d: -strides[d])
+
+
+def _from_memory(drawn: Tensor, order: list[int]) -> Any:
+    return aten.permute.default(drawn, [order.index(d) for d in range(drawn.dim())])
 
 
 @rule(aten.bernoulli.p, partial=True)
@@ -40,7 +58,6 @@ def bernoulli(x: Tensor, p: float, generator: Any = None) -> Any:
     if x.is_contiguous() or _called_as("bernoulli"):
         return NotImplemented if not x.is_floating_point() else (aten.bernoulli.p(x, p) != 0).to(x.dtype)
     # `bernoulli_`, of which functionalisation makes the other: that one fills memory in its order
-    strides: tuple[int, ...] = x.stride()
-    order = sorted(range(x.dim()), key=lambda d: -strides[d])
+    order = _in_memory(x)
     drawn = aten.bernoulli.p(aten.permute.default(x, order), p) != 0
-    return aten.permute.default(drawn, [order.index(d) for d in range(x.dim())]).to(x.dtype)
+    return _from_memory(drawn, order).to(x.dtype)
