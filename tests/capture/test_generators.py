@@ -35,6 +35,12 @@ def of_integers(x: Any, g: Any) -> Any:
     return (x * 2).random_(0, 7, generator=g) + x, torch.zeros(6, 5).t().random_(-3, 4)
 
 
+def of_distributions(x: Any, g: Any) -> Any:
+    y = x * 2
+    y.t()[1:3].cauchy_(generator=g)
+    return x.exponential_(2.0, generator=g), y.geometric_(0.5, generator=g) + 1, (x + 1).log_normal_(generator=g)
+
+
 def of_probabilities(x: Any, g: Any) -> Any:
     return torch.bernoulli(x.sigmoid(), generator=g) * x, torch.multinomial(x.softmax(-1), 3, generator=g)
 
@@ -105,6 +111,7 @@ def own_in_a_function(x: Any, g: Any) -> Any:
 PROGRAMS = (
     made, filled, written, of_probabilities, among_others, order, unused, two_names, initialised, of_a_global, one_by_one,
     all_alike, in_chunks, differentiated, own, seeded, own_in_a_function, of_integers,
+    of_distributions,
 )  # fmt: skip
 
 
@@ -125,11 +132,12 @@ def outcome(fn: Callable[..., Any], g: Any, calls: int = 3) -> list[Any]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
-def test_eagers_numbers(fn: Callable[..., Any], backend: str) -> None:
+def test_eagers_numbers(fn: Callable[..., Any], backend: str, caplog: pytest.LogCaptureFixture) -> None:
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
     torch.testing.assert_close(outcome(compiled, generator()), outcome(fn, generator()))
     torch.testing.assert_close(outcome(compiled, generator(7)), outcome(fn, generator(7)))
     assert compiled.counters()["compiles"] == 1  # another generator is another input
+    assert "runs eagerly" not in caplog.text
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

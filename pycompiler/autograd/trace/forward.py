@@ -34,6 +34,10 @@ _NEEDS_PYTHON_DISPATCHER = frozenset(
 )
 
 
+_DRAWN: dict[str, Any] = {  # functionalisation asks their shape functions in place, which refuse a generator
+    f"{op.__name__}_": op
+    for op in (torch.ops.aten.cauchy, torch.ops.aten.exponential, torch.ops.aten.geometric, torch.ops.aten.log_normal)
+}
 _EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[attr-defined]
 
 
@@ -208,6 +212,8 @@ class Forward:
             return node.target(*args, **kwargs)
         if node.op == "call_method":
             assert isinstance(node.target, str)
+            if node.target in _DRAWN and kwargs.get("generator") is not None:
+                return args[0].copy_(_DRAWN[node.target](args[0].detach(), *args[1:], **kwargs))
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         raise AutogradUnsupported(f"{node.op} in the graph", str(node.target), "lift modules and attributes to inputs")
 
