@@ -188,3 +188,60 @@ def test_inference_tensors(backend: str) -> None:
             x: Any = TwoTensor(torch.ones(2, 3), torch.ones(2, 3))
             found.append([inside(run(x, torch.arange(3.0))), inside(x)])
     torch.testing.assert_close(*found)
+
+
+class Around(torch.Tensor):
+    """Its operators are Python functions that the hook reaches when a graph breaks at them."""
+
+    a: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, a: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, a.shape, strides=a.stride(), dtype=a.dtype)  # type: ignore[attr-defined]
+
+    def __init__(self, a: torch.Tensor) -> None:
+        self.a = a
+
+    def __tensor_flatten__(self) -> Any:
+        return ["a"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, meta: Any, size: Any, stride: Any) -> Any:
+        return Around(inner["a"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
+        return Around(func(*(t.a if isinstance(t, Around) else t for t in args)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_writes_below_the_count_of_versions_are_made(backend: str) -> None:
+    def fn(x: Any) -> Any:
+        with torch.inference_mode():
+            y = x * 1
+            y.add_(1)
+        return y.a * 1
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for n in (2, 2, 3):
+        torch.testing.assert_close(compiled(Around(torch.ones(n))), torch.full((n,), 2.0))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_kernel_in_python_writes(backend: str) -> None:
+    with torch.library._scoped_library("written_by_python", "DEF") as library:
+        library.define("more_(Tensor(a!) x) -> ()")
+
+        def kernel(x: torch.Tensor) -> None:
+            x.add_(1)
+
+        library.impl("more_", kernel, "CPU")
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            torch.ops.written_by_python.more_(y)
+            return y * 1
+
+        compiled = pycompiler.compile(fn, backend=backend)
+        for n in (2, 2, 3):
+            torch.testing.assert_close(compiled(torch.ones(n)), torch.full((n,), 3.0))

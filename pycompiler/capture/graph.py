@@ -474,6 +474,8 @@ class GraphBuilder:
         python = whole and not _has_tensor(result)
         acts |= target in _CHECKING or python
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
+        if writes and not mutates and _below_versions():
+            raise Break("unsupported-operation", f"{_name(target)}, which may write, where versions are not counted")
         may_refuse = target in _CHECKING or self.fake_mode.refusals > refusals
         if wrappers and not self._writes_in_place(wrappers, specs, inside, mutates):
             raise Break("tensor-subclass", f"{_name(target)}, which writes, on a {type(wrappers[0]).__name__}")
@@ -943,6 +945,11 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
 def _is_programs(node: fx.Node) -> bool:
     """Whether it is a call that the program makes: not the parts of its result, or numbers made of sizes."""
     return "user" in node.meta and node.op in ("call_function", "call_method")
+
+
+def _below_versions() -> bool:
+    """Whether writes count no versions, as where torch calls a `__torch_dispatch__`: nothing tells what was written."""
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
 
 
 def remove_dead(graph: fx.Graph, *, unused: bool = False) -> None:

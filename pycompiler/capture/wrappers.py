@@ -44,7 +44,10 @@ def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     if not answers_by_itself(real):
         raise Break("tensor-subclass", f"{cls.__qualname__}, which is asked for its sizes")
     leaves: list[torch.Tensor] = []
-    spec = flatten(real, leaves)
+    try:
+        spec = flatten(real, leaves)
+    except AttributeError as e:  # its __init__ has not run yet
+        raise Break("tensor-subclass", f"{cls.__qualname__}, of which {e}") from None
     assert spec is not None
     for leaf in leaves:
         if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or leaf.requires_grad:
