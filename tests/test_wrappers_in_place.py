@@ -94,6 +94,12 @@ def many(x: Any, p: torch.Tensor) -> Any:
 
 
 @program()
+def what_counts_no_versions(x: Any, p: torch.Tensor) -> Any:
+    x.data.add_(1)
+    return x * 2
+
+
+@program()
 def a_part(x: Any, p: torch.Tensor) -> Any:
     x[0] = 5.0
     return x * 1

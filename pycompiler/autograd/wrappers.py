@@ -54,7 +54,10 @@ def compile_wrappers(
         flat = _results(traced)
         needed = [*flat, *(n for n in traced.graph.nodes if stays(n.target) or _writes(n))]
         made = compile_plain(_part(traced, inputs, flat, needed), like(plain))
-        return _writing(made, trace) if trace.written else _inference(made, trace.results)
+        kept = {_memory_of(n) for n, inside in zip(inputs, _inside(specs), strict=True) if inside}
+        below = (n for node in traced.graph.nodes if _writes(node) for n in node.all_input_nodes)
+        writes = trace.written or not kept.isdisjoint(map(_memory_of, below))  # also through `.data` of a wrapper
+        return _writing(made, trace) if writes else _inference(made, trace.results)
 
 
 def _results(gm: fx.GraphModule) -> Sequence[fx.Node]:
@@ -276,7 +279,7 @@ def _inference(forward: Callable[..., Sequence[Any]], results: list[Spec | None]
 
 def _writing(forward: Callable[..., Sequence[Any]], trace: _Trace) -> Callable[..., Sequence[Any]]:
     """As `_inference`, of a graph that writes wrappers: their versions count that, those of the tensors inside do not."""
-    within = [spec is not None for spec in trace.specs for _ in range(count(spec))]
+    within = _inside(trace.specs)
 
     def run(*inputs: torch.Tensor) -> Sequence[Any]:
         with torch.no_grad(), torch._C._DisableAutocast():
@@ -385,6 +388,11 @@ class _Pair:
             outputs, given = [made[i] for i in tangents], [*tangents.values()]
             found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=creates, allow_unused=True))
         return [next(found) if t.requires_grad else None for t in inputs]
+
+
+def _inside(specs: Sequence[Spec | None]) -> list[bool]:
+    """Of each tensor: whether it is inside of a wrapper."""
+    return [spec is not None for spec in specs for _ in range(count(spec))]
 
 
 def _places(specs: Sequence[Spec | None]) -> list[tuple[int, int]]:
