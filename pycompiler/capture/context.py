@@ -30,7 +30,7 @@ from pycompiler.capture.values.attributes import class_attribute, instance_dict,
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold
-from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Tuple, UserKey
+from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Slice, Tuple, UserKey
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, Generator, Iter, Over, ends_others, iterator_class
@@ -271,6 +271,8 @@ class Capture:
             return self._key_of_object(value)
         if isinstance(value, Deque):
             self.no_hash("collections.deque")
+        if isinstance(value, Slice) and sys.version_info < (3, 12):
+            self.no_hash("slice")
         if isinstance(value, Untold):
             raise value.broke
         self.guard_identity(value.value if isinstance(value, Identity) else value)

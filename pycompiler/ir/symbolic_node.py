@@ -462,6 +462,8 @@ class SymbolicNode:
         if op == "truediv" and isinstance(args[1], Expr):
             if self.env.equal(args[1], ZERO):
                 raise ZeroDivisionError("float division by zero")
+        elif op in ("truediv", "mod") and args[1] == 0.0:
+            REAL[op](1.0, args[1])  # raises
         elif op not in _TOTAL and not self._is_safe(op, args):
             args = args[1:] if op == "truediv" else args
             self.env.pin_all(n for a in args if isinstance(a, Real) for n in a.symbols & self.env.floats.keys())

@@ -139,7 +139,7 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
     try:
         if not all(truths):  # beside numbers they are numbers; torch makes truths of all
             numbers = [int(bool(n)) if truth else n for n, truth in zip(numbers, truths, strict=True)]
-        result = (_power if fn is operator.pow else fn)(*numbers)
+        result = PYTHONS.get(fn, fn)(*numbers)
     except (TypeError, NotImplementedError, AttributeError):
         return None
     except Specialise as e:
@@ -151,13 +151,34 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
     return cx.make(result)  # type: ignore[no-any-return]
 
 
+def _number(n: Any) -> Any:
+    """The number that it is in this call, which is assumed."""
+    return int(n) if isinstance(n, torch.SymInt) else float(n) if isinstance(n, torch.SymFloat) else n
+
+
+def _is_float(n: Any) -> bool:
+    return isinstance(n, float | torch.SymFloat)
+
+
 def _power(base: Any, exponent: Any) -> Any:
-    """torch's numbers refuse a negative base: its value is asked for."""
-    if isinstance(base, torch.SymFloat) and not base >= 0:
-        base = float(base)
-    elif isinstance(exponent, torch.SymFloat) and not base >= 0:
-        exponent = float(exponent)
+    """torch's numbers refuse what may be complex, or a fraction, of a base that is not positive: the numbers are asked for."""
+    if not base >= 0 and (_is_float(base) or _is_float(exponent) or not exponent >= 0):
+        base, exponent = _number(base), _number(exponent)
     return operator.pow(base, exponent)
+
+
+def _floor_division(a: Any, b: Any) -> Any:
+    """torch's numbers round the quotient, which may be the next integer already, and lose the sign of a zero."""
+    if _is_float(a) or _is_float(b):
+        exact = isinstance(a, torch.SymInt) and isinstance(b, float) and b.is_integer() and b > 0 and 0 < a < 2**53
+        if not exact:
+            a, b = _number(a), _number(b)
+    return operator.floordiv(a, b)
+
+
+def _of_integers(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Floats have no bits: torch's numbers take them."""
+    return lambda *numbers: fn(*(map(_number, numbers) if any(map(_is_float, numbers)) else numbers))
 
 
 def call(cx: Capture, fn: Any, args: Sequence[Value]) -> Value | None:
@@ -177,6 +198,10 @@ def _to_int(number: Any) -> Any:
     return number if isinstance(number, torch.SymInt) else int(number)
 
 
+def _to_index(number: Any) -> Any:
+    return number if isinstance(number, torch.SymInt) else operator.index(number)
+
+
 def _to_bool(number: Any) -> Any:
     """The truth of a number that a call binds is bound, too."""
     if not is_late(number) or isinstance(number, torch.SymBool):
@@ -192,8 +217,13 @@ def _negated(number: Any) -> Any:
     return torch.sym_not(truth) if isinstance(truth, torch.SymBool) else not truth
 
 
+PYTHONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    operator.pow: _power, operator.floordiv: _floor_division, operator.index: _of_integers(_to_index),
+    **{fn: _of_integers(fn) for fn in (operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor)},
+}  # fmt: skip
+"""Where torch's numbers compute otherwise than Python's."""
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    abs: abs, pow: operator.pow, divmod: lambda a, b: (a // b, a % b), operator.index: lambda n: n,
+    abs: abs, pow: operator.pow, divmod: lambda a, b: (_floor_division(a, b), a % b), operator.index: operator.index,
     math.floor: math.floor, math.ceil: math.ceil, math.trunc: math.trunc,
     int: _to_int, float: torch.sym_float, bool: _to_bool, operator.truth: _to_bool, operator.not_: _negated,
     **{getattr(math, name): getattr(torch, f"_sym_{name}") for name in
