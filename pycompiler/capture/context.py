@@ -581,7 +581,8 @@ class Capture:
 
     def call(self, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         fn = self.realize(fn)
-        if not fn.passes_on:
+        if not fn.passes_on:  # and functions that it calls give it their results: they are no part of the CALL
+            self.direct = False
             args, kwargs = [self.realize(a) for a in args], {k: self.realize(v) for k, v in kwargs.items()}
         return self.placed(fn.call(self, [*args], {**kwargs}))
 
@@ -593,7 +594,7 @@ class Capture:
         fn = self.realize(fn)
         if not fn.passes_on:
             self.realize_all(args, kwargs)
-        self.direct = True
+        self.direct = fn.passes_on
         try:
             return self.placed(fn.call(self, args, kwargs))
         finally:

@@ -459,12 +459,13 @@ class SymbolicNode:
 
     def _defined(self, op: Any, args: Sequence[Any]) -> None:
         """What an operator raises for some floats it does not raise for these: they are assumed, where one is an input."""
+        if op in ("truediv", "mod"):
+            by = args[1].args[0] if isinstance(args[1], Real) and args[1].op == "float" else args[1]
+            if self.env.equal(by, ZERO) if isinstance(by, Expr) else by == 0.0:
+                REAL[op](1.0, 0.0)  # raises
         if op == "truediv" and isinstance(args[1], Expr):
-            if self.env.equal(args[1], ZERO):
-                raise ZeroDivisionError("float division by zero")
-        elif op in ("truediv", "mod") and args[1] == 0.0:
-            REAL[op](1.0, args[1])  # raises
-        elif op not in _TOTAL and not self._is_safe(op, args):
+            return
+        if op not in _TOTAL and not self._is_safe(op, args):
             args = args[1:] if op == "truediv" else args
             self.env.pin_all(n for a in args if isinstance(a, Real) for n in a.symbols & self.env.floats.keys())
 
@@ -500,6 +501,8 @@ class SymbolicNode:
             raise ZeroDivisionError("division by zero")
         exact = divide(self.value, other.value)
         if exact is not None:
+            if not self.env.known(">=", other.value - 1) and self.env.equal(self.value, ZERO):
+                return self.of(0.0 if self.env.at_least(other.value, 1) else -0.0)
             return self.of(exact).sym_float()
         positive = self.env.known(">=", self.value) and self.env.known(">=", other.value - 1)
         ratio = (self.value, other.value) if positive else None

@@ -20,6 +20,8 @@ FOUND = {
     "an index that is a truth": "operator.index(x.shape[1] == x.shape[0])",
     "a division by a float that is zero": "math.copysign(1, (b / c))",
     "a remainder by a float that is zero": "b % c",
+    "a remainder by an int that is zero": "2.0 % b",
+    "a zero over a negative number": "x.shape[0] / a, t / a",
     "a slice as a key": "{1: 2}.get(slice(a))",
 }
 
