@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import pycompiler
+from pycompiler.ir.guards import GLOBAL_STATE_FIELDS, global_state
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
@@ -82,3 +83,13 @@ def _interrupts_as_they_were() -> Iterator[None]:
     left = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, before)
     assert left is before, left
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch_in_the_state_that_it_was() -> Iterator[None]:
+    """Graphs are made for a state of torch: what a test leaves behind changes what the next file's calls find."""
+    before = global_state()
+    yield
+    now = global_state()
+    changed = [f"{name}: {b}, now {n}" for name, b, n in zip(GLOBAL_STATE_FIELDS, before, now, strict=True) if b != n]
+    assert not changed, changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -143,6 +143,15 @@ def observed(run: Callable[..., Any], n: int, grad: bool, shared: bool) -> Any:
     return values, others, [t._version > v for t, v in zip(counted, versions, strict=True)], results[-1] is x
 
 
+@pytest.fixture
+def keys_put_back() -> Iterator[None]:
+    """`t_` of torch's TwoTensor leaves a dispatch key (Dense, of the meta device) in the thread, in eager as well."""
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded):
+        yield
+
+
+@pytest.mark.usefixtures("keys_put_back")
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "one inside of the other"])
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
 @pytest.mark.parametrize("backend", BACKENDS)
