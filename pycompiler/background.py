@@ -1,9 +1,9 @@
 """Compiles that no call waits for: one pool of worker threads for the process.
 
-In: `submit(name, job)`; a job is a callable without arguments.  Out: it runs in a worker, in the order of submission;
-`wait(timeout)` says when all have.  What a job raises is logged once.  At the end of the process nothing new starts, and the
-running job ends at its next safe point (`ir.interrupts.check`, or the C++ compiler, which is killed).  A forked process has
-the jobs that were not finished, and workers of its own.
+In: `submit(name, job)`; a job is a callable without arguments.  Out: it runs in a worker, in the order of submission, after a
+moment in which the call that submitted it answers; `wait(timeout)` says when all have.  What a job raises is logged once.  At
+the end of the process nothing new starts, and the running job ends at its next safe point (`ir.interrupts.check`, or the C++
+compiler, which is killed).  A forked process has the jobs that were not finished, and workers of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -22,6 +23,7 @@ from pycompiler.logs import stage
 log = stage("background")
 
 SWITCH_S = 0.0005  # between threads while a worker runs: calls in other threads get the interpreter after so long
+GRACE_S = 0.1  # before a job begins, unless somebody waits for it: the call that submitted it answers first
 
 Job = Callable[[], None]
 
@@ -31,8 +33,9 @@ class Pool:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.waiting: deque[tuple[str, Job]] = deque()
-        self.running: dict[threading.Thread, tuple[str, Job]] = {}
+        self.waiting: deque[tuple[str, Job, float]] = deque()  # the time of time.monotonic() when it may begin
+        self.hurried = 0  # calls of `wait` that take time
+        self.running: dict[threading.Thread, tuple[str, Job, float]] = {}
         self.workers = 0
         self.stopping = False
         self.interval = 0.0  # the program's
@@ -42,7 +45,7 @@ class Pool:
         with self.changed:
             if self.stopping:
                 return
-            self.waiting.append((name, job))
+            self.waiting.append((name, job, time.monotonic() + GRACE_S))
             self.start_worker()
 
     def start_worker(self) -> None:
@@ -60,13 +63,20 @@ class Pool:
         while True:
             with self.changed:
                 self.running.pop(me, None)
+                while (
+                    self.waiting
+                    and not self.stopping
+                    and not self.hurried
+                    and (left := self.waiting[0][2] - time.monotonic()) > 0
+                ):
+                    self.changed.wait(left)
                 if not self.waiting or self.stopping or self.workers > config.background_workers:
                     self.workers -= 1
                     if self.workers == 0 and sys.getswitchinterval() == self.ours:
                         sys.setswitchinterval(self.interval)
                     self.changed.notify_all()
                     return
-                name, job = self.running[me] = self.waiting.popleft()
+                name, job, _ = self.running[me] = self.waiting.popleft()
             try:
                 job()
             except interrupts.Stopped:
@@ -79,7 +89,14 @@ class Pool:
 
     def wait(self, timeout: float | None) -> bool:
         with self.changed:
-            return self.changed.wait_for(lambda: not self.waiting and not self.running, timeout)
+            if timeout == 0:
+                return not self.waiting and not self.running
+            self.hurried += 1
+            self.changed.notify_all()
+            try:
+                return self.changed.wait_for(lambda: not self.waiting and not self.running, timeout)
+            finally:
+                self.hurried -= 1
 
     def stop(self) -> None:
         """At the end of the process: a thread that runs torch while the interpreter goes would bring it down."""

@@ -291,6 +291,16 @@ def test_the_knob_and_wrong_arguments() -> None:
         pycompiler.compile(lambda x: x, background="yes")  # type: ignore[arg-type]
 
 
+def test_the_call_that_captured_answers_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "GRACE_S", 3600.0)
+    compiled, x = pycompiler.compile(lambda x: x.sin() + 1, background=True), torch.ones(3)
+    for _ in range(3):
+        assert torch.equal(compiled(x), x.sin() + 1)
+    assert not pycompiler.wait_for_compiles(0) and not background.POOL.running and len(background.POOL.waiting) == 1
+    assert pycompiler.wait_for_compiles(120)  # who waits is served at once
+    assert compiled.counters()["compiles"] == 1 and torch.equal(compiled(x), x.sin() + 1)
+
+
 def test_the_switch_interval_is_put_back(gate: Gate) -> None:
     slow, go, _ = gate
     before = sys.getswitchinterval()
