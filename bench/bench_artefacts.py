@@ -48,6 +48,8 @@ print(json.dumps({"import": steps[0], "ready": steps[2], "forward": steps[3], "b
 def run(path: Path, layers: int, what: str, cache: Path, **environment: str) -> dict[str, float]:
     command = [sys.executable, "-c", PROGRAM, str(path), str(layers), what, str(EXAMPLES)]
     variables = {**os.environ, "PYCOMPILER_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", **environment}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # modules have bytecode, as in an installed package
+    variables["PYTHONPYCACHEPREFIX"] = str(cache.parent / "bytecode")
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
