@@ -1,13 +1,15 @@
-"""Branches and loops on a tensor's value (`torch.cond`, `while_loop`) in ATen graphs: operators that run compiled graphs.
+"""Branches and loops (`torch.cond`, `while_loop`, `scan`, `map`) in ATen graphs: operators that run compiled graphs.
 
-In: a captured graph with calls of `transforms.cond` and `transforms.while_loop`.  Out: for each such node a function of
-its tensors, for the trace.  Example: in ATen graphs it is ``pycompiler.branch(pred, tensors, number, numbers)`` or
-``pycompiler.loop(carried, others, number, numbers)``, a loop's gradients ``pycompiler.unwound(..., tangents)``.  `number` names
-a `Choice`, and `numbers` are the symbols that the sides compute with, which they take after their tensors.
+In: a captured graph with calls of `transforms.cond`, `while_loop` and `scan`.  Out: for each such node a function of its
+tensors, for the trace.  Example: in ATen graphs it is ``pycompiler.branch(pred, tensors, number, numbers)``,
+``pycompiler.loop(carried, others, number, numbers)`` or ``pycompiler.scan(tensors, counts, number, numbers)``, the gradients of
+loops are ``pycompiler.unwound(..., tangents)`` and ``pycompiler.unscanned(..., tangents)``.  `number` names a `Choice`, and
+`numbers` are the symbols that the sides compute with, which they take after their tensors.
 
 Both sides are graphs of their own, forward and backward; the backward of a side computes its forward again, so that the
 operator keeps what it was given and nothing else. A loop's sides are its test and its body; its backward makes the passes
-again, keeps what each was given, and goes back through them by a third side, the backward of one pass.
+again, keeps what each was given, and goes back through them by a third side, the backward of one pass. A scan's sides are its
+body, which takes what is carried, a row of each tensor that it goes along, and the others, and the backward of one row.
 """
 
 from __future__ import annotations
@@ -65,6 +67,37 @@ class Choice:
             if not test(*carried, *others)[0]:
                 return carried
 
+    def scan(self, tensors: list[torch.Tensor], counts: Sequence[int], numbers: Sequence[Any]) -> list[torch.Tensor]:
+        """What is carried in the end, and the stacked rest of what the body gives for each row."""
+        carried, rows, others = _parted(tensors, counts)
+        made = []
+        for row in zip(*rows, strict=True):
+            results = self.sides[0](*carried, *row, *others, *numbers)
+            carried = list(results[: counts[0]])
+            made.append(results[counts[0] :])
+        return [*carried, *map(torch.stack, zip(*made, strict=True))]
+
+    def unscanned(
+        self, tensors: list[torch.Tensor], counts: Sequence[int], numbers: Sequence[Any], given: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The gradients of what a scan carries and has one for, of ``counts[2]`` tensors that it goes along, and of others,
+        where `given` are those of its results."""
+        carried, rows, others = _parted(tensors, counts)
+        body, back = self.sides
+        count = sum(t.is_floating_point() for t in carried)
+        slices = list(zip(*rows, strict=True))
+        passes = list[list[torch.Tensor]]()
+        for row in slices:
+            passes.append(carried)
+            carried = list(body(*carried, *row, *others, *numbers))[: counts[0]]
+        tangents, total, columns = given[:count], list[torch.Tensor](), list[list[torch.Tensor]]()
+        for i in range(len(slices) - 1, -1, -1):
+            found = list(back(*passes[i], *slices[i], *others, *tangents, *(t[i] for t in given[count:]), *numbers))
+            tangents, rest = found[:count], found[count + counts[2] :]
+            columns.append(found[count : count + counts[2]])
+            total = [a + b for a, b in zip(total, rest, strict=True)] if total else rest
+        return [*tangents, *(torch.stack(column[::-1]) for column in zip(*columns, strict=True)), *total]
+
     def unwound(
         self, carried: list[torch.Tensor], others: list[torch.Tensor], numbers: Sequence[Any], given: list[torch.Tensor]
     ) -> list[torch.Tensor]:
@@ -102,6 +135,12 @@ class Choice:
             torch.empty_strided(*size, dtype=dtype, device="meta")
             for size, (_, _, dtype) in zip(sizes, self.like, strict=True)
         ]
+
+
+def _parted(tensors: Sequence[Any], counts: Sequence[int]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Of a scan's tensors: what is carried, what it goes along, and the others."""
+    first, second = counts[0], counts[0] + counts[1]
+    return list(tensors[:first]), list(tensors[first:second]), list(tensors[second:])
 
 
 def choice_of(number: int, sides: tuple[Side, ...], like: list[Any], names: Sequence[str]) -> Choice:
@@ -146,6 +185,16 @@ def _unwound(
     return _chosen(number).unwound(carried, others, numbers, tangents)
 
 
+def _scan(tensors: list[torch.Tensor], counts: list[int], number: int, numbers: Sequence[Any]) -> list[torch.Tensor]:
+    return _chosen(number).scan(tensors, counts, numbers)
+
+
+def _unscanned(
+    tensors: list[torch.Tensor], counts: list[int], number: int, numbers: Sequence[Any], tangents: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    return _chosen(number).unscanned(tensors, counts, numbers, tangents)
+
+
 def _shapes(_: Any, tensors: Any, number: int, numbers: Sequence[Any], tangents: Any = ()) -> list[torch.Tensor]:
     return _chosen(number).shapes(numbers)
 
@@ -156,13 +205,22 @@ _LIBRARY.define("loop(Tensor[] carried, Tensor[] others, int number, Scalar[] nu
 _LIBRARY.define(  # type: ignore[no-untyped-call]
     "unwound(Tensor[] carried, Tensor[] others, int number, Scalar[] numbers, Tensor[] tangents) -> Tensor[]"
 )
-for _name, _kernel in (("branch", _run), ("loop", _loop), ("unwound", _unwound)):
+_LIBRARY.define("scan(Tensor[] tensors, int[] counts, int number, Scalar[] numbers) -> Tensor[]")  # type: ignore[no-untyped-call]
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "unscanned(Tensor[] tensors, int[] counts, int number, Scalar[] numbers, Tensor[] tangents) -> Tensor[]"
+)
+_KERNELS: dict[str, Callable[..., list[torch.Tensor]]] = {
+    "branch": _run, "loop": _loop, "unwound": _unwound, "scan": _scan, "unscanned": _unscanned,
+}  # fmt: skip
+for _name, _kernel in _KERNELS.items():
     for _key in ("CPU", "CUDA"):
         _LIBRARY.impl(_name, _kernel, _key)  # type: ignore[no-untyped-call]
     _LIBRARY.impl(_name, _shapes, "Meta")  # type: ignore[no-untyped-call]
 branch = torch.ops.pycompiler.branch.default
 loop = torch.ops.pycompiler.loop.default
 unwound = torch.ops.pycompiler.unwound.default
+scan = torch.ops.pycompiler.scan.default
+unscanned = torch.ops.pycompiler.unscanned.default
 
 
 class _Differentiable(torch.autograd.Function):
@@ -186,26 +244,23 @@ class _Differentiable(torch.autograd.Function):
         return *[None] * 5, *(next(made) if needed else None for needed in ctx.needs_input_grad[5:])
 
 
-class _Unwinding(torch.autograd.Function):
-    """A loop, and its gradients for the tensors `wanted`; `kinds` says which results have gradients."""
+class _Repeated(torch.autograd.Function):
+    """A loop or a scan, `forth` of the tensors, and its gradients for the tensors `wanted`, `back` of the tensors and the
+    gradients of the results; `kinds` says which results have some."""
 
     @staticmethod
-    def forward(
-        ctx: Any, forth: Choice, back: Choice, kinds: Sequence[bool], wanted: Any, numbers: Any, *tensors: Any
-    ) -> Any:
-        results = loop(list(tensors[: len(kinds)]), list(tensors[len(kinds) :]), forth.number, numbers)
+    def forward(ctx: Any, forth: Traced, back: Any, kinds: Sequence[bool], wanted: Any, *tensors: Any) -> Any:
+        results = forth(*tensors)
         ctx.save_for_backward(*tensors)
-        ctx.back, ctx.kinds, ctx.wanted, ctx.numbers = back, kinds, wanted, numbers
+        ctx.back, ctx.kinds, ctx.wanted = back, kinds, wanted
         ctx.mark_non_differentiable(*(r for r, k in zip(results, kinds, strict=True) if not k))
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        tensors, count = list(ctx.saved_tensors), len(ctx.kinds)
-        tangents = [g.contiguous() for g, k in zip(grads, ctx.kinds, strict=True) if k]
-        made = unwound(tensors[:count], tensors[count:], ctx.back.number, ctx.numbers, tangents)
+        made = ctx.back(ctx.saved_tensors, [g.contiguous() for g, k in zip(grads, ctx.kinds, strict=True) if k])
         found = dict(zip(ctx.wanted, made, strict=True))
-        return *[None] * 5, *(found[i] if needed else None for i, needed in enumerate(ctx.needs_input_grad[5:]))
+        return *[None] * 4, *(found[i] if needed else None for i, needed in enumerate(ctx.needs_input_grad[4:]))
 
 
 class Branches:
@@ -270,7 +325,7 @@ class Branches:
             joints = [self._joint(body, [*examples, *given.numbers]) for body in bodies]
         test = [n.meta["val"] for n in joints[0].fresh]
         modules = [forward_only(joint) for joint in joints]
-        choice = self._choice(modules, [test, results], given)
+        choice, back = self._choice(modules, [test, results], given), None
         if torch.is_grad_enabled() and any(kinds):
             if not all(r.is_contiguous() for r, k in zip(results, kinds, strict=True) if k):
                 raise AutogradUnsupported("a loop with transposed results", str(node), "none")
@@ -280,19 +335,59 @@ class Branches:
             one = _backward(self._joint(bodies[1], [*leaves, *given.numbers]), kinds, wanted, len(leaves))
             made = [n.meta["val"] for n in one.graph.output_node().args[0]]  # type: ignore[union-attr]
             back = self._choice([*modules, one], [test, results, made], given)
-            return lambda *operands: _Unwinding.apply(  # type: ignore[no-any-return, no-untyped-call]
-                choice, back, kinds, wanted, given.numbers, *given.seen(operands)
-            )
 
-        def run(*operands: Any) -> tuple[torch.Tensor, ...]:
-            seen = [t.detach() for t in given.seen(operands)]
-            return tuple(loop(seen[:count], seen[count:], choice.number, given.numbers))
+        def forth(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(loop(list(tensors[:count]), list(tensors[count:]), choice.number, given.numbers))
 
-        return run
+        if back is None:
+            return lambda *operands: forth(*(t.detach() for t in given.seen(operands)))
+
+        def gradients(tensors: Sequence[torch.Tensor], tangents: list[torch.Tensor]) -> list[torch.Tensor]:
+            return unwound(list(tensors[:count]), list(tensors[count:]), back.number, given.numbers, tangents)  # type: ignore[no-any-return]
+
+        return lambda *operands: _Repeated.apply(forth, gradients, kinds, wanted, *given.seen(operands))  # type: ignore[no-any-return, no-untyped-call]
+
+    def _scan(self, node: fx.Node, bodies: list[fx.GraphModule], given: _Given) -> Traced:
+        kinds: Any
+        counts: Any
+        kinds, counts = node.args[1:3]
+        [body], results = bodies, node.meta["example_value"]
+        first, after = counts[0], sum(counts)
+        inputs = [n.meta["example_value"] for n in body.graph.find_nodes(op="placeholder")][: len(given.tensors)]
+        with torch.no_grad():
+            examples = [self._leaf(t).detach() for t in inputs]
+            if len({t.device for t in (*examples, *results)}) > 1:
+                raise AutogradUnsupported("a scan on several devices", str(node), "none")
+            joint = self._joint(body, [*examples, *given.numbers])
+        one, graph = [n.meta["val"] for n in joint.fresh], forward_only(joint)
+        choice, back = self._choice([graph], [one], given, results), None
+        if torch.is_grad_enabled() and any(kinds):
+            if not all(r.is_contiguous() for r, k in zip(one, kinds, strict=True) if k):
+                raise AutogradUnsupported("a scan with transposed results", str(node), "none")
+            floats = [t.is_floating_point() for t in examples[:first]]
+            needed = [*floats, *(t.requires_grad for t in given.tensors[first:])]
+            leaves = [e.requires_grad_() if n else e for e, n in zip(examples, needed, strict=True)]
+            wanted = [i for i, n in enumerate(needed) if n]
+            module = _backward(self._joint(body, [*leaves, *given.numbers]), kinds, wanted, len(leaves))
+            made = [n.meta["val"] for n in module.graph.output_node().args[0]]  # type: ignore[union-attr]
+            back = self._choice([graph, module], [one, made], given, [_contiguous(given.tensors[i]) for i in wanted])
+
+        def forth(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(scan(list(tensors), [*counts], choice.number, given.numbers))
+
+        if back is None:
+            return lambda *operands: forth(*(t.detach() for t in given.seen(operands)))
+        columns = sum(first <= i < after for i in wanted)
+
+        def gradients(tensors: Sequence[torch.Tensor], tangents: list[torch.Tensor]) -> list[torch.Tensor]:
+            return unscanned(list(tensors), [*counts, columns], back.number, given.numbers, tangents)  # type: ignore[no-any-return]
+
+        return lambda *operands: _Repeated.apply(forth, gradients, kinds, wanted, *given.seen(operands))  # type: ignore[no-any-return, no-untyped-call]
 
     KINDS: ClassVar[dict[Any, Callable[[Branches, fx.Node, list[fx.GraphModule], _Given], Traced]]] = {
         transforms.cond: _branch,
         transforms.while_loop: _loop,
+        transforms.scan: _scan,
     }
     """What is called with the operands of such a node: its arguments but for the first three."""
 
@@ -309,15 +404,21 @@ class Branches:
             raise AutogradUnsupported("a branch writes, or returns views", body.print_readable(False), "clone them")
         return joint
 
-    def _choice(self, modules: list[fx.GraphModule], likes: Sequence[Sequence[Any]], given: _Given) -> Choice:
-        """`likes`: of each module what its results are like."""
+    def _choice(
+        self,
+        modules: list[fx.GraphModule],
+        likes: Sequence[Sequence[Any]],
+        given: _Given,
+        results: Sequence[Any] | None = None,
+    ) -> Choice:
+        """`likes`: of each module what its results are like; `results`: those of the operator, the last module's if not said."""
         sides = []
         for module, like in zip(modules, likes, strict=True):
             made = [n.meta["val"] for n in module.graph.output_node().args[0]]  # type: ignore[union-attr]
             if [_layout(t) for t in made] != [_layout(t) for t in like]:
                 raise AutogradUnsupported("branches whose results lie otherwise", str(module.graph), "none")
             sides.append(self.compiler(module, [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]))
-        choice = Choice(tuple(sides), likes[-1], given.names)
+        choice = Choice(tuple(sides), likes[-1] if results is None else results, given.names)
         artefact("branch", (choice.number, modules, given.today(choice.like), choice.names))
         self.choices.append(choice)
         return choice
@@ -335,7 +436,7 @@ class _Given:
         operands = [a for a in node.args[3:] if isinstance(a, fx.Node)]
         if node.target is transforms.cond:
             operands = operands[1:]  # the first is what decides
-        self.tensors = [e for a in operands if isinstance(e := a.meta["example_value"], torch.Tensor)]
+        self.tensors: list[Any] = [e for a in operands if isinstance(e := a.meta["example_value"], torch.Tensor)]
         self.strides = [t.stride() for t in self.tensors]
         values = [a.meta["example_value"] for a in operands]
         self.names = sorted(symbols_in([*values, *node.meta["example_value"]]))

@@ -49,11 +49,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BUDGET = 400_000
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque, Iter)  # those whose guards may hold of other objects
 ONLY_SUSPENDED = (
     2 + ARGUMENT
 )  # references to a generator that only `Capture.suspended`, a variable and an argument hold
 PARTS = ("_parameters", "_buffers", "_modules", *HOOK_DICTS)
+CONSTANT: dict[str, Callable[[Any], bool]] = {
+    "id_is": lambda known: False,
+    "type_is": lambda known: bool(type(known).__flags__ & HEAP_TYPE) or isinstance(known, types.ModuleType),
+}
+"""What could be otherwise of an object that the entry holds: a class of Python's is assigned, and so is a module's."""
 SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))
 
 
@@ -118,6 +124,8 @@ class Capture:
 
     # guards and objects ---------------------------------------------------------------------------------------
     def guard(self, kind: str, source: Source, arg: Any = None, others: tuple[Source, ...] = ()) -> None:
+        if source.kind == "const" and kind in CONSTANT and not CONSTANT[kind](source.arg):
+            return
         tag = arg if isinstance(arg, (str, int, bool, type(None))) else id(arg)
         key = (kind, source, type(arg), tag if kind != "tensor" else None, others)
         if key not in self.guards:

@@ -119,6 +119,12 @@ def _rows(xs: Any) -> range:
     return range(int(xs[0].shape[0]))
 
 
+def repeated(fn: Callable[..., Any], init: Any, xs: Any, others: Any) -> Any:
+    """What `scan` gives, from one call in the graph; None where the rows are few, or `fn` cannot be such a call's body.
+    (`builtins/branches.py` knows it.)"""
+    raise NotImplementedError
+
+
 def joined(results: Any, operands: Any) -> Any:
     """The results of an operator with one node of autograd's, which gives each operand a gradient: zeros at least.
     (`builtins/gradients.py` knows it.)"""
@@ -156,12 +162,16 @@ def call_with_autocast(
 
 def map_rows(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
     """The operator of `map`: `fn` of each row."""
+    if (result := repeated(fn, (), xs, others)) is not None:
+        return result
     made = _stack_pytree([fn(*[x[i] for x in xs], *others) for i in _rows(xs)])  # type: ignore[no-untyped-call]
     return joined(made, (*xs, *others))
 
 
 def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any = (), **kwargs: Any) -> Any:
     """The operator of `scan`: `fn` of what it carries and each row.  The result is a tree like those of `fn`."""
+    if (result := repeated(fn, init, xs, others)) is not None:
+        return result
     carry: Any = tuple(init)
     given = [(t.shape, t.dtype, t.device) for t in carry]
     outs: list[Any] = []

@@ -109,7 +109,7 @@ def operators(gm: fx.GraphModule, branches: Branches) -> str:
     return "".join(f"{line}\n" for line in lines if line)
 
 
-CHOOSE = ("branch", "loop", "unwound")
+CHOOSE = ("branch", "loop", "unwound", "scan", "unscanned")
 KNOWN = ("aten", "prims", "prim", "pycompiler")
 
 

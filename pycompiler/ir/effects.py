@@ -43,7 +43,15 @@ _RAISING = frozenset(
         *("masked_scatter", "histc", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
         "isin",  # of one element, for some strides (a view in its kernel)
         *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq"),
-        *("pick", "within", "branch", "loop", "unwound"),  # ours (`checked.py`, `autograd/branches.py`)
+        *(
+            "pick",
+            "within",
+            "branch",
+            "loop",
+            "unwound",
+            "scan",
+            "unscanned",
+        ),  # ours (`checked.py`, `autograd/branches.py`)
     )
 )
 
@@ -102,7 +110,7 @@ _TOLD_BY_THE_HOST = frozenset(
         *("repeat_interleave", "bincount", "cholesky", "linalg_eig", "histc", "histogram", "_ctc_loss", "isin"),
         *("_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
         *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq"),
-        *("pick", "within", "branch", "loop", "unwound"),
+        *("pick", "within", "branch", "loop", "unwound", "scan", "unscanned"),
     )
 )
 

@@ -113,6 +113,18 @@ def while_loop(test: fx.GraphModule, body: fx.GraphModule, kinds: Sequence[bool]
             return _reaching(kinds, carried, tensors)
 
 
+def scan(body: fx.GraphModule, kinds: Sequence[bool], counts: tuple[int, int], *tensors: torch.Tensor) -> Tensors:
+    """`counts`: how many of the first tensors are carried from row to row, and of how many after them the rows are taken;
+    the others are the same for each row.  What is carried in the end, and the stacked rest of the body's results."""
+    carried, rows, rest = tensors[: counts[0]], tensors[counts[0] : sum(counts)], tensors[sum(counts) :]
+    run, made = forward_of(body), list[Tensors]()
+    for row in zip(*rows, strict=True):
+        results = tuple(run(*carried, *row, *rest))
+        carried = results[: counts[0]]
+        made.append(results[counts[0] :])
+    return _reaching(kinds, (*carried, *map(torch.stack, zip(*made, strict=True))), tensors)
+
+
 def joined(count: int, *tensors: torch.Tensor) -> Tensors:
     """Copies of the first `count` tensors; the others get gradients of zeros where one of those gets one."""
     return tuple(_Joined.apply(count, *tensors))  # type: ignore[no-untyped-call]

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.checkpoint import checkpoint
 
@@ -593,6 +594,11 @@ def loops_with_gradients() -> Any:
     return lambda x: while_loop(
         lambda i, y: y.abs().sum() < 90, lambda i, y: (i + 1, y * 2 + x * y.shape[0]), (x.new_zeros(()).detach(), x * 2)
     )[1]
+
+
+@case(lambda f: [chosen(lambda x: f(x.repeat(n).view(-1, 3), x[:3])) for n in (20, 30, 40)], entries=2)
+def scans() -> Any:
+    return lambda xs, h: scan(lambda c, x: (c * 0.5 + x / xs.shape[0], c.sin() * x), h, xs)[1]
 
 
 # graph breaks -------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 import pycompiler
@@ -165,6 +166,8 @@ ODD: dict[str, tuple[Any, Any]] = {
     "a branch of any size": (chosen, lambda: [marked(torch.randn(4))]),
     "a loop": (repeated, lambda: [torch.randn(4)]),
     "a loop with gradients": (lambda x: repeated(x)[1], lambda: [torch.randn(4, requires_grad=True)]),
+    "a scan": (lambda x: scan(lambda c, y: (c + y, c * y), x[0] * 1, x)[1], lambda: [torch.randn(20, 4)]),
+    "a scan with gradients": (lambda x: scan(lambda c, y: (c + y, c * y), x[0] * 1, x)[1], lambda: [torch.randn(20, 4, requires_grad=True)]),
     "an error": (raising, lambda: [torch.eye(3)]),
     "memory that nobody wrote": (unwritten, lambda: [torch.ones(3)]),
     "no elements": (lambda x: (x.sum(), x.sin()), lambda: [torch.ones(0, 4)]),

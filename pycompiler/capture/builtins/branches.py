@@ -1,8 +1,9 @@
-"""Functions that run graphs by a tensor's value: `torch.cond` and `while_loop`.
+"""Functions that run graphs by a tensor's value, or row by row: `torch.cond`, `while_loop`, `scan` and `map`.
 
 Each is a call in the graph (`ir/transforms.py`) with the traced functions as graphs inside (`tracers.py`): both branches, or
 a loop's test and body, on stand-ins for what is carried from pass to pass, of which none is special.  Where a number
-decides, the functions are called as the program would write it: one branch, or pass after pass.
+decides, the functions are called as the program would write it: one branch, or pass after pass, and so are those of few
+rows (`polyfills.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import tracers
+from pycompiler.capture import polyfills, tracers
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.transforms import alike, arguments, detached, items_of, late, made_by
-from pycompiler.capture.calls import Args, Kwargs
+from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.tracers import Tracer
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
@@ -182,3 +184,73 @@ def _fits(cx: Capture, carried: Value, result: Value) -> bool:
         return False
     pairs = zip(_leaves(cx, carried), _leaves(cx, result), strict=True)
     return all(_meta(a) == _meta(b) for a, b in pairs if isinstance(a, Tensor) and isinstance(b, Tensor))
+
+
+FEW_ROWS = 16  # are unrolled where their number is known: they fuse
+
+
+@builtin(polyfills.repeated)
+def repeated(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    fn, init, xs, others = (cx.realize(a) for a in args)
+    rows = tracers.tensors(cx, xs)
+    length = rows[0].fake.shape[0]
+    if (isinstance(length, int) and length <= FEW_ROWS) or torch.is_inference_mode_enabled():
+        return Const(None)
+    if cx.graph.levels or cx.graph.packs or cx.graph.later:
+        return Const(None)
+    try:
+        return _scan(cx, fn, tracers.tensors(cx, init), rows, items_of(cx, others), length)
+    except Break:  # then the calls one by one say it, or can be captured
+        return Const(None)
+
+
+def _scan(cx: Capture, fn: Value, carried: list[Tensor], rows: list[Tensor], others: list[Value], length: Any) -> Value:
+    result, outs, tracer = _row(cx, fn, carried, rows, others)
+    operands, grads = [*carried, *rows, *tracers.tensors_of(tracer.used_outside())], False
+    if torch.is_grad_enabled() and any(t.fake.requires_grad for t in operands):
+        result, outs, tracer = _row(cx, fn, carried, rows, others, grads=True)
+        operands, grads = [*carried, *rows, *tracers.tensors_of(tracer.used_outside())], True
+        if any(t.fake.is_complex() for t in (*operands, *outs)):
+            raise Break("inner-graph", "a scan with gradients of complex tensors")
+    body, lifted = tracer.close(outs)
+    made = [*outs[: len(carried)], *(Tensor(t.node, _stacked(cx, t, length)) for t in outs[len(carried) :])]
+    kinds = tuple(grads and t.fake.is_floating_point() for t in made)
+    for t, kind in zip(made, kinds, strict=True):
+        if t.fake.requires_grad != kind:
+            t.fake.requires_grad_(kind)
+    counts = (len(carried), len(rows))
+    cx.graph.place_inner(transforms.scan, [body], [kinds, counts, *carried, *rows, *lifted], made)
+    results = iter(made)
+    return tracers.mapped(cx, result, lambda _: next(results), _nothing)
+
+
+def _row(
+    cx: Capture, fn: Value, carried: list[Tensor], rows: list[Tensor], others: list[Value], *, grads: bool = False
+) -> tuple[Value, list[Tensor], Tracer]:
+    """What a scan's body gives for any row, its tensors, and its tracer, not yet closed.  `grads`: what is carried may
+    require grad, and so do rows of what does."""
+    with tracers.inner(cx, pure=True) as tracer:
+        given = [tracer.argument(detached(cx, t, requires_grad=grads and t.fake.is_floating_point())) for t in carried]
+        given += [tracer.argument(_first_row(cx, t, grads and t.fake.requires_grad)) for t in rows]
+        result = cx.realize(cx.call(fn, [*given, *others], {}))
+        outs = tracers.tensors(cx, result, _nothing)
+        if [_meta(t) for t in outs[: len(carried)]] != [_meta(t) for t in carried] or not _is_fresh(tracer, outs):
+            raise Break("inner-graph", "a scan that gives other tensors than it takes, or those themselves")
+        return result, outs, tracer
+
+
+def _first_row(cx: Capture, tensor: Tensor, requires_grad: bool) -> torch.Tensor:
+    fake = tensor.fake
+    with cx.fake_mode:
+        row = torch.empty_strided(fake.shape[1:], fake.stride()[1:], dtype=fake.dtype, device=fake.device)
+        return row.requires_grad_(requires_grad)
+
+
+def _stacked(cx: Capture, row: Tensor, length: Any) -> torch.Tensor:
+    with cx.fake_mode:
+        return torch.empty((length, *row.fake.shape), dtype=row.fake.dtype, device=row.fake.device)
+
+
+def _nothing(value: Value) -> Value:
+    """For `mapped`: a leaf that is no tensor must be None."""
+    return value if value.is_const() and value.const() is None else tracers.refused(value)
