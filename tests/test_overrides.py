@@ -52,6 +52,21 @@ class Scaled(torch.Tensor):
         return result
 
 
+class Noted(torch.Tensor):
+    """Made by the class's own call, which is an alias; its `__init__` sets an attribute."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        super().__init__()
+        self.dims = data.dim()
+
+
+class Shifted(torch.Tensor):
+    """Asks the constructor of tensors itself, of something computed."""
+
+    def __new__(cls, data: torch.Tensor, by: float = 1.0) -> Shifted:
+        return super().__new__(cls, data + by)  # type: ignore[no-any-return]
+
+
 class Tagged(torch.Tensor):
     """Overrides nothing of calls, but methods."""
 
@@ -124,6 +139,13 @@ def plain(value: Any) -> Any:
 
 
 # programs: (function, arguments) ------------------------------------------------------------------------------------------
+def constructed(t: Any) -> Any:
+    y = t * 2
+    tagged, noted = Tagged(y), Noted(y)
+    noted.mul_(3)
+    return y, tagged, noted, noted.dims, Loud(y) * 2, Shifted(y, 2.0), torch.Tensor(noted), tagged is y, type(Loud(tagged))
+
+
 def double(t: Any) -> Any:
     return t * 2
 
@@ -251,6 +273,9 @@ WHOLE: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
     (double, lambda: (X.as_subclass(Loud),)),
     (scaled, lambda: (Scaled(X, 3.0),)),
     (made_inside, lambda: (X,)),
+    (constructed, lambda: (X,)),
+    (constructed, lambda: (X.clone().requires_grad_(),)),
+    (constructed, lambda: (X.double(),)),
     (methods, lambda: (X.as_subclass(Tagged),)),
     (boxes, lambda: (X,)),
     (in_place, lambda: (X.as_subclass(Loud),)),

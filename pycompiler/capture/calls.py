@@ -513,7 +513,7 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
     known = _snapshots(cx, args, kwargs) if skip.is_pure(cls) else None
     if known is not None:
         return cx.evaluate(cls, *known[0], **known[1])
-    if issubclass(cls, torch.Tensor) and not (is_modelled(cls) and isinstance(_new_of(cls), types.FunctionType)):
+    if issubclass(cls, torch.Tensor) and not is_modelled(cls):
         raise Break("unsupported-operation", f"{cls.__name__}(...)")
     if issubclass(cls, (type, *OPAQUE_BASES)):
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
@@ -534,11 +534,6 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
     return _construct_object(cx, cls_value, cls, args, kwargs)
 
 
-def _new_of(cls: type) -> Any:
-    new = mro_lookup(cls, "__new__")
-    return new.__func__ if isinstance(new, staticmethod) else new
-
-
 def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     _without_finalizer(cx, cls)
     new = lookup(cx, cls, "__new__")
@@ -547,6 +542,8 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
         made = cx.call(bind(cx, new, _class_source(cls, "__new__"), None, cls_value), [cls_value, *args], kwargs)
         if not issubclass(made.python_type(), cls):
             return made
+    elif issubclass(cls, torch.Tensor):
+        made = cx.call(cx.make(plain_new), [cls_value, *args], kwargs)
     else:
         made = allocate(cx, cls, args)
     init = lookup(cx, cls, "__init__")

@@ -139,6 +139,14 @@ def set_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 # subclasses ---------------------------------------------------------------------------------------------------------------
+@builtin(torch.Tensor.__new__)
+def make_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """`cls(tensor)`: an alias, which no mode and no class is asked for."""
+    if len(args) != 2 or kwargs or not isinstance(args[0], Class) or not isinstance(args[1], Tensor):
+        raise Break("builtin-call", f"Tensor.__new__({', '.join(a.describe() for a in args)})")
+    return as_subclass(cx, [args[1], args[0]], {})
+
+
 @builtin(torch.Tensor._make_subclass)
 def make_subclass(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     args = [a.settle("as requires_grad") for a in args]

@@ -26,7 +26,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.tensor import Tensor, as_subclass
 from pycompiler.ir import arrays, control
 from pycompiler.ir.source import const as const_source
 
@@ -316,6 +316,8 @@ def legacy(cx: Capture, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype
     given: Kwargs = {"dtype": Const(dtype), "device": Const(torch.device("cpu"))}
     data = args[0] if len(args) == 1 else None
+    if isinstance(data, Tensor) and cls is torch.Tensor:
+        return as_subclass(cx, [data, cx.make(cls)], {})
     if isinstance(data, (List, Tuple)) and data.cls in (list, tuple):
         return tensor_from(cx, torch.tensor, [data], given)
     size = data.items if isinstance(data, Tuple) and data.cls is torch.Size else args
