@@ -143,7 +143,17 @@ def constructed(t: Any) -> Any:
     y = t * 2
     tagged, noted = Tagged(y), Noted(y)
     noted.mul_(3)
-    return y, tagged, noted, noted.dims, Loud(y) * 2, Shifted(y, 2.0), torch.Tensor(noted), tagged is y, type(Loud(tagged))
+    return (
+        y,
+        tagged,
+        noted,
+        noted.dims,
+        Loud(y) * 2,
+        Shifted(y, 2.0),
+        torch.Tensor(noted),
+        tagged is y,
+        type(Loud(tagged)),
+    )
 
 
 def double(t: Any) -> Any:

@@ -33,7 +33,7 @@ from pycompiler.capture.values.attributes import (
     reference,
 )
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.classes import Class, PyModule
+from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import (
     RESTLESS,
@@ -209,6 +209,19 @@ def _function(cx: Capture, real: Any, source: Source) -> Value:
     if source.kind != "const":
         cx.guard("id_is", source.then("func_globals"), real.__globals__)
     return Function(real.__code__, namespace_of(real), real=real, name=real.__name__, qualname=real.__qualname__)
+
+
+@wraps(super)
+def wrap_super(cx: Capture, real: Any, source: Source) -> Value:
+    if real.__self_class__ is None:  # bound to nothing, it is an object like others
+        return wrap_object(cx, real, source)
+    cx.guard("type_is", source, super)
+    cls = cx.wrap(real.__thisclass__, source.attr("__thisclass__"))
+    receiver = cx.realize(cx.wrap(real.__self__, source.attr("__self__")))
+    of_class = isinstance(receiver, Class) and real.__self_class__ is receiver.cls
+    if not isinstance(cls, Class) or not of_class and real.__self_class__ is not receiver.python_type():
+        raise Break("unsupported-operation", "super() of an object whose class says that it is another")
+    return Super(cls.cls, receiver)
 
 
 @wraps(types.MethodType)

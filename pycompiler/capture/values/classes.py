@@ -261,6 +261,8 @@ class Super(Value):
         receiver = self.receiver
         of_class = isinstance(receiver, Class) and issubclass(receiver.cls, self.cls)  # else a metaclass's instance
         start = receiver.cls if isinstance(receiver, Class) and of_class else receiver.python_type()
+        if name == "__class__":  # alone of all names is not looked for
+            return Class(super)
         guard_mro(cx, start)
         mro = mro_of(start)
         for base in mro[mro.index(self.cls) + 1 :]:
@@ -275,5 +277,9 @@ class Super(Value):
                     return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})
                 return bind(cx, raw, source, receiver, cx.class_of(receiver))
             lookup(cx, base, name)  # what comes before the base that has it does not get it
+        if name in ("__self__", "__thisclass__", "__self_class__"):
+            return receiver if name == "__self__" else cx.make(self.cls if name == "__thisclass__" else start)
+        if hasattr(super, name):  # `__get__`
+            raise Break("unsupported-attribute", f"{name} of what super() gives")
         cx.throw(AttributeError, f"'super' object has no attribute {name!r}")
         raise AssertionError

@@ -1,0 +1,146 @@
+"""What `super(...)` gives: made in the frame, made before it, and on either side of a break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+X = torch.ones(2)
+
+
+class Base:
+    k = 5
+
+    def __init__(self, *args: Any) -> None:
+        self.args = args
+
+    def __eq__(self, other: object) -> Any:
+        return "eq of Base"
+
+    def __repr__(self) -> str:
+        return "repr of Base"
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def scaled(self, x: Any) -> Any:
+        return x * self.k
+
+    @classmethod
+    def named(cls) -> Any:
+        return cls, cls.k
+
+    @property
+    def total(self) -> Any:
+        return sum(self.args)
+
+
+class Derived(Base):
+    k = 7
+
+    def __repr__(self) -> str:
+        return "repr of Derived"
+
+    def scaled(self, x: Any) -> Any:
+        return x + 100
+
+    @classmethod
+    def named(cls) -> Any:
+        return super().named()
+
+    def told(self, x: Any) -> Any:
+        s = super()
+        return s.__class__, s.__self__ is self, s.__thisclass__, s.__self_class__, type(s), x + s.k
+
+    def lacking(self, x: Any) -> Any:
+        try:
+            return super().missing  # type: ignore[misc]
+        except AttributeError as error:
+            return str(error), x + 1
+
+
+made = Derived(1, 2)
+existing, of_class = super(Derived, made), super(Derived, Derived)
+
+PROGRAMS: list[Callable[[Any], Any]] = [
+    lambda x: (existing.__init__(4), made.args, x + 1),  # type: ignore[misc]
+    lambda x: (existing.__eq__(3), existing.__repr__(), x + 1),
+    lambda x: (existing.scaled(x), existing.k, existing.total, x + 1),
+    lambda x: (existing.named(), of_class.named(), Derived.named(), x + 1),  # type: ignore[misc]
+    lambda x: (existing.__class__, existing.__thisclass__, existing.__self__ is made, existing.__self_class__, x + 1),
+    lambda x: (
+        hasattr(existing, "args"),
+        getattr(existing, "none", 3),
+        isinstance(existing, Base),
+        type(existing),
+        x + 1,
+    ),
+    lambda x: (existing is existing, {id(existing): 1}[id(existing)], x + 1),
+    made.told,
+    made.lacking,
+]
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_is_asked_as_eager_asks_it(number: int) -> None:
+    """One made before the frame was an object like others: `__init__`, `__eq__` and `__repr__` were those of `super` itself."""
+    program = PROGRAMS[number]
+    expected = repr(program(X))
+    compiled = pycompiler.compile(program)
+    made.args = (1, 2)
+    assert [repr(compiled(X)), repr(compiled(X))] == [expected, expected]
+    assert pycompiler.explain(program)(X).graph_break_count == 0
+    made.args = (1, 2)
+
+
+def test_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = [super(Derived, made)]
+
+    @pycompiler.compile
+    def program(x: Any) -> Any:
+        return box[0].scaled(x)
+
+    assert program(X).tolist() == [7, 7]
+    made.k = 2
+    assert program(X).tolist() == [2, 2]
+    del made.k
+    monkeypatch.setattr(Base, "scaled", lambda self, x: x - 1)
+    assert program(X).tolist() == [0, 0]
+    box[0] = super(Derived, type("More", (Derived,), {"scaled": lambda self, x: x})())
+    monkeypatch.undo()
+    assert program(X * 3).tolist() == [21, 21]
+
+
+class Wrapper(torch.Tensor):
+    """Has nothing of what its class asks for until `__init__` has run: `super()` breaks the graph, and is held across it."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __tensor_flatten__(self) -> Any:
+        return ["inner"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return cls(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return NotImplemented
+
+
+def test_across_a_break() -> None:
+    shell = Wrapper.__new__(Wrapper, X)
+    pycompiler.compile(Wrapper.__init__)(shell, X)  # type: ignore[misc]
+    assert shell.inner is X
