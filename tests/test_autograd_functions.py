@@ -258,6 +258,40 @@ def test_a_saved_tensor_that_is_written_is_an_error() -> None:
             fn(x).backward()
 
 
+class Careless(Fn):
+    """Keeps its argument and its result, and asks for them, but computes with neither."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        out = x * 2
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        assert len(ctx.saved_tensors) == 2
+        return g * 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("which", ["argument", "result", "part of the result"])
+def test_a_saved_tensor_that_is_written_is_an_error_used_or_not(which: str, backend: str) -> None:
+    def program(x: torch.Tensor, write: bool) -> torch.Tensor:
+        y = x + 1
+        out = Careless.apply(y)
+        if write:
+            {"argument": y, "result": out, "part of the result": out[:1]}[which].mul_(2)
+        return out
+
+    compiled = pycompiler.compile(program, backend=backend)
+    x = torch.ones(3, requires_grad=True)
+    compiled(x, False).sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 2.0))
+    for fn in (program, compiled):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            fn(x, True).sum().backward()
+
+
 class Unfitting(Fn):
     """Gives a gradient of another shape than its argument has."""
 

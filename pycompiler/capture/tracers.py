@@ -14,7 +14,7 @@ call it more often or not at all (`pure`), an effect on anything older breaks th
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -176,14 +176,16 @@ class Tracer(GraphBuilder):
         *,
         writes: bool = False,
         may_write: Sequence[torch.Tensor] = (),
+        keeps: Sequence[Tensor] = (),
     ) -> tuple[fx.GraphModule, list[Lifted]]:
         """The graph with these results, and what is lifted, which it takes after the function's own arguments.
 
         `lifted`: those that it shall take, in order, used or not.  `writes`: the function's arguments are views of what
         the call outside gets, which it may write.  `may_write`: fakes from outside that it may, and aliases of which it does
-        not use.
+        not use.  `keeps`: lifted whether it is used or not.
         """
         outputs = tuple(self.node_of(t) for t in results)
+        kept = {self.node_of(t) for t in keeps}
         held = [
             (fake, version)
             for node, fake, version in self.given
@@ -196,12 +198,12 @@ class Tracer(GraphBuilder):
         if lifted is not None:
             self._take(lifted)
         else:
-            self._prune_lifted()
+            self._prune_lifted(kept)
         return fx.GraphModule(self.attributes, self.graph, class_name="InnerGraph"), list(self._lifted.values())
 
-    def _prune_lifted(self) -> None:
-        """Erase placeholders of what is lifted that nothing uses."""
-        for node in [n for n in self._lifted if not n.users]:
+    def _prune_lifted(self, kept: Container[Any]) -> None:
+        """Erase placeholders of what is lifted that nothing uses, but for those `kept`."""
+        for node in [n for n in self._lifted if not n.users and n not in kept]:
             self.graph.erase_node(node)
             del self._lifted[node]
 

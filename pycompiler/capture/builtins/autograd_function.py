@@ -51,6 +51,7 @@ class Context(Value):
         self.needs = needs
         self.overlay: dict[str, Value] = {}
         self.backward = False  # whether what was saved can be read
+        self.unpacked = False  # whether it was, which compares the versions of all of it
 
     def python_type(self) -> type:
         return self.cls
@@ -63,6 +64,7 @@ class Context(Value):
         if name == "needs_input_grad":
             return Tuple([Const(n) for n in self.needs])
         if name in ("saved_tensors", "saved_variables"):
+            self.unpacked = self.backward
             return Tuple(self.stored(cx, "to_save") if self.backward else [])
         raw = mro_lookup(self.cls, name)
         if raw is MISSING:
@@ -228,7 +230,8 @@ def _differentiable(
         outs, places = _gradients(cx, given, wanted, ctx.needs)
         if cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a backward")
-        back, saved = tracer.close(outs)
+        unpacked = ctx.tensors(cx, "to_save") if ctx.unpacked and not ctx.levels else []
+        back, saved = tracer.close(outs, keeps=unpacked)
     direct, results = [a for a in given if isinstance(a, Tensor)], [v for v in items if isinstance(v, Tensor)]
     own = [direct[i] for i in dirty]  # autograd compares their versions, which the call itself counts
     looks.tensors((t for t in tracers.tensors_of(saved) if t.node.graph is not forward.graph and t not in own), step)
