@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native, config
 from pycompiler.ir import choices
+from pycompiler.ir.fake import is_inference
 from pycompiler.ir.guards import global_state, own_place
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.names import traced_through
@@ -164,7 +165,7 @@ def _value(value: Any, memories: dict[int, int]) -> Hashable:
         return _argument(value, {})
     return (
         _lies(value), value.storage_offset() if type(value.storage_offset()) is int else str(value.storage_offset()),
-        torch._C._dispatch_keys(value).raw_repr(), value.requires_grad, value.is_leaf, value.is_inference(),
+        torch._C._dispatch_keys(value).raw_repr(), value.requires_grad, value.is_leaf, is_inference(value),
         None if value.is_inference() else value._version, value.is_conj(), value.is_neg(), value._is_view(),
         getattr(value, "_is_param", False), memories.setdefault(memory_of(value), len(memories)),
     )  # fmt: skip

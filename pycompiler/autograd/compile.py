@@ -21,13 +21,13 @@ from pycompiler.autograd import runtime
 from pycompiler.autograd.branches import Branches
 from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.joint import Joint
-from pycompiler.autograd.partition import forward_only
+from pycompiler.autograd.partition import Partition, forward_only
 from pycompiler.autograd.partition import partition as cut_joint
 from pycompiler.autograd.recorder import Decomposition
 from pycompiler.autograd.replay import Replay
 from pycompiler.autograd.trace import trace_joint
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.ir.fake import fake_of, is_inference, new_fake_mode
 from pycompiler.ir.numbers import SYMBOLIC
 from pycompiler.ir.texts import forward_of
 from pycompiler.ir.watch import artefact, phase
@@ -94,6 +94,7 @@ def compile_joint(
     if joint.needs_backward:
         with phase("partition"):
             part = cut_joint(joint, partition, activation_memory_budget)
+            _refuse_inference(part, fakes)
         again = Replay(gm, joint, part, fakes, name)
         forward = fw_compiler(part.forward, _example_values(part.forward))
         if ambient_autocast:
@@ -114,6 +115,15 @@ def compile_joint(
         run = runtime.unless_moved(run, joint, eager, name=name)
     run = runtime.unless_retained(run, joint, eager, name=name)
     return functools.partial(run, *lifted) if lifted else run
+
+
+def _refuse_inference(part: Partition, inputs: Sequence[Any]) -> None:
+    """Autograd keeps no tensor of inference mode; eager's nodes may keep others here, or raise."""
+    for kind, index in part.saved:
+        if kind == "input" and isinstance(inputs[index], torch.Tensor) and is_inference(inputs[index]):
+            raise AutogradUnsupported(
+                "a tensor of inference mode would be saved for backward", f"input {index}", "clone it first"
+            )
 
 
 def _holding(compiler: Compiler, held: object) -> Compiler:

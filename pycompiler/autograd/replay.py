@@ -32,6 +32,7 @@ from pycompiler.autograd.recorder import identity
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir.effects import draws
+from pycompiler.ir.fake import is_inference
 from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
 from pycompiler.ir.symbols import expr_of
 from pycompiler.ir.texts import drop_text_with
@@ -271,7 +272,7 @@ class _Like:
     def __init__(self, example: torch.Tensor) -> None:
         self.shape, self.stride = (tuple(map(expr_of, sizes)) for sizes in (example.shape, example.stride()))
         self.dtype, self.device = example.dtype, example.device
-        self.requires_grad, self.inference = example.requires_grad, example.is_inference()
+        self.requires_grad, self.inference = example.requires_grad, is_inference(example)
 
     def zeros(self, sizes: Mapping[str, int]) -> torch.Tensor:
         shape, stride = ([n.eval(sizes) for n in ns] for ns in (self.shape, self.stride))

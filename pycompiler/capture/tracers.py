@@ -245,6 +245,8 @@ def inner(
     `packs`: the graph will run under a checkpoint; `later`: in a backward, whose grad mode nobody knows; `before`: a
     tracer that has ended, and whose tensors the graph may use; `under`: the transform of torch's, if it is one's; `started`:
     state of torch that it begins with."""
+    if levels and torch.is_inference_mode_enabled():  # what a level gives is no inference tensor
+        raise Break("inner-graph", "a transform in inference mode")
     outer: GraphBuilder = cx.graph
     tracer = cx.graph = Tracer(cx, outer, levels=levels, packs=packs, later=later, before=before, under=under)
     state, functions = torch_api.read_state(), cx.functions.now()

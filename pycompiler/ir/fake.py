@@ -350,6 +350,8 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
     fake = fake_like(mode, sizes, strides, offset, real.dtype, real.device)
     if layout is None and (room := real.untyped_storage().nbytes()) > (memory := fake.untyped_storage()).nbytes():
         memory.resize_(room)  # what views by strides may reach
+    if real.is_inference():
+        fake._of_inference = True  # type: ignore[attr-defined]
     if not real.requires_grad:
         return fake
     fake.requires_grad_()
@@ -375,6 +377,11 @@ def _fake_wrapper(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
         return fake
     with mode, torch.enable_grad():
         return fake.clone()
+
+
+def is_inference(t: torch.Tensor) -> bool:
+    """Whether `t` is an inference tensor, or a fake of one: fakes count versions, so they are none themselves."""
+    return t.is_inference() or getattr(t, "_of_inference", False)
 
 
 _OWN_NAMES = frozenset(("__module__", "__doc__", "__qualname__", "__torch_function__", "__new__", "__init__", "__annotations__",

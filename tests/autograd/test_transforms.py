@@ -307,6 +307,27 @@ def test_vmap_in_inference_mode(backend: str) -> None:
         assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("transform", ["grad", "vjp"])
+def test_a_gradient_taken_in_inference_mode_is_no_inference_tensor(transform: str, backend: str) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.inference_mode():
+            if transform == "grad":
+                v = torch.func.grad(lambda z: z.sin().sum())(y)
+            else:
+                v = torch.func.vjp(torch.sin, y)[1](torch.ones(3))[0]
+        v.clamp_(min=0.1)
+        return x * v, v
+
+    found = []
+    for fn in (program, pycompiler.compile(program, backend=backend)):
+        x = torch.ones(3, requires_grad=True)
+        out, v = fn(x, torch.tensor([0.0, 1.0, 2.0]))
+        out.sum().backward()
+        found.append((v.is_inference(), x.grad.tolist()))  # type: ignore[union-attr]
+    assert found[0] == found[1] and not found[0][0]
+
+
 class Holder:
     def __init__(self) -> None:
         self.w = torch.full((3,), 2.0)

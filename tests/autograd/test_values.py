@@ -312,3 +312,28 @@ def test_complex_numbers_of_the_program(backend: str, caplog: pytest.LogCaptureF
         got.square().sum().backward()
         torch.testing.assert_close(xs[1].grad, xs[0].grad)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("how", ["computed with", "copied", "cast"])
+def test_tensors_of_inference_mode_among_the_inputs(how: str, backend: str) -> None:
+    """Autograd neither saves them nor counts their versions; what is computed from them outside of the mode it saves."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if how == "cast":
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return y @ x
+        return (y + 1) * x if how == "computed with" else y.clone() @ x
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for made_in in (True, False, True):
+        with torch.inference_mode(made_in):
+            y = torch.randn(4, 4)
+        found = []
+        for fn in (program, compiled):
+            x = torch.ones(4, 4, requires_grad=True)
+            out = fn(x, y)
+            (first,) = torch.autograd.grad(out.float().sin().sum(), x, create_graph=True)
+            first.sum().backward()
+            found.append((out, first, x.grad))
+        torch.testing.assert_close(found[1], found[0])

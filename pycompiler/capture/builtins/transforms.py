@@ -177,8 +177,6 @@ def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, in_dims, out_dims, randomness, chunk_size, *given = (cx.realize(a) for a in args)
     if randomness.const() == "same" and not cx.is_none(chunk_size):  # torch sets the generator back before each chunk
         raise Break("inner-graph", "vmap of chunks with randomness='same'")
-    if torch.is_inference_mode_enabled():
-        raise Break("inner-graph", "vmap in inference mode")
     leaves: list[Tensor] = []
     dims: list[int] = []
     chunks = not cx.is_none(chunk_size)
