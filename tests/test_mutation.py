@@ -262,3 +262,29 @@ def test_expanded_tensors_are_written(name: str) -> None:
             for r in results:
                 r.sum().backward()
             torch.testing.assert_close(given[1].grad, given[0].grad, equal_nan=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("where", ["before the call", "in the graph"])
+@pytest.mark.parametrize("through", ["itself", "a part", "data"])
+def test_writes_to_lists_of_tensors_are_counted(through: str, where: str, backend: str) -> None:
+    """A backward that reads what was written since raises: after a step of an optimizer, say."""
+
+    def program(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        out = x * z
+        torch._foreach_add_([{"itself": z, "a part": z[:1], "data": z.data}[through], torch.ones(2)], 1.0)
+        return out
+
+    found = []
+    for fn in (program, pycompiler.compile(program, backend=backend)):
+        x, z = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+        before = x * z
+        out = fn(x, z)
+        try:
+            (before if where == "before the call" else out).sum().backward()
+            error = ""
+        except RuntimeError as raised:
+            error = str(raised)[: len(ERROR)]
+        found.append((z.tolist(), z._version, error))
+    assert found[0] == found[1]
+    assert found[0][2] == ("" if through == "data" else ERROR)

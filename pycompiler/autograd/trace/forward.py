@@ -97,6 +97,7 @@ class Forward:
         if not wrote:
             return self._read(node, out, args, kwargs)
         refuse_overlap(node, wrote, read, into)
+        given.count()
         self.slices.note(saved, [p.tensor for p in wrote])
         if is_metadata(node):
             return out

@@ -68,7 +68,12 @@ class Given:
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         named = (kwargs[k] for k in sorted(kwargs, key=lambda k: k != "out"))
         ordered = chain(named, args) if kwargs.get("out") is not None else chain(args, named)
-        self.places = [[Place.of(t) for t in tensors_in(a)] for a in ordered]
+        self.places = []
+        self.listed: list[Place] = []
+        for a in ordered:
+            self.places.append([Place.of(t) for t in tensors_in(a)])
+            if isinstance(a, (list, tuple)):
+                self.listed += self.places[-1]
 
     def written(self) -> tuple[list[Place], list[Place]]:
         """What the call has written, and what it has only read.  Versions are those of a memory: where several arguments lie
@@ -82,6 +87,13 @@ class Given:
             read += [p for p in places if not any(p is n for n in now)]
             taken.update(p.storage for p in now if p.storage)
         return wrote, read
+
+    def count(self) -> None:
+        """Writes to tensors of lists are counted by the operators that eager's kernels call for each (`torch._foreach_add_`);
+        functional tensors do without these."""
+        for p in self.listed:
+            if p.tensor._version == p.version and p.is_written:
+                torch.autograd.graph.increment_version(p.tensor)
 
 
 def is_metadata(node: fx.Node) -> bool:
