@@ -629,3 +629,56 @@ def test_a_left_operand_that_is_no_tensor_is_asked_by_its_own_method_first(fn: A
         result = str(wrap(fn)(Asked(), X))
         made.append((result, list(Asked.seen)))
     assert made[0] == made[1]
+
+
+redispatched: list[str] = []
+
+
+class Again(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        redispatched.append(func.__name__)
+        return torch.overrides.redispatch_function(func, kinds, args, kwargs or {})
+
+
+class AgainMode(TorchFunctionMode):
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        redispatched.append(func.__name__)
+        with self:
+            return torch.overrides.redispatch_function(func, kinds, args, kwargs or {})
+
+
+def asks(a: Any, b: Any) -> Any:
+    if torch.overrides.has_torch_function((a, b)):
+        return torch.overrides.handle_torch_function(asks, (a, b), a, b)
+    return a + b
+
+
+def asks_behind_a_break(a: Any, b: Any) -> Any:
+    pycompiler.graph_break()
+    if torch.overrides.has_torch_function((a, b)):
+        return torch.overrides.handle_torch_function(asks_behind_a_break, (a, b), a, b)
+    return a + b
+
+
+def asks_under_a_mode(a: Any, b: Any) -> Any:
+    with AgainMode():
+        return asks(a, b)
+
+
+@pytest.mark.skipif(not hasattr(torch.overrides, "redispatch_function"), reason="a newer torch has it")
+@pytest.mark.parametrize("fn", [asks, asks_behind_a_break, asks_under_a_mode])
+@pytest.mark.parametrize("cls", [Again, torch.Tensor])
+def test_a_call_that_torch_skips(fn: Any, cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is called by `redispatch_function` is told once that nobody answers: what was compiled had been told otherwise."""
+    args = (X.as_subclass(cls), X.as_subclass(cls))
+
+    def told(run: Any) -> Any:
+        redispatched.clear()
+        return plain(run(*args)), list(redispatched)
+
+    want = told(fn)
+    compiled = pycompiler.compile(fn)
+    assert [told(compiled), told(compiled)] == [want, want]
+    monkeypatch.setitem(globals(), fn.__name__, compiled)  # what it hands on is the compiled callable itself
+    assert [told(compiled), told(compiled)] == [want, want]

@@ -24,6 +24,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Sequence, Slice, Tuple
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.guards import mode_at, skips_next
 from pycompiler.ir.source import const as const_source
 
 State = torch._C._TorchFunctionState  # type: ignore[attr-defined]
@@ -122,13 +123,15 @@ def has_override(value: Value) -> bool:
 
 
 class Stack:
-    """The function modes of the thread as attributes, which guards read: ``at_0`` is the outermost."""
+    """The function modes of the thread as attributes, which guards read: ``at_0`` is the outermost; ``skips``: `skips_next`."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "skips":
+            return skips_next()
         word, _, place = name.partition("_")
         if word != "at" or int(place) >= torch._C._len_torch_function_stack():
             raise AttributeError(name)
-        return torch._C._get_function_stack_at(int(place))
+        return mode_at(int(place))
 
 
 STACK = Stack()
@@ -189,7 +192,12 @@ class Functions:
     def asks_one_of(self, values: list[Value]) -> bool:
         """`has_torch_function(values)`: unlike a call, it looks at these alone, not into sequences of them."""
         found = self.state == State.ENABLED and any(has_override(self.cx.realize(v)) for v in values)
-        return self.modes_on() or found
+        return (self.modes_on() or found) and self._asks()
+
+    def _asks(self) -> bool:
+        """That somebody is asked holds while torch asks; frames that begin when it does not are eager's."""
+        self.cx.wrap(False, const_source(STACK).attr("skips")).const()
+        return True
 
     def inside_concerns(self, values: list[Value]) -> bool:
         """Whether what a function does with these, or with what they hold, may ask somebody."""
@@ -242,6 +250,7 @@ class Functions:
 
     def tell(self, func: Value, kinds: list[type], asked: list[Value], call: list[Value]) -> Value:
         """Ask the innermost mode, which is off the stack meanwhile, then classes, until one of them answers."""
+        self._asks()
         given = [func, Tuple([self.cx.make(cls) for cls in kinds]), *call]
         if self.modes_on():
             mode = self.modes.pop()

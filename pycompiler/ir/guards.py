@@ -188,13 +188,28 @@ def foreign_state() -> str | None:
     return next((name for name, active in _FOREIGN if active()), None)
 
 
+skips_next: Callable[[], bool] = getattr(torch._C, "_peek_should_skip_torch_function", bool)
+"""Whether who asks `__torch_function__` next is told that nobody answers (`torch.overrides.redispatch_function`, newer torch)."""
+
+
 def function_modes() -> list[Any]:
     """The function modes that are on, innermost last: those of the program lie on top of torch's for a default device."""
     return [*getattr(_off, "modes", ()), *_on_stack()]
 
 
+def mode_at(place: int) -> Any:
+    """The function mode at a place of the thread's stack, 0 being the outermost; asking torch for it would be the call that it
+    skips, where it skips one."""
+    if not skips_next():
+        return torch._C._get_function_stack_at(place)
+    above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack() - place)]
+    for mode in reversed(above):
+        torch._C._push_on_torch_function_stack(mode)
+    return above[-1]
+
+
 def _on_stack() -> list[Any]:
-    found = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+    found = [mode_at(i) for i in range(torch._C._len_torch_function_stack())]
     below = next((i for i, mode in enumerate(found) if type(mode) is not DeviceContext), len(found))
     return found[below:]
 
@@ -266,6 +281,8 @@ _ATTENTION = (
 
 def global_state() -> tuple[Any, ...]:
     """The torch state that captured code depends on, in the order of GLOBAL_STATE_FIELDS."""
+    if skips_next():  # a look at any other would be the call that is skipped
+        return ("a call that torch skips", *[None] * (len(GLOBAL_STATE_FIELDS) - 1))
     if torch._C._len_torch_function_stack() == 0:
         return _global_state()
     with modes_off():

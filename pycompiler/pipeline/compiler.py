@@ -26,7 +26,7 @@ from pycompiler.capture.recipe import Recipe
 from pycompiler.capture.sizes import Policy
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
 from pycompiler.ir import choices, peer, watch
-from pycompiler.ir.guards import Guard, function_modes, global_state, modes_off
+from pycompiler.ir.guards import Guard, function_modes, global_state, modes_off, skips_next
 from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
 from pycompiler.ir.symbols import Specialise
@@ -96,6 +96,11 @@ class FrameCompiler:
             return eager_once(function)
         if without_dispatch():
             log.info("this call of %s runs eagerly: within torch, where tensors of Python cannot be", code.co_qualname)
+            return eager_once(function)
+        if (
+            skips_next()
+        ):  # whoever asks `__torch_function__` next, a compile or the function, is told that nobody answers
+            log.info("this call of %s runs eagerly: torch skips a call of __torch_function__ in it", code.co_qualname)
             return eager_once(function)
         if config.debug_function and code.co_name != config.debug_function:
             return self.family.original_entry(function)
