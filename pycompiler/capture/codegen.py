@@ -471,12 +471,13 @@ def _method(head: Head, value: Method, name: str) -> None:
 
 
 def _bind_method(function: Any, receiver: Any) -> Any:
-    if isinstance(function, types.FunctionType):
-        return types.MethodType(function, receiver)
     if isinstance(function, types.ClassMethodDescriptorType):
         return function.__get__(None, receiver)
-    getter = getattr(function, "__get__", None)
-    return getter(receiver, type(receiver)) if getter is not None else types.MethodType(function, receiver)
+    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return function.__get__(receiver, type(receiver))
+    if not callable(function):  # a classmethod binds anything
+        return classmethod(function).__get__(None, receiver)
+    return types.MethodType(function, receiver)
 
 
 def _const(head: Head, value: Any, name: str) -> None:

@@ -191,7 +191,10 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(raw, staticmethod):
         return cx.wrap(raw.__func__, source.attr("__func__"))
     if isinstance(raw, classmethod):
-        return Method(owner, cx.wrap(raw.__func__, source.attr("__func__")))
+        inner, at = raw.__func__, source.attr("__func__")
+        if sys.version_info < (3, 13) and mro_lookup(type(inner), "__get__") is not MISSING:
+            return bind(cx, inner, at, owner, owner)  # a property of the class, until 3.13
+        return Method(owner, cx.wrap(inner, at))
     if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType,
                         types.ClassMethodDescriptorType)):  # fmt: skip
         hold(cx, source, raw)
@@ -210,6 +213,8 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
         return _cached(cx, raw, raw.attrname, source, receiver)
     if isinstance(raw, property) and receiver is None:
         return cx.wrap(raw, source)
+    if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+        return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})  # type: ignore[list-item]
     if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType, _tuplegetter)) and receiver is None:
         hold(cx, source, raw)
         return Builtin(raw)

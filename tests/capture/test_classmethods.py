@@ -1,0 +1,84 @@
+"""What a classmethod binds: until Python 3.13 it asks a descriptor inside of it, from then on it makes a method of anything."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+X = torch.arange(4)
+
+
+class Asked:
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return instance, owner
+
+
+class Called:
+    def __call__(self, *args: Any) -> Any:
+        return args
+
+
+class Base:
+    n = 4
+    # mypy knows classmethods of functions only
+    prop: Any = classmethod(property(lambda cls: cls.n))  # type: ignore[arg-type]
+    asked: Any = classmethod(Asked())  # type: ignore[arg-type]
+    called: Any = classmethod(Called())
+    builtin: Any = classmethod(len)  # type: ignore[arg-type]
+    static: Any = classmethod(staticmethod(lambda *args: args))  # type: ignore[arg-type]
+    twice: Any = classmethod(classmethod(lambda *args: args))  # type: ignore[arg-type]
+    partial: Any = classmethod(functools.partial(lambda *args: args, 1))
+    number: Any = classmethod(3)  # type: ignore[arg-type]
+    cls: Any = classmethod(int)
+    plain: Any = classmethod(lambda *args: args)
+
+
+class Derived(Base):
+    n = 6
+
+
+derived = Derived()
+NAMES = [name for name, value in vars(Base).items() if isinstance(value, classmethod)]
+
+
+def shown(value: Any) -> str:
+    return repr((value.__func__, value.__self__, type(value)) if hasattr(value, "__func__") else value)
+
+
+@pytest.mark.filterwarnings("ignore:functools.partial will be:FutureWarning")
+@pytest.mark.parametrize("call", ["", "()"])
+@pytest.mark.parametrize("owner", ["Base", "Derived", "derived"])
+@pytest.mark.parametrize("name", NAMES)
+def test_binds_as_this_python_does(name: str, owner: str, call: str) -> None:
+    scope: dict[str, Any] = dict(globals())
+    exec(f"def program(x):\n    return {owner}.{name}{call}, x + 1", scope)
+
+    def told(run: Any) -> Any:
+        try:
+            return shown(run(X)[0])
+        except TypeError as error:
+            return str(error)
+
+    assert told(pycompiler.compile(scope["program"])) == told(scope["program"])
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="a classmethod asks no property")
+def test_a_property_of_a_class_is_an_index() -> None:
+    class Place(enum.IntEnum):
+        _FIRST = 1
+        FIRST: Any = classmethod(property(lambda cls: cls._FIRST))  # type: ignore[arg-type]
+
+    compiled = pycompiler.compile(lambda x: x[..., Place.FIRST] * Base.prop, fullgraph=True)
+    assert compiled(X) == 4
+    Base.n = 5
+    try:
+        assert compiled(X) == 5
+    finally:
+        Base.n = 4
