@@ -366,3 +366,46 @@ def test_what_is_stored_may_go_and_what_was_deleted_is_not_read() -> None:
     for _ in range(2):
         assert of(compiled, lambda held: None) is not None
         assert of(compiled, lambda held: delattr(held, "k")) is None
+
+
+def intermediate(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    q = z * 2
+    return q, q
+
+
+def part_of_an_intermediate(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    q = z * 2
+    return q, q[1:]
+
+
+def part_of_an_argument(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return z[1:], z
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("read", [intermediate, part_of_an_intermediate, part_of_an_argument], ids=lambda f: f.__name__)
+def test_what_a_hook_reads_and_the_caller_writes(read: Callable[..., Any], backend: str) -> None:
+    """Hooks read tensors as they are in the backward: their values in the forward are a wrong gradient then."""
+
+    def program(x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q, out = read(z)
+        y = x * 3
+        y.register_hook(lambda g: g * q.sum())
+        return y, out
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for factor in (None, 5.0):
+        found = []
+        for fn in (program, compiled):
+            x = torch.ones(3, requires_grad=True)
+            y, out = fn(x, torch.ones(3))
+            if factor is not None:
+                out.mul_(factor)
+            try:
+                y.sum().backward(retain_graph=True)
+                y.sum().backward()  # what hooks read is not freed
+            except RuntimeError as error:
+                assert fn is compiled and "modified by an inplace operation" in str(error)
+                continue
+            found.append(x.grad.tolist())  # type: ignore[union-attr]
+        assert found[0] == found[-1] and (factor is not None or len(found) == 2)

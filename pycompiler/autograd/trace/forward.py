@@ -49,7 +49,7 @@ class Forward:
         self.recorder = recorder
         self.branches = branches
         self.slices = Slices()
-        self.hooked: set[Any] = set()  # autograd's nodes that the program's hooks hang on
+        self.hooked: dict[Any, list[torch.Tensor]] = {}  # autograd's nodes that hooks hang on → what these read
         self.displaced: set[int] = set()  # memory that lies otherwise than the program's, which has gaps, since a write
 
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -200,7 +200,7 @@ class Forward:
             if node in self.branches:
                 return self.branches[node](*args[3:])
             if node.target is transforms.hooked:
-                self.hooked.add(args[1].grad_fn)
+                self.hooked.setdefault(args[1].grad_fn, []).extend(tensors_in(args[2:]))
             if isinstance(node.target, late.Check):
                 return self.recorder.check(node.target, args)
             if node.target is torch.nn.functional.one_hot:

@@ -64,12 +64,14 @@ def paths(
     leaves: Mapping[int, int],
     kept_as: Mapping[int, tuple[str, int]],
     slices: Slices,
+    hooked: Mapping[Any, Sequence[torch.Tensor]],
     written: Callable[[torch.Tensor], bool],
     cut: Mapping[tuple[Any, int], int],
 ) -> list[Path]:
     """For each output its gradient's way.  `leaves`: ids of leaves → inputs; `kept_as`: storages → what `Path.kept` calls
-    them; `written`: whether a product is another by now; `cut`: nodes and numbers of their results, at which gradients
-    end → what `Path.inputs` calls those.  Sets are bits of numbers: networks have thousands of nodes."""
+    them; `hooked`: nodes → what the program's hooks on them read; `written`: whether a product is another by now; `cut`:
+    nodes and numbers of their results, at which gradients end → what `Path.inputs` calls those.  Sets are bits of numbers:
+    networks have thousands of nodes."""
     names = list(dict.fromkeys(kept_as.values()))
     numbers = {name: 1 << i for i, name in enumerate(names)}
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
@@ -83,7 +85,7 @@ def paths(
         leaf = leaves.get(id(getattr(node, "variable", None)))
         once = bool(keeps) or node.name() == WRITE
         inputs, nodes, kept = 0 if leaf is None else 1 << leaf, once << number, 0
-        for t in keeps:
+        for t in (*keeps, *hooked.get(node, ())):  # what a hook reads may not change, but is not freed
             kept |= bits.get(storage_of(t), 0)
         for edge in node.next_functions:
             if edge in cut:

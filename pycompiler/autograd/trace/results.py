@@ -6,8 +6,7 @@ it that the runtime makes again, so that it aliases the first as in eager.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +76,7 @@ class Results:
         recorder: Recorder,
         joint: Joint,
         inputs: Sequence[Input | None],
-        hooked: AbstractSet[Any],
+        hooked: Container[Any],
     ) -> None:
         self.recorder = recorder
         self.hooked = hooked

@@ -271,7 +271,7 @@ class _Trace:
         for k, t in enumerate(self.results.fresh_tensors):
             kept.setdefault(storage_of(t), ("fresh", k))
         cut = {(outputs[k].grad_fn, outputs[k].output_nr): len(self.inputs) + c for c, k in enumerate(cuts)}
-        return paths.paths(outputs, leaves, kept, self.forward.slices, self._is_no_product, cut)
+        return paths.paths(outputs, leaves, kept, self.forward.slices, self.forward.hooked, self._is_no_product, cut)
 
     def _is_no_product(self, t: torch.Tensor) -> bool:
         """Whether something else than the operator made what is in `t` now."""
