@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 import pycompiler
@@ -107,3 +108,23 @@ def test_without_grad_mode(backend: str) -> None:
         got = compiled(x)
         torch.testing.assert_close(got, program(written_out, x))
         assert not got.requires_grad
+
+
+RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cond": lambda x: torch.cond(x.sum() > 0, lambda x: torch.ones_like(x), lambda x: x * 2, (x,)),
+    "while_loop": lambda x: while_loop(
+        lambda i, y: i < 3, lambda i, y: (i + 1, y.detach() * 2), (torch.tensor(0), x * 1)
+    )[1],
+    "scan": lambda x: scan(lambda c, row: (c + row, c * row), x[0] * 1, x)[1],
+}
+
+
+@pytest.mark.skipif(torch.__version__ < "2.15", reason="older torches have other scans")
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_are_no_leaves_and_may_be_written(name: str, backend: str) -> None:
+    x = torch.ones(20, 3, requires_grad=True)
+    made = RESULTS[name](x)
+    y = pycompiler.compile(lambda x: RESULTS[name](x).mul_(3), backend=backend, fullgraph=True)(x)
+    torch.testing.assert_close(y, made * 3)
+    assert y.requires_grad and not y.is_leaf

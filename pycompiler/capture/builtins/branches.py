@@ -8,6 +8,7 @@ rows (`polyfills.py`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,9 +45,7 @@ def cond(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("inner-graph", "branches with unlike results")
     lifted = tracers.together(body, other_body)
     kinds = tuple(a.fake.requires_grad or b.fake.requires_grad for a, b in zip(outs, other_outs, strict=True))
-    for t, kind in zip(outs, kinds, strict=True):
-        if kind and not t.fake.requires_grad:
-            t.fake.requires_grad_()
+    _with_gradients(cx, outs, kinds)
     bodies = [tracer.close(results, lifted)[0] for tracer, results in ((body, outs), (other_body, other_outs))]
     cx.graph.place_inner(transforms.cond, bodies, [kinds, pred, *lifted], outs)
     return result
@@ -65,6 +64,14 @@ def _branch(cx: Capture, fn: Value, given: list[Value]) -> tuple[Value, list[Ten
 def _meta(tensor: Tensor) -> Any:
     fake = tensor.fake
     return fake.shape, fake.stride(), fake.dtype, fake.device, fake.is_conj(), fake.is_neg()
+
+
+def _with_gradients(cx: Capture, results: list[Tensor], kinds: Sequence[bool]) -> None:
+    """Those of these kinds require grad from now on, whatever the traced function says, as results of an operator: no leaves."""
+    with cx.fake_mode, torch.enable_grad():
+        for t, kind in zip(results, kinds, strict=True):
+            if kind and not t.fake.requires_grad:
+                t.fake = t.fake.detach().requires_grad_().clone()
 
 
 def _is_fresh(tracer: Tracer, outs: list[Tensor]) -> bool:
@@ -102,9 +109,7 @@ def while_loop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             raise Break("inner-graph", "while_loop whose passes give gradients to what has none before")
         if any(t.fake.is_complex() for t in (*tensors, *tracers.tensors_of(lifted))):
             raise Break("inner-graph", "while_loop with gradients of complex tensors")
-        for t, kind in zip(outs, kinds, strict=True):
-            if kind and not t.fake.requires_grad:
-                t.fake.requires_grad_()
+        _with_gradients(cx, outs, kinds)
     bodies = [part.close(results, lifted)[0] for part, results in ((asked, [going]), (tracer, outs))]
     cx.graph.place_inner(transforms.while_loop, bodies, [kinds, *tensors, *lifted], outs)
     return result
@@ -215,9 +220,7 @@ def _scan(cx: Capture, fn: Value, carried: list[Tensor], rows: list[Tensor], oth
     body, lifted = tracer.close(outs)
     made = [*outs[: len(carried)], *(Tensor(t.node, _stacked(cx, t, length)) for t in outs[len(carried) :])]
     kinds = tuple(grads and t.fake.is_floating_point() for t in made)
-    for t, kind in zip(made, kinds, strict=True):
-        if t.fake.requires_grad != kind:
-            t.fake.requires_grad_(kind)
+    _with_gradients(cx, made, kinds)
     counts = (len(carried), len(rows))
     cx.graph.place_inner(transforms.scan, [body], [kinds, counts, *carried, *rows, *lifted], made)
     results = iter(made)
