@@ -345,3 +345,52 @@ def test_entries_hold_no_arguments() -> None:
     del x, y
     gc.collect()
     assert [r() for r in gone] == [None, None]
+
+
+def test_attributes_of_a_cached_function_are_read_and_written_as_eager_does() -> None:
+    @functools.lru_cache
+    def kept(k: int) -> int:
+        return k
+
+    def tagged(x: Any) -> Any:
+        return x + getattr(kept, "tag", 5)
+
+    def shown(x: Any) -> Any:
+        return x + 1, kept.held, kept.__dict__  # type: ignore[attr-defined]
+
+    def written(x: Any) -> Any:
+        kept.held["a"] = x  # type: ignore[attr-defined]
+        vars(kept)["more"] = 3
+        return x + kept.more  # type: ignore[attr-defined]
+
+    x = torch.ones(1)
+    compiled = pycompiler.compile(tagged, backend="eager")
+    values = [compiled(x).item()]
+    for value in (1, 2):
+        kept.tag = value  # type: ignore[attr-defined]
+        values.append(compiled(x).item())
+    del kept.tag  # type: ignore[attr-defined]
+    assert [*values, compiled(x).item()] == [6, 2, 3, 6]
+    kept.held = {}  # type: ignore[attr-defined]
+    _, held, namespace = pycompiler.compile(shown, backend="eager")(x)
+    assert held is kept.held and namespace is vars(kept)  # type: ignore[attr-defined]
+    assert pycompiler.compile(written, backend="eager")(x).item() == 4
+    assert kept.held == {"a": x}  # type: ignore[attr-defined]
+
+
+def test_what_wraps_a_cached_function_has_its_annotations() -> None:
+    def wrapping(fn: Any) -> Any:
+        @functools.wraps(fn)
+        def wrapped() -> Any:
+            return fn
+
+        return wrapped
+
+    def program() -> Any:
+        @functools.cache
+        def inner() -> None: ...
+
+        return wrapping(inner)
+
+    made = pycompiler.compile(program, backend="eager")()
+    assert made.__annotations__ is made.__dict__["__annotations__"] is made().__annotations__

@@ -10,10 +10,13 @@ import sys
 import types
 from typing import Any
 
+import torch
+
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Tuple
+from pycompiler.ir.source import const as const_source
 
 _ADDED = ("__type_params__", "__annotate__")  # by 3.12, 3.14
 _HAS_DOCSTRING = 0x4000000 if sys.version_info >= (3, 14) else 0
@@ -260,6 +263,8 @@ BOUND: dict[type, type] = {
     types.WrapperDescriptorType: types.MethodWrapperType,
 }
 STORES = list.append  # which does not look at what it is given
+ATTRIBUTED = (functools._lru_cache_wrapper, torch.jit.ScriptFunction)
+"""Callables in C that a program may put attributes on, which are read as those of other objects."""
 
 
 class Builtin(Value):
@@ -290,6 +295,9 @@ class Builtin(Value):
         return cx.call_builtin(self.fn, args, kwargs)
 
     def getattr(self, cx: Capture, name: str) -> Value:
+        own = self._own(cx, name) if isinstance(self.fn, ATTRIBUTED) else None
+        if own is not None:
+            return own
         if name in ("__name__", "__qualname__", "__module__", "__doc__", "__self__"):
             value = cx.evaluate_raw(getattr, self.fn, name)
             return cx.make(value)
@@ -299,6 +307,21 @@ class Builtin(Value):
                 return Const(None)
             cx.throw(AttributeError, f"{class_name(type(self.fn))!r} object has no attribute {name!r}")
         return cx.make(found)
+
+    def _own(self, cx: Capture, name: str) -> Value | None:
+        """An attribute of its own dict, or that dict; that there is none is an assumption."""
+        source, held = self.source or const_source(self.fn), getattr(self.fn, "__dict__", None)
+        if type(held) is not dict:
+            return None
+        cx.effects.namespaces.reached(held, self)
+        if name == "__dict__":
+            return cx.wrap(held, source.then("instance_dict"))
+        if name == "__class__":
+            return None
+        if name in held:
+            return cx.wrap(held[name], source.then("instance_dict").dict_item(name))
+        cx.guard("instance_absent", source, name)
+        return None
 
     def truth(self, cx: Capture) -> bool:
         return True
