@@ -9,8 +9,10 @@ Of objects and tensors, a function that keeps nothing for them is inlined, and a
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +31,7 @@ from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 
 TRIAL = 20_000  # instructions of a trial
+Refused = Callable[[], Break]
 SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -177,12 +180,13 @@ def _refused(fn: Any, args: list[Value]) -> Break:
 
 
 def _call_of_objects(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    refused, found, frame = _refused(fn, args), table_of(fn), _frame_of(cx, fn)
+    refused: Refused = functools.partial(_refused, fn, args)  # no exception yet: a frame that it passes would hold it
+    found, frame = table_of(fn), _frame_of(cx, fn)
     inside = found and found[0]
     if not isinstance(inside, types.FunctionType) or inside.__code__.co_flags & SUSPENDABLE:
-        raise refused
+        raise refused()
     if not hasattr(fn, "cache_parameters"):
-        raise refused
+        raise refused()
     why = "as an argument of a function that keeps its results"
     args, kwargs = [v.settle(why) for v in args], {k: v.settle(why) for k, v in kwargs.items()}
     leaves: list[Value] = []
@@ -198,7 +202,7 @@ def _call_of_objects(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
     kept, source = _kept(cx, fn, parts, leaves, key, refused)
     if source is not None and kept:
         if frame.put and limit is not None:  # it may have gone out
-            raise refused
+            raise refused()
         result = cx.wrap(kept[0], source.item(0))
         cx.effects.keep(frame.keeping, names, None, given)
         return result
@@ -206,45 +210,45 @@ def _call_of_objects(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
         try:
             result = cx.realize(cx.call(cx.make(inside), args, kwargs))
         except Raised:
-            raise refused from None
+            raise refused() from None
     if limit != 0:
         frame.put[key] = result
     if limit and len(frame.put) > limit:
-        raise refused
+        raise refused()
     cx.effects.keep(frame.keeping, names, result, given)
     return result
 
 
-def _part(cx: Capture, value: Value, leaves: list[Value], refused: Break) -> Any:
+def _part(cx: Capture, value: Value, leaves: list[Value], refused: Refused) -> Any:
     """A part of a key: a constant, a tuple of parts, or a leaf, which equals nothing but itself."""
     value = cx.realize(value).settle("as an argument of a function that keeps its results")
     if isinstance(value, Tuple) and value.cls is tuple and not value.is_const():
         return tuple(_part(cx, v, leaves, refused) for v in value.items)
     if isinstance(value, Class) and value.made is not None:
-        raise refused
+        raise refused()
     if value.is_const():
         known = value.const()
         if type(known).__hash__ is None or known != known or type(known) is frozenset:  # NaN
-            raise refused
+            raise refused()
         return known
     if isinstance(value, Object):
         own = lookup(cx, value.cls, "__hash__"), lookup(cx, value.cls, "__eq__")
         if own != (object.__hash__, object.__eq__) or value.storage is not None:
-            raise refused
+            raise refused()
     elif not isinstance(value, Function) and not (isinstance(value, Tensor) and not value.is_special):
-        raise refused
+        raise refused()
     if not any(v is value for v in leaves):
         leaves.append(value)
     return Leaf(next(i for i, v in enumerate(leaves) if v is value))
 
 
 def _kept(
-    cx: Capture, fn: Any, parts: tuple[list[Any], dict[str, Any]], leaves: list[Value], key: Any, refused: Break
+    cx: Capture, fn: Any, parts: tuple[list[Any], dict[str, Any]], leaves: list[Value], key: Any, refused: Refused
 ) -> tuple[tuple[Any, ...], Source | None]:
     """What is kept, and where it is read: of the last tensor, while other objects are the same.  Nothing is kept for objects
     of the frame's own."""
     if not leaves:
-        raise refused
+        raise refused()
     if any(v.source is None for v in leaves):
         return (), None
     base = max(range(len(leaves)), key=lambda i: (isinstance(leaves[i], Tensor), i))
@@ -265,7 +269,7 @@ def _kept(
     try:
         kept = keeps(order[0].real)  # type: ignore[attr-defined]
     except (AttributeError, TypeError):
-        raise refused from None
+        raise refused() from None
     cx.guard("length", source, len(kept))
     return kept, source
 

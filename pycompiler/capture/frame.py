@@ -205,6 +205,9 @@ class _Session:
                 record = BreakRecord(b.kind, b.reason, b.hint, b.stack or (frame.user_frame(),))
                 self.gives_end, self.rests_on = b.gives_end, b.rests_on
                 stop = breaking_frame(b.frames or (frame,)).begin if b.step is None else b.step
+                b.__traceback__ = b.__context__ = (
+                    None  # a frame on its way may hold it, and would hold the program's own
+                )
                 if last is not None and stop >= last:  # not the instructions, but what they leave behind
                     raise SkipFrame(b.reason) from None
                 ends |= cx.errors  # the program wants none here

@@ -394,3 +394,29 @@ def test_what_wraps_a_cached_function_has_its_annotations() -> None:
 
     made = pycompiler.compile(program, backend="eager")()
     assert made.__annotations__ is made.__dict__["__annotations__"] is made().__annotations__
+
+
+def test_a_refusal_leaves_no_cycle_that_holds_the_callers_frame() -> None:
+    class Equal:
+        __hash__ = object.__hash__
+
+        def __eq__(self, other: Any) -> bool:
+            return True
+
+    @functools.lru_cache
+    def kept(o: Any) -> int:
+        return 1
+
+    def called(compiled: Callable[..., Any]) -> weakref.ref[Any]:
+        held = Equal()
+        compiled(torch.ones(2))
+        return weakref.ref(held)
+
+    key = Equal()
+    gc.collect()
+    gc.disable()
+    try:
+        gone = called(pycompiler.compile(lambda x: x * kept(key), backend="eager"))
+        assert gone() is None
+    finally:
+        gc.enable()
