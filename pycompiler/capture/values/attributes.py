@@ -186,6 +186,12 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(raw, types.FunctionType):
         function = cx.wrap(raw, source)
         return function if receiver is None else Method(receiver, function)
+    getter = mro_lookup(type(raw), "__get__")
+    if isinstance(
+        getter, types.FunctionType
+    ):  # also of a property, classmethod or staticmethod of the program's own class
+        function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
+        return cx.call(function, [cx.wrap(raw, source), receiver or Const(None), owner], {})
     if isinstance(raw, (staticmethod, classmethod, functools.cached_property, property)):
         cx.guard("type_is", source, type(raw))
     if isinstance(raw, staticmethod):
@@ -198,6 +204,11 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType,
                         types.ClassMethodDescriptorType)):  # fmt: skip
         hold(cx, source, raw)
+        bound_to = owner if isinstance(raw, types.ClassMethodDescriptorType) else receiver
+        if bound_to is not None and not _applies(raw, bound_to):
+            raise Break(
+                "unsupported-attribute", f"{raw.__name__} of {raw.__objclass__.__name__}, for {bound_to.describe()}"
+            )
         if isinstance(raw, types.ClassMethodDescriptorType):
             return Method(owner, Builtin(raw))
         return (
@@ -218,10 +229,6 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType, _tuplegetter)) and receiver is None:
         hold(cx, source, raw)
         return Builtin(raw)
-    getter = mro_lookup(type(raw), "__get__")
-    if isinstance(getter, types.FunctionType):
-        function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
-        return cx.call(function, [cx.wrap(raw, source), receiver or Const(None), owner], {})
     if isinstance(raw, functools.partial) and receiver is not None and sys.version_info >= (3, 14):
         return Method(receiver, cx.wrap(raw, source))
     if getter is not MISSING and not isinstance(raw, (type, types.MethodType, functools.partial)):
@@ -230,6 +237,14 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
             return cx.wrap(raw, source) if receiver is None else Method(receiver, cx.wrap(raw, source))
         return cx.wrap_descriptor(raw, source, receiver, owner)
     return cx.wrap(raw, source)
+
+
+def _applies(raw: Any, value: Value) -> bool:
+    """Whether a descriptor written in C binds to this: it raises for instances of other classes than its own."""
+    if isinstance(raw, types.BuiltinFunctionType):
+        return True
+    cls = value.const() if isinstance(raw, types.ClassMethodDescriptorType) else value.python_type()
+    return issubclass(cls, raw.__objclass__)
 
 
 def _cached(cx: Capture, raw: Any, name: str, source: Source, receiver: Value) -> Value:

@@ -216,7 +216,7 @@ class Object(Value):
                 return Const(None) if self.raised_at is None else Traceback()
             if self.args is not None and not self.exists:
                 return cx.exception_attribute(self, name)
-            if not self.exists or self.source is None:
+            if not self.exists or self.source is None or not issubclass(self.cls, raw.__objclass__):
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}")
             self._reads_plainly(name)
             return cx.wrap(getattr(self.real, name), self.source.attr(name))

@@ -1,0 +1,94 @@
+"""Descriptors of a class: what each gives through the class, an instance, `super()` and `getattr`, is what eager gets."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+import types
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+X = torch.ones(2)
+
+
+class ClassProperty(property):
+    """As people write it: read through the class, and computed from it."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        assert self.fget is not None
+        return self.fget(owner)
+
+
+class OwnClassmethod(classmethod):  # type: ignore[type-arg]
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return "of classmethod", owner
+
+
+class OwnStaticmethod(staticmethod):  # type: ignore[type-arg]
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return "of staticmethod", owner
+
+
+class Cached(functools.cached_property[Any]):
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return "class" if instance is None else super().__get__(instance, owner)
+
+
+class Base:
+    k = 2
+    prop = ClassProperty(lambda cls: cls.k)
+    of_class: Any = OwnClassmethod(lambda cls: cls)
+    static: Any = OwnStaticmethod(lambda: 1)
+    cached: Any = Cached(lambda self: 5)
+    getter = property(operator.attrgetter("k"))
+    partial: Any = functools.partialmethod(lambda *args: len(args), 7)
+    single: Any = functools.singledispatchmethod(lambda self, x: 3)
+    itemgetter = operator.itemgetter(0)
+    upper = str.upper  # raises for all but texts
+    added = int.__add__
+    made = dict.__dict__["fromkeys"]
+    code = types.FunctionType.__dict__["__code__"]
+
+
+class Derived(Base):
+    k = 3
+
+
+derived = Derived()
+NAMES = [name for name in vars(Base) if not name.startswith("__") and name != "k"]
+WAYS = ["Base.{}", "Derived.{}", "derived.{}", "super(Derived, derived).{}", "super(Derived, Derived).{}",
+        "getattr(derived, '{}', 'none')", "hasattr(derived, '{}')", "callable(derived.{})", "type(derived.{})"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gives_what_eager_gets(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    scope: dict[str, Any] = dict(globals())
+
+    def told(run: Any) -> str:
+        derived.__dict__.clear()
+        try:
+            found = run(X)[0]
+        except Exception as error:
+            return repr(error)
+        parts = [getattr(found, part, None) for part in ("__func__", "__self__")]
+        return re.sub("0x[0-9a-f]+", "", repr((type(found), parts if any(parts) else found, vars(derived))))
+
+    for way in WAYS:
+        exec(f"def program(x):\n    return {way.format(name)}, x + 1", scope)
+        assert told(pycompiler.compile(scope["program"], backend="eager")) == told(scope["program"]), way
+    assert "bug of pycompiler" not in capfd.readouterr().err
+
+
+def test_a_property_of_a_class_is_computed_from_it() -> None:
+    compiled = pycompiler.compile(lambda x: x * Derived.prop + derived.prop, fullgraph=True)
+    assert compiled(X).tolist() == [6, 6]
+    Derived.k = 4
+    try:
+        assert compiled(X).tolist() == [8, 8]
+    finally:
+        Derived.k = 3
