@@ -206,9 +206,7 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
         hold(cx, source, raw)
         bound_to = owner if isinstance(raw, types.ClassMethodDescriptorType) else receiver
         if bound_to is not None and not _applies(raw, bound_to):
-            raise Break(
-                "unsupported-attribute", f"{raw.__name__} of {raw.__objclass__.__name__}, for {bound_to.describe()}"
-            )
+            raise Break("unsupported-attribute", f"{raw.__qualname__}, bound to {bound_to.describe()}")
         if isinstance(raw, types.ClassMethodDescriptorType):
             return Method(owner, Builtin(raw))
         return (
