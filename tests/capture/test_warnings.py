@@ -175,11 +175,16 @@ def logged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(warnings, "showwarning", vars(logging)["_showwarning"])
 
 
+PRINTING = "_py_warnings" if sys.version_info >= (3, 14) else "warnings"
+
+
 def printed(patch: pytest.MonkeyPatch) -> None:
     """As it is where pytest does not record them."""
-    codes = importlib.util.find_spec("warnings").loader.get_code("warnings").co_consts  # type: ignore[union-attr]
+    codes = importlib.util.find_spec(PRINTING).loader.get_code(PRINTING).co_consts  # type: ignore[union-attr]
     code = next(c for c in codes if getattr(c, "co_name", "") == "_showwarnmsg_impl")
-    patch.setattr(warnings, "_showwarnmsg_impl", types.FunctionType(code, vars(warnings), "_showwarnmsg_impl"))
+    patch.setattr(
+        warnings, "_showwarnmsg_impl", types.FunctionType(code, vars(sys.modules[PRINTING]), "_showwarnmsg_impl")
+    )
     patch.setattr(warnings, "showwarning", vars(warnings)["_showwarning_orig"])
 
 

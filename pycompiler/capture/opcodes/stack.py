@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -362,10 +363,15 @@ def match_class(frame: Frame, ins: Instruction) -> None:
 
 
 def _formatted(frame: Frame, value: Value, which: int, spec: Value) -> Value:
-    """A field of an f-string.  That of a plain tensor runs nothing of the program's, and raises nothing."""
+    """A field of an f-string."""
     plain = spec.is_const() and spec.const() == ""
+    return _told(frame, value, plain, lambda: operators.format_value(frame.cx, value, which, spec))
+
+
+def _told(frame: Frame, value: Value, plain: bool, text: Callable[[], Value]) -> Value:
+    """A text of the value.  That of a plain tensor runs nothing of the program's, and raises nothing."""
     try:
-        return operators.format_value(frame.cx, value, which, spec)
+        return text()
     except Break as b:
         if plain and isinstance(value, Tensor) and _is_printed_by_torch(frame.cx, value):
             return frame.untold(b)
@@ -388,7 +394,8 @@ def format_value(frame: Frame, ins: Instruction) -> None:
 
 @opcode("CONVERT_VALUE")
 def convert_value(frame: Frame, ins: Instruction) -> None:
-    frame.push(operators.convert(frame.cx, frame.pop(), ins.number))
+    value = frame.pop()
+    frame.push(_told(frame, value, True, lambda: operators.convert(frame.cx, value, ins.number)))
 
 
 @opcode("FORMAT_SIMPLE")

@@ -97,6 +97,21 @@ class Tuple(Sequence):
         return self
 
 
+def _bounds_first() -> bool:
+    items = [1]
+
+    def given() -> Iterator[int]:
+        items.append(2)
+        yield 3
+
+    items[0:] = given()
+    return items == [3, 2]
+
+
+BOUNDS_FIRST = _bounds_first()
+"""Whether this Python knows the elements of a slice before it asks for those that take their places (patches of 3.13 differ)."""
+
+
 class List(Sequence):
     """A list (or deque)."""
 
@@ -109,8 +124,8 @@ class List(Sequence):
             size = len(self.items)
             start, stop, step = cx.evaluate_raw(bounds.indices, size)
             given = cx.listed(cx.iterator(value))
-            if step == 1:  # which elements those are is known before others are asked for
-                bounds = slice(start, stop)
+            if step == 1:
+                bounds = slice(start, stop) if BOUNDS_FIRST else slice(*bounds.indices(len(self.items)))
             elif len(self.items) != size:
                 raise Break("unsupported-operation", "a list that changes while others take the places of a slice")
             cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
