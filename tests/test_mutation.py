@@ -288,3 +288,21 @@ def test_writes_to_lists_of_tensors_are_counted(through: str, where: str, backen
         found.append((z.tolist(), z._version, error))
     assert found[0] == found[1]
     assert found[0][2] == ("" if through == "data" else ERROR)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name in ("sum", "prod") for dtype in (torch.int64, torch.uint8)]
+    + [(name, torch.float64) for name in ("sum", "prod", "mean", "nansum", "nanmean")],
+)
+def test_a_reduction_computes_in_the_dtype_of_out(name: str, dtype: torch.dtype, backend: str) -> None:
+    """Of integers, then, where that is an integer's: 1.6 + 2.7 is 3."""
+
+    def program(x: Tensor) -> Tensor:
+        out = torch.zeros(2, dtype=dtype)
+        getattr(torch, name)(x, 0, out=out)
+        return out
+
+    x = torch.tensor([[1.6, 2.7], [2.7, 3.8], [3.8, 1.6]])
+    assert torch.equal(pycompiler.compile(program, backend=backend)(x), program(x))

@@ -38,6 +38,8 @@ _DRAWN: dict[str, Any] = {  # functionalisation asks their shape functions in pl
     f"{op.__name__}_": op
     for op in (torch.ops.aten.cauchy, torch.ops.aten.exponential, torch.ops.aten.geometric, torch.ops.aten.log_normal)
 }
+_AS_OUT = frozenset((torch.sum, torch.prod, torch.mean, torch.nansum, torch.nanmean))
+"""What computes in the dtype of `out`, of which functionalisation makes a copy of the result in another one."""
 _EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[attr-defined]
 
 
@@ -205,6 +207,8 @@ class Forward:
                 return self.recorder.check(node.target, args)
             if node.target is torch.nn.functional.one_hot:
                 return _one_hot(*args, **kwargs)
+            if node.target in _AS_OUT and kwargs.get("out") is not None and kwargs.get("dtype") is None:
+                kwargs = {**kwargs, "dtype": kwargs["out"].dtype}
             if node.target is attention.TARGET:
                 args, kwargs = attention.prepared(tuple(args), dict(kwargs))
             if node.target in _NEEDS_PYTHON_DISPATCHER:
