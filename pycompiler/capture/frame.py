@@ -56,9 +56,10 @@ from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Recipe, Resume
 from pycompiler.capture.sizes import NeedsSymbols, Policy, Sizes
 from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
+from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
-from pycompiler.capture.values.finalizers import is_quiet, names_ends
+from pycompiler.capture.values.finalizers import is_ended, is_quiet, names_ends
 from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
 from pycompiler.ir import control
@@ -295,7 +296,7 @@ class _Session:
             cx.guard("equals", source, real)
         head = Head(cx, self.value_cells)
         root = frames[0]
-        self.gives_end = self.gives_end or any(names_ends(f.code, f.globals) for f in frames)
+        self.gives_end = self.gives_end or any(map(reaches_ends, frames))
         if len(frames) > 1:
             let_go = build.nop()
             tail = self.leave_calls(head, frames, let_go)
@@ -595,6 +596,16 @@ def told(cx: Capture, exception: Value) -> str:
         with contextlib.suppress(Break, Raised):
             text += f": {exceptions.text(cx, exception, str).const()}"
     return text
+
+
+def reaches_ends(frame: Frame) -> bool:
+    """Whether a frame names, or holds, a class whose instances have a finalizer: what it gives may be one."""
+    if names_ends(frame.code, frame.globals):
+        return True
+    held = (*frame.locals.values(), *frame.free.values(), *frame.stack)
+    values = [v.contents if isinstance(v, Cell) else v for v in held]
+    classes = [v.cls if isinstance(v, (Class, Object)) else getattr(v, "real", None) for v in values]
+    return any(issubclass(type(c), type) and is_ended(c) for c in classes)
 
 
 def in_head(frame: Frame) -> bool:

@@ -186,8 +186,24 @@ def with_an_end(x):
     return second
 
 
+class Made(Ended):
+    shared = 0
+
+    @classmethod
+    def make(cls, name: str) -> Made:
+        cls.shared += 1
+        return cls(name)
+
+
+def of_a_class_that_a_method_is_given(x):
+    for cls in KINDS:
+        LOG.append(type(cls.make("made")).__name__)
+    return x + 1
+
+
+KINDS = [Made]
 PROGRAMS = (deleted, rebound, rebound_and_dead, of_callees, of_methods, in_a_loop, in_a_handler, in_a_with, in_a_container,
-            in_a_generator, in_a_cell, with_an_end)  # fmt: skip
+            in_a_generator, in_a_cell, with_an_end, of_a_class_that_a_method_is_given)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

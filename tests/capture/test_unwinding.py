@@ -72,6 +72,37 @@ def test_an_exit_method_gets_the_traceback_of_an_exception_that_was_captured():
     assert [name for name, _ in found.seen] == ["program", "inner"]
 
 
+def test_a_traceback_that_a_manager_puts_back_has_no_frames_of_the_manager():
+    @contextlib.contextmanager
+    def managed():
+        yield 1
+
+    def program(x):
+        with managed():
+            with managed():
+                raise KeyError(x.shape[0])
+
+    def renewed(x):
+        try:
+            raise KeyError(x.shape[0])
+        except KeyError as error:
+            kept = error.__traceback__
+            try:
+                raise error
+            except KeyError:
+                pass
+            brk(x)
+            raise error.with_traceback(kept)
+
+    for fn in (program, renewed):
+        told = []
+        for called in (fn, pycompiler.compile(fn, backend="eager")):
+            with pytest.raises(KeyError) as raised:
+                called(torch.ones(2))
+            told.append([line for _, line in names_and_lines(raised.value)][1:])
+        assert told[0] == told[1]
+
+
 def test_an_existing_exception_raised_again_grows_its_traceback():
     known = ValueError("known")
 

@@ -21,7 +21,9 @@ def _new_exception(value: Value, what: str) -> Object:
 
 @builtin(BaseException.with_traceback)
 def with_traceback(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return _new_exception(args[0], "with_traceback")
+    made = _new_exception(args[0], "with_traceback")
+    made.setattr(cx, "__traceback__", args[1])
+    return made
 
 
 @builtin(BaseException.add_note)
@@ -48,7 +50,7 @@ def exc_info(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     exception = _handled(cx)
     if exception is None:
         return Tuple([Const(None)] * 3)
-    return Tuple([cx.class_of(exception), exception, Traceback()])
+    return Tuple([cx.class_of(exception), exception, Traceback(exception.passed)])
 
 
 @builtin(sys.exception)

@@ -378,4 +378,4 @@ def with_except_start(frame: Frame, ins: Instruction) -> None:
     cx, exception = frame.cx, peek(frame, 1)
     leave = peek(frame, EXIT_DEPTH)
     receiver = [] if EXIT_DEPTH == 4 or frame.stack[-4] is NULL else [peek(frame, 4)]
-    frame.push(cx.call(leave, [*receiver, cx.class_of(exception), exception, Traceback()], {}))
+    frame.push(cx.call(leave, [*receiver, cx.class_of(exception), exception, Traceback(exception.passed)], {}))

@@ -86,7 +86,7 @@ def names_ends(code: types.CodeType, namespace: dict[str, Any]) -> bool:
     for code, namespace in todo:
         parts = [(c, namespace) for c in code.co_consts if type(c) is types.CodeType]
         for real in [namespace[name] for name in code.co_names if name in namespace]:
-            if issubclass(type(real), type) and _is_ended(real):
+            if issubclass(type(real), type) and is_ended(real):
                 return True
             if type(real) is types.FunctionType:
                 parts.append((real.__code__, real.__globals__))
@@ -95,7 +95,7 @@ def names_ends(code: types.CodeType, namespace: dict[str, Any]) -> bool:
     return False
 
 
-def _is_ended(cls: type) -> bool:
+def is_ended(cls: type) -> bool:
     return any("__del__" in namespace_of(c) for c in mro_of(cls))
 
 
@@ -105,7 +105,7 @@ def _has_end(value: Any) -> bool:
         return bool(value.gi_suspended)
     if cls is types.CoroutineType:
         return bool(value.cr_suspended)
-    if _is_ended(cls):
+    if is_ended(cls):
         return True
     return bool(cls.__flags__ & HEAP_TYPE) and any(r.__callback__ is not None for r in weakref.getweakrefs(value))
 

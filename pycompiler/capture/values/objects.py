@@ -14,7 +14,7 @@ import threading
 import types
 import weakref
 from collections import _tuplegetter  # type: ignore[attr-defined]
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from pycompiler.capture.values.attributes import (
     lookup_descriptor,
     mro_lookup,
 )
-from pycompiler.capture.values.base import Capture, Cell, Lazy, Value, class_name
+from pycompiler.capture.values.base import Capture, Cell, Lazy, Place, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Dict, Key, List, Tuple
 from pycompiler.capture.values.functions import Builtin, Method, shadowed, unshadowed
@@ -213,7 +213,7 @@ class Object(Value):
             if name in self.overlay:
                 return self.overlay[name]
             if name == "__traceback__" and self.args is not None and not self.exists:
-                return Const(None) if self.raised_at is None else Traceback()
+                return Const(None) if self.raised_at is None else Traceback(self.passed)
             if self.args is not None and not self.exists:
                 return cx.exception_attribute(self, name)
             if not self.exists or self.source is None or not issubclass(self.cls, raw.__objclass__):
@@ -295,6 +295,8 @@ class Object(Value):
             if name == "__traceback__":
                 if not isinstance(value, Traceback) and not (isinstance(value, Const) and value.value is None):
                     raise Break("mutation-unsupported", f"{self.describe()}.{name} = {value.describe()}")
+                if isinstance(value, Traceback) and value.passed:
+                    self.passed = value.passed
                 return
         if not self.cls.__dictoffset__ and not isinstance(raw, types.MemberDescriptorType):
             cx.throw(AttributeError, self._has_no_place(cx, name, raw))
@@ -640,7 +642,10 @@ class FunctionDict(InstanceDict):
 
 
 class Traceback(Value):
-    """The traceback of an exception raised during capture: it can be passed on, not looked at."""
+    """The traceback of an exception raised during capture, at these places: it can be passed on, not looked at."""
+
+    def __init__(self, passed: Sequence[Place]) -> None:
+        self.passed = passed
 
     def python_type(self) -> type:
         return types.TracebackType
