@@ -604,7 +604,7 @@ def reaches_ends(frame: Frame) -> bool:
         return True
     held = (*frame.locals.values(), *frame.free.values(), *frame.stack)
     values = [v.contents if isinstance(v, Cell) else v for v in held]
-    classes = [v.cls if isinstance(v, (Class, Object)) else getattr(v, "real", None) for v in values]
+    classes: list[Any] = [v.cls if isinstance(v, (Class, Object)) else getattr(v, "real", None) for v in values]
     return any(issubclass(type(c), type) and is_ended(c) for c in classes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from fuzz.forks import backend_of
 from fuzz.python.check import difference
 from fuzz.python.generate import generate
 from fuzz.python.reduce import reduced
+from fuzz.python.repair import repaired
 
 PROGRAMS = 500
 """`python -m tests.fuzz.python --count 20000` goes on."""
@@ -48,6 +50,24 @@ def test_the_comparison_sees_values_and_identities(what: str) -> None:
     found = difference(TOLD.replace("{what}", what))
     assert found is not None
     assert found.startswith("call 0, result: ")
+
+
+ENDLESS = """
+class Manager:
+    def __enter__(self): ...
+    def __exit__(self, *_):
+        return True
+def f():
+    with Manager():
+        return [f() for _ in range(3)]
+def program():
+    return f()
+CHANGES = []
+"""
+
+
+def test_a_program_that_catches_its_own_stop_is_left_out() -> None:
+    assert repaired(ENDLESS, random.Random(0)) is None
 
 
 def test_a_failing_program_is_cut_down() -> None:
