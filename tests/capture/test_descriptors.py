@@ -92,3 +92,42 @@ def test_a_property_of_a_class_is_computed_from_it() -> None:
         assert compiled(X).tolist() == [8, 8]
     finally:
         Derived.k = 3
+
+
+class Told:
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return held["value"]
+
+
+class ToldAsProperty(property):
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return held["value"]
+
+
+class Meta(type):
+    told = Told()
+    as_property = ToldAsProperty(lambda cls: 0)
+    builtin = len
+    got = property(operator.attrgetter("k"))
+
+
+class OfMeta(metaclass=Meta):
+    k = 5
+
+
+held = {"value": 1}
+
+
+def test_of_a_metaclass() -> None:
+    """What a descriptor of a metaclass gave was a constant, or the property's function was called in its place."""
+
+    def program(x: Any) -> Any:
+        return x * OfMeta.told, OfMeta.as_property, OfMeta.builtin([1, 2]), OfMeta.got  # type: ignore[call-arg]
+
+    compiled = pycompiler.compile(program)
+    try:
+        for value in (1, 2, 3):
+            held["value"] = value
+            assert repr(compiled(X)) == repr(program(X))
+    finally:
+        held["value"] = 1

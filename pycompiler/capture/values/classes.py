@@ -6,6 +6,7 @@ A class answers as `type` does: attributes through its mro and its metaclass, op
 from __future__ import annotations
 
 import enum
+import functools
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +26,7 @@ from pycompiler.capture.values.attributes import (
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, Proxy
-from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.capture.values.functions import Method
 from pycompiler.capture.values.objects import annotation
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.source import mro_of, namespace_of
@@ -108,16 +109,9 @@ class Class(Value):
         return cx.wrap(mro_of(self.cls), of_type(self.cls, name)) if is_mutable(self.cls) else cx.make(mro_of(self.cls))
 
     def _meta_attribute(self, cx: Capture, name: str, meta: Any) -> Value:
-        source = const_source(type(self.cls)).then("mro_lookup", name)
-        if isinstance(meta, types.FunctionType):
-            return Method(self, cx.wrap(meta, source))
-        if isinstance(meta, property) and isinstance(meta.fget, types.FunctionType):
-            return cx.call(cx.wrap(meta.fget, source.attr("fget")), [self], {})
-        if isinstance(meta, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
-            return Method(self, Builtin(meta))
-        if mro_lookup(type(meta), "__get__") is MISSING:
-            return cx.wrap(meta, source)
-        return cx.evaluate(getattr, self.cls, name)
+        if isinstance(meta, (types.GetSetDescriptorType, types.MemberDescriptorType, functools.cached_property)):
+            return cx.evaluate(getattr, self.cls, name)
+        return bind(cx, meta, const_source(type(self.cls)).then("mro_lookup", name), self, cx.make(type(self.cls)))
 
     def special(self, cx: Capture, name: str) -> Value | None:
         """A special method of the metaclass, bound to the class; enums are immutable and evaluated instead."""
