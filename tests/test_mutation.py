@@ -306,3 +306,17 @@ def test_a_reduction_computes_in_the_dtype_of_out(name: str, dtype: torch.dtype,
 
     x = torch.tensor([[1.6, 2.7], [2.7, 3.8], [3.8, 1.6]])
     assert torch.equal(pycompiler.compile(program, backend=backend)(x), program(x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("name", ["arange", "linspace", "logspace", "range"])
+@pytest.mark.parametrize("shape", [(2, 2), (4,), (3,), (3, 3), ()])
+def test_a_range_fills_out_as_it_lies(shape: tuple[int, ...], name: str, backend: str) -> None:
+    """Where it has as many elements, whatever its shape is."""
+
+    def program() -> Tensor:
+        out = torch.zeros(shape).t() if len(shape) == 2 else torch.zeros(shape)
+        getattr(torch, name)(*{"arange": (4,), "range": (0, 3)}.get(name, (0, 2, 4)), out=out)
+        return out
+
+    assert torch.equal(pycompiler.compile(program, backend=backend)(), program())

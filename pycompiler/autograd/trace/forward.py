@@ -40,6 +40,7 @@ _DRAWN: dict[str, Any] = {  # functionalisation asks their shape functions in pl
 }
 _AS_OUT = frozenset((torch.sum, torch.prod, torch.mean, torch.nansum, torch.nanmean))
 """What computes in the dtype of `out`, of which functionalisation makes a copy of the result in another one."""
+_RANGES = frozenset((torch.arange, torch.linspace, torch.logspace, torch.range))
 _EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[attr-defined]
 
 
@@ -209,6 +210,9 @@ class Forward:
                 return _one_hot(*args, **kwargs)
             if node.target in _AS_OUT and kwargs.get("out") is not None and kwargs.get("dtype") is None:
                 kwargs = {**kwargs, "dtype": kwargs["out"].dtype}
+            if node.target in _RANGES and kwargs.get("out") is not None and kwargs["out"].dim() != 1:
+                seen = node.format_node() or ""  # eager fills it where it has as many elements, and else resizes it
+                raise AutogradUnsupported("a range into what has other dimensions", seen, "reshape it afterwards")
             if node.target is attention.TARGET:
                 args, kwargs = attention.prepared(tuple(args), dict(kwargs))
             if node.target in _NEEDS_PYTHON_DISPATCHER:
