@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -345,3 +346,40 @@ def test_indices_stay_short_where_sizes_are_quotients(name: str, monkeypatch: py
         torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), t) for y, t in ((got, x), (want, again))))
     assert compiled.counters()["compiles"] <= 2
     assert graphs.STATISTICS["aten_fallbacks"] == fallbacks
+
+
+LAST = torch.channels_last
+CONVOLUTIONS: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...], tuple[int, ...], torch.dtype]] = {
+    "to one element": (lambda x, w: torch.conv2d(x.to(memory_format=LAST), w, stride=2), (4, 2, 2), (6, 4, 2, 2), torch.float64),
+    "to one of float32": (lambda x, w: torch.conv2d(x.to(memory_format=LAST), w), (4, 2, 2), (6, 4, 2, 2), torch.float32),
+    "input": (lambda x, w: torch.conv2d(x.to(memory_format=LAST), w), (4, 8, 8), (6, 4, 3, 3), torch.float32),
+    "weight": (lambda x, w: torch.conv2d(x, w.to(memory_format=LAST)), (4, 8, 8), (6, 4, 3, 3), torch.float32),
+    "pointwise": (lambda x, w: torch.conv2d(x.to(memory_format=LAST), w), (4, 8, 8), (6, 4, 1, 1), torch.float32),
+    "groups": (lambda x, w: torch.conv2d(x.to(memory_format=LAST), w, groups=2), (4, 8, 8), (6, 2, 3, 3), torch.float32),
+    "transposed": (
+        lambda x, w: torch.conv_transpose2d(x.to(memory_format=LAST), w, stride=2), (4, 8, 8), (4, 6, 3, 3), torch.float32,
+    ),
+    "double": (lambda x, w: torch.conv2d(x.to(memory_format=LAST), w), (4, 8, 8), (6, 4, 3, 3), torch.float64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution_in_channels_last_compiles_once_more_for_all_batches(name: str) -> None:
+    """The backend that ATen chooses by the batch was assumed; so was the batch itself, where torch's shape function has other
+    strides than the kernel for results of one element each."""
+    fn, shape, kernel, dtype = CONVOLUTIONS[name]
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return fn(x * 2, w).sin()
+
+    compiled = pycompiler.compile(program)
+    w = torch.linspace(-1, 1, math.prod(kernel), dtype=dtype).view(kernel)
+    for n in (2, 3, 16, 5, 40):
+        x = torch.arange(n * math.prod(shape), dtype=dtype).cos().view(n, *shape)
+        mine, others = ([t.clone().requires_grad_() for t in (x, w)] for _ in "ab")
+        got, want = compiled(*mine), program(*others)
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want)
+        grads = [torch.autograd.grad(y.sin().sum(), ts) for y, ts in ((got, mine), (want, others))]
+        torch.testing.assert_close(*grads, atol=1e-4, rtol=1e-4)
+    assert compiled.counters()["compiles"] == 2

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from pycompiler.ir import checked as checked  # adds rules
 from pycompiler.ir import shapes_rest as shapes_rest  # adds rules
 from pycompiler.ir.iterator import broadcast, computes_in, dense_strides, fresh_strides, iterated, operands
-from pycompiler.ir.shapes import RULES, InDoubt, Layout, demand_known, is_packed, layouts_of, packed, same
+from pycompiler.ir.shapes import RULES, InDoubt, Layout, demand_known, is_channels_last, is_packed, layouts_of, packed, same
 
 aten = torch.ops.aten
 Types = tuple[torch.dtype, ...]
@@ -197,7 +197,7 @@ _TYPES: dict[OpOverload, Typing] = {
 
 def _is_plain_convolution(mode: FakeTensorMode, args: Sequence[Any], sizes: Any = None) -> bool:
     """Whether the kernel that ATen chooses gives contiguous memory; `sizes`: the bias's, of a backward."""
-    if args[0].device.type != "cpu":
+    if args[0].device.type != "cpu" or any(map(is_channels_last, args[:2])):
         return False
     if args[1].dim() == 3:
         return True

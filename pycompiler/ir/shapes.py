@@ -123,6 +123,16 @@ def lies(sizes: Sequence[Any], strides: Sequence[Any], order: Sequence[int]) -> 
     return True
 
 
+def channels_last(sizes: Sequence[Any]) -> Layout:
+    n, c, h, w = sizes
+    return (n, c, h, w), (c * h * w, 1, w * c, c)
+
+
+def is_channels_last(t: torch.Tensor) -> bool:
+    """Whether it is known that kernels which keep a memory format take it for channels-last."""
+    return t.dim() == 4 and not any(map(is_one, t.shape[1:])) and lies(t.shape, t.stride(), (1, 3, 2, 0))
+
+
 def like(t: torch.Tensor) -> Layout:
     """That of a copy which keeps the format."""
     shape, strides = tuple(t.shape), t.stride()
@@ -345,7 +355,8 @@ def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int,
 ) -> list[Layout]:  # fmt: skip
-    demand_known(x.dim() == weight.dim() > 2 and is_plain(x) and is_plain(weight))
+    demand_known(x.dim() == weight.dim() > 2)
+    laid = _format(x, weight, groups)
     demand(x.shape[0] != 0)
     taken, given = (
         (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, weight.shape[0])
@@ -355,12 +366,18 @@ def convolution(
         demand_known(bias.dim() == 1)
         equal(bias.shape[0], given)
     if transposed:
-        return [
-            packed(
-                (x.shape[0], given, *_spread(x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding))
-            )
-        ]
-    return [packed((x.shape[0], given, *_windows(x.shape[2:], weight.shape[2:], stride, padding, dilation)))]
+        across = _spread(x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding)
+    else:
+        across = _windows(x.shape[2:], weight.shape[2:], stride, padding, dilation)
+    return [laid((x.shape[0], given, *across))]
+
+
+def _format(x: torch.Tensor, weight: torch.Tensor, groups: int) -> Callable[[Sequence[Any]], Layout]:
+    """The layout of a convolution's results: all kernels that sizes choose between give that."""
+    last = is_channels_last(x) or is_channels_last(weight)
+    demand_known(all(is_plain(t) or is_channels_last(t) for t in (x, weight)))
+    demand_known(not last or x.device.type == "cpu" or groups == 1)
+    return channels_last if last else packed
 
 
 def _spread(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, dilation: Any, more: Any) -> Sizes:
@@ -382,11 +399,13 @@ def convolution_backward(
     transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool],
 ) -> list[Layout]:  # fmt: skip
     """Those of the gradients that are asked for, however the result's lies."""
+    laid = _format(x, weight, groups)
     [(sizes, _)] = convolution(x, weight, None, stride, padding, dilation, transposed, output_padding, groups)
     demand_known(grad.dim() == x.dim())
     for a, b in zip(grad.shape, sizes, strict=True):
         equal(a, b)
-    return [packed(s) for s, asked in zip((x.shape, weight.shape, (sizes[1],)), mask, strict=True) if asked]
+    made = (laid(x.shape), laid(weight.shape), packed((sizes[1],)))
+    return [layout for layout, asked in zip(made, mask, strict=True) if asked]
 
 
 @rule(aten.max_pool2d_with_indices.default)

@@ -35,6 +35,9 @@ from pycompiler.ir.today import Today, symbols_in
 # Elements that an argument spans, or a result: kernels answer in little time.
 _LARGE = {"cpu": 1 << 16, "cuda": 1 << 20}
 
+# What symbols are where it is asked whether an answer is one for all sizes: what divides them divides twice them.
+_OTHERS: tuple[Callable[[int], int], ...] = (lambda n: 2 * n, lambda n: n + 1)
+
 Strides = tuple[int, ...]
 Layout = tuple[tuple[int, ...], Strides]
 _PLAIN = (int, float, complex, bool, str, slice, type(None), type(...), torch.dtype, torch.device, torch.layout,
@@ -94,18 +97,41 @@ class Asker:
         self, symbols: Symbols, target: Any, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
         given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], *, ordinary: bool, once: bool,
     ) -> None:  # fmt: skip
-        """The same for today's sizes; where shape functions are wrong about them, the sizes are numbers from now on."""
+        """The same for today's sizes. Where shape functions are wrong about them, a result lies by its dimensions in the order
+        of eager's, if other sizes give that, too; else the sizes are numbers from now on."""
         if not results or not given or not (_is_odd(given, ordinary) or any(map(_has_single, results))):
             return
-        fresh, today = _fresh(given, results), Today()
-        twins = [today.twin(t) for t in results]
-        before = [t.stride() for t in twins]
-        self.lay(target, run, today.of(args), today.of(kwargs), twins, ordinary=ordinary, once=once)
-        for t, twin, is_fresh, strides in zip(results, twins, fresh, before, strict=True):
-            if is_fresh and twin.stride() != strides:
-                for n in (*t.shape, *t.stride()):
+
+        def laid(today: Today) -> tuple[list[Strides], list[Strides]]:
+            """What shape functions say, and what eager does."""
+            twins = [today.twin(t) for t in results]
+            said = [t.stride() for t in twins]
+            self.lay(target, run, today.of(args), today.of(kwargs), twins, ordinary=ordinary, once=once)
+            return said, [t.stride() for t in twins]
+
+        said, done = laid(Today())
+        wrong = [i for i, is_fresh in enumerate(_fresh(given, results)) if is_fresh and said[i] != done[i]]
+        if not wrong:
+            return
+        others = (Today(sizes={name: change(n) for name, n in symbols.hints.items()}) for change in _OTHERS)
+        other = next((o for o in others if _may_run(target, o.of(given), o.of(results))), None)
+        there = [] if other is None else laid(other)[1]
+        for i in wrong:
+            strides = _in_order(results[i].shape, done[i])
+            if other is None or Today().of(strides) != done[i] or other.of(strides) != there[i]:
+                for n in (*results[i].shape, *results[i].stride()):
                     symbols.pin(expr_of(n))
-                _restride(t, twin.stride())
+                strides = done[i]
+            _restride(results[i], strides)
+
+
+def _in_order(shape: Sequence[Any], strides: Strides) -> Strides:
+    """Strides without gaps, of dimensions in the order of `strides`; of equal ones, those of one element lie inside."""
+    order = sorted(range(len(shape)), key=lambda i: (strides[i], hint_of(shape[i]) != 1))
+    made, step = [1] * len(shape), 1
+    for i in order:
+        made[i], step = step, step * shape[i]
+    return tuple(made)
 
 
 def layouts(out: Any) -> list[Strides]:

@@ -6,12 +6,13 @@ still do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from pycompiler.ir.symbols import Symbols, hint_of, symbols_of
+from pycompiler.ir.symbols import Symbols, expr_of, hint_of, symbols_of
 
 
 def symbols_in(t: torch.Tensor) -> Symbols | None:
@@ -23,10 +24,10 @@ def symbols_in(t: torch.Tensor) -> Symbols | None:
 
 class Today:
     """One call's arguments and results; the same fake gives the same twin.  `mode`: twins, also of fakes without symbols,
-    are tensors of that mode."""
+    are tensors of that mode.  `sizes`: what symbols are, if not what they are today."""
 
-    def __init__(self, mode: Any = None) -> None:
-        self._mode = mode
+    def __init__(self, mode: Any = None, sizes: Mapping[str, int] | None = None) -> None:
+        self._mode, self._sizes = mode, sizes
         self._twins: dict[int, torch.Tensor] = {}
         self._storages: dict[int, Any] = {}
 
@@ -38,8 +39,8 @@ class Today:
         if known is None:
             with torch._C._AutoDispatchBelowADInplaceOrView(), torch._C._DisableTorchDispatch():
                 meta = torch.empty(0, dtype=t.dtype, device="meta")
-                layout = [hint_of(n) for n in t.shape], [hint_of(n) for n in t.stride()]
-                meta.set_(self._storage(t), hint_of(t.storage_offset()), *layout)
+                layout = [self._number(n) for n in t.shape], [self._number(n) for n in t.stride()]
+                meta.set_(self._storage(t), self._number(t.storage_offset()), *layout)
                 known = FakeTensor(self._mode or t.fake_mode, meta, t.device)
             self._twins[id(t)] = known = known.requires_grad_() if t.requires_grad else known
         return known
@@ -48,7 +49,7 @@ class Today:
         own = t.untyped_storage()
         known = self._storages.get(own._cdata)
         if known is None:
-            known = torch.empty(hint_of(own.nbytes()), dtype=torch.uint8, device="meta").untyped_storage()
+            known = torch.empty(self._number(own.nbytes()), dtype=torch.uint8, device="meta").untyped_storage()
             self._storages[own._cdata] = known
         return known
 
@@ -61,4 +62,9 @@ class Today:
             return {k: self.of(v) for k, v in value.items()}
         if isinstance(value, slice):
             return slice(self.of(value.start), self.of(value.stop), self.of(value.step))
+        return self._number(value)
+
+    def _number(self, value: Any) -> Any:
+        if self._sizes is not None and isinstance(value, torch.SymInt):
+            return expr_of(value).eval(self._sizes)
         return hint_of(value)
