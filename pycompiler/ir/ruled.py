@@ -21,7 +21,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 from pycompiler.ir import checked as checked  # adds rules
 from pycompiler.ir import shapes_rest as shapes_rest  # adds rules
 from pycompiler.ir.iterator import broadcast, computes_in, dense_strides, fresh_strides, iterated, operands
-from pycompiler.ir.shapes import RULES, InDoubt, Layout, demand_known, is_channels_last, is_packed, layouts_of, packed, same
+from pycompiler.ir.shapes import (
+    RULES,
+    InDoubt,
+    Layout,
+    demand_known,
+    is_channels_last,
+    is_packed,
+    layouts_of,
+    packed,
+    same,
+)
 
 aten = torch.ops.aten
 Types = tuple[torch.dtype, ...]
