@@ -349,7 +349,7 @@ def test_indices_stay_short_where_sizes_are_quotients(name: str, monkeypatch: py
 
 
 LAST = torch.channels_last
-CONVOLUTIONS: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...], tuple[int, ...], torch.dtype]] = {
+IN_CHANNELS_LAST: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...], tuple[int, ...], torch.dtype]] = {
     "to one element": (lambda x, w: torch.conv2d(x.to(memory_format=LAST), w, stride=2), (4, 2, 2), (6, 4, 2, 2), torch.float64),
     "to one of float32": (lambda x, w: torch.conv2d(x.to(memory_format=LAST), w), (4, 2, 2), (6, 4, 2, 2), torch.float32),
     "input": (lambda x, w: torch.conv2d(x.to(memory_format=LAST), w), (4, 8, 8), (6, 4, 3, 3), torch.float32),
@@ -363,11 +363,11 @@ CONVOLUTIONS: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...], tupl
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("name", IN_CHANNELS_LAST)
 def test_convolution_in_channels_last_compiles_once_more_for_all_batches(name: str) -> None:
     """The backend that ATen chooses by the batch was assumed; so was the batch itself, where torch's shape function has other
     strides than the kernel for results of one element each."""
-    fn, shape, kernel, dtype = CONVOLUTIONS[name]
+    fn, shape, kernel, dtype = IN_CHANNELS_LAST[name]
 
     def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return fn(x * 2, w).sin()
