@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.scan import scan
 from torch.utils import _pytree as pytree
@@ -208,3 +209,26 @@ def test_what_torch_refuses_is_done_row_by_row(what: str, times: int) -> None:
     )
     assert len(said) == times
     torch.testing.assert_close(found, outcome(lambda x, h: by_hand(steps_that(what, []), h, x)))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_associative_scan_has_two_compiles_for_all_lengths(backend: str, reverse: bool) -> None:
+    """Its levels, which follow from the length, were unrolled for each: all that halves alike was assumed."""
+
+    def program(a: torch.Tensor, b: torch.Tensor) -> Any:
+        def both(left: Any, right: Any) -> Any:
+            return left[0] * right[0], right[0] * left[1] + right[1]
+
+        return associative_scan(both, (a.cos(), b), dim=1, reverse=reverse, combine_mode="generic")
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for n in (12, 17, 9, 3, 40):
+        found = []
+        for fn in (program, compiled):
+            a, b = (torch.linspace(-1, k, 6 * n, dtype=torch.float64).view(2, n, 3).requires_grad_() for k in (2, 3))
+            made = fn(a, b)
+            loss = made[0].sum() + made[1].sin().sum()
+            found.append((made, [t.stride() for t in made], torch.autograd.grad(loss, (a, b))))
+        torch.testing.assert_close(*found)
+    assert compiled.counters()["compiles"] == 2

@@ -125,6 +125,11 @@ def repeated(fn: Callable[..., Any], init: Any, xs: Any, others: Any) -> Any:
     raise NotImplementedError
 
 
+def is_symbol(number: Any) -> bool:
+    """Whether the capture has a symbol for it. (`builtins/branches.py` knows it.)"""
+    raise NotImplementedError
+
+
 def joined(results: Any, operands: Any) -> Any:
     """The results of an operator with one node of autograd's, which gives each operand a gradient: zeros at least.
     (`builtins/gradients.py` knows it.)"""
@@ -183,6 +188,30 @@ def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any
         outs.append(made[len(given) :])
     stacks = [torch.stack(column) if torch.is_tensor(column[0]) else None for column in zip(*outs)]
     return joined(pytree.tree_unflatten([*carry, *stacks], tree), (*init, *xs, *others))
+
+
+_in_levels = types.FunctionType(
+    generic_associative_scan.__code__,
+    generic_associative_scan.__globals__,
+    "in_levels",
+    generic_associative_scan.__defaults__,
+)
+
+
+def combined(operator: Any, leaves: Any, dim: int = 0, additional_inputs: Any = ()) -> Any:
+    """`generic_associative_scan`, whose levels follow from the number of rows: where that is a symbol, rows are taken one by one."""
+    count = len(leaves)
+
+    def step(*given: Any) -> Any:
+        made = operator(*[t.unsqueeze(0) for t in given[: 2 * count]], *given[2 * count :])
+        return [t.squeeze(0).clone(memory_format=torch.contiguous_format) for t in (*made, *made)]
+
+    if dim == 0 and is_symbol(leaves[0].shape[0]) and leaves[0].shape[0] >= 2:
+        first = [x[0].clone(memory_format=torch.contiguous_format) for x in leaves]
+        result = repeated(step, first, [x[1:] for x in leaves], additional_inputs)
+        if result is not None:
+            return [torch.cat([x[:1], more]) for x, more in zip(leaves, result[count:], strict=True)]
+    return _in_levels(operator, leaves, dim, additional_inputs)
 
 
 def scan_tree(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
@@ -333,4 +362,5 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
     type(map_impl).__call__: map_rows,
     type(scan_op).__call__: scan_rows,
     type(associative_scan_op).__call__: scan_tree,
+    generic_associative_scan: combined,
 }

@@ -21,7 +21,7 @@ from pycompiler.capture.tracers import Tracer
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
-from pycompiler.capture.values.symbolic import PLAIN_VALUES
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of
@@ -189,6 +189,11 @@ def _fits(cx: Capture, carried: Value, result: Value) -> bool:
         return False
     pairs = zip(_leaves(cx, carried), _leaves(cx, result), strict=True)
     return all(_meta(a) == _meta(b) for a, b in pairs if isinstance(a, Tensor) and isinstance(b, Tensor))
+
+
+@builtin(polyfills.is_symbol)
+def is_symbol(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Const(isinstance(cx.realize(args[0]), Symbolic))
 
 
 FEW_ROWS = 16  # are unrolled where their number is known: they fuse
