@@ -199,7 +199,7 @@ _in_levels = types.FunctionType(
 
 
 def combined(operator: Any, leaves: Any, dim: int = 0, additional_inputs: Any = ()) -> Any:
-    """`generic_associative_scan`, whose levels follow from the number of rows: where that is a symbol, rows are taken one by one."""
+    """`generic_associative_scan`, whose levels follow from the number of rows: of a symbol, rows are taken one by one."""
     count = len(leaves)
 
     def step(*given: Any) -> Any:
