@@ -181,15 +181,17 @@ def instance_dict(real: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+_CACHED_GET = functools.cached_property.__get__
+
+
 def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: Value) -> Value:
     """What looking up the raw class attribute `raw` gives: non-data descriptors are bound."""
     if isinstance(raw, types.FunctionType):
         function = cx.wrap(raw, source)
         return function if receiver is None else Method(receiver, function)
     getter = mro_lookup(type(raw), "__get__")
-    if isinstance(
-        getter, types.FunctionType
-    ):  # also of a property, classmethod or staticmethod of the program's own class
+    # also of a property, classmethod or staticmethod of the program's own class
+    if isinstance(getter, types.FunctionType) and getter is not _CACHED_GET:
         function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
         return cx.call(function, [cx.wrap(raw, source), receiver or Const(None), owner], {})
     if isinstance(raw, (staticmethod, classmethod, functools.cached_property, property)):
