@@ -206,6 +206,45 @@ def test_breaks_that_are_errors() -> None:
     assert not control.breaks_are_errors()
 
 
+def test_torchs_own_marks_of_breaks(capsys: pytest.CaptureFixture[str]) -> None:
+    from torch import _dynamo as peer
+
+    def within(x: Any, error: bool) -> Any:
+        y = x + 1
+        with peer.error_on_graph_break(error):
+            peer.graph_break("here")
+        return y * 2
+
+    @peer.error_on_graph_break(True)
+    def strict(x: Any, *rest: Any, **more: Any) -> Any:
+        print("printed", rest, more)
+        return x + 1
+
+    @peer.error_on_graph_break(False)
+    def lenient(x: Any) -> Any:
+        print("printed")
+        return x + 1
+
+    compiled = pycompiler.compile(within, backend="eager")
+    torch.testing.assert_close(compiled(X, False), (X + 1) * 2)
+    with pytest.raises(Unsupported, match="explicit-break.*here"):
+        compiled(X, True)
+    with pytest.raises(Unsupported, match="print"):
+        pycompiler.compile(lambda x: strict(x.sin(), 1, error=2), backend="eager")(X)
+    around = pycompiler.compile(peer.error_on_graph_break(True)(lambda x: lenient(x) * 2), backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(around(X), (X + 1) * 2)
+    assert capsys.readouterr().out == "printed\n" * 2
+    assert not control.breaks_are_errors()
+
+
+def test_torchs_older_name_of_is_compiling() -> None:
+    from torch import _dynamo as peer
+
+    compiled = pycompiler.compile(lambda x: x + peer.is_compiling(), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(X), X + 1)
+
+
 def test_it_holds_around_calls_too() -> None:
     def fn(x: Any) -> Any:
         pycompiler.graph_break()

@@ -105,6 +105,11 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         original = by_torch_compile(cx, fn, args)
         if original is not None:
             return cx.call(*original, kwargs)
+        if (flag := peer.errors_around(fn.real)) is not None:
+            called, manager = (cell.contents for cell in fn.closure(cx))
+            assert called is not None and manager is not None
+            error = cx.realize(manager).getattr(cx, flag)
+            return cx.call(cx.make(control.call_within), [error, cx.realize(called), *args], kwargs)
         if cx.functions.concerns(args, kwargs):
             if skip.asks(fn.real):
                 return inline(cx, fn, args, kwargs)
@@ -150,6 +155,8 @@ def _marked(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -
         return cx.call(cx.make(substitute), args, kwargs)
     mark = control.mark_of(fn)
     if mark == control.DISALLOW:
+        if peer.is_graph_break(fn):
+            raise Break("explicit-break", _message(args, kwargs))
         raise Break("disabled-call", f"{Builtin(fn).describe()} (disallow_in_graph)")
     if mark in (control.ALLOW, control.NONSTRICT):
         if cx.functions.inside_concerns([*args, *kwargs.values()]):

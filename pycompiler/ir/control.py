@@ -189,10 +189,15 @@ class error_on_graph_break:
 
         @functools.wraps(fn)
         def within(*args: Any, **kwargs: Any) -> Any:
-            before = switch_errors(error)
-            try:
-                return fn(*args, **kwargs)
-            finally:
-                switch_errors(before)
+            return call_within(error, fn, *args, **kwargs)
 
         return within
+
+
+def call_within(error: bool, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """A call in which graph breaks are errors, or are not."""
+    before = switch_errors(error)
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        switch_errors(before)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import types
 from typing import Any
 
@@ -73,6 +74,22 @@ def original_of(target: Any) -> Any:
         return target._orig_mod
     original = mark(target, ORIGINAL)
     return original if original is not None and mark(target, WRAPPER) in (None, id(target)) else None
+
+
+def is_graph_break(target: Any) -> bool:
+    """Whether this is `torch._dynamo.graph_break`."""
+    return getattr(sys.modules.get("torch._dynamo.decorators"), "graph_break", None) is target
+
+
+def errors_around(function: types.FunctionType) -> str | None:
+    """Where torch's `error_on_graph_break` made this function around another one, its free variables being that one and the
+    manager: the manager's attribute that says whether breaks are errors."""
+    if function.__code__.co_freevars != ("func", "self") or function.__module__ != "torch._dynamo.external_utils":
+        return None
+    _, manager = function.__closure__ or ()
+    cls = type(manager.cell_contents)
+    known = cls.__name__ == "ErrorOnGraphBreakDecoratorContextManager" and cls.__module__ == "torch._dynamo.decorators"
+    return "error_on_graph_break" if known else None
 
 
 def is_disabled_call(code: types.CodeType) -> bool:

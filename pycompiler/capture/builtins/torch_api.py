@@ -76,6 +76,7 @@ def _constant(value: Any, *fns: Any) -> None:
 
 _constant(False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.is_vulkan_available)
 LATE["torch.onnx", "is_in_onnx_export"] = lambda cx, args, kwargs: Const(False)
+LATE["torch._dynamo.external_utils", "is_compiling"] = lambda cx, args, kwargs: Const(True)
 _constant(False, torch._C._is_tracing)
 _constant(None, torch._C._get_tracing_state)
 _constant(True, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
@@ -174,6 +175,12 @@ _setter(torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autoca
 def switch_errors(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     before, cx.errors = cx.errors, cx.truth(args[0])
     return Const(before)
+
+
+# torch's manager means the same; as a decorator: `capture/calls.py`.
+LATE["torch._dynamo.decorators", "error_on_graph_break"] = lambda cx, args, kwargs: cx.call(
+    cx.make(control.error_on_graph_break), args, kwargs
+)
 
 
 def _asked(*fns: Any) -> None:
