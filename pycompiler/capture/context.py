@@ -544,12 +544,12 @@ class Capture:
         if (
             real is None
             and not isinstance(value, (List, Tuple))
-            or not (isinstance(real, Iterator) or ends_others(value))
+            or not (issubclass(type(real), Iterator) or ends_others(value))
         ):
             return
         if sum(v is value for v in (*frame.stack, *frame.locals.values())) != 1:
             return
-        if not isinstance(real, Iterator):
+        if not issubclass(type(real), Iterator):
             if self._is_held(frame, value):
                 return
             raise Break("finalizer", f"a {value.python_type().__name__} is dropped")

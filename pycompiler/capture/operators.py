@@ -251,7 +251,7 @@ def _example(value: Value) -> Any:
     if isinstance(value, Symbolic):
         return value.like().value
     found = next((e for c, e in EXAMPLES.items() if c is cls), None)
-    return type(cls.__name__, (), {})() if found is None else found
+    return type(class_name(cls), (), {})() if found is None else found
 
 
 def _is_index(value: Value) -> bool:

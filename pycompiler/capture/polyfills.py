@@ -257,18 +257,19 @@ def tree_map_only(kind: Any, func: Any, tree: Any, is_leaf: Any = None) -> Any:
 
 
 def reduce_ex(self: Any) -> Any:
-    """`object.__reduce_ex__(self, protocol)` for the protocols from 2 on."""
+    """`object.__reduce_ex__(self, protocol)` for the protocols from 2 on.  The class says whether `__reduce__` is another."""
     cls = type(self)
-    if cls.__reduce__ is not object.__reduce__ or "__reduce__" in getattr(self, "__dict__", ()):  # type: ignore[comparison-overlap]
-        return self.__reduce__()
+    reduce = getattr(self, "__reduce__", None)
+    if reduce is not None and cls.__reduce__ is not object.__reduce__:  # type: ignore[comparison-overlap]
+        return reduce()
     args, kwargs = (), {}
     if hasattr(cls, "__getnewargs_ex__"):
         args, kwargs = self.__getnewargs_ex__()
     elif hasattr(cls, "__getnewargs__"):
         args = self.__getnewargs__()
     state = self.__getstate__()
-    elements = iter(self) if isinstance(self, list) else None
-    items = iter(self.items()) if isinstance(self, dict) else None
+    elements = iter(self) if issubclass(cls, list) else None
+    items = iter(self.items()) if issubclass(cls, dict) else None
     if kwargs:
         return copyreg.__newobj_ex__, (cls, args, kwargs), state, elements, items  # type: ignore[attr-defined]
     return copyreg.__newobj__, (cls, *args), state, elements, items  # type: ignore[attr-defined]
@@ -284,10 +285,14 @@ def reduce_ordered(self: Any) -> Any:
     return collections.OrderedDict, (), None, None, iter(self.items())
 
 
+UNSET = object()
+
+
 def get_state(self: Any) -> Any:
-    """`object.__getstate__`: attributes, and slots where there are any."""
-    state = getattr(self, "__dict__", None) or None
-    slots = {name: getattr(self, name) for name in slot_names(type(self)) if hasattr(self, name)}
+    """`object.__getstate__`: attributes, past a `__getattribute__`, and slots, where there are any, by it."""
+    state = (object.__getattribute__(self, "__dict__") or None) if type(self).__dictoffset__ else None
+    held = [(name, getattr(self, name, UNSET)) for name in slot_names(type(self))]
+    slots = {name: value for name, value in held if value is not UNSET}
     return (state, slots) if slots else state
 
 

@@ -75,11 +75,9 @@ def call_graph(run: Any, aliased: tuple[bool, ...], *inputs: Any) -> Any:
 
 
 def set_attributes(obj: Any, names: tuple[str, ...], *values: Any) -> Any:
+    store = BaseException.__setattr__ if issubclass(type(obj), BaseException) else object.__setattr__
     for name, value in zip(names, values, strict=True):
-        if isinstance(obj, BaseException):
-            BaseException.__setattr__(obj, name, value)
-        else:
-            object.__setattr__(obj, name, value)
+        store(obj, name, value)
     return obj
 
 

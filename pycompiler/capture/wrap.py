@@ -252,7 +252,11 @@ def _partial(cx: Capture, real: Any, source: Source) -> Value:
 def _builtin(cx: Capture, real: Any, source: Source) -> Value:
     owner = getattr(real, "__self__", None)
     bound = type(real) in (types.BuiltinFunctionType, types.MethodWrapperType)
-    if bound and not isinstance(owner, (type(None), type, types.ModuleType)) and not hasattr(type(owner), "__get__"):
+    if (
+        bound
+        and not issubclass(type(owner), (type(None), type, types.ModuleType))
+        and not hasattr(type(owner), "__get__")
+    ):
         method = _bound_builtin(cx, real, owner, source)
         if method is not None:
             return method

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -91,3 +92,33 @@ def test_a_subclass_is_asked_first_though_it_inherits_the_method(name: str) -> N
     compiled = pycompiler.compile(fn, backend="eager")
     for a, b in ((First(1), Second(1)), (Second(1), First(1)), (First(1), First(1))):
         assert told(compiled, a, b) == told(fn, a, b)
+
+
+class Plain:
+    pass
+
+
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "operator of a class with a module in its name": lambda o: OrderedDict() | o,
+    "the other way round": lambda o: o @ OrderedDict(),
+    "not in a list": lambda o: [Plain()].index(o),
+    "no class": lambda o: issubclass(o, int),
+    "partial of no callable": lambda o: functools.partial(o),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_errors_that_the_program_reads_have_pythons_words(name: str) -> None:
+    refuse = REFUSED[name]
+
+    def program(x: torch.Tensor, o: Any) -> Any:
+        try:
+            refuse(o)
+        except Exception as e:
+            return x + 1, type(e), str(e)
+        return x, None
+
+    o = Plain()
+    eager, compiled = (fn(torch.ones(1), o)[1:] for fn in (program, pycompiler.compile(program, backend="eager")))
+    assert eager == compiled
+    assert eager[0] is not None

@@ -242,3 +242,53 @@ def test_a_union_of_classes_is_read() -> None:
         assert compiled(torch.ones(1))[1:] == program(torch.ones(1))[1:] == ((float, type(None)), types.UnionType, ())
     finally:
         UNION = before
+
+
+ASKED: list[str] = []
+
+
+class Watched:
+    __slots__ = ("size", "unset", "__dict__")
+
+    def __init__(self) -> None:
+        self.size, self.t = 2, 3
+
+    def __getattribute__(self, name: str) -> Any:
+        ASKED.append(name)
+        return super().__getattribute__(name)
+
+
+def copied(x: torch.Tensor) -> Any:
+    made = copy.copy(Watched())
+    return x + 1, made
+
+
+def copied_of_one_s_own(x: torch.Tensor) -> Any:
+    made = Watched()
+    made.__reduce__ = None  # type: ignore[method-assign, assignment]  # the class is asked
+    return x + 1, copy.copy(made)
+
+
+@pytest.mark.parametrize("program", [copied, copied_of_one_s_own])
+def test_a_copy_asks_for_what_python_asks_for(program: Any) -> None:
+    seen = []
+    for fn in (program, pycompiler.compile(program, backend="eager", fullgraph=True)):
+        ASKED.clear()
+        fn(torch.ones(2))
+        seen.append([*ASKED])
+    assert seen[0] == seen[1]
+    assert seen[0].count("size") == 1
+
+
+def test_a_class_is_asked_of_nobody() -> None:
+    def program(x: torch.Tensor, o: Watched) -> Any:
+        print(end="")
+        return x + 1, copy.copy(o)
+
+    seen = []
+    for fn in (program, pycompiler.compile(program, backend="eager")):
+        o = Watched()
+        ASKED.clear()
+        fn(torch.ones(2), o)
+        seen.append([*ASKED])
+    assert seen[0] == seen[1]

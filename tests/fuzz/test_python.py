@@ -7,10 +7,12 @@ import random
 import warnings
 
 import pytest
+import torch
 
 from fuzz.forks import backend_of
 from fuzz.python.check import difference
 from fuzz.python.generate import generate
+from fuzz.python.observe import Observer
 from fuzz.python.reduce import reduced
 from fuzz.python.repair import repaired
 
@@ -80,3 +82,8 @@ def test_a_failing_program_is_cut_down() -> None:
 
 def test_a_seed_is_one_program() -> None:
     assert generate(11) == generate(11)
+
+
+def test_the_order_of_tensors_in_a_set_is_not_compared() -> None:
+    one, other = ([torch.full((2,), v) for v in values] for values in ((1.0, 2.0), (2.0, 1.0)))
+    assert Observer().look(set(one)) == Observer().look(set(other))

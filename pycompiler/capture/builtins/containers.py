@@ -220,9 +220,7 @@ def sequence_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if cx.same(target.at(cx, i), args[1]) or cx.equal(target.at(cx, i), args[1]):
             return Const(i)
     if isinstance(target, List) and sys.version_info < (3, 14):
-        sought = args[1].settle("for the text of an exception")
-        shown = operators.text(cx, sought, repr).const() if sought.is_const() else "value"
-        cx.throw(ValueError, f"{shown} is not in list")
+        cx.throw(ValueError, f"{operators.text(cx, args[1], repr).const()} is not in list")
     name = "list" if isinstance(target, List) else "tuple"
     cx.throw(ValueError, f"{name}.index(x): x not in {name}")
     raise AssertionError

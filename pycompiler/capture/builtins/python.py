@@ -82,7 +82,10 @@ def _is_named(value: Tensor, classes: tuple[type, ...]) -> bool:
 
 @builtin(issubclass)
 def issubclass_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(is_subclass(cx, args[0].const(), classes_of(cx, args[1])))
+    cls = args[0].const()
+    if not isinstance(cls, type):  # an object with `__bases__` will do
+        raise Break("builtin-call", f"issubclass() of {args[0].describe()}")
+    return Const(is_subclass(cx, cls, classes_of(cx, args[1])))
 
 
 @builtin(callable)
@@ -365,4 +368,6 @@ def partial(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("builtin-call", HOLES)
     if isinstance(fn, Partial):
         return Partial(fn.function, [*fn.args, *args[1:]], {**fn.kwargs, **kwargs}, functools.partial)
+    if not callable_(cx, [fn], {}).const():
+        cx.throw(TypeError, "the first argument must be callable")
     return Partial(fn, args[1:], kwargs, functools.partial)

@@ -16,6 +16,7 @@ import torch
 
 PLAIN = (bool, int, str, float, complex, bytes, type(None), type(Ellipsis), type(NotImplemented), slice, range, torch.dtype,
          torch.device, torch.Size)  # fmt: skip
+DRAINED = (types.GeneratorType, zip, map, filter, enumerate, reversed, type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())))  # fmt: skip
 DEEP = 25
 SKIPPED = {"__dict__", "__weakref__", "__doc__", "__module__", "__abstractmethods__", "__slotnames__"}
 
@@ -111,12 +112,18 @@ class Observer:
         if base in (set, frozenset) and not all(
             type(item) in PLAIN for item in items
         ):  # their order is that of addresses
-            items.sort(key=lambda item: (type(item).__name__, repr(item) if type(item) in PLAIN else ""))
+            items.sort(key=self._place)
         return (
             *(self.look(item, depth) for item in items),
             getattr(value, "maxlen", None),
             self.attributes(value, depth),
         )
+
+    def _place(self, item: Any) -> tuple[str, str]:
+        """Where a member of a set stands among the others: by what is seen of it, since its hash may be its address."""
+        if issubclass(type(item), DRAINED):
+            return (type(item).__name__, "")
+        return (type(item).__name__, repr(Observer(self.versions).look(item)))
 
     def function(self, value: Any, depth: int) -> Any:
         cells = []
@@ -167,7 +174,7 @@ LOOKS: tuple[tuple[Any, Any], ...] = (
     (torch.Tensor, Observer.tensor), (torch.nn.Module, Observer.module), (dict, Observer.mapping),
     ((list, tuple, collections.deque, set, frozenset), Observer.sequence), (types.FunctionType, Observer.function),
     ((types.MethodType, types.BuiltinMethodType), Observer.method), (functools.partial, Observer.partial), (type, Observer.cls), (BaseException, Observer.error),
-    ((types.GeneratorType, zip, map, filter, enumerate, reversed, type(iter([])), type(iter(())), type(iter({})), type(iter({}.values()))), Observer.generator),
+    (DRAINED, Observer.generator),
 )  # fmt: skip
 
 
