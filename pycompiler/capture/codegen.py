@@ -20,6 +20,7 @@ import torch
 from pycompiler.capture import again, looks, rebuild, shown
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.numbers import Getter
+from pycompiler.capture.builtins.parameters import Parameter
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
@@ -48,7 +49,7 @@ from pycompiler.capture.values.functions import Builtin, Function, Method, Parti
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
 from pycompiler.capture.values.symbolic import Symbolic, is_late
-from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
+from pycompiler.capture.values.tensor import Handle, History, Tensor, TensorMethod
 from pycompiler.ir.arrays import array_of, number_of
 from pycompiler.ir.source import ACCESSORS, Source, local
 from pycompiler.ir.symbols import is_symbolic
@@ -181,6 +182,8 @@ class Head:
     def load_source(self, source: Source) -> Code:
         """Push what is at `source`; read before side effects are replayed and cells get new contents, since both may change
         what it leads to."""
+        if source.kind == "attr" and source.arg == "grad_fn":  # which writes change
+            return self.at_entry(source)
         root = source.root
         through_cell = root.kind == "local" and root.arg in self.value_cells
         if not through_cell and (source.base is None or not self.cx.effects):
@@ -522,6 +525,14 @@ def _tensor(head: Head, value: Tensor, name: str) -> None:
     load = build.load_fast(head.output(value))
     if value.cls is not torch.Tensor and not value.wrapper:
         load = head.call(rebuild.as_subclass, load, build.load_const(value.cls))
+    _with_attributes(head, value, name, load)
+
+
+def _parameter(head: Head, value: Parameter, name: str) -> None:
+    _with_attributes(head, value, name, build.load_fast(head.numbers[value.place]))
+
+
+def _with_attributes(head: Head, value: Tensor, name: str, load: Code) -> None:
     head.store(load, name)
     head.temps[id(value)] = name  # attributes may lead back to it
     if value.overlay:
@@ -560,7 +571,7 @@ def _handle(head: Head, value: Handle, name: str) -> None:
     head.store(head.call(torch.Tensor.register_hook, head.load(value.owner), head.load_item(value.hook)), name)
 
 
-def _untold(head: Head, value: Untold, name: str) -> None:
+def _untold(head: Head, value: Untold | History, name: str) -> None:
     raise value.broke
 
 
@@ -572,9 +583,9 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object,
     Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const,
     Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
-    TensorMethod: _tensor_method, Addressed: _addressed, Untold: _untold,
+    TensorMethod: _tensor_method, Addressed: _addressed, Untold: _untold, History: _untold,
     IteratorMethod: _iterator_method, Super: _super,
-    Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
+    Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
 
 

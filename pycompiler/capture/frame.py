@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import fx
 
 from pycompiler.capture import rebuild, skip
 from pycompiler.capture.breaks import Break, BreakRecord, NotCaptured, Raised, SkipFrame
-from pycompiler.capture.builtins import gradients, torch_api
+from pycompiler.capture.builtins import gradients, parameters, torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.decode import slot_names
@@ -79,6 +80,7 @@ class Example:
     fake: Any  # a fake tensor, or a symbolic number
     layout: Layout | None = None  # symbolic sizes and strides
     aliased: bool = False  # the graph gets an alias of class torch.Tensor
+    make: Callable[[Any], Any] | None = None  # where it has no source: makes one, in the scope of a call
 
 
 @dataclass
@@ -486,6 +488,7 @@ class _Session:
         cx.guard_mutated_objects()
         cx.guard_keys_apart()
         gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
+        parameters.check(cx, [t.fake for t in head.outputs])
         has_graph = self.has_graph(cx, head)
         gm: fx.GraphModule | None = None
         inputs: list[Source] = []
@@ -493,7 +496,7 @@ class _Session:
         if has_graph:
             gm = cx.graph.finish(head.outputs, unused=self.unused)
             inputs = [t.source for t in cx.graph.used]
-            examples = [Example(t.fake, t.layout, t.aliased) for t in cx.graph.used]
+            examples = [Example(t.fake, t.layout, t.aliased, t.make) for t in cx.graph.used]
         code: types.CodeType | None = None
         if tail is not None:
             start = self.call_graph(head, inputs, cx.graph) if has_graph else []

@@ -65,6 +65,7 @@ class Input:
     fake: Any
     layout: Layout | None = None
     aliased: bool = False  # the graph gets an alias of class torch.Tensor
+    make: Callable[[Any], Any] | None = None  # one of what generated code makes, in this scope
 
 
 @dataclass
@@ -136,6 +137,7 @@ class GraphBuilder:
         self.doubtful = (
             False  # whether an operator gave its argument, which it may not do for other strides (with `levels`)
         )
+        self.parameters: list[Any] = []  # how the program made some (`builtins/parameters.py`)
         self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
@@ -152,7 +154,7 @@ class GraphBuilder:
         """
         wrapper = cls is not None and is_wrapper(cls)
         fake = fake_of(self.fake_mode, real if cls is None or wrapper else as_plain(real), layout)
-        node = self._read(source, fake)
+        node = self.read(source, fake)
         self.placeholders[node].layout = layout
         self.placeholders[node].aliased = cls is not None and not wrapper
         value = Tensor(node, fake, real, cls)
@@ -168,7 +170,7 @@ class GraphBuilder:
         if node is None:
             assert value.source is not None
             device = value.getattr(self.cx, "device").const()
-            node = self.generators[value.identity()] = self._read(value.source, torch.Generator(device))
+            node = self.generators[value.identity()] = self.read(value.source, torch.Generator(device))
         return node
 
     def draws_from(self, value: Opaque) -> bool:
@@ -180,7 +182,7 @@ class GraphBuilder:
         if name in self.bound:
             return self._bound(name)
         symbols, source = self.cx.sizes.known_symbols, self.cx.sizes.source_of(name)
-        return self._read(source, symbols.symbol(name))
+        return self.read(source, symbols.symbol(name))
 
     def _bound(self, name: str) -> fx.Node:
         """The node of a symbol that a call binds."""
@@ -250,7 +252,7 @@ class GraphBuilder:
             t, dim = found[0]
             self.bound[names[0]] = Reading(self.by_fake[id(t)], None, late.size, (dim,), None)
 
-    def _read(self, source: Source, fake: Any) -> fx.Node:
+    def read(self, source: Source, fake: Any) -> fx.Node:
         """A placeholder for what is at `source`."""
         anchor = self._last_input
         ctx = self.graph.inserting_after(anchor) if anchor is not None else self.graph.inserting_before(self._first())
@@ -805,6 +807,21 @@ class GraphBuilder:
         """Where inputs are among those of the finished graph, by their numbers."""
         nodes = {self.inputs[i].node for i in inputs}
         return [k for k, t in enumerate(self.used) if t.node in nodes]
+
+    def is_written(self, value: Tensor) -> bool:
+        """Whether calls have written an existing tensor, or memory that it has in common with others."""
+        versions = zip(self.inputs, self.versions.values(), strict=True)
+        return any(t is value and t.fake._version != version for t, version in versions)
+
+    def tells_history(self, value: Tensor, name: str) -> bool:
+        """Whether an intermediate's fake has the version that eager's has: that counts the writes to all tensors beside it."""
+        fake = value.fake
+        if name != "_version":
+            return True
+        if fake.layout is not torch.strided or fake.is_inference() or hasattr(self, "outer"):
+            return False
+        given = [p.fake for p in self.placeholders.values() if isinstance(p.fake, torch.Tensor)]
+        return all(t.layout is torch.strided and memory_of(t) != memory_of(fake) for t in given)
 
     def mutated_inputs(self) -> list[int]:
         return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]

@@ -60,6 +60,13 @@ def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     return made
 
 
+def new_parameter(*kind: Any) -> torch.nn.Parameter:
+    """One of these sizes, strides, dtype and device, which the graph fills."""
+    with torch._C.DisableTorchFunction():
+        size, stride, dtype, device = kind
+        return torch.nn.Parameter(torch.empty_strided(size, stride, dtype=dtype, device=device))
+
+
 def as_subclass(tensor: Any, cls: type) -> Any:
     """An alias of another class, which is not asked."""
     with torch._C.DisableTorchFunction():

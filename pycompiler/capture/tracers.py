@@ -88,6 +88,9 @@ class Tracer(GraphBuilder):
     def stands_for(self, fake: torch.Tensor, value: Tensor) -> None:
         self.outer.stands_for(fake, value)
 
+    def is_written(self, value: Tensor) -> bool:
+        return self.outer.is_written(value)
+
     def constant_tensor(self, real: torch.Tensor) -> Tensor:
         return self.outer.constant_tensor(real)
 

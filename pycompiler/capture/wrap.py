@@ -414,7 +414,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         made = (ThreadLocal if is_plain_local(cls) else Object)(cls, real=real, storage=storage)
         cx.effects.namespaces.reached(instance_dict(real), made)
         return made
-    if callable(real) and not hasattr(cls, "__get__"):
+    if callable(real) and not hasattr(cls, "__get__") and not isinstance(real, torch.autograd.graph.Node):
         cx.guard("id_is", source, reference(real))
         return Builtin(real)
     return Opaque(real)

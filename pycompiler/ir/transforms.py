@@ -290,6 +290,11 @@ def levelled(
     return tuple(type(name, (torch.autograd.Function,), members).apply(*tensors[:count]))  # type: ignore[attr-defined]
 
 
+def begin_as(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """Let a new leaf have this data, which no gradient tells."""
+    return tensor.data.copy_(data.detach())
+
+
 def looks_again(target: object) -> bool:
     """Whether a part of such a call runs in the backward, as the program was then."""
     return target in (function, levelled, hooked) or is_checkpoint(target)

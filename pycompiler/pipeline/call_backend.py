@@ -129,7 +129,7 @@ def example_inputs(captured: Captured, ours: bool, scope: Scope) -> list[Any]:
     def given(source: Source, example: Example) -> Any:
         if not isinstance(example.fake, torch.Tensor):
             return example.fake
-        real = read(source, scope)
+        real = read(source, scope) if example.make is None else example.make(scope)
         real = as_plain(real) if example.aliased else real
         return real if mode is None else fake_of(mode, real, example.layout)
 

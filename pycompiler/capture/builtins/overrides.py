@@ -12,6 +12,7 @@ from torch import overrides
 
 from pycompiler.capture import polyfills
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins import parameters
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.funnel import State
 from pycompiler.capture.values.base import Capture, Value
@@ -150,6 +151,9 @@ def make_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(torch.Tensor._make_subclass)
 def make_subclass(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     args = [a.settle("as requires_grad") for a in args]
+    trains = len(args) == 3 and not kwargs and args[2].is_const() and args[2].const() is True
+    if trains and args[0].const() is torch.nn.Parameter and isinstance(args[1], Tensor):
+        return parameters.make(cx, args[1])
     plain = len(args) == 2 and not kwargs or (len(args) == 3 and args[2].is_const() and args[2].const() is False)
     if not plain or not isinstance(args[0], Class) or not isinstance(args[1], Tensor):
         raise Break("tensor-subclass", f"_make_subclass({', '.join(a.describe() for a in args)})")

@@ -719,6 +719,13 @@ class Opaque(Value):
             cx.guard("dict_absent", self.source.attr("__dict__"), name)
         return super().getattr(cx, name)
 
+    def truth(self, cx: Capture) -> bool:
+        if type(self.real) in weakref.ProxyTypes or any(
+            lookup(cx, type(self.real), name) is not MISSING for name in ("__bool__", "__len__")
+        ):
+            return super().truth(cx)
+        return True
+
 
 class Range(Value):
     """A range of the profiler's that the frame opened: a handle that C code knows.  `left`: it is closed again."""

@@ -29,8 +29,8 @@ from pycompiler.ir.subclasses import is_wrapper
 # Attributes that read data or autograd state that the graph does not have.
 DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__",
                              "const_data_ptr", "mutable_data_ptr", "storage_type"})  # fmt: skip
-AUTOGRAD_ATTRIBUTES = frozenset({"grad_fn", "_backward_hooks", "register_hook", "backward", "retain_grad",
-                                 "register_post_accumulate_grad_hook", "_version"})  # fmt: skip
+AUTOGRAD_ATTRIBUTES = frozenset({"_backward_hooks", "register_hook", "backward", "retain_grad",
+                                 "register_post_accumulate_grad_hook"})  # fmt: skip
 FLAGS = frozenset(
     {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_sparse",
      "is_quantized", "is_meta", "names", "is_mkldnn", "itemsize", "nbytes", "is_nested", "is_xpu", "is_mps",
@@ -39,7 +39,7 @@ FLAGS = frozenset(
 SAME_OF_ALL = frozenset({"volatile", "name", "_has_symbolic_sizes_strides"})
 OTHER_NAMES = {"_grad": "grad", "_grad_fn": "grad_fn"}
 # Attributes and methods that depend on more than what the guard of a tensor compares.
-UNGUARDED = frozenset({"is_leaf", "output_nr", "retains_grad"})
+UNGUARDED = frozenset({"is_leaf", "output_nr", "retains_grad", "grad_fn", "_version"})
 UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_shared", "is_pinned", "is_set_to"})
 # What depends on how a transform wraps a tensor: on its levels, on where its batch dimension lies.
 LEVELLED = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "output_nr", "retains_grad"})
@@ -150,8 +150,6 @@ class Tensor(Value):
             return cx.graph.call_function(getattr, [self, Const(name)], {})
         if name == "__class__":
             return cx.make(self.cls)
-        if name == "grad_fn" and not self.fake.requires_grad:
-            return Const(None)
         if name in AUTOGRAD_ATTRIBUTES and name not in ("backward", "register_hook"):
             raise Break("unsupported-attribute", f"Tensor.{name}")
         found = self._of_instance(cx, name)
@@ -176,14 +174,19 @@ class Tensor(Value):
         return TensorMethod(self, name)
 
     def _unguarded(self, cx: Capture, name: str) -> Value:
-        """What the guard of a tensor does not compare has one of its own; of an intermediate it follows from the inputs."""
-        if self.real is None or self.source is None:
-            if name == "is_leaf" and not self.fake.requires_grad:
-                return Const(True)
-            if name == "is_leaf" and not self.fake._is_view():
-                return Const(self.fake.is_leaf)
+        """What the guard of a tensor does not compare has one of its own, if nobody has written it; else fakes tell."""
+        if name == "grad_fn" and not self.fake.requires_grad:
+            return Const(None)
+        given = self.real is not None and self.source is not None
+        read = given and name != "_version" and not cx.graph.is_written(self)
+        if not read and (given or not cx.graph.tells_history(self, name)):
             raise Break("unsupported-attribute", f"Tensor.{name}")
-        return cx.wrap(getattr(self.real, name), self.source.attr(name))
+        if read:
+            return cx.wrap(getattr(self.real, name), self.source.attr(name))  # type: ignore[union-attr]
+        found = getattr(self.fake, name)
+        if name != "grad_fn" or found is None:
+            return Const(found)
+        return History(found, cx.frames[-1].here(Break("unsupported-attribute", f"what Tensor.{name} is")))
 
     def _grad(self, cx: Capture) -> Value:
         if "grad" in self.overlay:
@@ -285,6 +288,34 @@ def takes_part(cls: type) -> bool:
     """Whether torch asks `__torch_function__` of a class of tensors."""
     hook = getattr(cls, "__torch_function__", None)
     return cls is not torch.Tensor and hook is not torch._C._disabled_torch_function_impl and not is_wrapper(cls)
+
+
+class History(Value):
+    """What `grad_fn` is of a tensor that is made here: that there is one, and which tensors have it in common."""
+
+    def __init__(self, node: Any, broke: Break) -> None:
+        self.node = node
+        self.broke = broke
+
+    def python_type(self) -> type:
+        raise self.broke
+
+    def describe(self) -> str:
+        return "Tensor.grad_fn"
+
+    __repr__ = describe
+
+    def identity(self) -> object:
+        return ("history", id(self.node))
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        raise self.broke
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise self.broke
 
 
 class Handle(Value):

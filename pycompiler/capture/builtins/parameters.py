@@ -1,0 +1,150 @@
+"""Parameters that the program makes (`nn.Parameter(t)`): leaves of autograd's, which a graph cannot give.
+
+Generated code makes them before the graph runs, of nothing, and hands them in; the graph begins each by a copy of its data.
+In eager it shares the memory of these: so nobody may use the data later where either is written, or let them leave the graph.
+One of an existing tensor is made of that tensor, and shares its memory; then nobody may write it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler.capture import rebuild
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.sizes import DRAWN
+from pycompiler.capture.values.base import Capture
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.functions import Builtin
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import transforms
+from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.source import Source, read
+
+KIND = "tensor-subclass"
+
+
+class Parameter(Tensor):
+    """One that generated code has at `place`."""
+
+    def __init__(self, node: fx.Node, fake: torch.Tensor, place: Source) -> None:
+        super().__init__(node, fake)
+        self.cls = torch.nn.Parameter
+        self.place = place
+
+    def _grad(self, cx: Capture) -> Any:
+        return self.overlay.get("grad", Const(None))
+
+
+@dataclass(frozen=True, eq=False)
+class Making:
+    """`data`: of which it is made.  `last`: the last node of the graph then.  `step`: of the root frame."""
+
+    data: torch.Tensor
+    made: Parameter
+    last: fx.Node
+    copied: bool
+    step: int | None
+
+    def is_seen(self, outputs: list[torch.Tensor]) -> bool:
+        """Whether the program can tell the memory of the parameter from that of its data."""
+        memory = memory_of(self.data)
+        both = {memory, memory_of(self.made.fake)}
+        if not self.copied:
+            return any(_writes(node, both) for node in self.last.graph.nodes)
+        if any(t.layout is torch.strided and memory_of(t) == memory for t in outputs):
+            return True
+        used = written = False
+        node = self.last
+        while (node := node.next).op != "root":
+            used |= _touches(node, {memory})
+            written |= _writes(node, both)
+        return used and written
+
+
+def _touches(node: fx.Node, memory: set[int]) -> bool:
+    found = [n.meta.get("example_value") for n in node.all_input_nodes]
+    return any(isinstance(t, torch.Tensor) and t.layout is torch.strided and memory_of(t) in memory for t in found)
+
+
+def _writes(node: fx.Node, memory: set[int]) -> bool:
+    return bool(node.meta.get("mutates")) and _touches(node, memory)
+
+
+def make(cx: Capture, data: Tensor) -> Parameter:
+    """A parameter that requires grad."""
+    graph, fake = cx.graph, data.fake
+    plain = fake.layout is torch.strided and not data.is_special and not (fake.is_conj() or fake.is_neg())
+    trains = fake.is_floating_point() or fake.is_complex()
+    if hasattr(graph, "outer") or not plain or not trains or torch.is_inference_mode_enabled():
+        raise Break(KIND, f"nn.Parameter({data.describe()})")
+    size, stride = (
+        tuple(cx.make(n).settle("as a size of a parameter").const() for n in ns) for ns in (fake.shape, fake.stride())
+    )
+    existing = [*(t.fake for t in graph.inputs), *(m.made.fake for m in graph.parameters)]
+    given = {memory_of(t) for t in existing if t.layout is torch.strided}
+    copied = memory_of(fake) not in given
+    place = DRAWN.item(len(cx.effects.draws))
+    with cx.fake_mode, torch.no_grad():
+        if copied:
+            stands_for = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device)
+        else:
+            stands_for = fake.detach()
+        stands_for.requires_grad_()
+    example: Callable[[Any], Any]
+    if copied:
+        kind = (size, stride, fake.dtype, fake.device)
+        cx.effects.draw(Builtin(rebuild.new_parameter), [Const(k) for k in kind])
+        example = functools.partial(_new, kind)
+    else:
+        whole = _existing(cx, data)
+        assert whole.source is not None
+        cx.effects.draw(Builtin(torch.nn.Parameter), [whole])
+        example = functools.partial(_of_existing, whole.source)
+    made = Parameter(graph.read(place, stands_for), stands_for, place)
+    graph.placeholders[made.node].make = example
+    graph.by_fake[id(stands_for)] = made
+    last = next(iter(reversed(graph.graph.nodes)))
+    if copied:
+        errors, happened = cx.errors_of_data.writes, graph.happened
+        graph.call_inner(transforms.begin_as, [], [made, data], always=True)
+        last = next(iter(reversed(graph.graph.nodes)))
+        cx.errors_of_data.writes, graph.happened = errors, happened  # nobody has it yet
+    graph.parameters.append(Making(fake, made, last, copied, cx.step()))
+    return made
+
+
+def _new(kind: tuple[Any, ...], scope: Any) -> torch.nn.Parameter:
+    return rebuild.new_parameter(*kind)
+
+
+def _of_existing(source: Source, scope: Any) -> torch.nn.Parameter:
+    return torch.nn.Parameter(read(source, scope))
+
+
+def _existing(cx: Capture, data: Tensor) -> Tensor:
+    """The existing tensor that has this memory in this form."""
+    fake = data.fake
+    for i, value in enumerate(cx.graph.inputs):
+        own = value.fake
+        alike = own is fake or (
+            own.layout is torch.strided
+            and memory_of(own) == memory_of(fake)
+            and (own.shape, own.stride(), own.dtype) == (fake.shape, fake.stride(), fake.dtype)
+            and own.storage_offset() == fake.storage_offset()
+        )
+        if alike and own._version == cx.graph.versions[i] and value.source is not None and not value.is_special:
+            return value
+    raise Break(KIND, f"nn.Parameter of a view of an existing tensor, {data.describe()}")
+
+
+def check(cx: Capture, outputs: list[torch.Tensor]) -> None:
+    """At the end of the graph."""
+    for making in cx.graph.parameters:
+        if making.is_seen(outputs):
+            raise Break(KIND, f"nn.Parameter({making.made.describe()}), whose data the program uses", making.step)
