@@ -105,6 +105,18 @@ def overlaps_itself(t: torch.Tensor, shape: Sequence[int] | None = None, stride:
     return False
 
 
+def covers(t: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset: Any = None) -> bool:
+    """Whether all elements of the view by strides are elements of `t`: its memory may have others beside it, or between."""
+    start = t.storage_offset() if offset is None else offset
+    if any(n == 0 for n in shape):
+        return True
+    if start == t.storage_offset() and list(shape) == list(t.shape) and list(stride) == list(t.stride()):
+        return True
+    first: Any = start - t.storage_offset()
+    last = first + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    return bool(first >= 0) and is_dense(t) and bool(last < t.numel())
+
+
 def same_places(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether elements of two tensors of one shape lie alike: strides of dimensions with one element do not matter."""
     return a.numel() == 0 or all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
@@ -449,6 +461,9 @@ class Recorder(OwnMode):
         if func is aten.as_strided_scatter.default and not self.differentiates and overlaps_itself(args[0], *args[2:4]):
             # functionalisation's inverse of `as_strided`: old elements would be written over new ones in their place
             raise AutogradUnsupported("a write through a view", "as_strided that overlaps", "the graph runs eagerly")
+        if func is aten.as_strided_scatter.default and not self.differentiates and not covers(args[0], *args[2:]):
+            # the same inverse: what lies beside the elements that the graph has would not be written
+            raise AutogradUnsupported("a write through a view", "as_strided beside its tensor", "the graph runs eagerly")
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             return self._lift(func, types, args[0])
         if args and isinstance(args[0], (complex, float, int)) and is_view_op(func):  # of a number there are no views
@@ -581,6 +596,11 @@ def _fold_strided(
         recorder.counts = True
     node = recorder.node(x)
     root = view_root(node)
+    base: torch.Tensor = root.meta["val"]
+    start = x.storage_offset() if offset is None else offset
+    if root.op != "placeholder" and not recorder.differentiates and not covers(base, size, stride, start):
+        # what an input became by a write stands for its elements only, not for what lies beside them in its memory
+        raise AutogradUnsupported("a view of a written tensor", "as_strided beside it", "the graph runs eagerly")
     if root is node:
         return x, size, stride, offset
     if offset is None and root.op == "placeholder":
@@ -588,14 +608,13 @@ def _fold_strided(
             node = node.args[0]  # type: ignore[assignment]
         if node.target is not aten.as_strided.default:
             return node.meta["val"], size, stride, None
-        offset = node.args[3]
+        start = offset = node.args[3]  # type: ignore[assignment]
     recorder.through = recorder.node(x), (size, stride, offset)
-    base: torch.Tensor = root.meta["val"]
     if base.dtype != x.dtype or _is_conjugate(node):
         raise AutogradUnsupported(
             "strides of memory that is of another type", str(base.dtype), "the graph runs eagerly"
         )
-    return base, size, stride, x.storage_offset() if offset is None else offset
+    return base, size, stride, start
 
 
 def _fold_strided_write(

@@ -52,9 +52,29 @@ def beside_the_input(x: torch.Tensor) -> Any:
     return (x[:2].as_strided((14,), (1,), 1) + 1).exp()
 
 
+def written_beside_the_input(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        x.as_strided((14,), (1,)).mul_(3)
+    return x + 1
+
+
+def moved_beside(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        first, second = x.as_strided((12,), (1,)), x.as_strided((14,), (1,))
+        first.add_(1)
+    return x + second[:12].view(6, 2), x.sum() * second
+
+
+def written_and_seen_beside(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        x.mul_(2)
+        second = x.as_strided((14,), (1,)) * 1
+    return x.sum() * second
+
+
 PROGRAMS: list[Callable[..., Any]] = [
     of_a_part, of_a_view_by_strides, of_a_result_seen_by_strides, twice_from_where_it_is, of_a_written_input,
-    written_by_strides, scattered, beside_the_input,
+    written_by_strides, scattered, beside_the_input, written_beside_the_input, moved_beside, written_and_seen_beside,
 ]  # fmt: skip
 
 
@@ -75,6 +95,21 @@ def test_where_elements_are_counted_from(fn: Callable[..., Any], backend: str, g
                 torch.autograd.backward([r.square().sum() for r in results])
             seen.append((*[r.detach() for r in results], memory.detach(), *([x.grad] if grad else [])))
         torch.testing.assert_close(seen[1], seen[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_as_many_elements_beside_a_part_as_a_number_says(backend: str) -> None:
+    """What is written in a view by strides is what lies in memory, not what the input has of it."""
+
+    def fn(x: torch.Tensor, n: int) -> torch.Tensor:
+        x.as_strided((n,), (1,)).fill_(3)
+        return x + 1
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for n in (2, 3, 4, 7, 9, 5):
+        memories = [torch.arange(12.0) for _ in range(2)]
+        assert torch.equal(compiled(memories[0][2:6], n), fn(memories[1][2:6], n))
+        assert torch.equal(*memories)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
