@@ -463,7 +463,9 @@ class Recorder(OwnMode):
             raise AutogradUnsupported("a write through a view", "as_strided that overlaps", "the graph runs eagerly")
         if func is aten.as_strided_scatter.default and not self.differentiates and not covers(args[0], *args[2:]):
             # the same inverse: what lies beside the elements that the graph has would not be written
-            raise AutogradUnsupported("a write through a view", "as_strided beside its tensor", "the graph runs eagerly")
+            raise AutogradUnsupported(
+                "a write through a view", "as_strided beside its tensor", "the graph runs eagerly"
+            )
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             return self._lift(func, types, args[0])
         if args and isinstance(args[0], (complex, float, int)) and is_view_op(func):  # of a number there are no views
