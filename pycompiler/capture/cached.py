@@ -18,7 +18,7 @@ from typing import Any
 
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.caches import Keeping, Keeps, Leaf, key_of, limit_of, table_of
+from pycompiler.capture.caches import Keeping, Keeps, Leaf, kept_for, key_of, limit_of, table_of
 from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
@@ -31,6 +31,7 @@ from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 
 TRIAL = 20_000  # instructions of a trial
+TRIAL_OF = ("trial",)  # what a trial has computed so far
 Refused = Callable[[], Break]
 SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -39,13 +40,14 @@ class Cached:
     """What a cached function keeps for these arguments, as attributes: read by guards, and where the result is loaded.
 
     `pure`: a call is nothing that the program sees; where an artefact brought this into another process, it is made there.
+    `called`: capture has made a call, which was counted, and which the frame that it is of is yet to make.
     """
 
     __slots__ = ("__dict__", "_found")
 
     def __init__(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         self.call = (fn, args, kwargs)
-        self.pure = False
+        self.pure = self.called = False
         self._found = self._find()
 
     def _find(self) -> tuple[dict[Any, Any], Any]:
@@ -70,11 +72,19 @@ class Cached:
     def result(self) -> Any:
         if not self.kept:
             raise AttributeError("no result is kept")
-        return self()
+        return kept_for(self.call[0], *self._found)[0]
 
     def __call__(self) -> Any:
         fn, args, kwargs = self.call
+        self.called = True
         return fn(*args, **kwargs)
+
+    def hit(self) -> None:
+        """The program calls, and the table knows what comes: it counts."""
+        fn, args, kwargs = self.call
+        if not self.called:
+            fn(*args, **kwargs)
+        self.called = False
 
 
 class Tried(Exception):
@@ -91,10 +101,17 @@ def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
         return _call_of_objects(cx, fn, args, kwargs)
     if _frame_of(cx, fn).put and limit_of(fn) is not None:  # something may have gone out
         raise _refused(fn, args)
+    if not cached.kept and TRIAL_OF in cx.kept:
+        return _tried(cx, cached, args, kwargs)
     if not cached.kept and not _call(cx, cached, args, kwargs):
         rests_on = ((const_source(cached).attr("kept"), False),)
         raise Break("builtin-call", f"{describe_call(fn, args)}, which has not been called before", rests_on=rests_on)
-    return cx.wrap(cached.result, const_source(cached).attr("result"))
+    try:
+        result = cached.result
+    except AttributeError:
+        raise _refused(fn, args) from None
+    cx.effects.hit(cached)
+    return cx.wrap(result, const_source(cached).attr("result"))
 
 
 def _cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Cached | None:
@@ -142,12 +159,24 @@ def _is_pure(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, V
     before, graph, fakes = cx.effects.mark(), cx.graph, cx.fake_mode
     drawn, graph.happened, cx.budget = fakes.draws, False, cx.steps + TRIAL
     refused = cx.errors_of_data.refuses
+    cx.kept[TRIAL_OF] = {}
     try:
         cx.call(cx.make(found and found[0]), args, kwargs)
     except (Break, Raised):
         return False
-    quiet = before == cx.effects.mark() and drawn == fakes.draws and refused == cx.errors_of_data.refuses
+    finally:
+        del cx.kept[TRIAL_OF]
+    quiet = cx.effects.quiet_since(before) and drawn == fakes.draws and refused == cx.errors_of_data.refuses
     return quiet and not graph.happened
+
+
+def _tried(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A call within a trial: whoever called is what is tried, and calls by itself."""
+    results: dict[Cached, Value] = cx.kept[TRIAL_OF]
+    if cached not in results:
+        found = table_of(cached.call[0])
+        results[cached] = cx.call(cx.make(found and found[0]), args, kwargs)
+    return results[cached]
 
 
 def _inline_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

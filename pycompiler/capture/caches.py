@@ -76,6 +76,19 @@ def _in_order(fn: Any, table: dict[Any, Any]) -> list[tuple[Any, Any]]:
     return list(zip(links[::3], links[1::3], strict=True))
 
 
+def kept_for(fn: Any, table: dict[Any, Any], key: Any) -> tuple[Any, ...]:
+    """What a table keeps for a key, as a tuple of one, or an empty one; nothing is counted.  Raises AttributeError where the
+    key that is kept says only by code of its own that it is this one."""
+    if key not in table:
+        return ()
+    if limit_of(fn) is None:
+        return (table[key],)
+    for known, result in _in_order(fn, table):
+        if _is_part(known, key):
+            return (result,)
+    raise AttributeError("a key of other objects")
+
+
 def _is_part(kept: Any, asked: Any) -> bool:
     """Whether parts of two keys are equal, of which one may be anything: it is not asked."""
     if kept is asked:
@@ -111,14 +124,7 @@ class Keeps:
         leaves = [leaf, *(p() if isinstance(p, weakref.ref) else p for p in self.pins)]
         args = [_filled(a, leaves) for a in self.args]
         key = key_of(self.fn, self.mark, args, {k: _filled(v, leaves) for k, v in self.kwargs.items()})
-        if key not in self.table:
-            return ()
-        if limit_of(self.fn) is None:
-            return (self.table[key],)
-        for known, result in _in_order(self.fn, self.table):
-            if _is_part(known, key):
-                return (result,)
-        raise AttributeError("a key of other objects")
+        return kept_for(self.fn, self.table, key)
 
 
 def _filled(part: Any, leaves: list[Any]) -> Any:

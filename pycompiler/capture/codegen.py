@@ -593,7 +593,7 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
 def replay_effects(head: Head) -> Code:
     """Instructions that apply all recorded writes to objects that existed before, in order; one that changes nothing has none."""
     effects = head.cx.effects
-    if log_effects.enabled and effects:
+    if log_effects.enabled and effects.journal:
         log_effects("side effects that follow the graph:\n%s", effects.describe())
     codes = [REPLAYS[write.kind](head, write) for write in effects.journal]
     codes += _watch(head)
@@ -710,6 +710,10 @@ def _replay_keep(head: Head, write: Write) -> Code:
     return head.call(write.target.hit if result is None else write.target.put, *loads)
 
 
+def _replay_hit(head: Head, write: Write) -> Code:
+    return head.call(type(write.target).hit, build.load_const(write.target))
+
+
 def _replay_advance(head: Head, write: Write) -> Code:
     return head.call(rebuild.advance, head.load(write.target), build.load_const(write.value))
 
@@ -781,7 +785,7 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
     "attribute": _replay_attribute, "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
     "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
-    "warning": _replay_warning, "keep": _replay_keep,
+    "warning": _replay_warning, "keep": _replay_keep, "hit": _replay_hit,
 }  # fmt: skip
 
 

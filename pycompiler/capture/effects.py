@@ -36,7 +36,7 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call, draw, warning, advance, keep.
+    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call, draw, warning, advance, keep, hit.
 
     Of a table of a cached function: `name` has the names of the last arguments, `value` the result (None: a hit) and arguments.
     `value` of an iterator that advances is its number of steps.
@@ -109,7 +109,8 @@ class Effects:
         self.since: int | None = None  # what was made before may not change now: the age of the innermost pure tracer
 
     def __bool__(self) -> bool:
-        return bool(self.journal)
+        """Whether anything was changed; what tables count changes nothing."""
+        return any(w.kind != "hit" for w in self.journal)
 
     def describe(self) -> str:
         """One line a write, in order, for logs."""
@@ -187,6 +188,10 @@ class Effects:
         """Now, for `calls_since`."""
         return self.changes, len(self.journal)
 
+    def quiet_since(self, mark: tuple[int, int]) -> bool:
+        """Whether nothing happened since then, but for what tables count."""
+        return mark[0] == self.changes and all(w.kind == "hit" for w in self.journal[mark[1] :])
+
     def calls_since(self, mark: tuple[int, int]) -> bool:
         """Whether calls wait since then, and nothing else happened."""
         return mark[0] == self.changes and mark[1] < len(self.journal)
@@ -226,6 +231,11 @@ class Effects:
         self.allow(None, "the table of a cached function")
         self.changes += 1
         self.journal.append(Write("keep", keeping, names, [result, *args]))
+
+    def hit(self, cached: Any) -> None:
+        """A call with constants that a table knows (`cached.Cached`), which counts it; what may run twice counts none."""
+        if self.since is None:
+            self.journal.append(Write("hit", cached))
 
     @property
     def tables(self) -> dict[Any, int]:
@@ -366,6 +376,7 @@ LINES: dict[str, Callable[[Write], str]] = {
     "warning": lambda w: f"{w.target.category.__name__}: {w.target.message}",
     "advance": lambda w: f"{w.value} steps of {w.target.source}",
     "keep": lambda w: f"what {w.target.fn!r} keeps",
+    "hit": lambda w: f"a hit of {w.target.call[0]!r}",
     "draw": lambda w: f"before the graph: {LINES['call'](w).strip()}",
 }
 """How a write is shown."""

@@ -256,7 +256,7 @@ class _Session:
         head = Head(cx, self.value_cells)
         changed = self.state_changes()
         if (
-            not cx.effects
+            not cx.effects.journal
             and not changed
             and cx.functions.is_plain()
             and cx.errors == control.breaks_are_errors()

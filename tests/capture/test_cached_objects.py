@@ -420,3 +420,67 @@ def test_a_refusal_leaves_no_cycle_that_holds_the_callers_frame() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+LOG: list[int] = []
+
+
+@functools.lru_cache
+def doubled(n: int) -> int:
+    return n * 2
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033
+def listed(n: int) -> list[int]:
+    return [n]
+
+
+@functools.lru_cache(typed=True)
+def fibonacci(n: int) -> int:
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+@functools.lru_cache
+def logged(n: int) -> int:
+    LOG.append(n)
+    return n
+
+
+OF_CONSTANTS: dict[str, Callable[[Any], Any]] = {
+    "once": lambda x: x + doubled(3),
+    "again": lambda x: x + doubled(3) + doubled(n=3) + len(listed(2)) + doubled(3),
+    "without a limit": lambda x: (x + 1, listed(2)),
+    "recursion": lambda x: x + fibonacci(10),
+    "behind a break": lambda x: print(end="") or x + doubled(3),
+    "an effect inside": lambda x: x + logged(3),
+    "an effect before": lambda x: LOG.append(1) or x + doubled(3),
+}
+
+
+@pytest.mark.parametrize("name", list(OF_CONSTANTS))
+def test_calls_with_constants_are_counted(name: str) -> None:
+    fn, cached = OF_CONSTANTS[name], (doubled, listed, fibonacci, logged)
+    seen = []
+    for call in (fn, pycompiler.compile(fn, backend="eager")):
+        for f in cached:
+            f.cache_clear()
+        for _ in range(3):
+            call(torch.ones(2))
+            seen.append([f.cache_info() for f in cached])
+    assert seen[:3] == seen[3:]
+
+
+def test_a_hit_with_a_constant_stays_longest() -> None:
+    @functools.lru_cache(maxsize=2)
+    def kept(n: int) -> list[int]:
+        return [n]
+
+    def fn(x: Any) -> Any:
+        return x + 1, kept(1)
+
+    compiled, x = pycompiler.compile(fn, backend="eager"), torch.ones(2)
+    first = kept(1)
+    for n in range(2, 5):
+        kept(n)
+        assert compiled(x)[1] is first
+    assert kept.cache_info()[:2] == (3, 4)
