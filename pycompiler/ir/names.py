@@ -218,8 +218,11 @@ def _as_attribute(value: Any) -> Iterator[Name]:
 
 
 def _class(value: type) -> Iterator[Name]:
-    """By its own name, or by the module that is its instance, and took that name's place."""
+    """By its own name, or by the module that is its instance, and took that name's place; of a class that torch makes for
+    an autograd Function, by the Function's."""
     yield from _as_attribute(value)
+    if (known := _path(value.__dict__.get("_forward_cls"))) is not None:
+        yield "attribute", known[0], f"{known[1]}._backward_cls"
     module = value.__dict__.get("__module__")
     if isinstance(module, str) and type(sys.modules.get(module)) is value:
         yield "class of", module
