@@ -392,7 +392,7 @@ def _object(head: Head, value: Object, name: str) -> None:
     elif isinstance(storage, Set):
         items = [head.load(v) for v in _additions(head, storage)]
         head.prepare += [*head.call(rebuild.fill_set, me, *items), *build.pop_top()]
-    if value.passed:
+    if value.passed or value.raised_at is not None:
         head.prepare += [*_grown_traceback(head, me, value), *build.pop_top()]
     stored = [k for k, v in value.overlay.items() if v is not DELETED]
     for held, names in itertools.groupby(stored, lambda k: is_held(value.cls, k)):  # in order, which their dict tells

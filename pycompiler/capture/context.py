@@ -489,7 +489,7 @@ class Capture:
         raise Raised(made)
 
     def exception_attribute(self, exception: Object, name: str) -> Value:
-        if name == "__context__" and exception.passed:
+        if name == "__context__" and (exception.passed or exception.raised_at is not None):
             self.ask_callers()
         return exceptions.attribute(self, exception, name)
 

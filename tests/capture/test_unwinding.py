@@ -432,3 +432,53 @@ def test_an_exception_that_exists_is_initialised() -> None:
     pycompiler.compile(Told.__init__, backend="eager")(made, "text", 2)
     assert made.args == ("text",)
     assert made.code == 2
+
+
+def taken_away(x):
+    try:
+        raise ValueError("a")
+    except ValueError as e:
+        e.__traceback__ = None
+        return x + 1, e
+
+
+def taken_away_by_a_call(x):
+    try:
+        raise ValueError("a")
+    except ValueError as e:
+        kept = e.with_traceback(None)
+    return x + 1, kept, kept.__traceback__
+
+
+def taken_away_and_raised_again(x):
+    try:
+        try:
+            raise ValueError("a")
+        except ValueError as e:
+            e.__traceback__ = None
+            raise
+    except ValueError as e:
+        return x + 1, e, e.__traceback__ is None
+
+
+def begun_anew(x):
+    try:
+        try:
+            raise ValueError("a")
+        except ValueError as e:
+            raise e.with_traceback(None)
+    except ValueError as e:
+        return x + 1, e
+
+
+@pytest.mark.parametrize("fn", [taken_away, taken_away_by_a_call, taken_away_and_raised_again, begun_anew])
+def test_a_traceback_that_is_taken_away_is_gone(fn):
+    seen = []
+    for run in (fn, pycompiler.compile(fn, backend="eager", fullgraph=True)):
+        _, alone, *more = run(torch.ones(2))
+        try:
+            raise KeyError
+        except KeyError:
+            _, below, *_ = run(torch.ones(2))
+        seen.append((names_and_lines(alone), more, alone.__context__, type(below.__context__), names_and_lines(below)))
+    assert seen[0] == seen[1]

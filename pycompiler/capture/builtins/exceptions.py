@@ -10,7 +10,7 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
-from pycompiler.capture.values.objects import Object, Traceback
+from pycompiler.capture.values.objects import Object, traceback_of
 
 
 def _new_exception(value: Value, what: str) -> Object:
@@ -50,7 +50,7 @@ def exc_info(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     exception = _handled(cx)
     if exception is None:
         return Tuple([Const(None)] * 3)
-    return Tuple([cx.class_of(exception), exception, Traceback(exception.passed)])
+    return Tuple([cx.class_of(exception), exception, traceback_of(exception)])
 
 
 @builtin(sys.exception)

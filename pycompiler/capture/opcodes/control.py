@@ -18,7 +18,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Generator, Iter
-from pycompiler.capture.values.objects import Object, Traceback
+from pycompiler.capture.values.objects import Object, traceback_of
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
@@ -378,4 +378,4 @@ def with_except_start(frame: Frame, ins: Instruction) -> None:
     cx, exception = frame.cx, peek(frame, 1)
     leave = peek(frame, EXIT_DEPTH)
     receiver = [] if EXIT_DEPTH == 4 or frame.stack[-4] is NULL else [peek(frame, 4)]
-    frame.push(cx.call(leave, [*receiver, cx.class_of(exception), exception, Traceback(exception.passed)], {}))
+    frame.push(cx.call(leave, [*receiver, cx.class_of(exception), exception, traceback_of(exception)], {}))

@@ -213,7 +213,7 @@ class Object(Value):
             if name in self.overlay:
                 return self.overlay[name]
             if name == "__traceback__" and self.args is not None and not self.exists:
-                return Const(None) if self.raised_at is None else Traceback(self.passed)
+                return traceback_of(self)
             if self.args is not None and not self.exists:
                 return cx.exception_attribute(self, name)
             if not self.exists or self.source is None or not issubclass(self.cls, raw.__objclass__):
@@ -295,8 +295,7 @@ class Object(Value):
             if name == "__traceback__":
                 if not isinstance(value, Traceback) and not (isinstance(value, Const) and value.value is None):
                     raise Break("mutation-unsupported", f"{self.describe()}.{name} = {value.describe()}")
-                if isinstance(value, Traceback) and value.passed:
-                    self.passed = value.passed
+                self.passed = value.passed if isinstance(value, Traceback) else ()
                 return
         if not self.cls.__dictoffset__ and not isinstance(raw, types.MemberDescriptorType):
             cx.throw(AttributeError, self._has_no_place(cx, name, raw))
@@ -655,6 +654,11 @@ class Traceback(Value):
 
     def getattr(self, cx: Capture, name: str) -> Value:
         raise Break("unsupported-attribute", f"{name} of a traceback")
+
+
+def traceback_of(exception: Value) -> Value:
+    """None where the program has taken it away, and before anything was raised."""
+    return Traceback(exception.passed) if exception.passed else Const(None)
 
 
 def annotation(cx: Capture, value: Value) -> Any:
