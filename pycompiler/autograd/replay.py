@@ -111,7 +111,9 @@ class Replay:
         try:
             with torch.enable_grad(), self._ambient():
                 with _disable_current_modes():
-                    mine = [self._own(i, x) for i, x in enumerate(inputs)]
+                    own = [_own(x) for x in inputs]
+                    # The graph writes copies: gradients are those of what was there before.
+                    mine = [x.clone() if i in self.written else x for i, x in enumerate(own)]
                 results = self._run(ctx, mine)
                 pairs = self._differentiated(mine, results, tangents)
                 ends = [
@@ -119,7 +121,7 @@ class Replay:
                     for c, k in enumerate(self.cuts)
                     if tangents[k] is None
                 ]
-                wanted = [(i, mine[i]) for i in self.wanted if i < self.count]
+                wanted = [(i, own[i]) for i in self.wanted if i < self.count]
                 wanted = [(i, t) for i, t in (*wanted, *ends) if t.requires_grad]
                 if pairs and wanted:
                     outs, gradients = zip(*pairs, strict=True)
@@ -179,14 +181,6 @@ class Replay:
             if reference is not None and t.grad_fn is not None:
                 t.grad_fn.register_prehook(functools.partial(check, reference))
 
-    def _own(self, index: int, value: Any) -> Any:
-        """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
-        if not isinstance(value, torch.Tensor):
-            return value
-        if index in self.written:
-            return value.clone()
-        return value.view_as(value) if value.requires_grad else value.detach()
-
     def _run(self, ctx: Any, inputs: list[Any]) -> Sequence[Any]:
         with _untransformed(), self._numbers(ctx):
             results = self.module(*inputs)
@@ -225,6 +219,13 @@ class Replay:
             if tangent is not None and differentiable and (out := find[kind](index)).requires_grad:
                 pairs.append((out, tangent))
         return pairs
+
+
+def _own(value: Any) -> Any:
+    """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.view_as(value) if value.requires_grad else value.detach()
 
 
 @contextlib.contextmanager

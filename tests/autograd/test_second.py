@@ -194,6 +194,34 @@ def test_mutated_input_that_requires_grad() -> None:
     same(ask(pycompiler.compile(fn)), ask(fn))
 
 
+def doubled(y: torch.Tensor) -> torch.Tensor:
+    return y.mul_(2)
+
+
+def doubled_in_a_part(y: torch.Tensor) -> torch.Tensor:
+    y[1:] *= 3
+    return y + 1
+
+
+def overwritten(y: torch.Tensor) -> None:
+    y.mul_(2)[0] = 5
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("inner", [doubled, doubled_in_a_part, overwritten])
+def test_gradients_of_a_written_input_are_of_what_it_was(inner: Callable[..., Any], backend: str) -> None:
+    """Its old value is needed by none of them, so that they can be differentiated; they do not end at what is written."""
+    found = []
+    for run in (inner, pycompiler.compile(inner, backend=backend)):
+        x = vector().requires_grad_()
+        y = x.sin()
+        made = run(y)
+        loss = (y * y).sum() + (0 if made is None else (made**3).sum())
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        found.append((first.detach(), *torch.autograd.grad(first.sin().sum(), x)))
+    same(found[1], found[0])
+
+
 def test_views_of_a_hidden_base() -> None:
     def ask(f: Any) -> Any:
         x = vector(6).requires_grad_()
