@@ -409,3 +409,75 @@ def test_what_a_hook_reads_and_the_caller_writes(read: Callable[..., Any], backe
                 continue
             found.append(x.grad.tolist())  # type: ignore[union-attr]
         assert found[0] == found[-1] and (factor is not None or len(found) == 2)
+
+
+class Base:
+    """A class of the program's, whose attributes it sets."""
+
+    k: Any = 2
+
+    def twice(self) -> Any:
+        return 2
+
+    @property
+    def shown(self) -> Any:
+        return 2
+
+
+class Derived(Base):
+    pass
+
+
+def noted() -> None:
+    pass
+
+
+noted.k = 2  # type: ignore[attr-defined]
+DERIVED = Derived()
+OF_CLASSES: dict[str, tuple[Callable[[], Any], Any, str, Any]] = {
+    "an attribute by an instance": (lambda: DERIVED.k, Base, "k", 5),
+    "an attribute": (lambda: Derived.k, Base, "k", 5),
+    "a derived class's own": (lambda: Derived.k, Derived, "k", 5),
+    "one that hides it": (lambda: DERIVED.k, DERIVED, "k", 5),
+    "a method": (lambda: DERIVED.twice(), Base, "twice", lambda self: 5),
+    "a property": (lambda: DERIVED.shown, Base, "shown", 5),
+    "one that is asked first": (lambda: DERIVED.k, Derived, "__getattribute__", lambda self, name: 5),
+    "an attribute of a function": (lambda: noted.k, noted, "k", 5),  # type: ignore[attr-defined]
+}
+
+
+def in_a_hook(use: Callable[[], Any]) -> Callable[..., Any]:
+    def program(x: torch.Tensor) -> Any:
+        y = x * 1
+        y.register_hook(lambda g: g * use())  # type: ignore[no-untyped-call]
+        return y.sum(), None
+
+    return program
+
+
+def in_a_checkpoint(use: Callable[[], Any]) -> Callable[..., Any]:
+    return lambda x: (checkpoint(lambda t: (t * use()).sin(), x, use_reentrant=False).sum(), None)
+
+
+def in_a_backward(use: Callable[[], Any]) -> Callable[..., Any]:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return g * use()
+
+    return lambda x: (Scaled.apply(x).sum(), None)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("name", list(OF_CLASSES))
+@pytest.mark.parametrize("form", [in_a_hook, in_a_checkpoint, in_a_backward])
+def test_what_a_class_has(form: Callable[..., Any], name: str) -> None:
+    use, owner, attribute, value = OF_CLASSES[name]
+    compiled = pycompiler.compile(form(use), backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(of(compiled, lambda held: None), of(form(use), lambda held: None))
+        with pytest.MonkeyPatch.context() as patch:
+            assert of(compiled, lambda held: patch.setattr(owner, attribute, value, raising=False)) is None

@@ -130,6 +130,8 @@ class Capture:
         key = (kind, source, type(arg), tag if kind != "tensor" else None, others)
         if key not in self.guards:
             self.guards[key] = Guard(kind, source, arg, others, self.user_stack)
+        if self.effects.looks.open:
+            self.effects.looks.assumed(self.guards[key])
 
     def guard_dict_keys(self, source: Source, real: dict[Any, Any]) -> None:
         self.guard("dict_keys", source, tuple(real))

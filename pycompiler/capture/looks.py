@@ -18,6 +18,7 @@ from torch import fx
 from pycompiler.capture.again import Again
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.sizes import Sizes
+from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.containers import Deque, Dict, List, Sequence, Set
 from pycompiler.capture.values.functions import Function, Method, Partial
@@ -85,6 +86,14 @@ class Looks:
             self._constants.add(place)
         for seen in self._open:
             seen[place] = value
+
+    def assumed(self, guard: Guard) -> None:
+        """A guard of the program's: the attribute of a class of its own that it is about is looked at."""
+        owner, name = guard.source, guard.arg if guard.kind in LACKS else None
+        while owner.base is not None:
+            owner, name = owner.base, owner.arg
+        if owner.kind == "const" and isinstance(name, str) and _is_programs(owner.arg):
+            self.at(("attribute", id(owner.arg), name), None, owner)
 
     @contextmanager
     def of_body(self, step: int, args: list[Value], frames: Iterable[Frame]) -> Iterator[None]:
@@ -190,12 +199,17 @@ def _is_watched(watched: set[tuple[str, Source, Any]], source: Source) -> bool:
     return True
 
 
+def _is_programs(cls: Any) -> bool:
+    """Whether it is a class whose attributes a program sets: nobody changes those of torch's between forward and backward."""
+    return isinstance(cls, type) and is_mutable(cls) and cls.__module__.partition(".")[0] != "torch"
+
+
 def _is_namespace(source: Source) -> bool:
     """Whether it is what an object's attributes are in, a `threading.local`'s included."""
     return source.kind == "instance_dict" or (source.kind == "attr" and source.arg == "__dict__")
 
 
-LACKS = {"instance_absent": "attribute", "dict_absent": "global"}
+LACKS = {"instance_absent": "attribute", "class_absent": "attribute", "dict_absent": "global"}
 
 
 def _lacks(guard: Guard) -> tuple[str, Source, Any]:

@@ -122,7 +122,9 @@ class Function(Value):
             assert self.source is not None
             cx.effects.namespaces.reached(self.real.__dict__, self)
             if name in self.real.__dict__:
-                return cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
+                found = cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
+                cx.effects.looks.at(("attribute", id(self), name), found, self.source)
+                return found
             if name in ("__doc__", "__module__") or (name in _ADDED and hasattr(self.real, name)):
                 return cx.wrap(getattr(self.real, name), self.source.attr(name))
             if name == "__code__":
