@@ -30,7 +30,7 @@ from pycompiler.capture.values.array import Array, ArrayMethod
 from pycompiler.capture.values.attributes import is_held, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
-from pycompiler.capture.values.constant import Addressed, Const, Untold
+from pycompiler.capture.values.constant import Addressed, Const, Untold, Withheld
 from pycompiler.capture.values.containers import (
     RESTLESS,
     UNORDERED,
@@ -49,7 +49,7 @@ from pycompiler.capture.values.functions import Builtin, Function, Method, Parti
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
 from pycompiler.capture.values.symbolic import Symbolic, is_late
-from pycompiler.capture.values.tensor import Handle, History, Tensor, TensorMethod
+from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
 from pycompiler.ir.arrays import array_of, number_of
 from pycompiler.ir.source import ACCESSORS, Source, local
 from pycompiler.ir.symbols import is_symbolic
@@ -571,7 +571,7 @@ def _handle(head: Head, value: Handle, name: str) -> None:
     head.store(head.call(torch.Tensor.register_hook, head.load(value.owner), head.load_item(value.hook)), name)
 
 
-def _untold(head: Head, value: Untold | History, name: str) -> None:
+def _untold(head: Head, value: Untold | Withheld, name: str) -> None:
     raise value.broke
 
 
@@ -583,7 +583,7 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object,
     Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const,
     Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
-    TensorMethod: _tensor_method, Addressed: _addressed, Untold: _untold, History: _untold,
+    TensorMethod: _tensor_method, Addressed: _addressed, Untold: _untold, Withheld: _untold,
     IteratorMethod: _iterator_method, Super: _super,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip

@@ -588,7 +588,21 @@ class GraphBuilder:
         """The node of this graph that stands for a tensor."""
         if value.node.graph is not self.graph:
             raise Break("inner-graph", f"{value.describe()} outlives the function that made it")
+        if value.parted and torch.is_grad_enabled():
+            raise Break("tensor-attribute-store", f"gradients of {value.describe()}, whose data were replaced")
         return value.node
+
+    def give_way(self, value: Tensor) -> None:
+        """An existing tensor is about to get other data: its placeholder stands for what it was."""
+        if value not in self.inputs:
+            return
+        at, fake = self.inputs.index(value), value.fake
+        with self.fake_mode, torch.no_grad():
+            was = fake.detach().requires_grad_(fake.requires_grad)
+        before = self.inputs[at] = Tensor(value.node, was, value.real)
+        before.source = value.source
+        self.by_fake[id(was)] = before
+        value.node.meta["example_value"] = self.placeholders[value.node].fake = was
 
     def settle_numbers(self, operands: Iterable[fx.Node]) -> None:
         """Somebody looks into these: numbers of which the program made tensors become constants, which fakes know."""
@@ -811,7 +825,7 @@ class GraphBuilder:
     def is_written(self, value: Tensor) -> bool:
         """Whether calls have written an existing tensor, or memory that it has in common with others."""
         versions = zip(self.inputs, self.versions.values(), strict=True)
-        return any(t is value and t.fake._version != version for t, version in versions)
+        return any(t.source == value.source and t.fake._version != version for t, version in versions)
 
     def tells_history(self, value: Tensor, name: str) -> bool:
         """Whether an intermediate's fake has the version that eager's has: that counts the writes to all tensors beside it."""

@@ -67,6 +67,11 @@ def new_parameter(*kind: Any) -> torch.nn.Parameter:
         return torch.nn.Parameter(torch.empty_strided(size, stride, dtype=dtype, device=device))
 
 
+def set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    with torch._C.DisableTorchFunction():
+        tensor.data = data
+
+
 def as_subclass(tensor: Any, cls: type) -> Any:
     """An alias of another class, which is not asked."""
     with torch._C.DisableTorchFunction():

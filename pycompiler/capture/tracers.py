@@ -99,6 +99,8 @@ class Tracer(GraphBuilder):
         return super().known(fake) or beside or self.outer.known(fake)
 
     def node_of(self, value: Tensor) -> fx.Node:
+        if value.parted:
+            raise Break("inner-graph", f"{value.describe()}, whose data were replaced")
         if value.node.graph is self.graph:
             return value.node
         node = self._lift.get(value.node)

@@ -122,3 +122,29 @@ def test_a_compile_neither_draws_random_numbers_nor_rewinds_the_generator(backen
     pycompiler.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
     assert len(drawn) == 1
     assert torch.rand(()).item() != drawn[0]
+
+
+def test_setters_of_what_is_so_already_are_captured() -> None:
+    def same(x: torch.Tensor) -> torch.Tensor:
+        torch.use_deterministic_algorithms(False, warn_only=False)
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(torch.get_num_threads())
+        torch.set_float32_matmul_precision("highest")
+        return x + 1
+
+    def once(x: torch.Tensor) -> torch.Tensor:
+        torch.use_deterministic_algorithms(True)
+        return x + 1
+
+    x = torch.ones(2)
+    assert pycompiler.explain(same)(x).graph_break_count == 0
+    compiled = pycompiler.compile(once, backend="eager")
+    try:
+        compiled(x)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert pycompiler.explain(once)(x).graph_break_count == 0
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        compiled(x)
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)

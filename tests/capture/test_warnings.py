@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import pycompiler
+from tests.capture.harness import ANY, check
 
 X = torch.ones(3)
 
@@ -264,3 +265,30 @@ def test_the_registry(fn: Any) -> None:
             warnings.simplefilter("default")
             results.append(float(called(torch.ones(()), known)))
     assert results == [2.0] * 3
+
+
+def test_a_manager_that_records_is_captured_where_nobody_looks_at_the_list() -> None:
+    def unseen(x: torch.Tensor) -> Any:
+        with warnings.catch_warnings(record=True) as found:
+            y = x + 1
+        return y, found is None
+
+    def left(x: torch.Tensor) -> Any:
+        with warnings.catch_warnings(record=True):
+            return x + 1
+
+    def seen(x: torch.Tensor) -> Any:
+        with warnings.catch_warnings(record=True) as found:
+            y = x + 1
+            warnings.warn("told", stacklevel=1)
+        return y, [str(w.message) for w in found]
+
+    def told(x: torch.Tensor) -> Any:
+        with warnings.catch_warnings(record=True) as found:
+            y = x + 1
+        return y, len(found)
+
+    check(unseen, torch.ones(2))
+    check(left, torch.ones(2))
+    check(seen, torch.ones(2), breaks=ANY)
+    check(told, torch.ones(2), breaks="skipped-call")

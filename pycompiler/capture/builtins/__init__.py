@@ -7,6 +7,7 @@ from pycompiler.capture.builtins import (
     collections,
     containers,
     copying,
+    data,
     devices,
     drawn,
     exceptions,
@@ -27,6 +28,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, begun, branches, collections, containers, copying, devices, drawn, exceptions, frozen, generators,
+    autograd_function, begun, branches, collections, containers, copying, data, devices, drawn, exceptions, frozen, generators,
     gradients, iteration, nested, numbers, overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
 )  # fmt: skip

@@ -423,14 +423,39 @@ def log_usage(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
-def _global_state(name: str) -> Callable[[Capture, Args, Kwargs], Value]:
+Read = Callable[[Capture], Value]
+
+
+def _global_state(name: str, now: Read | None = None, **named: Read) -> Callable[[Capture, Args, Kwargs], Value]:
+    """A setter: of what is so already, as `now` says, nothing.  `named`: what its keywords set, which are False by default."""
+
     def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        raise Break("global-state", name)
+        if now is None or len(args) != 1 or not kwargs.keys() <= named.keys():
+            raise Break("global-state", name)
+        pairs = [(now, args[0]), *((read, kwargs.get(n, Const(False))) for n, read in named.items())]
+        for read, value in pairs:
+            known, wanted = read(cx).const(), cx.realize(value).settle("as state of torch's")
+            if not wanted.is_const() or type(wanted.const()) is not type(known) or wanted.const() != known:
+                raise Break("global-state", name)
+        return Const(None)
 
     return handler
 
 
-for _name in ("set_default_dtype", "set_default_device", "use_deterministic_algorithms", "set_num_threads",
-              "set_float32_matmul_precision", "set_flush_denormal"):  # fmt: skip
-    builtin(getattr(torch, _name))(_global_state(f"torch.{_name}"))
+def _now(fn: Any) -> Read:
+    return lambda cx: cx.call_builtin(fn, [], {}).settle("as state of torch's")
+
+
+SETTERS: dict[str, dict[str, Read]] = {
+    "set_default_dtype": {"now": _now(torch.get_default_dtype)},
+    "use_deterministic_algorithms": {
+        "now": _now(torch.are_deterministic_algorithms_enabled),
+        "warn_only": _now(torch.is_deterministic_algorithms_warn_only_enabled),
+    },
+    "set_num_threads": {"now": _now(torch.get_num_threads)},
+    "set_float32_matmul_precision": {"now": _now(torch.get_float32_matmul_precision)},
+    "set_default_device": {}, "set_flush_denormal": {},
+}  # fmt: skip
+for _name, _reads in SETTERS.items():
+    builtin(getattr(torch, _name))(_global_state(f"torch.{_name}", **_reads))
 constructor(torch._C._InferenceMode)(_global_state("torch.inference_mode"))

@@ -2,6 +2,7 @@
 
 Generated code does it after the graph, in the order of the program: the graph has no part of it.  Operators of the graph warn
 by the filters around it; a program's own warning breaks the graph where the frame has changed them, so it meets what it set.
+The list of a manager that records is not known: who looks at it has the graph end before the manager.
 Where a warning would do more than be shown (`shown.only_shown`) generated code leaves the frame to eager.
 """
 
@@ -18,7 +19,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, BuiltinHandler, Kwargs, builtin
 from pycompiler.capture.effects import Warned
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import Const, Withheld
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.objects import Object
 
@@ -45,12 +46,13 @@ def enter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     manager = cx.realize(args[0])
     if not isinstance(manager, Object) or _is_open(cx, manager):
         raise Break("skipped-call", "catch_warnings.__enter__ of a manager that was made before")
-    if cx.truth(manager.getattr(cx, "_record")):
-        raise Break("skipped-call", "catch_warnings(record=True)")
+    records = cx.truth(manager.getattr(cx, "_record"))
     action = manager.getattr(cx, "_filter")
     if not cx.is_none(action) and cx.snapshot(action)[0] not in ACTIONS:
         raise Break("skipped-call", "catch_warnings(action='error')")
-    return _defer(cx, ENTER, [manager])
+    _defer(cx, ENTER, [manager])
+    told = Break("skipped-call", "what catch_warnings(record=True) gives")
+    return Withheld(cx.frames[-1].here(told)) if records else Const(None)
 
 
 @builtin(EXIT)

@@ -93,6 +93,42 @@ class Untold(Value):
         raise self.broke
 
 
+class Withheld(Value):
+    """An object that is not known, only that it is there: where more is asked, the instruction that gave it is a break."""
+
+    def __init__(self, broke: Break) -> None:
+        self.broke = broke
+
+    def describe(self) -> str:
+        return "an object that is not known"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        raise self.broke
+
+    def identity(self) -> object:
+        return ("withheld", id(self))
+
+    def truth(self, cx: Capture) -> bool:
+        raise self.broke
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        raise self.broke
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise self.broke
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        raise self.broke
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        raise self.broke
+
+    def length(self, cx: Capture) -> int:
+        raise self.broke
+
+
 class Addressed(Untold):
     """A text with addresses of objects: generated code makes it, by `make` of these values, where it has the objects."""
 

@@ -20,7 +20,7 @@ from pycompiler.capture.polyfills import OF_TENSORS
 from pycompiler.capture.values import indexing
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import Const, Withheld
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import BOUND, Builtin
 from pycompiler.ir import arrays
@@ -70,6 +70,9 @@ class Tensor(Value):
         self.wrapper = cls is not None and is_wrapper(cls)  # of a class with `__torch_dispatch__`, in the graph, too
         self.overrides = cls is not None and takes_part(cls)  # its `__torch_function__` is asked (`capture/funnel.py`)
         self.overlay: dict[str, Value] = {}  # attributes that the program has set
+        self.parted = (
+            False  # whether it has other data than its node in the graph tells gradients of (`builtins/data.py`)
+        )
 
     @property
     def exists(self) -> bool:
@@ -290,32 +293,18 @@ def takes_part(cls: type) -> bool:
     return cls is not torch.Tensor and hook is not torch._C._disabled_torch_function_impl and not is_wrapper(cls)
 
 
-class History(Value):
+class History(Withheld):
     """What `grad_fn` is of a tensor that is made here: that there is one, and which tensors have it in common."""
 
     def __init__(self, node: Any, broke: Break) -> None:
+        super().__init__(broke)
         self.node = node
-        self.broke = broke
-
-    def python_type(self) -> type:
-        raise self.broke
-
-    def describe(self) -> str:
-        return "Tensor.grad_fn"
-
-    __repr__ = describe
 
     def identity(self) -> object:
         return ("history", id(self.node))
 
     def truth(self, cx: Capture) -> bool:
         return True
-
-    def getattr(self, cx: Capture, name: str) -> Value:
-        raise self.broke
-
-    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        raise self.broke
 
 
 class Handle(Value):

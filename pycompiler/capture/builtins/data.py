@@ -1,0 +1,57 @@
+"""`tensor.data = other`: from then on a tensor has another's memory, and keeps its own history.
+
+In the graph it is another node, an alias of that data; an existing tensor gets it from generated code, when the graph has run.
+One that requires grad stands for what a graph does not have, a leaf with other data: with grad mode on the graph ends before it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pycompiler.capture import rebuild
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins.parameters import Parameter
+from pycompiler.capture.calls import Args, Kwargs
+from pycompiler.capture.values import tensor as tensors
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.functions import Builtin
+from pycompiler.capture.values.tensor import Tensor
+
+
+def store(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    tensor, given = map(cx.realize, args)
+    assert isinstance(tensor, Tensor)
+    if not isinstance(given, Tensor) or not _may_have(cx, tensor, given):
+        raise Break("tensor-attribute-store", f"Tensor.data = {given.describe()}")
+    data, alias = (cx.graph.call_method("detach", [given], {}) for _ in range(2))
+    assert isinstance(alias, Tensor)
+    cx.effects.looks.writes([tensor.fake])
+    if tensor.exists:
+        cx.graph.give_way(tensor)
+        cx.effects.defer(Builtin(rebuild.set_data), [tensor, data])
+    with cx.fake_mode, torch.no_grad():
+        tensor.fake.data = given.fake
+    alias.node.meta["example_value"] = tensor.fake
+    tensor.node, tensor.parted = alias.node, tensor.fake.requires_grad
+    return given
+
+
+def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
+    """Whether it is what is written above: for both, and where the graph runs."""
+    graph = cx.graph
+    inner = hasattr(graph, "outer") or graph.levels or graph.packs or graph.later
+    if inner or cx.functions.concerns([tensor, given], {}) or torch.is_inference_mode_enabled():
+        return False
+    for value in (tensor, given):
+        fake = value.fake
+        odd = fake.layout is not torch.strided or fake.is_conj() or fake.is_neg() or fake.is_inference()
+        if odd or value.is_special or isinstance(value, Parameter):
+            return False
+    a, b = tensor.fake, given.fake
+    seen = (a, tensor.real) if tensor.real is not None else (a,)
+    if (a.dtype, a.device) != (b.dtype, b.device) or any(t._is_view() for t in seen):
+        return False
+    return not a.requires_grad or (tensor.exists and a.is_leaf)
+
+
+tensors.STORES["data"] = store

@@ -1,0 +1,175 @@
+"""`tensor.data = other` in compiled functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from tests.capture.harness import check
+
+X, Y = torch.arange(3.0), torch.full((3,), 7.0)
+
+
+def local(x: torch.Tensor, y: torch.Tensor) -> Any:
+    z = w = x.clone()
+    z.data = torch.ones(3)
+    return z * 2, z, z is w
+
+
+def of_an_argument(x: torch.Tensor, y: torch.Tensor) -> Any:
+    x.data = y
+    x.add_(1)
+    return x, x.shape, x * y
+
+
+def of_both(x: torch.Tensor, y: torch.Tensor) -> Any:
+    z = x
+    x.data = y
+    y.data = torch.zeros([0])
+    return x is z, x
+
+
+def exchanged(x: torch.Tensor, y: torch.Tensor) -> Any:
+    before = x.data
+    x.data = y
+    y.data = before
+    return x - y
+
+
+def after_a_view(x: torch.Tensor, y: torch.Tensor) -> Any:
+    view = x[0:2]
+    x.data = y
+    view.add_(1)
+    return view, x
+
+
+def one_after_the_other(x: torch.Tensor, y: torch.Tensor) -> Any:
+    x.add_(1)
+    x.data = x * 2
+    x.data = x.data + 1
+    x.add_(1)
+    return x * 3
+
+
+def there_and_back(x: torch.Tensor, y: torch.Tensor) -> Any:
+    a = x * 2
+    x.data = y
+    b = x * 2
+    x.data = a
+    return a, b, x * 2, x is a
+
+
+def data_is_written(x: torch.Tensor, y: torch.Tensor) -> Any:
+    made = y * 2
+    x.data = made
+    made.add_(1)
+    return made
+
+
+PROGRAMS = (
+    local,
+    of_an_argument,
+    of_both,
+    exchanged,
+    after_a_view,
+    one_after_the_other,
+    there_and_back,
+    data_is_written,
+)
+
+
+@pytest.mark.parametrize("backend", ("eager", "native"))
+@pytest.mark.parametrize("other", (Y, torch.ones(4, 2)))
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_data_that_are_replaced(program: Callable[..., Any], other: torch.Tensor, backend: str) -> None:
+    if program is exchanged and other is not Y:
+        other = torch.ones(1)
+    check(program, X, other, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ("eager", "native"))
+def test_weights_are_scaled(backend: str) -> None:
+    def step(model: torch.nn.Module, x: torch.Tensor) -> Any:
+        before = model(x)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.data = p.data * 0.5
+                p.mul_(2)
+                p.data = p.data + 1
+            return before, model(x)
+
+    model = torch.nn.Linear(3, 3)
+    check(step, model, X, backend=backend)
+
+    def gradients(step: Callable[..., Any]) -> list[Any]:
+        model = torch.nn.Linear(3, 3)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(2)
+        for _ in range(2):
+            step(model, X)[0].sum().backward()
+        return [t for p in model.parameters() for t in (p, p.grad)]
+
+    compiled = gradients(pycompiler.compile(step, fullgraph=True, backend=backend))
+    assert all(map(torch.equal, compiled, gradients(step)))
+
+
+def test_gradients_of_a_leaf_whose_data_were_replaced() -> None:
+    def program(w: torch.Tensor, y: torch.Tensor) -> Any:
+        w.data = y
+        return (w * w).sum()
+
+    w = X.clone().requires_grad_()
+    check(program, w, Y, breaks="tensor-attribute-store")
+    pycompiler.compile(program)(w, Y).backward()
+    assert torch.equal(w.grad, 2 * Y)
+
+
+def test_data_that_replace_what_was_saved() -> None:
+    """Eager saves a leaf itself, so its backward sees them."""
+
+    def program(w: torch.Tensor, y: torch.Tensor) -> Any:
+        before = (w * w).sum()
+        w.data = y
+        return before
+
+    for run in (program, pycompiler.compile(program, fullgraph=True)):
+        w = X.clone().requires_grad_()
+        run(w, Y).backward()
+        assert torch.equal(w.grad, 2 * Y) and torch.equal(w, Y)
+
+
+def test_what_a_write_then_does_to_history_is_asked() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> Any:
+        x.data = y
+        x.mul_(w)
+        return x.is_leaf, x.grad_fn is None
+
+    check(program, X, Y, X.clone().requires_grad_(), breaks="unsupported-attribute", recompiles=1)
+
+
+def test_data_of_other_sizes() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        x.data = y
+        return x * 2
+
+    compiled = pycompiler.compile(program, fullgraph=True, backend="eager")
+    for n in (3, 4, 5, 6):
+        x, y = torch.ones(n + 1), torch.arange(float(n))
+        assert torch.equal(compiled(x, y), y * 2) and x.data_ptr() == y.data_ptr()
+
+
+@pytest.mark.parametrize("value", (5, torch.ones(3, dtype=torch.float64), None))
+def test_data_that_break_the_graph(value: Any) -> None:
+    def program(x: torch.Tensor, y: Any) -> Any:
+        try:
+            x.data = y
+        except Exception as error:
+            return type(error)
+        return x
+
+    check(program, X, value, breaks="tensor-attribute-store")
