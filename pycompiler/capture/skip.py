@@ -143,6 +143,7 @@ INLINE_ANYWAY = (
     "torch._functorch.apis", "torch._functorch.functional_call", "torch._functorch.eager_transforms", "torch._functorch.vmap",
     "torch._functorch.deprecated",
     "torch.overrides", "torch.autograd.function", "torch.fx.graph_module", "torch.fx.immutable_collections",
+    "unittest.case", "unittest.util",
 )  # fmt: skip
 
 

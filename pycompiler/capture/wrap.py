@@ -50,7 +50,7 @@ from pycompiler.capture.values.containers import (
     known_hash,
 )
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
-from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakReference, is_plain_tuple
+from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakProxy, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, PLAIN_VALUES, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
 from pycompiler.capture.values.thread_locals import ThreadLocal
@@ -299,6 +299,12 @@ def _compiled(cx: Capture, real: Any, source: Source) -> Value:
 def _weakref(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, weakref.ref)
     return WeakReference(real)
+
+
+@wraps(*weakref.ProxyTypes)
+def _weak_proxy(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, type(real))
+    return WeakProxy(real)
 
 
 # Of classes that are made for a capture that asks for a signature: nobody else has these objects.

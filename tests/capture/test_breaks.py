@@ -109,7 +109,7 @@ def operation(x: Any, view: Any) -> Any:
 @provokes("tensor-attribute-store", X)
 def tensor_store(x: Any) -> Any:
     y = x + 1
-    y.data = x
+    y.data = x.double()
     return y * 2
 
 

@@ -107,7 +107,14 @@ def _has_end(value: Any) -> bool:
         return bool(value.cr_suspended)
     if is_ended(cls):
         return True
-    return bool(cls.__flags__ & HEAP_TYPE) and any(r.__callback__ is not None for r in weakref.getweakrefs(value))
+    return bool(cls.__flags__ & HEAP_TYPE) and any(map(_calls_back, weakref.getweakrefs(value)))
+
+
+def _calls_back(reference: Any) -> bool:
+    """Whether a weak reference runs code when its object ends; a proxy passes all questions on to that."""
+    if type(reference) in weakref.ProxyTypes:
+        return bool(gc.get_referents(reference))
+    return reference.__callback__ is not None
 
 
 def in_slot(owner: Any, name: str) -> list[Any]:

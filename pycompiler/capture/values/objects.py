@@ -35,7 +35,7 @@ from pycompiler.capture.values.attributes import (
     mro_lookup,
 )
 from pycompiler.capture.values.base import Capture, Cell, Lazy, Place, Value, class_name
-from pycompiler.capture.values.constant import Const, reference
+from pycompiler.capture.values.constant import Const, Withheld, reference
 from pycompiler.capture.values.containers import Dict, Key, List, Tuple
 from pycompiler.capture.values.functions import Builtin, Method, shadowed, unshadowed
 from pycompiler.ir.source import Source
@@ -778,11 +778,49 @@ class WeakReference(Opaque):
         return cx.wrap(referent, self.source.then("referent"))
 
 
+BOUND_TO = "__sizeof__"  # what classes seldom define, so that of a proxy it is a method of what that stands for
+
+
+class WeakProxy(Withheld):
+    """A weakref.proxy: attributes are those of what it stands for, and its class is another one; more is not known of it."""
+
+    def __init__(self, real: Any) -> None:
+        super().__init__(Break("unsupported-operation", "a weak proxy"))
+        self.real = real
+
+    def identity(self) -> object:
+        return ("object", id(self.real))
+
+    def _referent(self, cx: Capture) -> Value:
+        try:
+            bound = getattr(self.real, BOUND_TO, None)
+        except ReferenceError:  # it stands for nothing
+            raise self.broke from None
+        referent = getattr(bound, "__self__", None)
+        cls = type(referent)
+        plain = all(mro_lookup(cls, n) is mro_lookup(object, n) for n in ("__getattribute__", BOUND_TO))
+        if self.source is None or not isinstance(bound, types.BuiltinMethodType) or not plain:
+            raise self.broke
+        known = cx.by_id.get(id(referent))
+        if cx.effects.may_end(tensor=issubclass(cls, torch.Tensor)) or (known is not None and known.source is None):
+            raise self.broke
+        return cx.wrap(referent, self.source.attr(BOUND_TO).attr("__self__"))
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        return cx.realize(self._referent(cx)).getattr(cx, name)
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        cx.realize(self._referent(cx)).setattr(cx, name, value)
+
+    def truth(self, cx: Capture) -> bool:
+        return cx.truth(self._referent(cx))
+
+
 def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
     """Whether the way to an object is as it was when the frame began."""
     node = root = known.source
     while node is not None:
-        if node.kind == "referent":
+        if node.kind == "referent" or (node.kind == "attr" and node.arg == BOUND_TO):
             return False
         node, root = node.base, node
     assert root is not None
