@@ -168,12 +168,24 @@ def of_a_part(x: torch.Tensor) -> Any:
     return nn.Parameter(x[:2])
 
 
+def of_shared_elements(x: torch.Tensor) -> Any:
+    return nn.Parameter((x * 2).expand(2, 3))
+
+
 def of_another(x: torch.Tensor) -> Any:
     first = nn.Parameter(x * 2)
     return first, nn.Parameter(first)
 
 
-SHARED = (both_leave, data_is_written, parameter_is_written, existing_is_written, of_a_part, of_another)
+SHARED = (
+    both_leave,
+    data_is_written,
+    parameter_is_written,
+    existing_is_written,
+    of_a_part,
+    of_shared_elements,
+    of_another,
+)
 
 
 @pytest.mark.parametrize("program", SHARED)

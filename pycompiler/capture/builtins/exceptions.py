@@ -11,7 +11,7 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
-from pycompiler.capture.values.objects import Object, traceback_of
+from pycompiler.capture.values.objects import Object, Traceback, traceback_of
 
 
 def _new_exception(value: Value, what: str) -> Object:
@@ -30,7 +30,7 @@ def with_traceback(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(traceback.clear_frames)
 def clear_frames(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """Of functions that were captured nothing stays: their variables went when they ended."""
-    if len(args) != 1 or kwargs or not isinstance(args[0], Traceback) or any(held() for held in cx.holding):
+    if len(args) != 1 or kwargs or not isinstance(cx.realize(args[0]), Traceback) or any(e() for e in cx.holding):
         raise Break("skipped-call", "traceback.clear_frames")
     return Const(None)
 

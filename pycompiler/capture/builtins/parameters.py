@@ -24,6 +24,7 @@ from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.places import apart
 from pycompiler.ir.source import Source, read
 
 KIND = "tensor-subclass"
@@ -89,6 +90,8 @@ def make(cx: Capture, data: Tensor) -> Parameter:
     existing = [*(t.fake for t in graph.inputs), *(m.made.fake for m in graph.parameters)]
     given = {memory_of(t) for t in existing if t.layout is torch.strided}
     copied = memory_of(fake) not in given
+    if copied and not apart(size, stride):  # no copy fills it
+        raise Break(KIND, f"nn.Parameter({data.describe()}), whose elements share memory")
     place = DRAWN.item(len(cx.effects.draws))
     with cx.fake_mode, torch.no_grad():
         if copied:
