@@ -76,6 +76,11 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "nonzero": lambda x, n: (x.nonzero(), len(x.nonzero()), x[x.nonzero().squeeze(1)]),
     "products": lambda x, n: (lambda y: (y @ y.T).sum(1))(x[x > 0][:, None]),
     "unique": lambda x, n: (torch.unique(x.round()), torch.repeat_interleave(x, (x > 0).long() + 1)),
+    "several results": lambda x, n: torch.unique(x.round(), return_inverse=True, return_counts=True),
+    "computed with several": lambda x, n: tuple(
+        t * 2 for t in torch.unique_consecutive(x.long(), return_inverse=True, return_counts=True)
+    ),
+    "one of several": lambda x, n: torch.unique(x.round(), return_inverse=True)[1] + 1,
     "same mask": lambda x, n: (lambda m: x[m] + (x * 2)[m])(x > 0),
     "asked": lambda x, n: x + 1 if n.item() > 3 else x - 1,
     "truths": lambda x, n: (bool(n.item()), bool(n), bool((x < 0).all()), bool(x.sum() - x.sum()), n.item() >= 3),

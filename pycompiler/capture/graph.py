@@ -775,7 +775,10 @@ class GraphBuilder:
         names = [n for n in names if n not in symbols.floats]
         if self.bound.keys().isdisjoint(names):  # of floats nothing is assumed
             return
-        with self.graph.inserting_before(last.next):
+        behind = last.next
+        while behind.target is operator.getitem and behind.args[0] is last:  # several results, which sizes are read of
+            behind = behind.next
+        with self.graph.inserting_before(behind):
             nodes = tuple(self._symbol(n) for n in names)
             node = self.graph.call_function(late.Check(symbols, names), nodes)
         node.meta["acts"], node.meta["example_value"], node.meta["user"] = True, None, ()
