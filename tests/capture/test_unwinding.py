@@ -482,3 +482,68 @@ def test_a_traceback_that_is_taken_away_is_gone(fn):
             _, below, *_ = run(torch.ones(2))
         seen.append((names_and_lines(alone), more, alone.__context__, type(below.__context__), names_and_lines(below)))
     assert seen[0] == seen[1]
+
+
+def a_cause_hides_the_context(x):
+    try:
+        try:
+            raise ValueError("a")
+        except ValueError:
+            made = KeyError("b")
+            made.__cause__ = None
+            raise made
+    except KeyError as e:
+        return x + 1, e.__suppress_context__, type(e.__context__), e
+
+
+def shown_in_spite_of_a_cause(x):
+    made = ValueError("a")
+    made.__suppress_context__ = True
+    made.__cause__ = KeyError("b")
+    made.__suppress_context__ = False
+    return x + 1, made.__suppress_context__, type(made.__cause__), made
+
+
+def hidden_by_a_later_cause(x):
+    made = ValueError("a")
+    made.__suppress_context__ = False
+    made.__cause__ = KeyError("b")
+    return x + 1, made.__suppress_context__, type(made.__cause__), made
+
+
+def what_is_no_cause(x):
+    made, texts = ValueError("a"), []
+    for name in ("__cause__", "__context__", "__suppress_context__"):
+        try:
+            setattr(made, name, 3)
+        except TypeError as e:
+            texts.append(str(e))
+    return x + 1, *texts, made
+
+
+class Comparing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.same = trace is value.__traceback__
+        return True
+
+
+def one_traceback(x):
+    with Comparing() as manager:
+        raise ValueError("a")
+    made = OSError(2, "no", "name")
+    return x + 1, manager.same, made.args, made.filename, made
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [a_cause_hides_the_context, shown_in_spite_of_a_cause, hidden_by_a_later_cause, what_is_no_cause, one_traceback],
+)
+def test_what_an_exception_is_told(fn):
+    seen = []
+    for run in (fn, pycompiler.compile(fn, backend="eager", fullgraph=True)):
+        _, *told, error = run(torch.ones(2))
+        seen.append((told, error.args, error.__suppress_context__, type(error.__cause__)))
+    assert seen[0] == seen[1]

@@ -207,6 +207,8 @@ class Object(Value):
             if name == "__dict__":
                 return self.instance_dict_value(cx)
             if name == "args" and self.args is not None:
+                if issubclass(self.cls, OSError) and not self.exists and name not in self.overlay:
+                    return cx.exception_attribute(self, name)  # without the file's name
                 return cx.tuple_of(self.args)
             if name == "__weakref__" and not self.exists:
                 return Const(None)
@@ -297,9 +299,24 @@ class Object(Value):
                     raise Break("mutation-unsupported", f"{self.describe()}.{name} = {value.describe()}")
                 self.passed = value.passed if isinstance(value, Traceback) else ()
                 return
+            if name in ("__cause__", "__context__"):
+                self._leads_to(cx, name[2:-2], value)
+            cx.effects.set_attr(self, name, value)
+            if name == "__cause__":  # what it stores besides comes after it
+                if not self.exists:
+                    self.overlay.pop("__suppress_context__", None)
+                cx.effects.set_attr(self, "__suppress_context__", Const(True))
+            return
+        if name == "__suppress_context__" and self.args is not None and value.python_type() is not bool:
+            cx.throw(TypeError, "attribute value type must be bool")
         if not self.cls.__dictoffset__ and not isinstance(raw, types.MemberDescriptorType):
             cx.throw(AttributeError, self._has_no_place(cx, name, raw))
         cx.effects.set_attr(self, name, value)
+
+    def _leads_to(self, cx: Capture, name: str, value: Value) -> None:
+        """An exception comes from another one, or none."""
+        if not cx.is_none(value) and not issubclass(value.python_type(), BaseException):
+            cx.throw(TypeError, f"exception {name} must be None or derive from BaseException")
 
     def _refused(self, cx: Capture, raw: property, operation: Callable[..., Any], *args: Any) -> None:
         """The error of a property that lacks the function: its text tells the property's name, where it knows that."""
@@ -648,6 +665,9 @@ class Traceback(Value):
 
     def python_type(self) -> type:
         return types.TracebackType
+
+    def identity(self) -> object:
+        return ("traceback", id(self.passed))
 
     def truth(self, cx: Capture) -> bool:
         return True
