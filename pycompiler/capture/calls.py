@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler import config
-from pycompiler.capture import operators, skip
+from pycompiler.capture import operators, skip, wrappers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.cached import call_cached, describe_call
 from pycompiler.capture.funnel import tensor_descriptor
@@ -39,6 +39,7 @@ from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
 from pycompiler.ir import arrays, control, peer
 from pycompiler.ir.source import const as const_source
+from pycompiler.ir.subclasses import is_wrapper
 from pycompiler.logs import artifact
 
 Args = list[Value]
@@ -520,6 +521,8 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
     known = _snapshots(cx, args, kwargs) if skip.is_pure(cls) else None
     if known is not None:
         return cx.evaluate(cls, *known[0], **known[1])
+    if is_wrapper(cls):
+        return wrappers.construct(cx, cls, args, kwargs)
     if issubclass(cls, torch.Tensor) and not is_modelled(cls):
         raise Break("unsupported-operation", f"{cls.__name__}(...)")
     if issubclass(cls, (type, *OPAQUE_BASES)):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import guard_mro, lookup
@@ -23,7 +24,7 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
-from pycompiler.ir.subclasses import CONTRACT, answers_by_itself, flatten, same
+from pycompiler.ir.subclasses import CONTRACT, Making, answers_by_itself, flatten, rebuild, same
 
 _KNOWN = (int, float, str, bool, type(None), types.FunctionType, type)
 _CONTAINERS = (dict, list, set, collections.deque, collections.Counter, collections.defaultdict)
@@ -34,6 +35,7 @@ _WRITERS = frozenset(
      "popitem", "subtract", "__setitem__", "__delitem__")
 )  # fmt: skip
 _ACTING = frozenset(("print", "input", "open", "exec", "eval", "setattr", "delattr", "globals"))
+MAKERS = ("__new__", "__init__")
 _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"))
 
 
@@ -52,11 +54,7 @@ def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     for leaf in leaves:
         if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or leaf.requires_grad:
             raise Break("tensor-subclass", f"{cls.__qualname__} around a tensor of another kind")
-    for name in CONTRACT:
-        lookup(cx, cls, name)
-    guard_mro(cx, cls)
-    hook = lookup(cx, cls, "__torch_dispatch__")
-    Hook(cx, cls).guard(getattr(hook, "__func__", hook))
+    _guard_class(cx, cls)
     cx.guard("tensor", source, TensorSpec.of(real))
     value = cx.graph.add_input(real, source, None, cls)
     _guard_inside(cx, value, real)
@@ -64,6 +62,46 @@ def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     if not same(flatten(value.fake, made), spec):
         raise Break("tensor-subclass", f"{cls.__qualname__}, which __tensor_unflatten__ makes otherwise")
     return value
+
+
+def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """One that the program makes, of tensors that need no gradient, and of constants: a call in the graph."""
+    given = [cx.realize(v) for v in (*args, *kwargs.values())]
+    tensors = [v for v in given if isinstance(v, Tensor)]
+    plain = all(type(v.fake) is FakeTensor and not v.is_special and not v.fake.requires_grad for v in tensors)
+    if cx.graph.levels or not tensors or not plain or cx.functions.concerns(args, kwargs):
+        raise Break("tensor-subclass", f"{cls.__qualname__}(...)")
+    if any(hasattr(c, "__slots__") for c in cls.__mro__ if not issubclass(torch.Tensor, c)):
+        raise Break("tensor-subclass", f"{cls.__qualname__}(...), whose instances have slots")
+    known = [None if isinstance(v, Tensor) else cx.snapshot(v.settle("as an argument of a wrapper")) for v in given]
+    hook = _guard_class(cx, cls)
+    for name in MAKERS:
+        raw = lookup(cx, cls, name)
+        maker = getattr(raw, "__func__", raw)
+        if not _is_torchs(getattr(maker, "__module__", "")):
+            hook.guard(maker)
+    places = [i for i, v in enumerate(given) if isinstance(v, Tensor)]
+    made = cx.graph.call_inner(Making(cls, known, places, tuple(kwargs)), [], [*tensors])
+    leaves: list[torch.Tensor] = []
+    if not isinstance(made, Tensor) or type(made.fake) is not cls or made.fake.requires_grad:
+        raise Break("tensor-subclass", f"{cls.__qualname__}(...), which gives something else")
+    if not answers_by_itself(made.fake) or any(hasattr(torch.Tensor, name) for name in vars(made.fake)):
+        raise Break("tensor-subclass", f"{cls.__qualname__}(...), which is asked for its sizes")
+    spec = flatten(made.fake, leaves)
+    again: list[torch.Tensor] = []
+    if not same(flatten(rebuild(spec, iter(leaves)), again), spec) or any(t.requires_grad for t in leaves):
+        raise Break("tensor-subclass", f"{cls.__qualname__}, which __tensor_unflatten__ makes otherwise")
+    return made
+
+
+def _guard_class(cx: Capture, cls: type) -> Hook:
+    for name in CONTRACT:
+        lookup(cx, cls, name)
+    guard_mro(cx, cls)
+    found = lookup(cx, cls, "__torch_dispatch__")
+    hook = Hook(cx, cls)
+    hook.guard(getattr(found, "__func__", found))
+    return hook
 
 
 def _guard_inside(cx: Capture, value: Tensor, real: torch.Tensor) -> None:
@@ -116,7 +154,9 @@ class Hook:
         names = {n for code in codes for n in code.co_names}
         done = {(i.opname, i.argval) for code in codes for i in dis.get_instructions(code)}
         stores = {op for op, _ in done}
-        if stores & _STORES or any(op == "STORE_DEREF" and n in fn.__code__.co_freevars for op, n in done):
+        if _stores(codes, own=fn.__name__ in MAKERS) or any(
+            op == "STORE_DEREF" and n in fn.__code__.co_freevars for op, n in done
+        ):
             raise Break("tensor-subclass", f"{fn.__qualname__}, which writes to what outlives its call")
         writes = bool(names & _WRITERS or stores & {"STORE_SUBSCR", "DELETE_SUBSCR"})
         for found, source in self.named(fn, names):
@@ -161,6 +201,24 @@ class Hook:
 
 def _is_torchs(module: object) -> bool:
     return str(module).partition(".")[0] in ("torch", "functools", "operator", "itertools", "math", "typing")
+
+
+def _stores(codes: list[types.CodeType], *, own: bool) -> bool:
+    """Whether attributes or globals are stored; `own`: but attributes of what is made, a first argument or another variable."""
+    for code in codes:
+        others = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        before: Any = None
+        for i in dis.get_instructions(code):
+            name = (
+                before.argval[-1]
+                if before is not None and isinstance(before.argval, tuple)
+                else getattr(before, "argval", None)
+            )
+            on_own = own and before is not None and before.opname.startswith("LOAD_FAST") and name not in others
+            if i.opname in _STORES and not (i.opname == "STORE_ATTR" and on_own):
+                return True
+            before = i
+    return False
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -67,6 +67,21 @@ class Spec:
         return self.cls.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined, no-any-return]
 
 
+class Making:
+    """Makes a wrapper: called with the tensors among its class's arguments, which are at `places`; the last are by `names`."""
+
+    def __init__(self, cls: type, known: Sequence[Any], places: Sequence[int], names: tuple[str, ...]) -> None:
+        self.cls, self.known, self.places, self.names = cls, tuple(known), tuple(places), names
+        self.__name__, self.__qualname__, self.__module__ = "making", "making", __name__
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        given = [*self.known]
+        for place, tensor in zip(self.places, tensors, strict=True):
+            given[place] = tensor
+        direct = len(given) - len(self.names)
+        return self.cls(*given[:direct], **dict(zip(self.names, given[direct:], strict=True)))
+
+
 def flatten(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> Spec | None:
     """Appends the plain tensors inside; None for a tensor that is one of them."""
     if not is_wrapper(type(tensor)):
