@@ -290,6 +290,20 @@ def test_what_a_write_does_to_the_history_of_an_existing_tensor() -> None:
     check(program, torch.ones(3), torch.ones(3, requires_grad=True), breaks="unsupported-attribute")
 
 
+def test_a_history_that_a_write_has_lost_raises() -> None:
+    def program(x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            y = x.view(3, 1)
+        x.mul_(2)
+        try:
+            return y.grad_fn
+        except RuntimeError:
+            return x.sum()
+
+    x = torch.ones(3, requires_grad=True)
+    assert torch.equal(pycompiler.compile(program, backend="eager")(x * 1), program(x * 1))
+
+
 def test_what_a_node_is_breaks_the_graph() -> None:
     def name(x: torch.Tensor) -> Any:
         y = x * 2

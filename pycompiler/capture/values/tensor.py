@@ -186,7 +186,10 @@ class Tensor(Value):
             raise Break("unsupported-attribute", f"Tensor.{name}")
         if read:
             return cx.wrap(getattr(self.real, name), self.source.attr(name))  # type: ignore[union-attr]
-        found = getattr(self.fake, name)
+        try:
+            found = getattr(self.fake, name)
+        except RuntimeError as error:  # of a view whose history a write has lost
+            raise Break("unsupported-attribute", f"Tensor.{name}, which raises: {error}") from None
         if name != "grad_fn" or found is None:
             return Const(found)
         return History(found, cx.frames[-1].here(Break("unsupported-attribute", f"what Tensor.{name} is")))
