@@ -84,6 +84,15 @@ def test_a_class_that_does_more_breaks_the_graph(cls: Any) -> None:
     assert len(MADE) % 3 == 0
 
 
+def test_a_list_that_a_wrapper_holds_is_of_its_call() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return Coded(x.int(), [0.5])  # type: ignore[arg-type]
+
+    compiled = pycompiler.compile(program, backend="eager")
+    first, second = compiled(X), compiled(X)
+    assert first.scale is not second.scale
+
+
 def test_one_that_is_replaced_is_made_anew() -> None:
     class Scaled(Coded):
         pass

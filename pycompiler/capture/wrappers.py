@@ -73,7 +73,7 @@ def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value
         raise Break("tensor-subclass", f"{cls.__qualname__}(...)")
     if any(hasattr(c, "__slots__") for c in cls.__mro__ if not issubclass(torch.Tensor, c)):
         raise Break("tensor-subclass", f"{cls.__qualname__}(...), whose instances have slots")
-    known = [None if isinstance(v, Tensor) else cx.snapshot(v.settle("as an argument of a wrapper")) for v in given]
+    known = [None if isinstance(v, Tensor) else v.settle("as an argument of a wrapper").const() for v in given]
     hook = _guard_class(cx, cls)
     for name in MAKERS:
         raw = lookup(cx, cls, name)
