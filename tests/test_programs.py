@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -49,3 +50,17 @@ def test_transforms_around_a_compiled_function() -> None:
     assert torch.allclose(torch.func.grad(compiled)(x), x.cos())
     doubled = pycompiler.compile(lambda x: x * 2)
     assert torch.equal(torch.vmap(doubled)(x.expand(2, 3)), x.expand(2, 3) * 2)
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, lambda f: lambda x: checkpoint(f, x, use_reentrant=False)])
+def test_what_takes_functions_is_given_tensors_of_inference_mode(
+    transform: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return transform(lambda t: t.sin() * t)(x * 2)  # type: ignore[no-any-return]
+
+    compiled = pycompiler.compile(fn, backend="aot_eager")
+    with torch.inference_mode():
+        x = torch.linspace(0, 1, 6).view(2, 3)
+        torch.testing.assert_close(compiled(x), fn(x))
+    assert not [r for r in caplog.records if "bug of pycompiler" in r.message]

@@ -29,7 +29,7 @@ from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.objects import Opaque
 from pycompiler.capture.values.symbolic import Symbolic, is_late, symbols_in
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.fake import Layout
+from pycompiler.ir.fake import Layout, is_inference
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.numbers import symbol_of
 from pycompiler.ir.source import Source
@@ -150,6 +150,8 @@ class Tracer(GraphBuilder):
             node = self._last_input = self.graph.placeholder(name)
         node.meta["example_value"] = example
         if isinstance(example, torch.Tensor):
+            if is_inference(example):
+                raise Break("inner-graph", "a tensor of inference mode, whose writes nothing counts")
             self.given.append((node, example, example._version))
         return node
 

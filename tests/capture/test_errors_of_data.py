@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import pycompiler
 
@@ -570,3 +571,26 @@ def test_what_a_graph_that_runs_as_captured_has_written_is_not_written_again(wri
 def inferred(n: int) -> Tensor:
     with torch.inference_mode():
         return torch.zeros(n)
+
+
+def multiplied(y: Tensor, i: Tensor) -> Tensor:
+    y.mul_(y.detach()[i].sin())
+    return y.exp()
+
+
+def drawn(y: Tensor, i: Tensor) -> Tensor:
+    return torch.dropout(y.sin(), 0.5, True).exp()[i]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [multiplied, drawn])
+def test_a_checkpoint_ends_what_it_computes_again(fn: Callable[..., Any], backend: str) -> None:
+    """By an exception of its own, when the last tensor is saved: that is no error of the graph's operators."""
+    found = []
+    for run in (fn, pycompiler.compile(fn, backend=backend)):
+        torch.manual_seed(3)
+        x = torch.linspace(-1, 1, 4).requires_grad_()
+        i = torch.tensor([1, 0, 3, 2])
+        y = checkpoint(lambda t, run=run, i=i: run(t * 2, i), x, use_reentrant=False)
+        found.append((y.detach(), *torch.autograd.grad(y.square().sum(), x)))
+    torch.testing.assert_close(found[1], found[0])
