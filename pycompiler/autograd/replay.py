@@ -31,6 +31,7 @@ from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.recorder import identity
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
+from pycompiler.ir import transforms
 from pycompiler.ir.effects import draws
 from pycompiler.ir.fake import is_inference
 from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
@@ -238,9 +239,11 @@ def _ending(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     handles = [
         t.grad_fn.register_prehook(functools.partial(end, t.output_nr)) for t in tensors if t.grad_fn is not None
     ]
+    transforms.ended.extend(handles)
     try:
         yield
     finally:
+        del transforms.ended[: len(handles)]
         for handle in handles:
             handle.remove()
 

@@ -179,10 +179,16 @@ def is_checkpoint(target: object) -> bool:
     return target is checkpoint or isinstance(target, Selective)
 
 
+ended: list[object] = []
+"""What ends gradients at results in the backwards that are under way: hooks of what lies further back are not asked by them."""
+
+
 def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
     """From now on the gradient of `tensor` is what the body makes of it."""
     run = forward_of(body)
-    tensor.register_hook(lambda grad: run(grad, *others)[0])  # type: ignore[no-untyped-call]
+    tensor.register_hook(  # type: ignore[no-untyped-call]
+        lambda grad: None if grad is None and ended else run(grad, *others)[0]
+    )
 
 
 def function_value(

@@ -222,6 +222,25 @@ def test_gradients_of_a_written_input_are_of_what_it_was(inner: Callable[..., An
     same(found[1], found[0])
 
 
+def test_a_hook_behind_a_result_where_gradients_end_is_not_asked() -> None:
+    """Gradients of what is computed from a result end there and begin anew: what lies further back has none until then."""
+
+    def fn(x: torch.Tensor) -> Any:
+        hooked = x * 3
+        hooked.register_hook(lambda g: g * 2)
+        product = hooked * x
+        return product.softmax(-1), product, hooked
+
+    for which in ((0,), (0, 1), (0, 1, 2)):
+        found = []
+        for run in (fn, pycompiler.compile(fn, backend="aot_eager")):
+            x = vector().requires_grad_()
+            results = run(x)
+            (first,) = torch.autograd.grad(sum((results[k] ** 2).sum() for k in which), x, create_graph=True)
+            found.append((first.detach(), *torch.autograd.grad(first.sin().sum(), x)))
+        same(found[1], found[0])
+
+
 def test_views_of_a_hidden_base() -> None:
     def ask(f: Any) -> Any:
         x = vector(6).requires_grad_()
