@@ -29,7 +29,7 @@ from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold
+from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold, reference
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Slice, Tuple, UserKey
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function
@@ -267,6 +267,8 @@ class Capture:
         value = self.realize(value).settle("as a key")
         if isinstance(value, Const) and type(value.value) is frozenset:
             return ("f", frozenset(Key(self, self.make(v)) for v in value.value))
+        if isinstance(value, (Const, Slice)) and value.python_type() is slice and sys.version_info < (3, 12):
+            self.no_hash("slice")
         if isinstance(value, Const):
             return ("c", value.value)
         if isinstance(value, Set) and value.cls is frozenset:
@@ -281,10 +283,10 @@ class Capture:
             return self._key_of_object(value)
         if isinstance(value, Deque):
             self.no_hash("collections.deque")
-        if isinstance(value, Slice) and sys.version_info < (3, 12):
-            self.no_hash("slice")
         if isinstance(value, Untold):
             raise value.broke
+        if isinstance(value, Opaque) and (known := self._key_of_opaque(value)) is not None:
+            return known
         self.guard_identity(value.value if isinstance(value, Identity) else value)
         return value.identity()
 
@@ -308,6 +310,18 @@ class Capture:
             apart = tuple(v.source for v in others if v.source is not None and v.source != first.source)
             if apart and first.source is not None:
                 self.guard("no_alias", first.source, None, apart)
+
+    def _key_of_opaque(self, value: Opaque) -> object:
+        """Of an object that says by C code which others it equals, as a constant; None: no others."""
+        hasher, equal = (lookup(self, value.python_type(), name) for name in ("__hash__", "__eq__"))
+        if hasher is None:
+            self.no_hash(class_name(value.python_type()))
+        if hasher is object.__hash__ and equal is object.__eq__:
+            return None
+        if value.source is None or any(isinstance(f, types.FunctionType) for f in (hasher, equal)):
+            raise Break("unsupported-operation", f"hash of {value.describe()}")
+        self.guard("id_is", value.source, reference(value.real))
+        return ("c", value.real)
 
     def _key_of_object(self, value: Object) -> object:
         hasher = lookup(self, value.cls, "__hash__")

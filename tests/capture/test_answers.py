@@ -122,3 +122,96 @@ def test_errors_that_the_program_reads_have_pythons_words(name: str) -> None:
     eager, compiled = (fn(torch.ones(1), o)[1:] for fn in (program, pycompiler.compile(program, backend="eager")))
     assert eager == compiled
     assert eager[0] is not None
+
+
+class Counting:
+    """An iterator that says what it ends with, and takes what is sent."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        if not self.left:
+            raise StopIteration(7)
+        self.left -= 1
+        return self.left
+
+    def send(self, value: int) -> int:
+        if value == 2:
+            raise StopIteration("sent")
+        return value
+
+
+def delegating(iterator: Any) -> Any:
+    yield (yield from iterator)
+
+
+def at_its_end(x: torch.Tensor) -> Any:
+    try:
+        next(Counting(0))
+    except StopIteration as e:
+        return x + 1, e.value, next(Counting(0), 5)
+
+
+def delegated(x: torch.Tensor) -> Any:
+    return x + 1, [*delegating(Counting(2))]
+
+
+def sent_on(x: torch.Tensor) -> Any:
+    outer = delegating(Counting(2))
+    return x + 1, next(outer), outer.send(1), outer.send(2)
+
+
+def sent_to_none(x: torch.Tensor) -> Any:
+    outer = delegating([1, 2])
+    next(outer)
+    try:
+        outer.send(3)
+    except AttributeError as e:
+        return x + 1, str(e), [*outer]
+
+
+@pytest.mark.parametrize("program", [at_its_end, delegated, sent_on, sent_to_none])
+def test_what_an_iterator_of_the_programs_ends_with(program: Callable[[torch.Tensor], Any]) -> None:
+    eager, compiled = (
+        fn(torch.ones(1))[1:] for fn in (program, pycompiler.compile(program, backend="eager", fullgraph=True))
+    )
+    assert eager == compiled
+
+
+class EqualsAll(str):
+    """A text that says that it equals all others."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+
+
+class Digit(int):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+class Text(str):
+    pass
+
+
+ANY, DIGIT, TEXT = EqualsAll("a"), Digit(3), Text("a")
+KEYS: list[Callable[[], Any]] = [
+    lambda: ({ANY: 1}.get("a"), len({ANY, "a"})),
+    lambda: ({DIGIT: 1}.get(3), {3: 1}.get(DIGIT), len({DIGIT, 3, 4})),
+    lambda: ({TEXT: 1}.get("a"), {"a": 1}.get(TEXT), len({TEXT, "a"})),
+]
+
+
+@pytest.mark.parametrize("look", KEYS)
+def test_a_key_says_which_constants_it_equals(look: Callable[[], Any]) -> None:
+    compiled = pycompiler.compile(lambda x: (x + 1, look()), backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(1))[1] == look()

@@ -43,6 +43,10 @@ def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(next)
 def next_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 1 and isinstance(args[0], Object):
+        method = args[0].special(cx, "__next__")
+        if method is not None:
+            return cx.realize(cx.call(method, [], {}))  # the program's own StopIteration goes on
     value = cx.next_of(args[0])
     if value is not None:
         return cx.realize(value)

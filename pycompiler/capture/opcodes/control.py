@@ -124,19 +124,33 @@ def yield_value(frame: Frame, ins: Instruction) -> None:
     frame.result = ("yield", frame.pop())
 
 
+def _sent(cx: Capture, receiver: Value, sent: Value) -> Value | None:
+    """What an iterator gives for what is sent; None at its end, unless that is an exception of the program's."""
+    if isinstance(receiver, Generator):
+        return receiver.send(cx, sent)
+    if not cx.is_none(sent):
+        return cx.call(receiver.getattr(cx, "send"), [sent], {})
+    method = receiver.special(cx, "__next__") if isinstance(receiver, Object) else None
+    return cx.next_of(receiver) if method is None else cx.call(method, [], {})
+
+
 @opcode("SEND")
 def send(frame: Frame, ins: Instruction) -> None:
     cx = frame.cx
     sent = frame.pop()
     receiver = peek(frame, 1)
-    if isinstance(receiver, Generator):
-        value = receiver.send(cx, sent)
-    else:
-        value = cx.next_of(receiver)
+    result: Value = Const(None)
+    try:
+        value = _sent(cx, receiver, sent)
+    except Raised as ended:
+        if isinstance(receiver, Generator) or not issubclass(ended.value.python_type(), StopIteration):
+            raise
+        value, result = None, ended.value.getattr(cx, "value")
     if value is not None:
         frame.push(value)
         return
-    result = receiver.take_returned() if isinstance(receiver, Generator) else Const(None)
+    if isinstance(receiver, Generator):
+        result = receiver.take_returned()
     if SEND_POPS:  # 3.11: the receiver is replaced by the result
         frame.stack[-1] = result
     else:
