@@ -28,7 +28,7 @@ from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values import array, exceptions, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Lazy, Value
-from pycompiler.capture.values.classes import Class
+from pycompiler.capture.values.classes import Class, MadeProperty
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.finalizers import ARGUMENT
@@ -559,6 +559,8 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
     init = lookup(cx, cls, "__init__")
     if isinstance(init, types.FunctionType):
         cx.call(Method(made, cx.wrap(init, _class_source(cls, "__init__"))), args, kwargs)
+    elif isinstance(made, MadeProperty):
+        made.initialise(args, kwargs)
     elif isinstance(made, Object) and made.storage is not None and (args or kwargs):
         fill_storage(cx, made, args, kwargs)
     elif (args or kwargs) and init is object.__init__ and plain_new is object.__new__:
@@ -597,6 +599,8 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
         if len(args) > 1:
             raise Break("builtin-call", f"{cls.__qualname__}(...) of several arguments")
         return tuple_of(cls, cx.tupled(args[0]) if args else [])
+    if issubclass(cls, property):
+        return MadeProperty(cls)
     if cls is object:
         return Object(object)
     new = mro_lookup(cls, "__new__")

@@ -29,7 +29,7 @@ from pycompiler.capture.sizes import DRAWN
 from pycompiler.capture.values.array import Array, ArrayMethod
 from pycompiler.capture.values.attributes import is_held, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
-from pycompiler.capture.values.classes import Class, PyModule, Super
+from pycompiler.capture.values.classes import Class, MadeProperty, PyModule, Super
 from pycompiler.capture.values.constant import Addressed, Const, Untold, Withheld
 from pycompiler.capture.values.containers import (
     RESTLESS,
@@ -561,6 +561,10 @@ def _super(head: Head, value: Super, name: str) -> None:
     head.store(head.call(super, build.load_const(value.cls), head.load(value.receiver)), name)
 
 
+def _made_property(head: Head, value: MadeProperty, name: str) -> None:
+    raise Break("builtin-call", "a property made inside of a function leaves it")
+
+
 def _range(head: Head, value: Range, name: str) -> None:
     head.store(head.call(rebuild.open_range, build.load_const(value.name), build.load_const(value.left)), name)
 
@@ -584,7 +588,7 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const,
     Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method, Addressed: _addressed, Untold: _untold, Withheld: _untold,
-    IteratorMethod: _iterator_method, Super: _super,
+    IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_property,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
 

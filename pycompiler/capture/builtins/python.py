@@ -20,7 +20,7 @@ from pycompiler.capture.builtins.torch_api import ask
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
 from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
-from pycompiler.capture.values.classes import Class, Super
+from pycompiler.capture.values.classes import Class, MadeProperty, Super
 from pycompiler.capture.values.constant import Const, Identity
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
@@ -320,6 +320,14 @@ def super_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @constructor(types.MethodType)
 def method_type(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Method(args[1], args[0])
+
+
+@builtin(property.__init__)
+def init_property(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if not args or not isinstance(args[0], MadeProperty):
+        raise Break("builtin-call", "property.__init__ of another value")
+    args[0].initialise(args[1:], kwargs)
+    return Const(None)
 
 
 @constructor(property, staticmethod, classmethod)

@@ -241,6 +241,26 @@ class PyModule(Value):
         cx.effects.set_global(self.module.__dict__, name, value)
 
 
+class MadeProperty(Value):
+    """A property that the frame makes, of `property` or a subclass: it has a class, and does not leave the frame."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def initialise(self, args: list[Value], kwargs: dict[str, Value]) -> None:
+        names = ("fget", "fset", "fdel", "doc")
+        if not kwargs.keys() <= set(names[len(args) :]) or len(args) > len(names):
+            raise Break("builtin-call", f"{self.cls.__qualname__}.__init__ of arguments that it does not take")
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name == "__class__":
+            return cx.make(self.cls)
+        raise Break("unsupported-attribute", f"{name} of a property made inside of a function")
+
+
 class Super(Value):
     """super(cls, receiver)."""
 
