@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from pycompiler.capture import operators
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.heaps import HEAPS
 from pycompiler.capture.polyfills import POLYFILLS
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -67,6 +71,22 @@ def operator_is_not(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 for _original, _polyfill in POLYFILLS.items():
     _register = constructor if isinstance(_original, type) else builtin
     _register(_original)(lambda cx, args, kwargs, _fn=_polyfill: cx.call(cx.make(_fn), args, kwargs))  # type: ignore[misc]
+
+
+def _in_python(fn: Any, inlined: Callable[..., Any]) -> None:
+    takes = inspect.signature(inlined)
+
+    @builtin(fn)
+    def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        try:
+            takes.bind(*args, **kwargs)
+        except TypeError:
+            raise Break("builtin-call", f"{fn.__name__}() of arguments that it does not take") from None
+        return cx.call(cx.make(inlined), args, kwargs)
+
+
+for _original, _polyfill in HEAPS.items():
+    _in_python(_original, _polyfill)
 
 
 @constructor(torch.Size)

@@ -1,0 +1,152 @@
+"""`heapq` and `bisect`, which CPython has in C, in Python: capture inlines these.
+
+In: nothing.  Out: `HEAPS`, function -> the one to inline.  They compare the same elements in the same order, and raise the same
+errors (source: CPython's Modules/_heapqmodule.c, Modules/_bisectmodule.c); lists of a class of their own break the graph.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import operator
+from collections.abc import Callable
+from typing import Any
+
+
+def graph_break(message: str) -> None:
+    """Break the graph here."""
+
+
+graph_break._pycompiler_break = True  # type: ignore[attr-defined]
+
+
+def _is_less(heap: list[Any], a: Any, b: Any) -> bool:
+    size = len(heap)
+    less = bool(a < b)
+    if len(heap) != size:
+        raise RuntimeError("list changed size during iteration")
+    return less
+
+
+def _plain(heap: Any) -> None:
+    if type(heap) is not list:
+        graph_break("a heap that is no list")
+
+
+def _sift_down(heap: list[Any], start: int, pos: int) -> None:
+    """Towards the root, until the parent is not greater."""
+    while pos > start:
+        parent = (pos - 1) >> 1
+        if not _is_less(heap, heap[pos], heap[parent]):
+            return
+        heap[pos], heap[parent] = heap[parent], heap[pos]
+        pos = parent
+
+
+def _sift_up(heap: list[Any], pos: int) -> None:
+    """The smaller child up to the leaves, then the element down to its place."""
+    end, start = len(heap), pos
+    while pos < end >> 1:
+        child = 2 * pos + 1
+        if child + 1 < end and not _is_less(heap, heap[child], heap[child + 1]):
+            child += 1
+        heap[pos], heap[child] = heap[child], heap[pos]
+        pos = child
+    _sift_down(heap, start, pos)
+
+
+def heappush(heap: Any, item: Any, /) -> None:
+    _plain(heap)
+    heap.append(item)
+    _sift_down(heap, 0, len(heap) - 1)
+
+
+def heappop(heap: Any, /) -> Any:
+    _plain(heap)
+    if not heap:
+        raise IndexError("index out of range")
+    last = heap.pop()
+    if not heap:
+        return last
+    first, heap[0] = heap[0], last
+    _sift_up(heap, 0)
+    return first
+
+
+def heapreplace(heap: Any, item: Any, /) -> Any:
+    _plain(heap)
+    if not heap:
+        raise IndexError("index out of range")
+    first, heap[0] = heap[0], item
+    _sift_up(heap, 0)
+    return first
+
+
+def heappushpop(heap: Any, item: Any, /) -> Any:
+    _plain(heap)
+    if heap and _is_less(heap, heap[0], item):
+        if not heap:
+            raise IndexError("index out of range")
+        item, heap[0] = heap[0], item
+        _sift_up(heap, 0)
+    return item
+
+
+def heapify(heap: Any, /) -> None:
+    _plain(heap)
+    if len(heap) > 2500:
+        graph_break("a heap of so many elements")
+    for pos in reversed(range(len(heap) >> 1)):
+        _sift_up(heap, pos)
+
+
+def _bounds(a: Any, lo: Any, hi: Any) -> tuple[int, int]:
+    if isinstance(a, dict):
+        graph_break("a place among the keys of a dict")
+    lo, hi = operator.index(lo), -1 if hi is None else operator.index(hi)
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    return lo, len(a) if hi == -1 else hi
+
+
+def bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
+    lo, hi = _bounds(a, lo, hi)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if x < (a[middle] if key is None else key(a[middle])):
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+def bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
+    lo, hi = _bounds(a, lo, hi)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if (a[middle] if key is None else key(a[middle])) < x:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+def insort_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> None:
+    a.insert(bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+def insort_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> None:
+    a.insert(bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+HEAPS: dict[Any, Callable[..., Any]] = {
+    heapq.heappush: heappush,
+    heapq.heappop: heappop,
+    heapq.heapreplace: heapreplace,
+    heapq.heappushpop: heappushpop,
+    heapq.heapify: heapify,
+    bisect.bisect_right: bisect_right,
+    bisect.bisect_left: bisect_left,
+    bisect.insort_right: insort_right,
+    bisect.insort_left: insort_left,
+}
