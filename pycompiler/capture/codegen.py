@@ -21,6 +21,7 @@ from pycompiler.capture import again, looks, rebuild, shown
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.numbers import Getter
 from pycompiler.capture.builtins.parameters import Parameter
+from pycompiler.capture.builtins.patterns import Match, Text
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.context import Capture
@@ -561,6 +562,12 @@ def _super(head: Head, value: Super, name: str) -> None:
     head.store(head.call(super, build.load_const(value.cls), head.load(value.receiver)), name)
 
 
+def _pattern(head: Head, value: Text, name: str) -> None:
+    if isinstance(value, Match):
+        raise Break("builtin-call", "a match made inside of a function leaves it")
+    head.store(build.load_const(value.real), name)
+
+
 def _made_property(head: Head, value: MadeProperty, name: str) -> None:
     raise Break("builtin-call", "a property made inside of a function leaves it")
 
@@ -584,7 +591,7 @@ def _addressed(head: Head, value: Addressed, name: str) -> None:
 
 
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
-    InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object,
+    Text: _pattern, InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object,
     Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const,
     Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method, Addressed: _addressed, Untold: _untold, Withheld: _untold,

@@ -20,12 +20,12 @@ def graph_break(message: str) -> None:
 graph_break._pycompiler_break = True  # type: ignore[attr-defined]
 
 
-def _is_less(heap: list[Any], a: Any, b: Any) -> bool:
+def _comes_first(heap: list[Any], a: Any, b: Any, greatest: bool) -> bool:
     size = len(heap)
-    less = bool(a < b)
+    first = bool(b < a) if greatest else bool(a < b)
     if len(heap) != size:
         raise RuntimeError("list changed size during iteration")
-    return less
+    return first
 
 
 def _plain(heap: Any) -> None:
@@ -33,35 +33,29 @@ def _plain(heap: Any) -> None:
         graph_break("a heap that is no list")
 
 
-def _sift_down(heap: list[Any], start: int, pos: int) -> None:
-    """Towards the root, until the parent is not greater."""
+def _sift_down(heap: list[Any], start: int, pos: int, greatest: bool) -> None:
+    """Towards the root, until the parent does not come after."""
     while pos > start:
         parent = (pos - 1) >> 1
-        if not _is_less(heap, heap[pos], heap[parent]):
+        if not _comes_first(heap, heap[pos], heap[parent], greatest):
             return
         heap[pos], heap[parent] = heap[parent], heap[pos]
         pos = parent
 
 
-def _sift_up(heap: list[Any], pos: int) -> None:
-    """The smaller child up to the leaves, then the element down to its place."""
+def _sift_up(heap: list[Any], pos: int, greatest: bool) -> None:
+    """The child that comes first up to the leaves, then the element down to its place."""
     end, start = len(heap), pos
     while pos < end >> 1:
         child = 2 * pos + 1
-        if child + 1 < end and not _is_less(heap, heap[child], heap[child + 1]):
+        if child + 1 < end and not _comes_first(heap, heap[child], heap[child + 1], greatest):
             child += 1
         heap[pos], heap[child] = heap[child], heap[pos]
         pos = child
-    _sift_down(heap, start, pos)
+    _sift_down(heap, start, pos, greatest)
 
 
-def heappush(heap: Any, item: Any, /) -> None:
-    _plain(heap)
-    heap.append(item)
-    _sift_down(heap, 0, len(heap) - 1)
-
-
-def heappop(heap: Any, /) -> Any:
+def _pop(heap: Any, greatest: bool) -> Any:
     _plain(heap)
     if not heap:
         raise IndexError("index out of range")
@@ -69,35 +63,63 @@ def heappop(heap: Any, /) -> Any:
     if not heap:
         return last
     first, heap[0] = heap[0], last
-    _sift_up(heap, 0)
+    _sift_up(heap, 0, greatest)
     return first
 
 
-def heapreplace(heap: Any, item: Any, /) -> Any:
+def _replace(heap: Any, item: Any, greatest: bool) -> Any:
     _plain(heap)
     if not heap:
         raise IndexError("index out of range")
     first, heap[0] = heap[0], item
-    _sift_up(heap, 0)
+    _sift_up(heap, 0, greatest)
     return first
 
 
-def heappushpop(heap: Any, item: Any, /) -> Any:
-    _plain(heap)
-    if heap and _is_less(heap, heap[0], item):
-        if not heap:
-            raise IndexError("index out of range")
-        item, heap[0] = heap[0], item
-        _sift_up(heap, 0)
-    return item
-
-
-def heapify(heap: Any, /) -> None:
+def _heapify(heap: Any, greatest: bool) -> None:
     _plain(heap)
     if len(heap) > 2500:
         graph_break("a heap of so many elements")
     for pos in reversed(range(len(heap) >> 1)):
-        _sift_up(heap, pos)
+        _sift_up(heap, pos, greatest)
+
+
+def heappush(heap: Any, item: Any, /) -> None:
+    _plain(heap)
+    heap.append(item)
+    _sift_down(heap, 0, len(heap) - 1, False)
+
+
+def heappop(heap: Any, /) -> Any:
+    return _pop(heap, False)
+
+
+def heapreplace(heap: Any, item: Any, /) -> Any:
+    return _replace(heap, item, False)
+
+
+def heappushpop(heap: Any, item: Any, /) -> Any:
+    _plain(heap)
+    if heap and _comes_first(heap, heap[0], item, False):
+        item, heap[0] = heap[0], item
+        _sift_up(heap, 0, False)
+    return item
+
+
+def heapify(heap: Any, /) -> None:
+    _heapify(heap, False)
+
+
+def heapify_max(heap: Any, /) -> None:
+    _heapify(heap, True)
+
+
+def heappop_max(heap: Any, /) -> Any:
+    return _pop(heap, True)
+
+
+def heapreplace_max(heap: Any, item: Any, /) -> Any:
+    return _replace(heap, item, True)
 
 
 def _bounds(a: Any, lo: Any, hi: Any) -> tuple[int, int]:
@@ -109,7 +131,7 @@ def _bounds(a: Any, lo: Any, hi: Any) -> tuple[int, int]:
     return lo, len(a) if hi == -1 else hi
 
 
-def bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
+def bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
     lo, hi = _bounds(a, lo, hi)
     while lo < hi:
         middle = (lo + hi) // 2
@@ -120,7 +142,7 @@ def bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None
     return lo
 
 
-def bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
+def bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
     lo, hi = _bounds(a, lo, hi)
     while lo < hi:
         middle = (lo + hi) // 2
@@ -150,3 +172,7 @@ HEAPS: dict[Any, Callable[..., Any]] = {
     bisect.insort_right: insort_right,
     bisect.insort_left: insort_left,
 }
+for _name, _fn in (("heapify_max", heapify_max), ("heappop_max", heappop_max), ("heapreplace_max", heapreplace_max)):
+    HEAPS |= {
+        known: _fn for known in (getattr(heapq, prefix + _name, None) for prefix in ("", "_")) if known
+    }  # from 3.14 without

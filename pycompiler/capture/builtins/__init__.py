@@ -18,6 +18,7 @@ from pycompiler.capture.builtins import (
     nested,
     numbers,
     overrides,
+    patterns,
     python,
     ranges,
     scalars,
@@ -29,5 +30,5 @@ from pycompiler.capture.builtins import (
 
 FAMILIES = (
     autograd_function, begun, branches, collections, containers, copying, data, devices, drawn, exceptions, frozen, generators,
-    gradients, iteration, nested, numbers, overrides, python, ranges, scalars, torch_api, transforms, variables, warned,
+    gradients, iteration, nested, numbers, overrides, patterns, python, ranges, scalars, torch_api, transforms, variables, warned,
 )  # fmt: skip

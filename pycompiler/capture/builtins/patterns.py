@@ -1,0 +1,99 @@
+"""`re` on constants: patterns and what they match are computed while the frame is captured.
+
+In: patterns that exist or that the frame compiles, texts that are constants.  Out: constants; a pattern that exists is guarded
+to be that one.  A match that leaves the frame breaks the graph: each call has one of its own.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import warnings
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.objects import Opaque
+from pycompiler.capture.wrap import wraps
+from pycompiler.ir.source import Source
+
+_STEPPED = ("finditer", "scanner")  # what has a state
+
+
+class Text(Opaque):
+    """A pattern or a match: immutable."""
+
+    def is_const(self) -> bool:
+        return True
+
+    def const(self) -> Any:
+        return self.real
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in _STEPPED or name == "__dict__":
+            raise Break("builtin-call", f"{self.describe()}.{name}")
+        found = getattr(type(self.real), name, None)
+        return cx.evaluate(getattr, self.real, name) if hasattr(found, "__set__") else super().getattr(cx, name)
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        return cx.evaluate(operator.getitem, self.real, key.settle("as the name of a group").const())
+
+
+class Match(Text):
+    """One that the frame has made."""
+
+    def is_const(self) -> bool:
+        return False
+
+
+@wraps(re.Pattern)
+def _pattern(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("id_is", source, real)
+    return Text(real)
+
+
+@wraps(re.Match)
+def _match(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, type(real))
+    return Opaque(real)
+
+
+@builtin(re._compile)  # type: ignore[attr-defined]
+def compile_pattern(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """re.compile, and what all functions of the module begin with."""
+    pattern, flags = (_known(cx, a) for a in args)
+    if not isinstance(pattern, (str, bytes, re.Pattern)):
+        raise Break("builtin-call", f"re.compile({args[0].describe()})")
+    if flags & re.DEBUG:
+        raise Break("builtin-call", "re.compile(..., re.DEBUG)")
+    if not isinstance(pattern, re.Pattern):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            cx.evaluate(re._compiler.compile, pattern, int(flags))  # type: ignore[attr-defined]  # past the table of patterns
+        if told:
+            raise Break("builtin-call", f"re.compile() of a pattern that it warns of: {told[0].message}")
+    return cx.evaluate(re.compile, pattern, flags)
+
+
+def _known(cx: Capture, value: Value) -> Any:
+    value = cx.realize(value)
+    real = getattr(value, "real", None)
+    return (
+        int(real) if isinstance(real, int) and type(real).__module__ == "re" else cx.snapshot(value)
+    )  # a default that is 0
+
+
+def _of_class(name: str) -> Any:
+    def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        known = [_known(cx, a) for a in args], {k: _known(cx, v) for k, v in kwargs.items()}
+        found = cx.evaluate_raw(getattr(type(known[0][0]), name), *known[0], **known[1])
+        return Match(found) if isinstance(found, re.Match) else cx.make(found)
+
+    return call
+
+
+for _cls in (re.Pattern, re.Match):
+    for _name, _member in vars(_cls).items():
+        if type(_member).__name__ == "method_descriptor" and _name not in _STEPPED:
+            builtin(_member)(_of_class(_name))
