@@ -41,6 +41,7 @@ class Function(Value):
     """A Python function, existing (`real`, with a source) or made during capture (cells and defaults are values)."""
 
     passes_on = True
+    cls = stores = types.FunctionType  # as of an object whose attributes are written
 
     def __init__(
         self,
@@ -111,6 +112,8 @@ class Function(Value):
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in self.overlay:
+            if self.exists:
+                cx.effects.looks.at(("attribute", id(self), name), self.overlay[name], self.source)
             return self.overlay[name]
         if name in ("__name__", "__qualname__"):
             if self.real is not None and self.source is not None:
@@ -155,9 +158,16 @@ class Function(Value):
             cx.throw(AttributeError, f"'function' object has no attribute {name!r}")
         return super().getattr(cx, name)
 
+    @property
+    def exists(self) -> bool:
+        return self.real is not None
+
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         if self.real is not None:
-            super().setattr(cx, name, value)
+            if hasattr(types.FunctionType, name) or unshadowed(name) != name or self.source is None:
+                super().setattr(cx, name, value)
+            cx.effects.set_attr(self, name, value)
+            return
         cx.effects.allow(self, self.describe())
         if name in TYPED:
             cls, text = TYPED[name]
