@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import pycompiler
 from pycompiler import _native
 from pycompiler.ir.guards import Guard, TensorSpec, first_failure, global_state
 from pycompiler.ir.source import GLOBALS, Scope, Source, const, local
@@ -627,3 +628,50 @@ def test_module_type_instances_and_types() -> None:
     assert check()
     m.nothing = 1  # type: ignore[attr-defined]
     assert not check()
+
+
+class Anything:
+    pass
+
+
+OTHERS: list[Any] = [5, 1 << 70, 2.5, "text", b"", None, [], {}, (), (1,), Anything(), Anything, len, make_function(1),
+                     torch.zeros(2, dtype=torch.int32), torch.nn.Parameter(torch.zeros(2)), weakref.ref(Anything)]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(len(OTHERS)))
+def test_what_is_recorded_before_the_check_may_be_anything(at: int) -> None:
+    """Something that a recording relied on changed, and then what was a tensor, a dict, a class, a function became another thing:
+    a recording read its memory as a tensor's (a crash)."""
+    other = OTHERS[at]
+    for name in ("weight", "buffer", "hooks", "table", "items", "pair", "fn", "refs", "n", "method", "cls"):
+        leaf, beside = Leaf(3), Anything()
+        leaf.cls = Leaf  # type: ignore[attr-defined]
+        beside.kept = torch.zeros(2)  # type: ignore[attr-defined]
+
+        def read(x: Any, leaf: Leaf = leaf, beside: Any = beside) -> Any:
+            out = x + beside.kept
+            try:
+                out = (
+                    out
+                    + leaf.buffer.sum()
+                    + leaf.weight.sum()
+                    + leaf.n
+                    + len(leaf.table)
+                    + leaf.items[0]
+                    + leaf.pair[1]["k"]
+                )
+                out = out + leaf.fn() + leaf.method() + leaf.cls.scale + len(leaf.hooks)  # type: ignore[attr-defined]
+                return out + (leaf.refs[0]() is leaf.weight)
+            except (TypeError, AttributeError, RuntimeError, IndexError, KeyError, OverflowError) as e:
+                return out, type(e)
+
+        x = torch.zeros(2)
+        compiled = pycompiler.compile(read, backend="eager")
+        compiled(x)
+        compiled(x)
+        for _ in range(2):
+            beside.kept = torch.ones(2)  # type: ignore[attr-defined]
+            compiled(x)
+        setattr(leaf, name, other)
+        got, want = compiled(x), read(x)
+        assert str(got) == str(want), (name, other)

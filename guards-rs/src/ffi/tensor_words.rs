@@ -157,8 +157,8 @@ impl Known {
         Some(Known { handle: layout.handle, autograd, groups: vec![], by_pattern: HashMap::new() })
     }
 
-    /// Adds a tensor that `pattern` fits; false when words do not say whether it requires a gradient.  `device`: compare
-    /// it too.  `tag` names the tensor.
+    /// Adds a tensor, which `pattern` fits if its guard holds; false when words do not say whether it requires a gradient.
+    /// `device`: compare it too.  `tag` names the tensor.
     pub fn add(&mut self, t: Obj, pattern: &Pattern, layout: Layout, device: bool, tag: u32) -> bool {
         let imp: usize = load(t.id() + self.handle);
         if imp == 0 || Some(self.autograd) != layout.autograd {

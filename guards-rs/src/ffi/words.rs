@@ -139,8 +139,11 @@ pub struct TypeVersion {
 impl TypeVersion {
     /// Callers looked an attribute up just now, which gives a type its version.
     pub fn of(ty: Obj) -> Option<TypeVersion> {
+        if !ty.is_type() {
+            return None;
+        }
         let version = TypeVersion { ty, version: 0 }.read();
-        (ty.is_type() && version != 0).then_some(TypeVersion { ty, version })
+        (version != 0).then_some(TypeVersion { ty, version })
     }
 
     #[inline]

@@ -52,7 +52,8 @@ pub trait Kind: Sized {
         false
     }
 
-    /// For the fast path: the check holds for the pinned `value`; can words prove that it stays so?
+    /// For the fast path, asked before the check is made, of a `value` that may be anything: if the check holds for it, can words
+    /// prove that it stays so?
     fn settle(&self, _value: Obj, _pins: &mut Pins) -> Settled {
         Settled::Recheck
     }

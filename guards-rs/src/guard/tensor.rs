@@ -142,8 +142,11 @@ impl Kind for Tensor {
         }
     }
 
+    /// Before the check: the value may be anything.
     fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
-        if self.alike.as_ref().is_some_and(|alike| pins.tensor(value, &alike.pattern, alike.layout, self.device)) {
+        let of_class = value.class() == self.class;
+        let watch = |alike: &Rc<Alike>| pins.tensor(value, &alike.pattern, alike.layout, self.device);
+        if of_class && self.alike.as_ref().is_some_and(watch) {
             Settled::ByWords
         } else {
             Settled::Recheck

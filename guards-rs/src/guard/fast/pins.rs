@@ -138,7 +138,7 @@ impl Pins<'_> {
         self.push(words::list_length(list), Facet::Read);
     }
 
-    /// Watches what a tensor guard compares (the guard keeps the class alive); `pattern` fits the tensor.
+    /// Watches what a tensor guard compares (the guard keeps the class alive); callers saw that it is of that class.
     pub fn tensor(&mut self, tensor: Obj, pattern: &Pattern, layout: Layout, device: bool) -> bool {
         if self.is_volatile(Facet::Tensor) {
             return false;
