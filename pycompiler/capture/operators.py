@@ -130,6 +130,10 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             found = _special(cx, right, reflected, left)
             if found is not None:
                 return found
+            names = (special, reflected, *([INPLACE[op][1]] if inplace else []))
+            if any(hasattr(v.python_type(), n) for v in (left, right) if not isinstance(v, Tensor) for n in names):
+                # A sequence takes a tensor for a number of times, or says what it cannot be joined with.
+                raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
             cx.throw(TypeError, f"unsupported operand type(s) for {op}: {_type(left)!r} and {_type(right)!r}")
         if isinstance(left, Tensor):
             left.assume(cx, INPLACE[op][1] if inplace else special)
