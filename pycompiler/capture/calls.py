@@ -531,16 +531,13 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
         own_init = isinstance(lookup(cx, cls, "__init__"), types.FunctionType)
         if kwargs and not own_init:  # AttributeError(text, name=...)
             raise Break("builtin-call", f"{cls.__qualname__}(...) with keywords")
-        if isinstance(lookup(cx, cls, "__new__"), (staticmethod, types.FunctionType)) and not own_init:
+        own_new = isinstance(lookup(cx, cls, "__new__"), (staticmethod, types.FunctionType))
+        if own_new and not own_init and (kwargs or not exceptions.keeps_arguments(cls)):
             raise Break(
                 "builtin-call", f"{cls.__qualname__}(...), which has a __new__ of its own beside an __init__ in C"
             )
-    if (
-        issubclass(cls, BaseException)
-        and cls.__init__ in (BaseException.__init__, Exception.__init__)
-        or (issubclass(cls, BaseException) and not isinstance(mro_lookup(cls, "__init__"), types.FunctionType))
-    ):
-        return Object(exceptions.actual_class(cx, cls, args), args=args)
+        if not own_init and not own_new:
+            return exceptions.new(cx, cls, args)
     return _construct_object(cx, cls_value, cls, args, kwargs)
 
 
@@ -559,6 +556,8 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
     init = lookup(cx, cls, "__init__")
     if isinstance(init, types.FunctionType):
         cx.call(Method(made, cx.wrap(init, _class_source(cls, "__init__"))), args, kwargs)
+    elif issubclass(cls, BaseException):
+        cx.call(cx.make(BaseException.__init__), [made, *args], kwargs)
     elif isinstance(made, MadeProperty):
         made.initialise(args, kwargs)
     elif isinstance(made, Object) and made.storage is not None and (args or kwargs):
@@ -586,7 +585,9 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     """cls.__new__(cls) for classes whose layout is that of object, dict, list, or an exception."""
     _without_finalizer(cx, cls)
     if issubclass(cls, BaseException):
-        return Object(cls, args=list(args))
+        return (
+            exceptions.new(cx, cls, list(args)) if issubclass(cls, BaseExceptionGroup) else Object(cls, args=list(args))
+        )
     if issubclass(cls, collections.deque):
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
     if issubclass(cls, dict):

@@ -106,6 +106,7 @@ class Head:
         self.entry: Code = []  # reads numbers before the graph runs
         self.numbers: dict[Source, str] = {}
         self._guarded = _Guarded(0, set(), set())
+        self.tracebacks: dict[int, Value] = {}  # by the places that it shows: the first exception that has it
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
         for i, write in enumerate(cx.effects.draws):
             name = self.numbers[DRAWN.item(i)] = self.temp()
@@ -374,7 +375,8 @@ def _additions(head: Head, value: Set) -> list[Value]:
 def _object(head: Head, value: Object, name: str) -> None:
     args = build.load_const(None)
     if value.args is not None:
-        args = [*_flat([head.load_item(a) for a in value.args]), *build.build_tuple(len(value.args))]
+        made_of = value.args if value.group is None else value.group
+        args = [*_flat([head.load_item(a) for a in made_of]), *build.build_tuple(len(made_of))]
     storage = value.storage
     if isinstance(storage, Tuple):
         _tuple(head, Tuple(storage.items, value.cls), name)
@@ -393,6 +395,9 @@ def _object(head: Head, value: Object, name: str) -> None:
     elif isinstance(storage, Set):
         items = [head.load(v) for v in _additions(head, storage)]
         head.prepare += [*head.call(rebuild.fill_set, me, *items), *build.pop_top()]
+    if value.group is not None and value.args is not None:  # which tell what was given, and may say otherwise by now
+        given = [*_flat([head.load_item(a) for a in value.args]), *build.build_tuple(len(value.args))]
+        head.prepare += [*head.call(rebuild.set_attributes, me, build.load_const(("args",)), given), *build.pop_top()]
     if value.passed or value.raised_at is not None:
         head.prepare += [*_grown_traceback(head, me, value), *build.pop_top()]
     stored = [k for k, v in value.overlay.items() if v is not DELETED]
@@ -406,6 +411,10 @@ def _object(head: Head, value: Object, name: str) -> None:
 def _grown_traceback(head: Head, load: Code, exception: Value) -> Code:
     known = isinstance(exception, Object) and "__context__" in exception.overlay
     add = rebuild.add_traceback if known else rebuild.raise_outside
+    if exception.source is None and exception.passed:  # parts of a group have one traceback
+        alike = head.tracebacks.setdefault(id(exception.passed), exception)
+        if alike is not exception:
+            return head.call(add, head.call(rebuild.with_traceback_of, load, head.load(alike)))
     return head.call(add, load, *[build.load_const(place) for place in exception.passed])
 
 

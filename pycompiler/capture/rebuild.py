@@ -256,6 +256,11 @@ def add_traceback(exception: BaseException, *places: tuple[str, str, str, int]) 
     exception.__traceback__ = traceback
 
 
+def with_traceback_of(exception: BaseException, other: BaseException) -> BaseException:
+    exception.__traceback__ = other.__traceback__
+    return exception
+
+
 def raise_outside(exception: BaseException, *places: tuple[str, str, str, int]) -> None:
     """`add_traceback` of an exception that was raised where no captured frame handles one: those that led here may."""
     handled = sys.exception()

@@ -6,6 +6,7 @@ import sys
 import traceback
 from typing import Any
 
+from pycompiler.capture import groups
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
@@ -44,6 +45,21 @@ def add_note(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         cx.effects.set_attr(exception, "__notes__", notes)
     notes.items.append(args[1])
     return Const(None)
+
+
+@builtin(BaseExceptionGroup.split)
+def split(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Tuple([*groups.split(cx, args[0], args[1])])
+
+
+@builtin(BaseExceptionGroup.subgroup)
+def subgroup(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return groups.split(cx, args[0], args[1], whole=False)[0]
+
+
+@builtin(BaseExceptionGroup.derive)
+def derive(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return cx.call(cx.make(BaseExceptionGroup), [args[0].getattr(cx, "message"), args[1]], {})
 
 
 def _handled(cx: Capture) -> Value | None:

@@ -271,7 +271,8 @@ def object_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return allocate(cx, args[0].const(), args[1:])
 
 
-@builtin(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__)
+@builtin(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__,
+         BaseExceptionGroup.__new__)  # fmt: skip
 def storage_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return object_new(cx, args, kwargs)
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import operators
+from pycompiler.capture import groups, operators
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.bytecode.resume import resume_info
 from pycompiler.capture.bytecode.tables import ALWAYS_KEYWORDS, EXIT_DEPTH
 from pycompiler.capture.opcodes.registry import SEND_POPS, Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
 from pycompiler.capture.opcodes.truth import truth_at
-from pycompiler.capture.values.attributes import guard_mro
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
-from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.functions import Function
@@ -248,6 +246,8 @@ def call_intrinsic_1(frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL_INTRINSIC_2")
 def call_intrinsic_2(frame: Frame, ins: Instruction) -> None:
+    if ins.arg == 1:
+        return prep_reraise_star(frame, ins)
     raise Break("unsupported-opcode", f"CALL_INTRINSIC_2 {ins.arg}")
 
 
@@ -323,11 +323,24 @@ def pop_except(frame: Frame, ins: Instruction) -> None:
 
 @opcode("CHECK_EXC_MATCH")
 def check_exc_match(frame: Frame, ins: Instruction) -> None:
+    classes = groups.classes_of(frame.cx, frame.pop())
+    frame.push(Const(groups.is_of(frame.cx, peek(frame, 1), classes)))
+
+
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(frame: Frame, ins: Instruction) -> None:
     classes = frame.pop()
-    options = list(classes.iterate(frame.cx)) if isinstance(classes, Tuple) else [classes]
-    cls = peek(frame, 1).python_type()
-    guard_mro(frame.cx, cls)
-    frame.push(Const(any(isinstance(c, Class) and issubclass(cls, c.cls) for c in options)))
+    caught, rest = groups.match(frame.cx, peek(frame, 1), classes)
+    frame.stack[-1] = rest
+    frame.push(caught)
+    if not frame.cx.is_none(caught):
+        frame.handled[-1] = caught
+
+
+@opcode("PREP_RERAISE_STAR")
+def prep_reraise_star(frame: Frame, ins: Instruction) -> None:
+    left, caught = frame.pop(), frame.pop()
+    frame.push(groups.raise_rest(frame.cx, caught, left))
 
 
 @opcode("RERAISE")

@@ -28,7 +28,6 @@ UNHANDLED: dict[str, str] = {
     "DELETE_NAME": _CLASS, "LOAD_CLASSDEREF": _CLASS, "LOAD_LOCALS": _CLASS, "LOAD_FROM_DICT_OR_GLOBALS": _CLASS,
     "LOAD_FROM_DICT_OR_DEREF": _CLASS,
     "IMPORT_STAR": "only at module level", "PRINT_EXPR": "only in interactive sessions",
-    "CHECK_EG_MATCH": "exception groups run eagerly", "PREP_RERAISE_STAR": "exception groups run eagerly",
     "CACHE": "removed when bytecode is decoded", "EXTENDED_ARG": "removed when bytecode is decoded",
     "RESERVED": "not an instruction", "INTERPRETER_EXIT": "not part of a function's code",
     "EXIT_INIT_CHECK": "not part of a function's code", "ENTER_EXECUTOR": "removed when bytecode is decoded",

@@ -7,14 +7,19 @@ placeholders for the rest, and what is read from it is translated back.
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.objects import Object
 from pycompiler.ir.source import mro_of
 
+INITIALISED = (OSError, StopIteration, SystemExit, ImportError, SyntaxError, UnicodeError, NameError, AttributeError)
+"""Exceptions whose `__init__` reads its arguments."""
+GROUP = ("message", "exceptions")
 Back = dict[int, tuple[Any, Value]]  # id of a stand-in -> the stand-in (kept alive) and the value it stands for
 
 
@@ -27,6 +32,11 @@ def builtin_base(cls: type) -> type:
     return next(c for c in mro_of(cls) if not c.__flags__ & (1 << 9))
 
 
+def keeps_arguments(cls: type) -> bool:
+    """Whether the `__init__` in C of an exception only keeps its arguments."""
+    return not issubclass(cls, INITIALISED)
+
+
 def stand_in(value: Value, back: Back) -> Any:
     value = value.settle("for the text of an exception")
     if value.is_const():
@@ -34,6 +44,8 @@ def stand_in(value: Value, back: Back) -> Any:
     real: Any = Placeholder()
     if isinstance(value, Object) and value.args is not None:
         real = build(value, back)
+    elif issubclass(type(existing := getattr(value, "real", None)), BaseException):
+        real = existing
     elif isinstance(value, (List, Tuple)) and value.cls in (list, tuple):
         real = value.cls(stand_in(v, back) for v in value.items)
     back[id(real)] = (real, value)
@@ -44,7 +56,8 @@ def build(exception: Object, back: Back) -> BaseException:
     """A real exception of the same class; Python-level `__new__` and `__init__` do not run."""
     base = builtin_base(exception.cls)
     args = [stand_in(a, back) for a in exception.args or ()]
-    real: BaseException = base.__new__(exception.cls, *args)
+    made_of = args if exception.group is None else [stand_in(a, back) for a in exception.group]
+    real: BaseException = base.__new__(exception.cls, *made_of)
     if isinstance(real, exception.cls):
         base.__init__(real, *args)  # type: ignore[misc]
     return real
@@ -62,6 +75,8 @@ def translate(cx: Capture, found: Any, back: Back) -> Value:
 
 def attribute(cx: Capture, exception: Object, name: str) -> Value:
     """A C-level attribute of an exception made during capture."""
+    if exception.group is not None and name in GROUP:
+        return exception.group[GROUP.index(name)]
     back: Back = {}
     real = cx.evaluate_raw(build, exception, back)
     return translate(cx, cx.evaluate_raw(getattr, real, name), back)
@@ -71,16 +86,31 @@ def text(cx: Capture, exception: Object, how: Any) -> Value:
     """str(e) or repr(e) by the C-level methods of its class."""
     back: Back = {}
     real = build(exception, back)
-    if back:
+    if not all(_is_told(cx, v) for _, v in back.values()):
         raise Break(
             "unsupported-operation", f"{how.__name__}({exception.describe()}) with arguments that are not constants"
         )
     return cx.evaluate(how, real)
 
 
-def actual_class(cx: Capture, cls: type, args: list[Value]) -> type:
-    """The class of cls(*args): OSError picks a subclass by its errno, BaseExceptionGroup by its members."""
-    if cls.__new__ is BaseException.__new__:
-        return cls
-    real = cx.evaluate_raw(build, Object(cls, args=args), {})
-    return type(real)
+def _is_told(cx: Capture, value: Value) -> bool:
+    """Whether the text of what stands for an argument is its own."""
+    if not isinstance(value, Object):
+        return isinstance(value, (List, Tuple)) and value.cls in (list, tuple)
+    written = (lookup(cx, value.cls, name) for name in ("__repr__", "__str__"))
+    return value.args is not None and not value.exists and not any(isinstance(m, types.FunctionType) for m in written)
+
+
+def new(cx: Capture, cls: type, args: list[Value]) -> Object:
+    """cls.__new__(cls, *args): OSError picks a subclass by its errno, BaseExceptionGroup by its members."""
+    made = Object(cls, args=args)
+    if issubclass(cls, BaseExceptionGroup):
+        if len(args) == 2:
+            members = cx.realize(args[1])
+            if not isinstance(members, (List, Tuple)) or members.cls not in (list, tuple):
+                raise Break("builtin-call", f"{cls.__qualname__}(...) of {members.describe()}")
+            made.group = (args[0], Tuple(list(cx.elements(members))))
+    elif builtin_base(cls).__new__ is BaseException.__new__:
+        return made
+    made.cls = type(cx.evaluate_raw(build, made, {}))
+    return made

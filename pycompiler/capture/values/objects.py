@@ -71,6 +71,7 @@ class Object(Value):
             storage.within = self
         self.storage = storage  # contents of a subclass of dict, list, tuple, ...
         self.args = args  # constructor arguments of an exception
+        self.group: tuple[Value, Tuple] | None = None  # message and exceptions that an exception group was made of
         self.overlay: dict[str, Value] = {}
         self._namespace: weakref.ref[InstanceDict] | None = None  # which holds it: a circle would keep what it shows
         self.raised_at: int | None = None  # step of the root frame's instruction that first raised this exception
