@@ -34,13 +34,14 @@ class Mutation:
 class Output:
     """How one output of the caller is made.
 
-    kind: "fresh" (fresh output `index`), "input" (input `index` itself), "view" (of the input or fresh output `index`,
-    by `steps`), "constant" (`value`), "same" (the very object of output `index`).
+    kind: "fresh" (fresh output `index`), "input" (input `index` itself), "view" (of the input or fresh output `index`, or with
+    `of_result` of the caller's output `index`, by `steps`), "constant" (`value`), "same" (the very object of output `index`).
     """
 
     kind: str
     index: int = -1
     of_input: bool = False
+    of_result: bool = False
     steps: tuple[Step, ...] = ()
     value: Any = None
 
@@ -51,12 +52,13 @@ class Path:
 
     inputs: those that it reaches, be it zero, then cuts (`Joint.cuts`), numbered on from the inputs. nodes: numbers of the
     nodes that keep something, which can be gone through once. kept: the inputs ("input", i) and fresh outputs ("fresh", k)
-    that these keep, whose versions are checked.
+    that these keep, whose versions are checked. begins: the number of the node that it begins at.
     """
 
     inputs: frozenset[int]
     nodes: frozenset[int]
     kept: frozenset[tuple[str, int]]
+    begins: int = -1
 
 
 def _joined(found: Mapping[frozenset[int], list[int]]) -> dict[frozenset[int], list[int]]:
@@ -83,9 +85,12 @@ class Joint:
     fresh outputs, then the gradients; plus how the caller's outputs are made of all that.
 
     `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs.
-    cuts: the fresh outputs that others were computed from, where gradients of these end: a node of autograd's graph takes
-    them from there on, with what else arrives, as in eager. `grads` has one for each input, then one for each cut.
+    cuts: the fresh outputs ("fresh", k), and views of such or of inputs ("view", number of the caller's output), that others were
+    computed from, where gradients of these end: a node of autograd's graph takes them from there on, with what else arrives, as
+    in eager. `grads` has one for each input, then one for each cut.
     paths: for each tangent what autograd's own graph says of its gradient.
+    more: nodes of the captured graph that are outputs here, though not the caller's, because outputs and what was computed from
+    these share them: their tensors are the last results.
     counts: whether elements are counted from the start of a storage: then inputs must start in theirs where they did.
     arrived: inputs that are results of other work which requires grad: nodes of autograd's that others made lie behind.
     touched: inputs that were written, with the values that they had: only their versions tell.
@@ -103,11 +108,12 @@ class Joint:
     mutations: list[Mutation] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     grads: list[fx.Node | None] = field(default_factory=list)
-    cuts: list[int] = field(default_factory=list)
+    cuts: list[tuple[str, int]] = field(default_factory=list)
     stores: list[tuple[int, fx.Node]] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
     arrived: frozenset[int] = frozenset()
+    more: list[fx.Node] = field(default_factory=list)
     counts: bool = False
 
     def store_in_graph(self) -> list[int]:
@@ -122,7 +128,7 @@ class Joint:
         place = {old: new for new, old in enumerate(i for i in range(len(self.fresh)) if i not in gone)}
         self.mutations = [replace(m, fresh=place[m.fresh]) for m in kept]
         self.outputs = [
-            replace(o, index=place[o.index]) if o.kind in ("fresh", "view") and not o.of_input else o
+            replace(o, index=place[o.index]) if o.kind in ("fresh", "view") and not (o.of_input or o.of_result) else o
             for o in self.outputs
         ]
         self.fresh = [n for i, n in enumerate(self.fresh) if i in place]
@@ -174,10 +180,27 @@ class Joint:
         tangents = {fresh: k for k, fresh in enumerate(self.tangent_of)}
         of = {k: j for j, way in enumerate(ways) for k in way.tangents}
         first = len(self.inputs)
+        begin = [self.begins(cut) for cut in self.cuts]
         behind = {
-            j: {of[tangents[self.cuts[i - first]]] for i in way.inputs if i >= first} for j, way in enumerate(ways)
+            j: {of[tangents[k]] for i in way.inputs if i >= first and (k := begin[i - first]) is not None}
+            for j, way in enumerate(ways)
         }
         return [ways[j] for j in graphlib.TopologicalSorter(behind).static_order()]
+
+    def cut_of(self, result: int) -> tuple[str, int]:
+        """What stands for the caller's output `result` where gradients of others end at it, or at views of it."""
+        output = self.outputs[result]
+        return ("view", result) if output.kind == "view" else ("fresh", output.index)
+
+    def begins(self, cut: tuple[str, int]) -> int | None:
+        """The fresh output that a cut is, or views; None for a view of an input."""
+        kind, k = cut
+        while kind == "view":
+            output = self.outputs[k]
+            if output.of_input:
+                return None
+            kind, k = self.cut_of(output.index) if output.of_result else ("fresh", output.index)
+        return k
 
     def _common(self, groups: Sequence[Sequence[int]]) -> int:
         """Bytes that gradients of more than one group of tangents compute, once for each group but the first."""

@@ -22,13 +22,13 @@ import torch
 from torch import fx
 from torch._functorch import pyfunctorch
 from torch.autograd import forward_ad
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.recorder import identity
+from pycompiler.autograd.replayed import bare
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir import transforms
@@ -36,7 +36,6 @@ from pycompiler.ir.effects import draws
 from pycompiler.ir.fake import is_inference
 from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
 from pycompiler.ir.symbols import expr_of
-from pycompiler.ir.texts import drop_text_with
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _VMAP = "VmapMode"  # set by the vmap of `is_grads_batched`, which is not functorch's
@@ -58,7 +57,7 @@ class Replay:
     states it keeps."""
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, part: Partition, examples: Sequence[Any], name: str) -> None:
-        self.module = _bare(gm)
+        self.module, self.linked = bare(gm, joint.more, [_result_of(joint, cut) for cut in joint.cuts])
         self.joint = joint
         self.name = name
         self.origins = joint.origins
@@ -118,9 +117,9 @@ class Replay:
                 results = self._run(ctx, mine)
                 pairs = self._differentiated(mine, results, tangents)
                 ends = [
-                    (self.count + c, results[self.origins[k][1]])
-                    for c, k in enumerate(self.cuts)
-                    if tangents[k] is None
+                    (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
+                    for c, cut in enumerate(self.cuts)
+                    if cut[0] == "view" or tangents[cut[1]] is None
                 ]
                 wanted = [(i, own[i]) for i in self.wanted if i < self.count]
                 wanted = [(i, t) for i, t in (*wanted, *ends) if t.requires_grad]
@@ -137,6 +136,12 @@ class Replay:
         finally:
             _native.resume_hook()
         return tuple(found)
+
+    def _end(self, cut: tuple[str, int], made: torch.Tensor | None, results: Sequence[Any]) -> torch.Tensor:
+        if made is None:
+            made = results[self.origins[cut[1]][1]]._base
+            assert made is not None
+        return made
 
     def _inputs(self, ctx: Any) -> list[Any]:
         if self.lost:
@@ -168,8 +173,8 @@ class Replay:
         )
 
     def _refuse_derivatives(self, ctx: Any, ends: Sequence[tuple[int, torch.Tensor]]) -> None:
-        """Derivatives of gradients by a cut reach what stands for it here, not the caller's tensor: an error where that one would
-        show it."""
+        """Derivatives of gradients by a cut that could not be linked reach what stands for it here, not the caller's tensor: an
+        error where that one would show it."""
 
         def check(reference: Callable[[], torch.Tensor | None], gradients: Sequence[Any]) -> None:
             end = reference()
@@ -178,13 +183,15 @@ class Replay:
 
         own: dict[int, Any] = getattr(ctx, "ends", {})  # none where its gradients end at no output
         for i, t in ends:
-            reference = own.get(i - self.count)
-            if reference is not None and t.grad_fn is not None:
-                t.grad_fn.register_prehook(functools.partial(check, reference))
+            c = i - self.count
+            if c in own and not self.linked[c] and t.grad_fn is not None:
+                t.grad_fn.register_prehook(functools.partial(check, own[c][0]))
 
     def _run(self, ctx: Any, inputs: list[Any]) -> Sequence[Any]:
+        own: dict[int, tuple[Any, torch.Tensor]] = getattr(ctx, "ends", {})
+        ends = [own[c][1] if c in own else None for c in range(len(self.cuts))]
         with _untransformed(), self._numbers(ctx):
-            results = self.module(*inputs)
+            results = self.module(*inputs, *ends)
         return results if isinstance(results, (tuple, list)) else (results,)
 
     @contextlib.contextmanager
@@ -321,21 +328,14 @@ def _inputs_of_gradients(joint: Joint) -> list[int]:
     return [i for i, n in enumerate(joint.inputs) if n in seen and isinstance(n.meta["val"], torch.Tensor)]
 
 
+def _result_of(joint: Joint, cut: tuple[str, int]) -> int | None:
+    """The captured graph's result that a cut is; None for the memory that some view."""
+    kind, k = ("result", cut[1]) if cut[0] == "view" else joint.origins[cut[1]]
+    return k if kind == "result" else None
+
+
 def _device(node: fx.Node) -> torch.device:
     value = node.meta["val"]
     while isinstance(value, (tuple, list)):
         value = value[0]
     return torch.device(value.device)
-
-
-def _bare(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm` without the metadata of its nodes, which keeps a compile's tensors alive."""
-    graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        env[node] = graph.node_copy(node, env.__getitem__)
-        env[node].meta = {}
-    with _use_lazy_graph_module(True):
-        module: fx.GraphModule = _make_graph_module(gm, graph)
-    drop_text_with(module)
-    return module

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import graphlib
 import math
 import threading
 import weakref
@@ -25,6 +26,7 @@ from pycompiler import _native
 from pycompiler.autograd.joint import Joint, Output, Way
 from pycompiler.autograd.partition import Partition, without_tangents
 from pycompiler.autograd.replay import Replay, generator_states, transformed
+from pycompiler.autograd.replayed import end_of
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
 from pycompiler.autograd.views import Step
 from pycompiler.errors import Unfit
@@ -196,21 +198,53 @@ def differentiable(
     ways, tracked = joint.ways(), {i for i, n in enumerate(joint.inputs) if n.meta.get("requires_grad")}
     if len(ways) == 1 and (ways[0].inputs == tracked or not ways[0].inputs):
         lone = Node(joint, part, part, again, range(len(joint.tangents)), range(len(joint.inputs)), alone=True)
-        return _function(lone, compiler, name, forward, ahead)
+        run = _function(lone, compiler, name, forward, ahead)
+        return functools.partial(_begun, run, lone.begun) if lone.begun else run
     nodes = [_node_of(joint, part, again, way, tracked) for way in ways]
     scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again)}
-    scope |= {"set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled}
+    scope |= {"set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled, "begin": _begin}
     lines = ["def run(*args):", "    before = grad_mode()", "    set_grad(False)", "    try:"]
     lines += [f"        rng = {'state(args)' if again.random else 'None'}", "        outs = forward_graph(*args)"]
     lines += ["    finally:", "        set_grad(before)"]
     made, first = {k: f"outs[{k}]" for k in range(len(joint.fresh))}, len(joint.inputs)
+    views, sizes = [k for kind, k in joint.cuts if kind == "view"], _sizes_of(joint)
+    there = set[int]()
+
+    def reach(cut: tuple[str, int]) -> str:
+        """What holds a cut, once it is made: views are made between the nodes."""
+        kind, k = cut
+        if kind == "fresh":
+            return made[k]
+        if k not in there:
+            output = joint.outputs[k]
+            if output.of_result:
+                base = reach(joint.cut_of(output.index))
+            else:
+                base = f"args[{output.index}]" if output.of_input else made[output.index]
+            lines.extend(_step_lines(k, base, output.steps, scope, sizes))
+            there.add(k)
+        return f"r{k}"
+
     for j, node in enumerate(nodes):
         scope[f"apply{j}"] = _function(node, compiler, name, forward, ahead)
-        reached = [f"args[{i}]" if i < first else made[joint.cuts[i - first]] for i in node.inputs]
+        reached = [f"args[{i}]" if i < first else reach(joint.cuts[i - first]) for i in node.inputs]
         lines.append(f"    made{j} = apply{j}(args, outs, rng, {', '.join(reached)})")
+        lines += [f"    begin(made{j}[{p}])" for p, k in enumerate(node.outputs) if k in node.begun]
         made |= {k: f"made{j}[{p}]" for p, k in enumerate(node.outputs)}
-    lines.append(f"    return ({' '.join(f'{made[k]},' for k in range(len(joint.fresh)))})")
+    given = [*(made[k] for k in range(len(joint.fresh))), *(f"r{k}" for k in views)]
+    lines.append(f"    return ({' '.join(f'{g},' for g in given)})")
     return _build("run", lines, scope)  # type: ignore[no-any-return]
+
+
+_begin: Any = torch.ops.aten.lift.default
+"""Gives the tensor itself, whose gradient now passes a node that does nothing."""
+
+
+def _begun(run: Compiled, outputs: Sequence[int], *args: Any) -> Sequence[Any]:
+    made = run(*args)
+    for k in outputs:
+        _begin(made[k])
+    return made
 
 
 class Node:
@@ -232,6 +266,16 @@ class Node:
         self.kept = joint.kept(self.tangents)
         itself = {("fresh", i) if kind == "output" else ("input", i) for kind, i in part.saved}
         self.watched = sorted(k for k in self.kept if k not in itself and (k[0] == "fresh" or again.has_version(k[1])))
+
+    @property
+    def begun(self) -> list[int]:
+        """The fresh outputs that begin nodes of their own, which only hand on: in eager, gradients of the others do not pass
+        them, and neither may their hooks be called."""
+        if len({self.joint.paths[k].begins for k in self.tangents}) == 1:
+            return []
+        return [
+            k for k in self.differentiable if not self.joint.fresh[k].meta["val"].is_complex()
+        ]  # `_begin` refuses those
 
     @property
     def takes_apart(self) -> bool:
@@ -257,6 +301,7 @@ def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compil
         "ref": weakref.ref,
         "held": held,
         "version": version,
+        "end_of": end_of,
     }
     forward_function = _build("forward", _forward_lines(node), scope)
     return apply_of(f"Compiled_{name}", forward_function, _backward(node, compiler, ahead))
@@ -313,7 +358,9 @@ def _forward_lines(node: Node) -> list[str]:
         ]
         lines.append(f"    ctx.kept = ({', '.join(kept)},)")
     first = len(joint.inputs)
-    if ends := [f"{i - first}: ref(reached[{p}])" for p, i in enumerate(node.inputs) if i >= first]:
+    if ends := [
+        f"{i - first}: (ref(reached[{p}]), end_of(reached[{p}]))" for p, i in enumerate(node.inputs) if i >= first
+    ]:
         lines.append(f"    ctx.ends = {{{', '.join(ends)}}}")
     if fixed:
         lines.append(f"    ctx.mark_non_differentiable({', '.join(fixed)})")
@@ -574,7 +621,7 @@ def _one_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
 def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
     """`inner` (inputs → fresh outputs) with mutations applied and the caller's outputs rebuilt."""
     plain = [Output("fresh", i) for i in range(len(joint.fresh))]
-    if not joint.mutations and not joint.touched and joint.outputs == plain:
+    if not joint.mutations and not joint.touched and not joint.more and joint.outputs == plain:
         return inner
     scope: dict[str, Any] = {
         "inner": inner,
@@ -587,10 +634,16 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
     lines += [f"    touch((args[{i}],), (args[{i}]._version + 1,))" for i in joint.touched]
     lines.append("    outs = inner(*args)")
     lines += _mutation_lines(joint)
-    sizes = _names((n.meta["val"] for n in joint.inputs), "args[{}]")
-    for k, output in enumerate(joint.outputs):
-        lines += _output_lines(k, output, scope, sizes)
-    lines.append(f"    return ({' '.join(f'r{k},' for k in range(len(joint.outputs)))})")
+    sizes = _sizes_of(joint)
+    views = [k for kind, k in joint.cuts if kind == "view"]
+    for k in graphlib.TopologicalSorter(
+        {k: [o.index] * o.of_result for k, o in enumerate(joint.outputs)}
+    ).static_order():
+        if k in views:
+            lines.append(f"    r{k} = outs[{len(joint.fresh) + views.index(k)}]")
+        else:
+            lines += _output_lines(k, joint.outputs[k], scope, sizes)
+    lines.append(f"    return ({' '.join(f'r{k},' for k in range(len(joint.outputs) - len(joint.more)))})")
     run = _build("run", lines, scope)
     run.__name__ = run.__qualname__ = f"run_{name}"
     return run  # type: ignore[no-any-return]
@@ -632,11 +685,20 @@ def _output_lines(k: int, output: Output, scope: dict[str, Any], sizes: Mapping[
         return [f"    r{k} = constant{k}"]
     if output.kind == "same":
         return [f"    r{k} = r{output.index}"]
-    base = f"{'args' if output.of_input else 'outs'}[{output.index}]"
+    base = f"r{output.index}" if output.of_result else f"{'args' if output.of_input else 'outs'}[{output.index}]"
     if output.kind != "view":
         return [f"    r{k} = {base}"]
+    return _step_lines(k, base, output.steps, scope, sizes)
+
+
+def _sizes_of(joint: Joint) -> dict[str, str]:
+    return _names((n.meta["val"] for n in joint.inputs), "args[{}]")
+
+
+def _step_lines(k: int, base: str, steps: Sequence[Step], scope: dict[str, Any], sizes: Mapping[str, str]) -> list[str]:
+    """`r{k}`, a view of `base`."""
     lines = [f"    r{k} = {base}"]
-    for j, step in enumerate(output.steps):
+    for j, step in enumerate(steps):
         scope[f"op{k}_{j}"] = step.target
         kwargs = dict(step.kwargs)
         offset = kwargs.pop("offset", None)

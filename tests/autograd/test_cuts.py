@@ -14,7 +14,6 @@ from torch.nn import functional as F
 import pycompiler
 from pycompiler.autograd import compile_joint
 from pycompiler.autograd.trace.paths import cuts
-from pycompiler.errors import DoubleBackwardError
 
 BACKENDS = ("aot_eager", "native")
 Tensors = tuple[torch.Tensor, ...]
@@ -76,7 +75,53 @@ def broken(x: torch.Tensor, w: torch.Tensor) -> Tensors:
     return y, z, z * y.sum()
 
 
-PROGRAMS = (squares, classified, chain, backwards, in_place, of_a_view, random, two_behind, states, broken)
+def shared(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    both = x @ w
+    y = both.exp()
+    return y, (y * both).cos()
+
+
+def shared_in_a_chain(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    h = x.exp()
+    k = h * w
+    y = k + h
+    z = y * k * h
+    return y, z, (z * y * h).sin()
+
+
+def views(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = x.exp()
+    z = y.view(-1)
+    return y, z, z[1:5], z.sin() * w.view(-1)
+
+
+def views_of_nothing_returned(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = x * w
+    v = y[0]
+    return v, y.t(), v.exp() + y.sum()
+
+
+def views_of_an_input(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = x.t()
+    return y, y[1:], (y[1:] @ w).sin(), y.exp()
+
+
+def taken_apart(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    a, b, c = (x * w).unbind()
+    return a, b, a * b + c
+
+
+def written_views(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = x * 2
+    z = y[0]
+    z.mul_(w[0])
+    return z, y, y.sin(), z.cos()
+
+
+PROGRAMS = (
+    *(squares, classified, chain, backwards, in_place, of_a_view, random, two_behind, states, broken),
+    *(shared, shared_in_a_chain, views, views_of_nothing_returned, views_of_an_input, taken_apart, written_views),
+)
 
 
 def leaves() -> list[torch.Tensor]:
@@ -218,50 +263,73 @@ def backwards_of(program: Any) -> int:
     return len(graphs)
 
 
-def test_what_shares_work_with_what_lies_behind_it_is_one_node() -> None:
-    def shared(x: torch.Tensor, w: torch.Tensor) -> Tensors:
-        both = x @ w
-        y = both.exp()
-        return y, (y * both).cos()
-
-    assert backwards_of(shared) == 1
+def test_work_that_results_share_is_a_node_of_its_own() -> None:
+    assert backwards_of(shared) == 3
     assert backwards_of(squares) == 2
     assert backwards_of(states) == 4
-    check(pycompiler.compile(shared), shared, lambda f, xs: torch.autograd.grad(f(*xs)[-1].sum(), xs))
+    assert backwards_of(lambda x, w: (x.sin(), x.cos())) == 1
 
 
 def test_where_gradients_can_end() -> None:
+    def ends(outputs: list[torch.Tensor], which: list[int], known: Any = None) -> Any:
+        found = cuts(outputs, {(outputs[k].grad_fn, outputs[k].output_nr): k for k in which}, known or {})
+        return found if known else found[0]
+
     x = leaves()[0]
     y = x.sin()
     z = y.exp()
-    assert cuts([y, z], [0, 1]) == [0]
-    assert cuts([z, y], [0, 1]) == [1]
-    assert cuts([y, z, z * y], [0, 1, 2]) == [0, 1]
-    assert cuts([y, z], []) == []
-    assert cuts([x.sin(), x.cos()], [0, 1]) == []
+    assert ends([y, z], [0, 1]) == [0]
+    assert ends([z, y], [0, 1]) == [1]
+    assert ends([y, z, z * y], [0, 1, 2]) == [0, 1]
+    assert ends([y, z], []) == []
+    assert ends([x.sin(), x.cos()], [0, 1]) == []
     a, b = (x * 2).unbind()[:2]
-    assert cuts([a, a * b], [0, 1]) == [], "both pass what they were taken apart from"
+    assert ends([a, a * b], [0, 1]) == [], "both pass what they were taken apart from"
     first = x * 2
-    assert cuts([y, first.exp() + y, first], [0, 1, 2]) == [0, 2]
+    assert ends([y, first.exp() + y, first], [0, 1, 2]) == [0, 2]
+    graph = torch.fx.Graph()
+    work = graph.placeholder("h")
+    assert ends([z, z * y], [0, 1], {(y.grad_fn, 0): work}) == ([0], [work]), "shared work becomes a result"
+    assert ends([z, z * y, y], [0, 1, 2]) == [0, 2]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("watch", [torch.Tensor.retain_grad, lambda y: y.register_hook(lambda g: g), None])
-def test_second_derivatives_by_what_is_returned_are_refused(watch: Any, backend: str) -> None:
-    """They reach the inputs; the intermediate itself would lack them."""
+@pytest.mark.parametrize("watch", [torch.Tensor.retain_grad, lambda y: y.register_hook(lambda g: 2 * g), None])
+def test_second_derivatives_by_what_is_returned(watch: Any, backend: str) -> None:
+    """They reach the intermediate itself, held or not."""
 
-    def ask(run: Any) -> Any:
-        inputs = leaves()
+    def ask(run: Any, program: Any) -> Any:
+        inputs, keep = leaves(), []
         made = run(*inputs)
         if watch is not None:
             watch(made[0])
         first = torch.autograd.grad(made[-1].sum(), made[0], create_graph=True)[0]
+        if program is squares:
+            keep.append(made[0])
+        del made
         first.pow(2).sum().backward()
-        return [x.grad for x in inputs]
+        return [x.grad for x in inputs], [t.grad for t in keep if watch is torch.Tensor.retain_grad]
 
-    run = pycompiler.compile(squares, backend=backend)
-    if watch is None:
-        torch.testing.assert_close(ask(run), ask(squares), rtol=1e-9, atol=1e-9)
-        return
-    with pytest.raises(DoubleBackwardError, match="keeps its gradient or has a hook"):
-        ask(run)
+    for program in (squares, shared, in_place):
+        run = pycompiler.compile(program, backend=backend)
+        torch.testing.assert_close(ask(run, program), ask(program, program), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_hook_is_called_for_gradients_of_its_result_only(backend: str) -> None:
+    def beside(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+        h = x.exp()
+        return h.sin(), h.cos()
+
+    def ask(run: Any, program: Any, which: int) -> Any:
+        inputs, seen = leaves(), []
+        made = run(*inputs)
+        for k, t in enumerate(made):
+            t.register_hook(lambda g, k=k: seen.append((k, g)))
+        made[which].sum().backward()
+        return seen, inputs[0].grad
+
+    run = pycompiler.compile(beside, backend=backend)
+    for which in (0, 1):
+        torch.testing.assert_close(ask(run, beside, which), ask(beside, beside, which), rtol=1e-9, atol=1e-9)
+    assert run.counters()["compiles"] == 1

@@ -14,7 +14,7 @@ from pycompiler.autograd import attention
 from pycompiler.autograd.policies import Policy
 from pycompiler.autograd.recorder import Recorder, tensors_in
 from pycompiler.autograd.trace.inputs import inner, storage_of
-from pycompiler.autograd.trace.paths import Slices
+from pycompiler.autograd.trace.paths import Edge, Slices
 from pycompiler.autograd.trace.writes import Given, is_metadata, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import interrupts, late, transforms
@@ -47,8 +47,17 @@ _EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[at
 class Forward:
     """Runs `gm` and the graphs inside of it; `branches`: what is called for branches and loops (`Branches`)."""
 
-    def __init__(self, gm: fx.GraphModule, recorder: Recorder, branches: Mapping[fx.Node, Callable[..., Any]]) -> None:
-        self.gm = gm
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        recorder: Recorder,
+        branches: Mapping[fx.Node, Callable[..., Any]],
+        more: Sequence[fx.Node] = (),
+    ) -> None:
+        """`more`: nodes whose values are results, too."""
+        self.gm = self.whole = gm
+        self.more = more
+        self.edges: dict[Edge, fx.Node] = {}  # of values of the whole graph, as they were made
         self.recorder = recorder
         self.branches = branches
         self.slices = Slices()
@@ -69,11 +78,15 @@ class Forward:
             elif node.op == "output":
                 self.recorder.source = None
                 out = fx.node.map_arg(node.args[0], env.__getitem__)
-                return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+                out = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+                return (*out, *(env[n] for n in self.more)) if self.gm is self.whole else out
             else:
                 env[node] = self._run_node(node, env)
+                if self.gm is self.whole and isinstance(env[node], torch.Tensor) and env[node].requires_grad:
+                    self.edges[env[node].grad_fn, env[node].output_nr] = node
             for dead in last_use.get(node, ()):
-                del env[dead]
+                if self.gm is not self.whole or dead not in self.more:
+                    del env[dead]
         raise AutogradUnsupported("graph without an output node", str(self.gm.graph), "end the graph with an output")
 
     def _run_node(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:

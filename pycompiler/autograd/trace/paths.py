@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,10 @@ from pycompiler.autograd.saved import modified
 from pycompiler.autograd.trace.inputs import storage_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
 
+Edge = tuple[Any, int]
+"""A node of autograd's graph and the number of one of its results, as in `next_functions`."""
+
+_MOST_SHARED = 64  # so much shared work becomes results of the graph: each is a backward of its own
 WRITE = "torch::autograd::CopySlices"  # keeps the node of the operator that wrote a view, and no tensor
 
 
@@ -75,7 +79,7 @@ def paths(
     names = list(dict.fromkeys(kept_as.values()))
     numbers = {name: 1 << i for i, name in enumerate(names)}
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
-    found: dict[Any, tuple[int, int, int]] = {}
+    found: dict[Any, tuple[int, int, int, int]] = {}
     for number, node in enumerate(_in_order([t.grad_fn for t in outputs])):
         keeps = [*_kept_tensors(node), *slices.kept.get(node, ())]
         if type(node).__name__.startswith("ProdBackward") and written(node._saved_result):
@@ -91,43 +95,73 @@ def paths(
             if edge in cut:
                 inputs |= 1 << cut[edge]
             elif edge[0] is not None:
-                a, b, c = found[edge[0]]
+                a, b, c, _ = found[edge[0]]
                 inputs, nodes, kept = inputs | a, nodes | b, kept | c
-        found[node] = inputs, nodes, kept
+        found[node] = inputs, nodes, kept, number
     found_of = [found[t.grad_fn] for t in outputs]
-    return [Path(_bits(a), _bits(b), frozenset(names[k] for k in _bits(c))) for a, b, c in found_of]
+    return [Path(_bits(a), _bits(b), frozenset(names[k] for k in _bits(c)), n) for a, b, c, n in found_of]
 
 
-def cuts(outputs: Sequence[torch.Tensor], candidates: Iterable[int]) -> list[int]:
-    """Those of the `candidates` among `outputs` at which the gradients of others can end, so that no node of autograd's graph
-    is run for outputs whose gradients end at different ones: all gradients of what was computed from such an output
-    and from what it was itself computed from pass through it."""
+def cuts(
+    outputs: Sequence[torch.Tensor], candidates: Mapping[Edge, int], known: Mapping[Edge, fx.Node]
+) -> tuple[list[int], list[fx.Node]]:
+    """Those of the `candidates` (numbers of `outputs`, then of views) at which gradients of others can end, so that no node of
+    autograd's graph is run for outputs whose gradients end at different ones; and what would have to be an output, too: work
+    that an output shares with what was computed from it.  `known`: what can be one."""
     order = _in_order([t.grad_fn for t in outputs])
     order.reverse()
-    chosen = {(outputs[k].grad_fn, outputs[k].output_nr): k for k in candidates}
-    while chosen:
-        owners = dict.fromkeys(order, 0)  # bits of the outputs whose gradients a node is run for
-        ended = dict.fromkeys(range(len(outputs)), 0)  # bits of the cuts that an output's gradient ends at
-        for k, t in enumerate(outputs):
-            owners[t.grad_fn] |= 1 << k
-        for node in order:
-            for edge in node.next_functions:
-                if edge in chosen:
-                    for k in _bits(owners[node]):
-                        ended[k] |= 1 << chosen[edge]
-                elif edge[0] is not None:
-                    owners[edge[0]] |= owners[node]
-        shared = {owners[node] for node in order if node.next_functions}  # leaves add up what arrives
-        wrong = 0
-        for found in ([ended[k] for k in _bits(bits)] for bits in shared):
-            some, every = functools.reduce(operator.or_, found, 0), functools.reduce(operator.and_, found, -1)
-            wrong |= some & ~every
-        reached = functools.reduce(operator.or_, ended.values())
-        left = {edge: k for edge, k in chosen.items() if reached >> k & 1 and not wrong >> k & 1}
-        if len(left) == len(chosen):
+    ends, first = dict(candidates), len(outputs) + len(candidates)
+    roots: list[Edge] = [(t.grad_fn, t.output_nr) for t in outputs]
+    more: list[Edge] = []
+    while ends:
+        chosen = ends | {edge: first + k for k, edge in enumerate(more)}
+        ended, conflicts = _conflicts(order, [*roots, *more], chosen)
+        reached = functools.reduce(operator.or_, ended)
+        if not all(reached >> k & 1 for k in chosen.values()):
+            ends = {edge: k for edge, k in ends.items() if reached >> k & 1}
+            more = [edge for edge in more if reached >> chosen[edge] & 1]
+            continue
+        if not conflicts:
             break
-        chosen = left
-    return sorted(chosen.values())
+        lacking = {
+            edge
+            for node in order
+            if node not in conflicts
+            for edge in node.next_functions
+            if edge[0] in conflicts and edge not in chosen
+        }
+        if lacking and known.keys() >= lacking and len(more) + len(lacking) <= _MOST_SHARED:
+            more += lacking
+        else:
+            wrong = functools.reduce(operator.or_, conflicts.values())
+            ends = {edge: k for edge, k in ends.items() if not wrong >> k & 1}
+            more = []
+    return sorted(ends.values()), sorted({known[edge] for edge in more}) if ends else []
+
+
+def _conflicts(
+    order: Sequence[Any], roots: Sequence[Edge], chosen: Mapping[Edge, int]
+) -> tuple[list[int], dict[Any, int]]:
+    """Of each root the bits of those that are `chosen` at which its gradient ends; and the nodes that are run for roots whose
+    gradients end at different ones, with the bits of the difference.  `order`: a node before those that its gradients flow to."""
+    owners = dict.fromkeys(order, 0)  # bits of the roots whose gradients a node is run for
+    ended = [0] * len(roots)
+    for k, (node, _) in enumerate(roots):
+        owners[node] |= 1 << k
+    for node in order:
+        for edge in node.next_functions:
+            if edge in chosen:
+                for k in _bits(owners[node]):
+                    ended[k] |= 1 << chosen[edge]
+            elif edge[0] is not None:
+                owners[edge[0]] |= owners[node]
+    differences: dict[int, int] = {}
+    for bits in {owners[node] for node in order if node.next_functions}:  # leaves add up what arrives
+        found = [ended[k] for k in _bits(bits)]
+        some, every = functools.reduce(operator.or_, found, 0), functools.reduce(operator.and_, found, -1)
+        differences[bits] = some & ~every
+    conflicts = {n: d for n in order if n.next_functions and (d := differences[owners[n]])}
+    return ended, conflicts
 
 
 def _bits(number: int) -> frozenset[int]:

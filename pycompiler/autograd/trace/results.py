@@ -6,7 +6,7 @@ it that the runtime makes again, so that it aliases the first as in eager.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from pycompiler.autograd.joint import Joint, Output
 from pycompiler.autograd.recorder import Recorder, is_dense, plain, same_places
 from pycompiler.autograd.trace.inputs import Input, inner, storage_of
+from pycompiler.autograd.trace.paths import Edge
 from pycompiler.autograd.trace.writes import may_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import (
@@ -37,14 +38,15 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Base:
-    """What results are views of: input or fresh output `index`; `tensor` of the trace, which is `seen` in the captured
+    """What results are views of: input, fresh output or result `index`; `tensor` of the trace, which is `seen` in the captured
     graph, and lies for the caller as `lies` does."""
 
     tensor: torch.Tensor
     lies: torch.Tensor
     seen: Any
     index: int
-    of_input: bool
+    of_input: bool = False
+    of_result: bool = False
 
     def step(self, result: Any) -> Step | None:
         """The view that capture saw as one `as_strided`, or None when it saw none, or one that also changes elements."""
@@ -85,7 +87,7 @@ class Results:
         self.input_of_storage = {storage_of(x.seen): i for i, x in enumerate(inputs) if x is not None}
         self.fresh_tensors: list[torch.Tensor] = []
         outputs: Any = gm.graph.output_node().args[0]  # one node may stand for several results
-        nodes = enumerate(outputs if isinstance(outputs, (tuple, list)) else ())
+        nodes = enumerate((*outputs, *joint.more) if isinstance(outputs, (tuple, list)) else ())
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.expected = {k: n.meta.get("example_value") for k, n in nodes if isinstance(n, fx.Node)}
 
@@ -141,6 +143,7 @@ class Results:
 
     def find(self, results: tuple[Any, ...]) -> None:
         """Say how each result of the captured graph is made: ``joint.outputs``."""
+        self.tensors = results
         objects: dict[int, int] = {}
         seen_inputs = {id(item.seen): i for i, item in enumerate(self.inputs) if item is not None}
         groups: dict[int, list[int]] = {}
@@ -175,7 +178,7 @@ class Results:
             assert item is not None
             seen = self.placeholders[i].meta.get("example_value")
             place = Base(item.seen, item.example, seen, i, of_input=True)
-            return [self._view(k, t, place) for k, t in members.items()]
+            return [self._view(k, t, self._nearest(k, members, place)) for k, t in members.items()]
         if len(tensors) == 1 and not is_lazy(tensors[0]):
             return [self._alone(k, t) for k, t in members.items()]
         base, origin = next(((t, ("result", k)) for k, t in members.items() if not t._is_view()), (None, ("", -1)))
@@ -188,8 +191,20 @@ class Results:
         if is_lazy(base):
             base, origin = self._resolved(base), ("", -1)
         index = self.fresh(base, origin)
-        place = Base(base, self.joint.fresh[index].meta["val"], self._seen(origin), index, of_input=False)
-        return [Output("fresh", index) if t is base else self._view(k, t, place) for k, t in members.items()]
+        place = Base(base, self.joint.fresh[index].meta["val"], self._seen(origin), index)
+        return [
+            Output("fresh", index) if t is base else self._view(k, t, self._nearest(k, members, place))
+            for k, t in members.items()
+        ]
+
+    def _nearest(self, k: int, members: Mapping[int, torch.Tensor], base: Base) -> Base:
+        """What result `k` is a view of for autograd: another result, through which its gradient passes, or `base`."""
+        edges = {(t.grad_fn, t.output_nr): j for j, t in members.items() if t.requires_grad and t is not base.tensor}
+        for edge in _views_behind(members[k], base.tensor):
+            seen = self.expected.get(j) if (j := edges.get(edge, k)) != k else None
+            if isinstance(seen, torch.Tensor):
+                return Base(members[j], seen, seen, j, of_result=True)
+        return base
 
     def _alone(self, k: int, t: torch.Tensor) -> Output:
         """Result `k`, which is `t`, whose memory no other result has."""
@@ -239,21 +254,16 @@ class Results:
         ):  # it is made outside of the graph, where nobody knows what the graph binds
             names = ", ".join(sorted(late))
             raise AutogradUnsupported("an output is a view whose size depends on data", names, "clone it")
-        return Output("view", index, of_input=place.of_input, steps=tuple(made))
+        return Output("view", index, place.of_input, place.of_result, tuple(made))
 
     def _is_plain_view(self, t: torch.Tensor, base: torch.Tensor) -> bool:
         """Whether autograd's own views alone lie between `base` and `t`: no hook, no Function of the program's."""
-        node, number = t.grad_fn, t.output_nr
-        while (node, number) != (base.grad_fn, base.output_nr):
+        for node, number in _views_behind(t, base):
+            if (node, number) == (base.grad_fn, base.output_nr) or getattr(node, "variable", None) is base:
+                return True
             if node is None or node in self.hooked or isinstance(node, BackwardCFunction):
                 return False
-            if getattr(node, "variable", None) is base:
-                return True
-            followers = [f for f in node.next_functions if f[0] is not None]
-            if len(followers) != 1:
-                return False
-            node, number = followers[0]
-        return True
+        return False
 
     def keep(self, indices: Sequence[int]) -> None:
         """Of the fresh outputs so far only these stay."""
@@ -294,6 +304,17 @@ class Results:
                 value = node.target(*vals[0], **vals[1])  # type: ignore[operator]
         copy.meta.update(node.meta, val=value)
         return copy
+
+
+def _views_behind(t: torch.Tensor, base: torch.Tensor) -> Iterator[Edge]:
+    """The edges of autograd's graph from `t` to that of `base`, while there is one way."""
+    followers: list[Edge] = [(t.grad_fn, t.output_nr)]
+    while len(followers) == 1:
+        edge = followers[0]
+        yield edge
+        if edge == (base.grad_fn, base.output_nr):
+            return
+        followers = [f for f in getattr(edge[0], "next_functions", ()) if f[0] is not None]
 
 
 def _symbols_of(steps: Sequence[Any]) -> set[str]:

@@ -46,21 +46,33 @@ def trace_joint(
     `store_in_graph`: see `Joint.store_in_graph`; `branches`: what is called for branches and loops (`Branches`);
     `cut`: there may be `Joint.cuts`.
     """
-    recorder = Recorder(fake_mode, decompositions)
     for example in inputs:
         refuse_exotic(example)
     grad_mode, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # the cache would keep wrappers of this trace for the user's next region
     try:
-        with (
-            torch.inference_mode(False),
-            torch.set_grad_enabled(grad_mode),
-            _python_rules(gm, inputs),
-            recorder.binding(),
-            functional(),
-            recorder,
-        ):
-            return _Trace(gm, inputs, recorder, branches or {}).run(store_in_graph, cut)
+        more: list[fx.Node] | None = [] if cut else None
+        while True:
+            recorder = Recorder(fake_mode, decompositions)
+            with (
+                torch.inference_mode(False),
+                torch.set_grad_enabled(grad_mode),
+                _python_rules(gm, inputs),
+                recorder.binding(),
+                functional(),
+                recorder,
+            ):
+                trace = _Trace(gm, inputs, recorder, branches or {}, more)
+                try:
+                    joint = trace.run(store_in_graph)
+                except AutogradUnsupported:
+                    if not more:
+                        raise
+                    more = None  # nothing that the graph shares can be a result of it
+                    continue
+            if not trace.lacking:
+                return joint
+            more = [*(more or ()), *trace.lacking]
     except DATA_DEPENDENT as error:
         raise AutogradUnsupported("an operator depends on data", str(error), "the graph runs eagerly") from error
     except AutogradUnsupported:
@@ -92,19 +104,23 @@ class _Trace:
         examples: Sequence[Any],
         recorder: Recorder,
         branches: Mapping[fx.Node, Callable[..., Any]],
+        more: list[fx.Node] | None,
     ) -> None:
+        """`more`: `Joint.more`, None where there is nothing of the kind."""
         self.gm = gm
+        self.cut = more is not None
+        self.lacking: list[fx.Node] = []  # what is to be among `Joint.more`
         self.examples = examples
         self.recorder = recorder
-        self.joint = Joint(recorder.graph, recorder.constants, [])
+        self.joint = Joint(recorder.graph, recorder.constants, [], more=more or [])
         self.inputs = [self._input(n.name, e, f) for n, e, f in self._examples()]
-        self.forward = Forward(gm, recorder, branches)
+        self.forward = Forward(gm, recorder, branches, self.joint.more)
         self.results = Results(gm, recorder, self.joint, self.inputs, self.forward.hooked)
         self.joint.arrived = frozenset(
             i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad and not x.example.is_leaf
         )
 
-    def run(self, store_in_graph: bool, cut: bool) -> Joint:
+    def run(self, store_in_graph: bool) -> Joint:
         grad_mode = torch.is_grad_enabled()
         results = self.forward.run(
             [e if x is None else x.seen for x, e in zip(self.inputs, self.examples, strict=True)]
@@ -118,7 +134,7 @@ class _Trace:
             self.results.keep(self.joint.store_in_graph())
         self.results.own_storage()
         if torch.is_grad_enabled():
-            self._differentiate(cut)
+            self._differentiate()
         nodes = [*self.joint.fresh, *(value for _, value in self.joint.stores), *self.joint.grads]
         self.recorder.graph.output(tuple(nodes))
         drop_dead(self.recorder.graph)
@@ -193,7 +209,7 @@ class _Trace:
                 names = f"{self.joint.inputs[index].name} is mutated and shares memory with {self.joint.inputs[j].name}"
                 raise AutogradUnsupported("mutation of aliasing inputs", names, "pass one of them, or a clone")
 
-    def _differentiate(self, cut: bool) -> None:
+    def _differentiate(self) -> None:
         wanted = [item.leaf for item in self.inputs if item is not None and item.requires_grad]
         outputs = [t for t, d in zip(self.results.fresh_tensors, self.joint.differentiable, strict=True) if d]
         if not wanted or not outputs:
@@ -202,14 +218,23 @@ class _Trace:
         self.recorder.differentiates = True
         tangents = [self._tangent(k) for k, d in enumerate(self.joint.differentiable) if d]
         try:
-            cuts = paths.cuts(outputs, self._candidates()) if cut and len(outputs) > 1 else []
+            cuts: dict[tuple[str, int], torch.Tensor] = {}
+            if self.cut:
+                candidates = self._candidates()
+                edges = {(t.grad_fn, t.output_nr): k for k, t in enumerate(candidates.values())}
+                known = {edge: n for edge, n in self.forward.edges.items() if n not in self.joint.more}
+                chosen, self.lacking = paths.cuts(outputs, edges, known)
+                if self.lacking:
+                    return
+                names = list(candidates)
+                cuts = {names[k]: candidates[names[k]] for k in chosen}
             while True:
                 self.joint.paths = self._paths(outputs, cuts)
                 found, arrived = self._run_backward(outputs, tangents, wanted, cuts)
                 if len(arrived) == len(cuts):
                     break
-                cuts = [k for k in cuts if k in arrived]  # no gradient arrives at the others, ever
-            self.joint.cuts = [self.joint.tangent_of[k] for k in cuts]
+                cuts = {k: t for k, t in cuts.items() if k in arrived}  # no gradient arrives at the others, ever
+            self.joint.cuts = list(cuts)
         except AutogradUnsupported:
             raise
         except RuntimeError as error:
@@ -219,39 +244,60 @@ class _Trace:
             ) from error
         nodes = iter([None if g is None else self.recorder.node(inner(g)) for g in found])
         self.joint.grads = [next(nodes) if item is not None and item.requires_grad else None for item in self.inputs]
-        self.joint.grads += [self.recorder.node(inner(arrived[k])) for k in cuts]
+        self.joint.grads += [self.recorder.node(inner(arrived[cut])) for cut in cuts]
 
-    def _candidates(self) -> list[int]:
-        """The numbers, among the tangents, of outputs that the caller gets as they are, and that no hook of the program's
-        hangs on (it sees what arrives from everywhere)."""
-        plain_results = {o.index for o in self.joint.outputs if o.kind == "fresh"}
-        return [
-            k
-            for k, fresh in enumerate(self.joint.tangent_of)
-            if fresh in plain_results
-            and fresh >= len(self.joint.mutations)
-            and self.joint.origins[fresh][0] == "result"
-            and self.results.fresh_tensors[fresh].grad_fn not in self.forward.hooked
-        ]
+    def _candidates(self) -> dict[tuple[str, int], torch.Tensor]:
+        """What may be among `Joint.cuts`: results that the caller gets, and the memory that they view; but none that a hook of
+        the program's hangs on (it sees what arrives from everywhere)."""
+        joint, fresh, found = self.joint, self.results.fresh_tensors, dict[tuple[str, int], torch.Tensor]()
+        written = set(joint.written)
+        for k in joint.tangent_of:
+            if k >= len(joint.mutations) and joint.origins[k][0] in ("result", "base"):
+                found["fresh", k] = fresh[k]
+        for k, output in enumerate(joint.outputs):
+            if output.kind == "view" and self.results.tensors[k].requires_grad:
+                begins = joint.begins(("view", k))
+                root = self._viewed_input(k) if begins is None else None
+                if root not in written and (begins is None or ("fresh", begins) in found):
+                    found["view", k] = self.results.tensors[k]
+        return {name: t for name, t in found.items() if t.grad_fn not in self.forward.hooked}
+
+    def _viewed_input(self, k: int) -> int:
+        """The input that result `k` views."""
+        while not self.joint.outputs[k].of_input:
+            k = self.joint.outputs[k].index
+        return self.joint.outputs[k].index
 
     def _run_backward(
         self,
         outputs: Sequence[torch.Tensor],
         tangents: Sequence[torch.Tensor],
         wanted: Sequence[torch.Tensor],
-        cuts: Sequence[int],
-    ) -> tuple[Sequence[torch.Tensor | None], dict[int, torch.Tensor]]:
-        """The gradients of `wanted`, and what arrived at each cut, in whose place its tangent went on."""
-        arrived: dict[int, torch.Tensor] = {}
+        cuts: Mapping[tuple[str, int], torch.Tensor],
+    ) -> tuple[Sequence[torch.Tensor | None], dict[tuple[str, int], torch.Tensor]]:
+        """The gradients of `wanted`, and what arrived at each cut, in whose place its tangent went on, or none."""
+        arrived: dict[tuple[str, int], torch.Tensor] = {}
+        number = {k: j for j, k in enumerate(self.joint.tangent_of)}
 
-        def swap(k: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        def swap(cut: tuple[str, int], gradient: torch.Tensor | None) -> torch.Tensor | None:
             if gradient is None:
                 return None
-            arrived[k] = gradient
-            return tangents[k]
+            arrived[cut] = gradient
+            return tangents[number[cut[1]]]
 
-        handles = [outputs[k].register_hook(functools.partial(swap, k)) for k in cuts]  # type: ignore[no-untyped-call]
-        begun = [k for k in range(len(outputs)) if k not in cuts]
+        def end(cut: tuple[str, int], output: int, gradients: Sequence[Any]) -> tuple[Any, ...]:
+            if gradients[output] is not None:
+                arrived[cut] = gradients[output]
+            return tuple(None if j == output else g for j, g in enumerate(gradients))
+
+        handles: list[Any] = []
+        for cut, t in cuts.items():
+            if cut[0] == "fresh":
+                handles.append(t.register_hook(functools.partial(swap, cut)))  # type: ignore[no-untyped-call]
+            else:
+                assert t.grad_fn is not None
+                handles.append(t.grad_fn.register_prehook(functools.partial(end, cut, t.output_nr)))
+        begun = [j for k, j in number.items() if ("fresh", k) not in cuts]
         try:
             with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
                 # as `torch.autograd.grad` does, which imports sympy to compare the tangents' sizes
@@ -264,13 +310,13 @@ class _Trace:
                 handle.remove()
         return found, arrived
 
-    def _paths(self, outputs: Sequence[torch.Tensor], cuts: Sequence[int]) -> list[Path]:
+    def _paths(self, outputs: Sequence[torch.Tensor], cuts: Mapping[tuple[str, int], torch.Tensor]) -> list[Path]:
         """What autograd's own graph says of the gradient of each output."""
         leaves = {id(x.leaf): i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad}
         kept = {s: ("input", i) for s, i in self.results.input_of_storage.items()}
         for k, t in enumerate(self.results.fresh_tensors):
             kept.setdefault(storage_of(t), ("fresh", k))
-        cut = {(outputs[k].grad_fn, outputs[k].output_nr): len(self.inputs) + c for c, k in enumerate(cuts)}
+        cut = {(t.grad_fn, t.output_nr): len(self.inputs) + c for c, t in enumerate(cuts.values())}
         return paths.paths(outputs, leaves, kept, self.forward.slices, self.forward.hooked, self._is_no_product, cut)
 
     def _is_no_product(self, t: torch.Tensor) -> bool:

@@ -1,0 +1,113 @@
+"""The graph that a replay runs: a captured one, in which results can take the places of what the caller has.
+
+In: a captured graph, and which of its results gradients of others end at (`Joint.cuts`). Out: the graph without metadata, and
+for each such result, as an input more, the caller's own tensor, or None.
+Example: of ``y = x.exp(); return y, y.sin()`` the gradient of the second result by `y` is ``cos(y)``, whose own derivative by
+`y` is asked of the caller's `y`: there the graph goes on from that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
+
+from pycompiler.autograd.recorder import tensors_in
+from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.texts import drop_text_with
+
+
+def bare(gm: fx.GraphModule, more: Sequence[fx.Node], ends: Sequence[int | None]) -> tuple[fx.GraphModule, list[bool]]:
+    """`gm` without the metadata of its nodes, which keeps a compile's tensors alive. It gives the values of `more`, too,
+    behind its results, and takes one input more for each of the results `ends` (None: one of these that is none), of which
+    it gives what it goes on from.  Returns also which of these have an effect."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    results = [*results_of(gm), *more]
+    points = [None if k is None else _point(gm.graph, results[k]) for k in ends]
+    before: dict[fx.Node, fx.Node] = {}
+    links: list[fx.Node] = []
+    last = [n for n in gm.graph.nodes if n.op == "placeholder"][-1:]
+
+    def copy(node: fx.Node) -> None:
+        env[node] = graph.node_copy(node, env.__getitem__)
+        env[node].meta = {}
+        if [node] == last:
+            links.extend(graph.placeholder(f"end_{k}") for k in range(len(ends)))
+        for link, point in zip(links, points, strict=False):
+            if point is not None and point[0] is node:
+                made = graph.call_function(linked, (env[point[1][0]], link))
+                before.update((n, env[n]) for n in point[1])
+                env.update(dict.fromkeys(point[1], made))
+
+    for node in gm.graph.nodes:
+        copy(node)
+    if more or ends:
+        given = [before.get(n, env[n]) if isinstance(n, fx.Node) else n for n in results]
+        going = [env[results[k]] if k is not None else None for k in ends]
+        graph.output_node().args = ((*given, *going),)
+    with _use_lazy_graph_module(True):
+        module: fx.GraphModule = _make_graph_module(gm, graph)
+    drop_text_with(module)
+    return module, [point is not None for point in points]
+
+
+def results_of(gm: fx.GraphModule) -> Sequence[Any]:
+    """The nodes of a graph's results."""
+    return _given(gm.graph.output_node())
+
+
+def _given(output: fx.Node) -> Sequence[Any]:
+    results: Any = output.args[0]
+    return results if isinstance(results, (tuple, list)) else (results,)
+
+
+def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | None:
+    """Behind which node a result is what it is at the end, and the nodes that stand for it there; None where what was made of
+    it before that is still read afterwards, or nobody knows."""
+    memory = {memory_of(t) for t in tensors_in(result.meta.get("example_value"))}
+    nodes = {n: i for i, n in enumerate(graph.nodes)}
+    same = [n for n in nodes if any(memory_of(t) in memory for t in tensors_in(n.meta.get("example_value")))]
+    readers = {user for n in same for user in n.users if user.op != "output"}
+    if not memory or any("mutates" not in n.meta for n in readers):
+        return None
+    at = max([result, *(n for n in readers if n.meta["mutates"])], key=nodes.__getitem__)
+    if at is result and not at.meta.get("mutates"):
+        return at, [result]
+    itself = [result]
+    while (written := itself[-1]).op == "call_method" and str(written.target).endswith("_"):  # gives what it writes
+        itself.append(written.args[0])  # type: ignore[arg-type]
+    itself += [at] if at.op == "call_method" and at.args[0] in itself and str(at.target).endswith("_") else []
+    early = (n for n in same if nodes[n] <= nodes[at] and n not in itself)
+    if any(nodes[user] > nodes[at] and user.op != "output" for n in early for user in n.users):
+        return None
+    return at, itself
+
+
+class _Linked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, end: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad, None
+
+
+def linked(value: torch.Tensor, end: torch.Tensor | None) -> torch.Tensor:
+    """`value`, whose derivatives are those of `end`, where there is one."""
+    return value if end is None else _Linked.apply(end, value.detach())  # type: ignore[no-untyped-call,no-any-return]
+
+
+def end_of(value: torch.Tensor) -> torch.Tensor:
+    """What derivatives that reach it hand on to `value`, without its memory."""
+    with torch.enable_grad():
+        end = value.view_as(value)
+    end.data = _NOTHING
+    return end
+
+
+_NOTHING = torch.empty(0)
