@@ -25,6 +25,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.cached import call_cached, describe_call
 from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
+from pycompiler.capture.polyfills import OF_CLOSURES
 from pycompiler.capture.values import array, exceptions, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Lazy, Value
@@ -103,6 +104,11 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             return handler(cx, args, kwargs)
         if "_pycompiler_constant" in fn.real.__dict__:
             return Const(fn.real.__dict__["_pycompiler_constant"])
+        if (inside := OF_CLOSURES.get(fn.code)) is not None:
+            variable, inlined = inside
+            contents = fn.closure(cx)[fn.code.co_freevars.index(variable)].contents
+            assert contents is not None
+            return cx.call(cx.make(inlined), [contents, *args], kwargs)
         original = by_torch_compile(cx, fn, args)
         if original is not None:
             return cx.call(*original, kwargs)
@@ -136,6 +142,7 @@ def _is_only_inlined(fn: types.FunctionType) -> bool:
     """Whether nothing but the code of `fn` looks at the arguments of its call: one of the program's, without marks."""
     return (
         not fn.__dict__
+        and fn.__code__ not in OF_CLOSURES
         and not peer.is_module_call(fn)
         and fn not in BUILTINS
         and _late_handler(fn) is None
@@ -556,8 +563,9 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
     init = lookup(cx, cls, "__init__")
     if isinstance(init, types.FunctionType):
         cx.call(Method(made, cx.wrap(init, _class_source(cls, "__init__"))), args, kwargs)
-    elif issubclass(cls, BaseException):
-        cx.call(cx.make(BaseException.__init__), [made, *args], kwargs)
+    elif issubclass(cls, (BaseException, types.SimpleNamespace)):
+        own = BaseException.__init__ if issubclass(cls, BaseException) else init
+        cx.call(cx.make(own), [made, *args], kwargs)
     elif isinstance(made, MadeProperty):
         made.initialise(args, kwargs)
     elif isinstance(made, Object) and made.storage is not None and (args or kwargs):
@@ -602,10 +610,12 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
         return tuple_of(cls, cx.tupled(args[0]) if args else [])
     if issubclass(cls, property):
         return MadeProperty(cls)
-    if cls is object:
-        return Object(object)
+    if cls in (object, types.SimpleNamespace):
+        return Object(cls)
     new = mro_lookup(cls, "__new__")
-    if new is object.__new__ or new is MISSING or isinstance(new, (staticmethod, types.FunctionType)):
+    if new in (object.__new__, types.SimpleNamespace.__new__, MISSING) or isinstance(
+        new, (staticmethod, types.FunctionType)
+    ):
         if not cls.__flags__ & HEAP:
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
         if cls.__flags__ & ABSTRACT:  # its `__abstractmethods__` may be what a metaclass says of any name

@@ -33,7 +33,7 @@ from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold
 from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Slice, Tuple, UserKey
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function
-from pycompiler.capture.values.iterators import INDEXING, Generator, Iter, Over, ends_others, iterator_class
+from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import HOOK_DICTS, FunctionDict, InstanceDict, Object, Opaque, Token
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
@@ -103,6 +103,7 @@ class Capture:
         self.devices: list[
             tuple[torch.device, int | None]
         ] = []  # those of each `with`, and the steps that entered them
+        self.stopped_by: Value | None = None  # the generator or exception that ended the last iterator that was asked
         self.stopper: type[Exception] = Exception
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
@@ -328,7 +329,7 @@ class Capture:
     def _key_of_object(self, value: Object) -> object:
         hasher = lookup(self, value.cls, "__hash__")
         if hasher is None:
-            self.no_hash(value.cls.__name__)
+            self.no_hash(class_name(value.cls))
         if hasher is object.__hash__ or issubclass(value.cls, (torch.nn.Module, enum.Enum)):
             self.guard_identity(value)
             return value.identity()
@@ -678,15 +679,32 @@ class Capture:
         return Iter(moving, kind, lambda taken: (rebuild.reversed_at, [value, length, Const(taken)]), over=over)
 
     def next_of(self, iterator: Value) -> Value | None:
-        """next(iterator), or None at its end."""
+        """next(iterator), or None at its end: then `stopped_by` says what ended it."""
         if isinstance(iterator, Iter):
-            return iterator.next(self)
+            self.stopped_by = None
+            value = iterator.next(self)
+            if value is None and iterator.cls not in PASSING:
+                self.stopped_by = iterator if isinstance(iterator, Generator) else None
+            return value
         if isinstance(iterator, Object):
             method = iterator.special(self, "__next__")
             if method is not None:
-                bound = method
-                return self.catching(StopIteration, lambda: self.call(bound, [], {}))
+                try:
+                    return self.call(method, [], {})
+                except Raised as e:
+                    if not issubclass(e.value.python_type(), StopIteration):
+                        raise
+                    self.stopped_by = e.value
+                    return None
         raise Break(iterating(iterator), f"next({iterator.describe()})")
+
+    def stop(self) -> NoReturn:
+        """The exception at the end of the iterator that `next_of` has just found there."""
+        ended, self.stopped_by = self.stopped_by, None
+        if ended is None or isinstance(ended, Generator):
+            result = Const(None) if ended is None else ended.take_returned()
+            self.throw_value(StopIteration, [] if self.is_none(result) else [result])
+        raise Raised(ended)
 
     def elements(self, value: Value) -> Iterator[Value]:
         """The elements of an iterable, realised."""

@@ -17,6 +17,7 @@ from typing import Any
 from pycompiler.capture import hints
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.polyfills import POLYFILLS
 from pycompiler.capture.values import array, exceptions, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
@@ -473,7 +474,7 @@ def _special(cx: Capture, value: Value, name: str, other: Value) -> Value | None
         bound = value.special(cx, name)
         if bound is None:
             return None
-        if isinstance(bound, Method) and isinstance(bound.function, Builtin):
+        if isinstance(bound, Method) and isinstance(bound.function, Builtin) and not is_inlined(bound.function.fn):
             if value.storage is None:
                 return None
             return binary_on_storage(cx, name, value, other)
@@ -641,7 +642,12 @@ def _family(value: Sequence) -> type:
 def _compares_natively(cx: Capture, cls: type) -> bool:
     """Whether == is written in C for this class, and not object's."""
     found = lookup(cx, cls, "__eq__")
-    return found is not object.__eq__ and not isinstance(found, types.FunctionType)
+    return found is not object.__eq__ and not isinstance(found, types.FunctionType) and not is_inlined(found)
+
+
+def is_inlined(method: Any) -> bool:
+    """Whether a method written in C is one that is inlined from Python."""
+    return isinstance(method, types.WrapperDescriptorType) and method in POLYFILLS
 
 
 def unary(cx: Capture, op: str, value: Value) -> Value:
@@ -861,7 +867,9 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
         names = ("__str__", "__repr__") if how is str else ("__repr__",)
         for name in names:
             method = value.special(cx, name)
-            if isinstance(method, Method) and isinstance(method.function, Function):
+            if isinstance(method, Method) and (
+                isinstance(method.function, Function) or is_inlined(getattr(method.function, "fn", None))
+            ):
                 return answered(cx, how, value, name, method)
         if value.args is not None and not value.exists:
             return exceptions.text(cx, value, how)

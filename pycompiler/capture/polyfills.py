@@ -346,11 +346,49 @@ def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
     return fn(a)
 
 
+def dispatch(registry: dict[type, Callable[..., Any]], cls: type) -> Callable[..., Any]:
+    """The `dispatch` of functools.singledispatch, without what it keeps of earlier answers."""
+    try:
+        return registry[cls]
+    except KeyError:
+        return functools._find_impl(cls, registry)  # type: ignore[attr-defined, no-any-return]
+
+
+def namespace_repr(self: types.SimpleNamespace) -> str:
+    name = "namespace" if type(self) is types.SimpleNamespace else type(self).__name__
+    return f"{name}({', '.join([f'{k}={v!r}' for k, v in vars(self).items() if k])})"
+
+
+def namespace_eq(self: types.SimpleNamespace, other: Any) -> Any:
+    return vars(self) == vars(other) if isinstance(other, types.SimpleNamespace) else NotImplemented
+
+
+def namespace_ne(self: types.SimpleNamespace, other: Any) -> Any:
+    return vars(self) != vars(other) if isinstance(other, types.SimpleNamespace) else NotImplemented
+
+
+def namespace_reduce(self: types.SimpleNamespace) -> tuple[Any, ...]:
+    return type(self), (), vars(self)
+
+
+def _inner(fn: Callable[..., Any], name: str) -> types.CodeType:
+    """The code of a function that is made inside of another one."""
+    return next(c for c in fn.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
+
+
+OF_CLOSURES: dict[types.CodeType, tuple[str, Callable[..., Any]]] = {
+    _inner(functools.singledispatch, "dispatch"): ("registry", dispatch),
+}
+"""Functions made inside of the standard library's, by their code: a variable of their closure, and what is inlined with it."""
 OF_TENSORS: dict[tuple[str, str], Callable[..., Any]] = {
     ("addcdiv_", "value"): addcdiv_,
     ("addcmul_", "value"): addcmul_,
 }
 POLYFILLS: dict[Any, Callable[..., Any]] = {
+    types.SimpleNamespace.__repr__: namespace_repr,
+    types.SimpleNamespace.__eq__: namespace_eq,
+    types.SimpleNamespace.__ne__: namespace_ne,
+    types.SimpleNamespace.__reduce__: namespace_reduce,
     functools.cmp_to_key: cmp_to_key,
     operator.methodcaller: methodcaller,
     _get_value: step_count,

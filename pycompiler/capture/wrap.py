@@ -295,9 +295,9 @@ def _compiled(cx: Capture, real: Any, source: Source) -> Value:
     return Compiled(real)
 
 
-@wraps(weakref.ReferenceType)
+@wraps(weakref.ReferenceType, weakref.KeyedRef)
 def _weakref(cx: Capture, real: Any, source: Source) -> Value:
-    cx.guard("type_is", source, weakref.ref)
+    cx.guard("type_is", source, type(real))
     return WeakReference(real)
 
 
@@ -320,6 +320,8 @@ _TAKES_PART = (
 def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     if type(real) not in PLAIN and not is_transparent(type(real)):
         return _of_subclass(cx, real, source)
+    if real.__dict__.keys() & _methods():
+        raise Break("unsupported-type", "a tensor with an attribute by the name of a method")
     _check_tensor(real)
     if type(real) not in PLAIN:
         for name in _TAKES_PART:
@@ -327,6 +329,15 @@ def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     layout = cx.sizes.layout(real, source)
     cx.guard("tensor", source, TensorSpec.of(real) if layout is None else TensorSpec.of(real).opened(*layout))
     return cx.graph.add_input(real, source, layout)
+
+
+@functools.cache
+def _methods() -> frozenset[str]:
+    """What an attribute of a tensor's own hides, from whoever reads its sizes, too."""
+    return frozenset(n for n in dir(torch.Tensor) if isinstance(mro_lookup(torch.Tensor, n), METHODS))
+
+
+METHODS = (types.FunctionType, types.MethodDescriptorType)
 
 
 def _of_subclass(cx: Capture, real: torch.Tensor, source: Source) -> Value:
@@ -416,7 +427,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     storage = _storage(cx, real, source)
     if issubclass(cls, torch.nn.Module):
         cx.sizes.modules.add(source)
-    if is_mutable(cls) or storage is not None or issubclass(cls, torch.nn.Module):
+    if is_mutable(cls) or storage is not None or issubclass(cls, (torch.nn.Module, types.SimpleNamespace)):
         made = (ThreadLocal if is_plain_local(cls) else Object)(cls, real=real, storage=storage)
         cx.effects.namespaces.reached(instance_dict(real), made)
         return made

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import types
 from collections.abc import Callable
 from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
-from pycompiler.capture.polyfills import get_state, reduce_ex, reduce_ordered, reduce_set, slot_names
+from pycompiler.capture.polyfills import get_state, namespace_reduce, reduce_ex, reduce_ordered, reduce_set, slot_names
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.exceptions import builtin_base
 
 REDUCED = (object, list, dict)
 """The classes written in C of which all that an object has is attributes, slots and elements."""
-REDUCES: dict[type, Callable[..., Any]] = {set: reduce_set, collections.OrderedDict: reduce_ordered}
+REDUCES: dict[type, Callable[..., Any]] = {set: reduce_set, collections.OrderedDict: reduce_ordered,
+                                             types.SimpleNamespace: namespace_reduce}  # fmt: skip
 """Classes with a `__reduce__` in C."""
 WORD = 8  # bytes
 

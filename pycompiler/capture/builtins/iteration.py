@@ -21,7 +21,7 @@ from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
-from pycompiler.capture.values.iterators import Generator, Iter, Recipe
+from pycompiler.capture.values.iterators import Iter, Recipe
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.symbolic import Symbolic
 
@@ -35,8 +35,8 @@ def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, sentinel = args
 
     def step() -> Value | None:
-        value: Value = cx.call(fn, [], {})
-        return None if cx.same(value, sentinel) or cx.equal(value, sentinel) else value
+        value = cx.catching(StopIteration, lambda: cx.call(fn, [], {}))
+        return None if value is None or cx.same(value, sentinel) or cx.equal(value, sentinel) else value
 
     return Iter(step, type(iter(int, 1)), lambda taken: (iter, [fn, sentinel]))
 
@@ -52,9 +52,7 @@ def next_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return cx.realize(value)
     if len(args) == 2:
         return args[1]
-    returned = args[0].take_returned() if isinstance(args[0], Generator) else NONE
-    cx.throw_value(StopIteration, [] if cx.is_none(returned) else [returned])
-    raise AssertionError
+    cx.stop()
 
 
 @constructor(range)
@@ -95,6 +93,7 @@ def zip_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             if value is None:
                 if strict:
                     _check_strict(cx, iterators, i)
+                    cx.stopped_by = None
                 return None
             row.append(cx.realize(value))
         return Tuple(row) if row else None
@@ -319,7 +318,13 @@ def starmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @constructor(itertools.takewhile)
 def takewhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, source = args[0], cx.iterator(args[1])
-    values = itertools.takewhile(lambda v: cx.truth(cx.call(fn, [v], {})), cx.pull(source))
+
+    def goes_on(value: Value) -> bool:
+        answer: bool = cx.truth(cx.call(fn, [value], {}))
+        cx.stopped_by = cx.stopped_by if answer else None  # what the function asked ended by itself
+        return answer
+
+    values = itertools.takewhile(goes_on, cx.pull(source))
     return Iter(values, itertools.takewhile, lambda taken: (itertools.takewhile, [fn, source]))
 
 

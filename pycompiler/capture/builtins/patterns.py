@@ -14,11 +14,15 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import Opaque
 from pycompiler.capture.wrap import wraps
 from pycompiler.ir.source import Source
 
-_STEPPED = ("finditer", "scanner")  # what has a state
+_STEPPED = ("scanner",)  # what has a state
+_WALKED = ("finditer", "sub", "subn")
 
 
 class Text(Opaque):
@@ -93,7 +97,44 @@ def _of_class(name: str) -> Any:
     return call
 
 
+@builtin(re.Pattern.finditer)
+def finditer(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    found = cx.evaluate_raw(
+        re.Pattern.finditer, *(_known(cx, a) for a in args), **{k: _known(cx, v) for k, v in kwargs.items()}
+    )
+    return Iter((Match(m) for m in found), type(found))
+
+
+def _replacing(name: str) -> Any:
+    """`sub` or `subn`: a function that gives the replacements is called for one match after the other."""
+    plain = _of_class(name)
+
+    def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        given = dict(zip(("self", "repl", "string", "count"), args, strict=False)) | kwargs
+        repl = given["repl"]
+        if repl.is_const() and not callable(repl.const()):
+            return plain(cx, args, kwargs)  # type: ignore[no-any-return]
+        pattern, text = _known(cx, given["self"]), _known(cx, given["string"])
+        count = cx.evaluate_raw(operator.index, _known(cx, given["count"])) if "count" in given else 0
+        parts: list[Any] = []
+        end, times = 0, 0
+        for found in cx.evaluate_raw(pattern.finditer, text):
+            parts += [text[end : found.start()]] if end < found.start() else []
+            made = cx.realize(cx.call(repl, [Match(found)], {}))
+            parts += [] if cx.is_none(made) else [_known(cx, made)]
+            end, times = found.end(), times + 1
+            if times == count:
+                break
+        parts += [text[end:]] if end < len(text) else []
+        joined = cx.evaluate_raw(text[:0].join, parts)
+        return Const(joined) if name == "sub" else Tuple([Const(joined), Const(times)])
+
+    return call
+
+
+for _name in ("sub", "subn"):
+    builtin(getattr(re.Pattern, _name))(_replacing(_name))
 for _cls in (re.Pattern, re.Match):
     for _name, _member in vars(_cls).items():
-        if type(_member).__name__ == "method_descriptor" and _name not in _STEPPED:
+        if type(_member).__name__ == "method_descriptor" and _name not in (*_STEPPED, *_WALKED):
             builtin(_member)(_of_class(_name))

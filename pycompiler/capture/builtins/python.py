@@ -6,6 +6,7 @@ import _thread
 import builtins
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -250,6 +251,23 @@ def type_call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(type.__subclasses__)
 def subclasses(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return ask(cx, args[0].const().__subclasses__)
+
+
+@builtin(types.SimpleNamespace.__init__)
+def namespace_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    made, *given = args
+    if not isinstance(made, Object):
+        raise Break("builtin-call", f"SimpleNamespace.__init__ of {made.describe()}")
+    if given and sys.version_info < (3, 13):
+        cx.throw(TypeError, "no positional arguments expected")
+    if len(given) > 1:
+        cx.throw(TypeError, f"{made.cls.__name__} expected at most 1 argument, got {len(given)}")
+    pairs = operators.mapping_pairs(cx, given[0], looked_at=False) if given else []
+    if not all(issubclass(k.python_type(), str) for k, _ in pairs):
+        cx.throw(TypeError, "keywords must be strings")
+    for name, value in ({k.const(): v for k, v in pairs} | kwargs).items():
+        made.plain_setattr(cx, name, value)
+    return Const(None)
 
 
 @builtin(object.__init__)

@@ -128,8 +128,8 @@ def _sent(cx: Capture, receiver: Value, sent: Value) -> Value | None:
         return receiver.send(cx, sent)
     if not cx.is_none(sent):
         return cx.call(receiver.getattr(cx, "send"), [sent], {})
-    method = receiver.special(cx, "__next__") if isinstance(receiver, Object) else None
-    return cx.next_of(receiver) if method is None else cx.call(method, [], {})
+    value = cx.next_of(receiver)
+    return cx.stop() if value is None else value
 
 
 @opcode("SEND")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,13 @@ class _Indexed:
 
 
 INDEXING = type(iter(_Indexed()))  # iterates what has a `__getitem__` only
+
+
+PASSING: frozenset[Any] = frozenset(
+    {map, zip, enumerate, filter, itertools.filterfalse, itertools.islice, itertools.accumulate, itertools.starmap,
+     itertools.takewhile, itertools.dropwhile, itertools.compress, itertools.pairwise}
+)  # fmt: skip
+"""Iterators that end with the StopIteration of the one that they ask; others have one of their own."""
 
 
 def iterator_class(value: Value, *, backwards: bool = False) -> type:
@@ -354,7 +362,9 @@ class IteratorMethod(Value):
             it.close(cx)
             return Const(None)
         if self.name == "__next__":
-            value = it.next(cx)
+            value = cx.next_of(it)
+            if value is None:
+                cx.stop()
         elif self.name == "send":
             assert isinstance(it, Generator)
             if len(args) != 1 or kwargs:

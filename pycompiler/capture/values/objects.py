@@ -188,6 +188,8 @@ class Object(Value):
         guard_setter(cx, raw)
         if isinstance(raw, _tuplegetter) and isinstance(self.storage, Tuple):  # a field of a namedtuple
             return self.storage.getitem(cx, Const(field_index(raw)))
+        if name == "__dict__" and type(raw) in (types.GetSetDescriptorType, types.MemberDescriptorType):
+            return self.instance_dict_value(cx)
         if isinstance(raw, types.MemberDescriptorType):  # __slots__
             if name in self.overlay:
                 if self.overlay[name] is DELETED:
@@ -205,8 +207,6 @@ class Object(Value):
                 raise Break("unsupported-attribute", f"the empty slot {self.describe()}.{name}") from None
             return cx.wrap(value, self.source.attr(name))
         if isinstance(raw, types.GetSetDescriptorType):
-            if name == "__dict__":
-                return self.instance_dict_value(cx)
             if name == "args" and self.args is not None:
                 if issubclass(self.cls, OSError) and not self.exists and name not in self.overlay:
                     return cx.exception_attribute(self, name)  # without the file's name
