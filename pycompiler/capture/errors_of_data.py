@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.bytecode.tables import EXIT_DEPTH
 
 EXPECTED = "the program raises where this is false"
 """What an operator says that looks at what is assumed."""
@@ -26,12 +27,35 @@ class Running(Protocol):
 
     @property
     def current(self) -> Any: ...
+    @property
+    def instructions(self) -> Sequence[Any]: ...
+    @property
+    def stack(self) -> Sequence[Any]: ...
+
+
+def catches(frame: Running) -> bool:
+    """Whether the program handles what the current instruction raises: also by `with`, but for managers of torch's, which put
+    back state."""
+    entry = frame.current.handler
+    while entry is not None:
+        landed = [*frame.instructions[frame.instructions.index(entry.target) :][:2]]
+        cleanup = entry.target.handler
+        if landed[-1].opname != "WITH_EXCEPT_START" or cleanup is None:
+            return bool(landed[0].opname == "PUSH_EXC_INFO")
+        leave = frame.stack[entry.depth + 3 - EXIT_DEPTH : entry.depth]  # from 3.14 on with its receiver
+        managers = [getattr(v, "receiver", v) for v in leave]
+        classes = [v.python_type() for v in managers if hasattr(v, "python_type")]  # 3.14's NULL has none
+        if not any(c.__module__.partition(".")[0] == "torch" for c in classes):
+            return True
+        entry = cleanup.target.handler
+    return False
 
 
 @dataclass
 class ErrorsOfData:
     """refuses: an operator may raise.  seen: where the program handles it, or has had effects, which come behind the graph.
     writes: inputs are written.  acts: something else happens once.  switches: state of torch's is switched, and would stay so.
+    behind: an operator of another library, which may raise anything, comes behind effects.
     draws: the devices of random numbers.  written: the positions of inputs whose versions count the writes.  whole: no break.
     late: an operator may raise when inputs are written, or while it writes them.
     counting: an error would be seen in the count of a table's misses.
@@ -46,17 +70,31 @@ class ErrorsOfData:
     acts: bool = False
     counting: int = 0
     switches: bool = False
+    behind: bool = False
     draws: dict[torch.device, None] = field(default_factory=dict)
     written: tuple[int, ...] = ()
 
     def note(
-        self, *, refuses: bool, acts: bool, draws: Iterable[torch.device], frames: Sequence[Running], effects: bool
+        self,
+        *,
+        refuses: bool,
+        fails: bool,
+        acts: bool,
+        draws: Iterable[torch.device],
+        frames: Sequence[Running],
+        effects: bool,
     ) -> None:
         """An operator is recorded while `frames` run, after `effects`."""
-        self.refuses |= refuses
+        caught = fails and any(map(catches, frames))
+        if caught and acts:
+            raise Break("unsupported-operation", "an operator that acts, whose errors the program handles")
+        self.refuses |= refuses or fails
+        self.behind |= fails and effects
         self.acts |= acts
         self.draws |= dict.fromkeys(draws)
-        self.seen |= refuses and (effects or self.counting > 0 or any(f.current.handler is not None for f in frames))
+        self.seen |= (
+            caught or refuses and (effects or self.counting > 0 or any(f.current.handler is not None for f in frames))
+        )
         if (refuses or acts) and self.seen and self.acts and (self.expected or not self.whole):
             raise Break(
                 "unsupported-operation", "an error of data, seen by the program, beside a call that cannot be undone"
@@ -74,4 +112,5 @@ class ErrorsOfData:
     @property
     def are_eagers(self) -> bool:
         """Whether an error is left to eager: the program sees what happened before it."""
-        return self.refuses and not (self.seen and self.acts) and (self.seen or self.writes or bool(self.draws))
+        seen = self.seen or self.behind
+        return self.refuses and not (seen and self.acts) and (seen or self.writes or bool(self.draws))

@@ -438,7 +438,7 @@ class GraphBuilder:
         leaves, specs = flatten_all(wrappers)
         inside = [(t, None if t.is_inference() else t._version) for t in leaves]
         draws, tells = self.fake_mode.draws, self.fake_mode.tells
-        refusals = self.fake_mode.refusals
+        refusals, fails = self.fake_mode.refusals, self.fake_mode.fails
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
         self.fake_mode.asks, self.fake_mode.binder, self._binding = True, self._bind, []
         self._gives_number = target in GIVE_NUMBERS
@@ -501,6 +501,7 @@ class GraphBuilder:
         drawn = self.fake_mode.draws > draws
         self.cx.errors_of_data.note(
             refuses=may_refuse,
+            fails=self.fake_mode.fails > fails,
             acts=self.fake_mode.tells > tells,
             draws=[t.device for t in tensors_of((result, fakes, kfakes))] if drawn else (),
             frames=self.cx.frames, effects=bool(self.cx.effects),

@@ -187,6 +187,12 @@ def tells(op: object) -> bool:
     return acts(op) and not computes and not _is_check(op)
 
 
+@cache
+def fails(op: object) -> bool:
+    """An operator of another library, of which nothing tells what errors it raises."""
+    return isinstance(op, OpOverload) and op.namespace not in _OURS
+
+
 # Batch norms whose schemas do not say that they write running statistics.
 _WRITES_UNSEEN = frozenset((aten.native_batch_norm, aten.cudnn_batch_norm, aten.miopen_batch_norm))
 
