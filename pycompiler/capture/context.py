@@ -40,7 +40,7 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.control import breaks_are_errors
 from pycompiler.ir.fake import new_fake_mode
 from pycompiler.ir.guards import Guard, UserFrame, global_state
-from pycompiler.ir.source import GLOBALS, Source
+from pycompiler.ir.source import ELEMENTS, GLOBALS, Source
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbols import Specialise, Symbols
 
@@ -579,7 +579,7 @@ class Capture:
     def _is_held(self, frame: Frame, value: Value) -> bool:
         """Whether a container that the frame was called with, still has and did not change holds an object."""
         source = value.source
-        if source is None or source.kind not in ("item", "dict_item") or self.effects.written():
+        if source is None or source.kind not in ELEMENTS or self.effects.written():
             return False
         root = source.root
         return root.kind != "local" or any(v.source == root for v in frame.locals.values())

@@ -229,6 +229,8 @@ def _place_of(source: Source) -> tuple[str, Source, Any]:
     """The place whose value is at `source`."""
     base = source.base
     assert base is not None
+    if source.kind == "dict_value_at":
+        return "contents", base, None
     if source.kind == "dict_item":
         inside = base.base if _is_namespace(base) else None
         return ("global", base, source.arg) if inside is None else ("attribute", inside, source.arg)

@@ -18,7 +18,7 @@ from pycompiler.ir.fake import Layout, is_plain
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.marks import Mark, marks_of
 from pycompiler.ir.size_checks import Origin, size_guard
-from pycompiler.ir.source import Source, const
+from pycompiler.ir.source import ELEMENTS, Source, const
 from pycompiler.ir.symbols import Relation, Specialise, Symbols, expr_of
 from pycompiler.logs import stage
 
@@ -103,7 +103,7 @@ def _least(number: int) -> int:
 def _is_argument(source: Source) -> bool:
     """Whether the program was called with it, in containers or not: what objects hold is made for longer."""
     while source.base is not None:
-        if source.kind not in ("item", "dict_item"):
+        if source.kind not in ELEMENTS:
             return False
         source = source.base
     return source.kind == "local"

@@ -137,7 +137,8 @@ def _dict(cx: Capture, real: Any, source: Source) -> Value:
             entries[Key(cx, Const(k))] = cx.lazy(v, source.dict_item(k))
         else:
             key = cx.wrap_key(k, source.then("dict_key_at", i))
-            _own_key(cx, entries, k, key, cx.lazy(v, source.dict_item(k)))
+            place = source.then("dict_value_at", i) if _says_itself(type(k)) else source.dict_item(k)
+            _own_key(cx, entries, k, key, cx.lazy(v, place))
     if len(entries) != len(pairs):
         raise Break("unsupported-operation", "a dict of which two keys are equal by now")
     factory = None

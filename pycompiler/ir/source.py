@@ -27,6 +27,7 @@ class Accessor:
     show: Callable[[str, Any], str]
 
 
+ELEMENTS = ("item", "dict_item", "dict_value_at")  # accessors of what containers hold
 BY_VALUE = (str, int, bytes, float)  # others are compared by identity
 
 
@@ -154,6 +155,10 @@ def _dict_key_at(mapping: dict[Any, Any], index: int) -> Any:
     return list(mapping)[index]
 
 
+def _dict_value_at(mapping: dict[Any, Any], index: int) -> Any:
+    return list(dict.values(mapping))[index]
+
+
 def _function(value: Any) -> types.FunctionType:
     if type(value) is not types.FunctionType:
         raise TypeError(f"a Python function is expected, not {type(value).__name__}")
@@ -184,6 +189,9 @@ ACCESSORS: dict[str, Accessor] = {
     "item": Accessor(_item, lambda b, a: f"{b}[{a}]"),  # list/tuple (or subclass) storage at an index
     "dict_item": Accessor(_dict_item, lambda b, a: f"{b}[{a!r}]"),
     "dict_key_at": Accessor(_dict_key_at, lambda b, a: f"list({b})[{a}]"),
+    "dict_value_at": Accessor(
+        _dict_value_at, lambda b, a: f"list({b}.values())[{a}]"
+    ),  # of keys that no lookup may ask
     "cell": Accessor(lambda v, _: v.cell_contents, lambda b, a: f"{b}.cell_contents"),
     # parts of a Python function: of nothing else, since a method has the attributes of its function
     "code": Accessor(lambda v, _: _function(v).__code__, lambda b, a: f"{b}.__code__"),

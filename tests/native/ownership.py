@@ -118,6 +118,7 @@ SCENES = {
     "grad": Scene(Asked, lambda s: [Guard("equals", s.then("grad"), 1)]),
     "item": Scene(Asked, lambda s: [Guard("type_is", s.then("item", 0), Plain)]),
     "dict_key_at": Scene(lambda: Ordered(a=1), lambda s: [Guard("equals", s.then("dict_key_at", 0), "a")]),
+    "dict_value_at": Scene(lambda: {Same(7): Plain()}, lambda s: [Guard("type_is", s.then("dict_value_at", 0), Plain)]),
     "length": Scene(Asked, lambda s: [Guard("length", s, 2)]),
     "truth": Scene(Asked, lambda s: [Guard("truth", s, True)]),
     "set_equals": Scene(Asked, lambda s: [Guard("set_equals", s, frozenset("ab"))]),

@@ -263,6 +263,8 @@ READS: list[tuple[Source, Any]] = [
     (X.dict_item((1, 2)), {(1, 2): 5}),
     (X.then("dict_key_at", 1), {"a": 1, "b": 2}),
     (X.then("dict_key_at", 1), collections.OrderedDict(a=1, b=2)),
+    (X.then("dict_value_at", 1), {"a": 1, "b": 5}),
+    (X.then("dict_value_at", 1), MyDict(a=1, b=5)),
     (X.then("cell"), types.CellType(5)),
     (X.then("grad"), types.SimpleNamespace(grad=5)),
     (X.then("minus"), -5),

@@ -22,6 +22,8 @@ pub enum Read {
     Item(i64),
     DictItem(Key),
     DictKeyAt(usize),
+    /// The value of a key that no lookup may ask for its hash, in the order of storage.
+    DictValueAt(usize),
     Cell,
     /// A part of a Python function, and of nothing else: a method has the attributes of its function.
     Function(FunctionPart),
@@ -131,6 +133,7 @@ const READS: &[(&str, Builder)] = &[
     ("item", |arg, _| Ok(Read::Item(arg.own().as_i64()?))),
     ("dict_item", |arg, cx| Ok(Read::DictItem(Key::build(arg, cx)))),
     ("dict_key_at", |arg, _| Ok(Read::DictKeyAt(arg.own().as_i64()? as usize))),
+    ("dict_value_at", |arg, _| Ok(Read::DictValueAt(arg.own().as_i64()? as usize))),
     ("cell", |_, _| Ok(Read::Cell)),
     ("code", |_, _| Ok(Read::Function(FunctionPart::Code))),
     ("defaults", |_, _| Ok(Read::Function(FunctionPart::Defaults))),
@@ -184,6 +187,7 @@ impl Read {
             Read::Item(i) => item(value, *i),
             Read::Attr(_) | Read::Dim(_) | Read::Minus | Read::AsTensor | Read::Begun(_) => Err(MayRunPython),
             Read::DictKeyAt(i) => key_at(value, *i),
+            Read::DictValueAt(i) => Ok(value_at(value, *i)),
             Read::Cell => Ok(value.is_cell().then(|| value.cell_get()).flatten()),
             Read::Function(part) => Ok(function_part(value, *part)),
             Read::MethodSelf(_) if value.is_method() => Ok(Some(value.method_self())),
@@ -212,7 +216,7 @@ impl Read {
             }
             Read::AsTensor => ask_python(&handed::TENSOR_OF, &[value.get()]),
             Read::Begun(what) => ask_python(&handed::BEGUN, &[value.get(), *what]),
-            Read::Type | Read::Cell | Read::Function(_) | Read::Referent => None,
+            Read::Type | Read::Cell | Read::Function(_) | Read::Referent | Read::DictValueAt(_) => None,
         }
     }
 }
@@ -251,6 +255,11 @@ fn key_at(value: Obj, i: usize) -> Quiet<Option<Obj>> {
     let mut pos = 0;
     let mut keys = std::iter::from_fn(|| value.dict_next(&mut pos));
     Ok(keys.nth(i).map(|(key, _)| key))
+}
+
+fn value_at(value: Obj, i: usize) -> Option<Obj> {
+    let mut pos = 0;
+    value.is_dict().then(|| std::iter::from_fn(|| value.dict_next(&mut pos)).nth(i).map(|(_, found)| found)).flatten()
 }
 
 #[inline]
