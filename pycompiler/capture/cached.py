@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import reference
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Function
-from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -288,6 +289,8 @@ def _kept(
     for other in order[1:]:
         assert other.source is not None
         pins.append(reference(other.real))  # type: ignore[attr-defined]
+        if isinstance(other, (Object, Opaque)) and not isinstance(pins[-1], weakref.ref):
+            raise refused()  # the guard would keep it, and its end is the table's to say
         cx.guard("id_is", other.source, pins[-1])
     if ("keeps", fn, key) not in cx.kept:
         args = [_renumbered(a, numbers) for a in args]

@@ -30,7 +30,19 @@ from pycompiler.capture.values.attributes import class_attribute, instance_dict,
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold, reference
-from pycompiler.capture.values.containers import Deque, Dict, DictView, Key, List, Sequence, Set, Slice, Tuple, UserKey
+from pycompiler.capture.values.containers import (
+    RESTLESS,
+    Deque,
+    Dict,
+    DictView,
+    Key,
+    List,
+    Sequence,
+    Set,
+    Slice,
+    Tuple,
+    UserKey,
+)
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
@@ -135,7 +147,20 @@ class Capture:
             self.effects.looks.assumed(self.guards[key])
 
     def guard_dict_keys(self, source: Source, real: dict[Any, Any]) -> None:
-        self.guard("dict_keys", source, tuple(real))
+        """Keys that are compared by methods of the program's are known by identity, each at its place: nobody may ask them."""
+        keys = tuple(real)
+        if not any(is_restless(type(key)) for key in keys):
+            self.guard("dict_keys", source, keys)
+            return
+        self.guard("length", source, len(keys))
+        for i, key in enumerate(keys):
+            if isinstance(key, LITERALS) and not is_restless(type(key)):
+                self.guard("equals", source.then("dict_key_at", i), key)
+                continue
+            held = reference(key)
+            if held is key and is_restless(type(key)):
+                raise Break("unsupported-operation", RESTLESS)
+            self.guard("id_is", source.then("dict_key_at", i), held)
 
     @property
     def user_stack(self) -> tuple[UserFrame, ...]:
@@ -737,6 +762,12 @@ class Capture:
 
     def builtin_namespace(self) -> dict[str, Any]:
         return builtins.__dict__
+
+
+def is_restless(cls: type) -> bool:
+    """Whether comparing instances of a class runs what the program wrote, and may see."""
+    methods = cls.__hash__, cls.__eq__
+    return any(isinstance(method, types.FunctionType) and not _is_calm(method) for method in methods)
 
 
 def _is_calm(method: Any) -> bool:

@@ -8,6 +8,7 @@ Dict and set keys are compared as Python compares them: by constant value, else 
 from __future__ import annotations
 
 import collections
+import ctypes
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -299,6 +300,13 @@ def keys_of(container: Dict | Set) -> list[Key]:
     return list(container.entries)
 
 
+def is_stored_under(mapping: dict[Any, Any], key: Any, hashed: int) -> bool:
+    """Whether a dict, which keeps the hashes that its keys had, has a key under this one.  The key is not asked."""
+    find = ctypes.pythonapi["_PyDict_GetItem_KnownHash"]
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.py_object, ctypes.c_ssize_t]
+    return find(mapping, key, hashed) is not None
+
+
 RESTLESS = "a dict or set with keys that have methods __hash__ and __eq__ of their own"
 
 
@@ -393,8 +401,14 @@ class Dict(Value):
         if self.real is None or self.source is None:
             return
         for key in self.entries:
-            if isinstance(key.key, UserKey) and key.value.source is not None:
+            if not isinstance(key.key, UserKey) or key.value.source is None:
+                continue
+            if key.key.calm:
                 cx.guard("dict_contains", self.source, key.key.value.real)
+                continue
+            cx.guard_dict_keys(self.source, self.real)
+            if not is_stored_under(self.real, key.key.value.real, key.key.hash):
+                raise Break("unsupported-operation", RESTLESS)
 
     def lookup(self, cx: Capture, key: Value) -> Value | None:
         return self.found(cx, self.key(cx, key))

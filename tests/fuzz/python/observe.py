@@ -123,7 +123,9 @@ class Observer:
         """Where a member of a set stands among the others: by what is seen of it, since its hash may be its address."""
         if issubclass(type(item), DRAINED):
             return (type(item).__name__, "")
-        return (type(item).__name__, repr(Observer(self.versions).look(item)))
+        asked = Observer(self.versions)
+        asked.seen, asked.storages = dict(self.seen), dict(self.storages)  # of those that look alike the one seen first
+        return (type(item).__name__, repr(asked.look(item)))
 
     def function(self, value: Any, depth: int) -> Any:
         cells = []
