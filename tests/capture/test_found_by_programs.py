@@ -497,3 +497,75 @@ def test_slices_that_are_constants(write: str, place: slice) -> None:
     exec(f"def program(items):\n    made = None\n    {write}\n    return made, items", scope)
     eager, compiled = both(scope["program"], lambda: ([1, 2, 3],))
     assert eager == compiled
+
+
+class Logged:
+    """Its hash is known by its size, and it tells when it is asked whether it equals something."""
+
+    asked: list[Any] = []
+
+    def __init__(self, size: Any = None) -> None:
+        self.size = size
+
+    def __eq__(self, other: object) -> bool:
+        Logged.asked.append("eq")
+        return isinstance(other, Logged) and self.size == other.size
+
+    def __hash__(self) -> int:
+        return hash(self.size)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (1, 1), (None, None)], ids=str)
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda p, k, x: {p: 5}.get((pycompiler.graph_break(), Logged(k))[1], 7) + x,
+        lambda p, k, x: x + len({ob: pycompiler.graph_break() for ob in [p, Logged(k)]}),
+        lambda p, k, x: x + {Logged(k): 3, p: 4}[(pycompiler.graph_break(), p)[1]],
+        lambda p, k, x: [x + v for v in {p: 1, Logged(k): (pycompiler.graph_break(), 2)[1]}.values()],
+    ],
+    ids=["get", "comprehension", "subscript", "values"],
+)
+def test_keys_of_a_dict_across_a_break_are_asked_what_eager_asks(
+    program: Callable[..., Any], sizes: tuple[Any, Any]
+) -> None:
+    """Guards on the dict asked the keys whether they equal those of the compile, once for each entry that was tried."""
+    compiled = pycompiler.compile(program, backend="eager")
+    p = Logged(sizes[0])
+
+    def asked(call: Callable[..., Any]) -> tuple[Any, list[Any]]:
+        Logged.asked = []
+        result = call(p, sizes[1], torch.ones(()))
+        return str(result), Logged.asked
+
+    wanted = asked(program)
+    assert [asked(compiled) for _ in range(5)] == [wanted] * 5
+
+
+def test_what_a_cached_function_keeps_ends_with_the_table() -> None:
+    """A guard held an argument that no weak reference can be made of: the table let go of it, and it did not end."""
+    ended: list[str] = []
+
+    class Slotted:
+        __slots__ = ()
+
+        def __del__(self) -> None:
+            ended.append("end")
+
+    @functools.lru_cache(maxsize=2)
+    def kept(t: torch.Tensor, *, o: Any = None) -> torch.Tensor:
+        return t
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return kept(kept(x), o=Slotted()) + 1
+
+    x, seen = torch.ones(2), []
+    for call in (program, pycompiler.compile(program, backend="eager")):
+        kept.cache_clear()
+        ended.clear()
+        counts = []
+        for _ in range(4):
+            assert call(x).tolist() == [2.0, 2.0]
+            counts.append((len(ended), kept.cache_info()))
+        seen.append(counts)
+    assert seen[0] == seen[1]

@@ -18,6 +18,7 @@ ROUNDS = 8
 KEPT = 0.12
 """Of the statements that raise where nothing catches, so many stay."""
 LINES = 4000
+LARGE = 200_000  # characters of all that a call leaves
 DEEP = 150
 FIRST = rows.PRELUDE.strip().count("\n") + 2
 """The line behind the prelude, which stays as it is."""
@@ -78,7 +79,10 @@ def tried(text: str) -> list[dict[str, Any]]:
     finally:
         sys.settrace(before)
         sys.setprofile(None)
-    if left < 0 or ended:
+    grown = any(
+        len(repr(of["state"])) > LARGE for of in made
+    )  # lists that double in each call are captured by the element
+    if left < 0 or ended or grown:
         raise TooLong
     return made
 
