@@ -198,7 +198,7 @@ _MEMBERS = (
 @wraps(set, frozenset)
 def _set(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
-    if not all(isinstance(v, _MEMBERS) for v in real):
+    if not all(isinstance(v, _MEMBERS) and not _says_itself(type(v)) for v in real):
         return Opaque(real)
     cx.guard("set_equals", source, frozenset(real))
     return Set({Key(cx, cx.make(v)): cx.make(v) for v in real}, type(real), real=real)

@@ -28,7 +28,7 @@ class Accessor:
 
 
 ELEMENTS = ("item", "dict_item", "dict_value_at")  # accessors of what containers hold
-BY_VALUE = (str, int, bytes, float)  # others are compared by identity
+BY_VALUE = (str, int, bytes, float)  # others, and what a subclass says, are compared by identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Source:
 
     def _key(self) -> tuple[Any, ...]:
         arg = self.arg
-        if not isinstance(arg, BY_VALUE):
+        if type(arg) not in BY_VALUE:
             return (self.kind, id(arg), self.base)
         return (self.kind, type(arg), arg, self.base)
 
@@ -54,7 +54,7 @@ class Source:
         if not isinstance(other, Source) or self.kind != other.kind:
             return False
         a, b = self.arg, other.arg
-        same = a is b or (type(a) is type(b) and isinstance(a, BY_VALUE) and a == b)
+        same = a is b or (type(a) is type(b) and type(a) in BY_VALUE and a == b)
         return same and self.base == other.base
 
     def __hash__(self) -> int:
