@@ -49,6 +49,8 @@ BuiltinHandler = Callable[[Any, Args, Kwargs], Value]
 BUILTINS: dict[Any, BuiltinHandler] = {}
 LATE: dict[tuple[str, str], BuiltinHandler] = {}  # (module, name): functions of modules that only some programs import
 CONSTRUCTORS: dict[type, BuiltinHandler] = {}
+MADE_BY_TORCH: dict[types.CodeType, Callable[[Any, Function, Args, Kwargs], Value | None]] = {}
+"""Functions that torch makes anew for each that it decorates, by their code; None: as any other function."""
 
 compare = operators.compare
 
@@ -102,6 +104,8 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         if handler is not None:
             cx.direct = False
             return handler(cx, args, kwargs)
+        if (made := MADE_BY_TORCH.get(fn.code)) is not None and (result := made(cx, fn, args, kwargs)) is not None:
+            return result
         if "_pycompiler_constant" in fn.real.__dict__:
             return Const(fn.real.__dict__["_pycompiler_constant"])
         if (inside := OF_CLOSURES.get(fn.code)) is not None:

@@ -19,6 +19,7 @@ import torch
 
 from pycompiler.capture import again, looks, rebuild, shown
 from pycompiler.capture.breaks import Break, SkipFrame
+from pycompiler.capture.builtins import backwards
 from pycompiler.capture.builtins.numbers import Getter
 from pycompiler.capture.builtins.parameters import Parameter
 from pycompiler.capture.builtins.patterns import Match, Text
@@ -129,7 +130,7 @@ class Head:
             return build.load_const(value.value)
         if value.within is not None:
             return self.load(value.within)
-        if isinstance(value, Tensor) and value.source is None and is_bare(value):
+        if isinstance(value, Tensor) and value.source is None and self.is_bare(value):
             return build.load_fast(self.output(value))
         if value.source is not None:
             return self.load_source(value.source)
@@ -137,6 +138,11 @@ class Head:
         if name is None:
             name = self.build(value)
         return build.load_fast(name)
+
+    def is_bare(self, value: Tensor) -> bool:
+        """Whether the graph gives a tensor as the program has it: a plain one, without attributes, of which it knows the history."""
+        plain = (value.cls is torch.Tensor or value.wrapper) and not value.overlay
+        return plain and backwards.spent(self.cx, value) is None
 
     def number(self, value: Symbolic) -> Code:
         """Push a number over symbols: computed from where these are read."""
@@ -526,13 +532,15 @@ def _proxy(head: Head, value: Proxy, name: str) -> None:
     head.store(head.call(types.MappingProxyType, head.load(value.mapping)), name)
 
 
-def is_bare(value: Tensor) -> bool:
-    """Whether the graph gives a tensor as the program has it: a plain one, without attributes."""
-    return (value.cls is torch.Tensor or value.wrapper) and not value.overlay
-
 
 def _tensor(head: Head, value: Tensor, name: str) -> None:
-    load = build.load_fast(head.output(value))
+    behind = backwards.spent(head.cx, value)
+    if behind is None:
+        load = build.load_fast(head.output(value))
+    else:
+        given = head.cx.graph.call_method("detach", [value], {})
+        assert isinstance(given, Tensor)
+        load = head.call(rebuild.spent, build.load_fast(head.output(given)), *head.load_all([*behind]))
     if value.cls is not torch.Tensor and not value.wrapper:
         load = head.call(rebuild.as_subclass, load, build.load_const(value.cls))
     _with_attributes(head, value, name, load)
@@ -700,6 +708,10 @@ def _replay_attribute(head: Head, write: Write) -> Code:
     return head.call(write.target.stores.__setattr__, target, name, head.load_item(write.value))
 
 
+def _replay_grad(head: Head, write: Write) -> Code:
+    return head.call(rebuild.set_grad, head.load(write.target), head.load_item(write.value))
+
+
 def _replay_global(head: Head, write: Write) -> Code:
     place = build.load_const(write.target), build.load_const(write.name)
     return head.call(rebuild.set_global, *place, head.load_item(write.value))
@@ -803,7 +815,7 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 
 
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
-    "attribute": _replay_attribute, "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
+    "attribute": _replay_attribute, "grad": _replay_grad, "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
     "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
     "warning": _replay_warning, "keep": _replay_keep, "hit": _replay_hit,
 }  # fmt: skip
@@ -823,7 +835,7 @@ def given_back(head: Head, template: Any) -> Any:
     """The template of a frame that returns a tensor of the caller's, with it as the graph's result; others as they are."""
     kind, source = template
     for tensor in head.cx.graph.inputs:
-        if kind == "source" and tensor.source == source and tensor.cls is torch.Tensor and is_bare(tensor):
+        if kind == "source" and tensor.source == source and tensor.cls is torch.Tensor and head.is_bare(tensor):
             return ("graph", int(head.output(tensor)[len("__out") :]))
     return template
 
@@ -841,7 +853,7 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
         seen.add(id(value))
     if isinstance(value, Const):
         return ("const", value.value)
-    if isinstance(value, Tensor) and value.source is None and not is_bare(value):
+    if isinstance(value, Tensor) and value.source is None and not head.is_bare(value):
         return None
     if isinstance(value, Tensor) and value.source is None:
         return ("graph", int(head.output(value)[len("__out") :]))

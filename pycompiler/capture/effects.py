@@ -36,7 +36,7 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, contents, global, cell, traceback, call, draw, warning, advance, keep, hit.
+    """One entry of the journal.  `kind`: attribute, grad, contents, global, cell, traceback, call, draw, warning, advance, keep, hit.
 
     Of a table of a cached function: `name` has the names of the last arguments, `value` the result (None: a hit) and arguments.
     `value` of an iterator that advances is its number of steps.
@@ -332,6 +332,15 @@ class Effects:
             self.drop([old] if old is not None else held, name)
             self._write(place, "attribute", obj, quiet=quiet, name=name).value = value
 
+    def set_grad(self, tensor: Tensor, value: Value) -> None:
+        """`tensor.grad = value`; what was there ends quietly."""
+        self.allow(tensor, f"{tensor.describe()}.grad")
+        place = ("grad", id(tensor), None)
+        self.looks.change(place)
+        tensor.overlay["grad"] = value
+        if tensor.exists:
+            self._write(place, "grad", tensor, quiet=True).value = value
+
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         self.allow(None, f"global {name}")
         self.namespaces.reached(namespace, None)
@@ -369,6 +378,7 @@ def _object(value: Any) -> Any:
 LINES: dict[str, Callable[[Write], str]] = {
     "contents": lambda w: f"the contents of {w.target.source}",
     "attribute": lambda w: f"{_object(w.target)}.{w.name} = {w.value!r}",
+    "grad": lambda w: f"{_object(w.target)}.grad = {w.value!r}",
     "global": lambda w: f"global {w.name} = {w.value!r}",
     "cell": lambda w: f"cell {_object(w.target)} = {w.value!r}",
     "traceback": lambda w: f"traceback of {w.target.source}",

@@ -139,6 +139,7 @@ class GraphBuilder:
         )
         self.parameters: list[Any] = []  # how the program made some (`builtins/parameters.py`)
         self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
+        self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
         self.later = False  # whether the graph runs in a backward, with a grad mode that is not known

@@ -234,6 +234,16 @@ def step_count(x: Any) -> Any:
     return x.double() if isinstance(x, torch.Tensor) else x
 
 
+def within_grad_mode(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """What torch.optim makes of an optimizer's `step`, but for its graph breaks."""
+    before = torch.is_grad_enabled()
+    try:
+        torch.set_grad_enabled(args[0].defaults["differentiable"])
+        return func(*args, **kwargs)
+    finally:
+        torch.set_grad_enabled(before)
+
+
 def addcdiv_(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
     return self.add_(value * tensor1 / tensor2)
 

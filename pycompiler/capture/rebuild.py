@@ -67,6 +67,37 @@ def new_parameter(*kind: Any) -> torch.nn.Parameter:
         return torch.nn.Parameter(torch.empty_strided(size, stride, dtype=dtype, device=device))
 
 
+def set_grad(tensor: torch.Tensor, grad: torch.Tensor | None) -> None:
+    with torch._C.DisableTorchFunction():
+        tensor.grad = grad
+
+
+class _Spent(torch.autograd.Function):
+    """A tensor from which no way leads back."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(SPENT)
+
+
+SPENT = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True "
+    "if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+)
+
+
+def spent(value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
+    """`value` as a result whose history leads to these leaves through nodes that have let go of what they kept."""
+    with torch._C.DisableTorchFunction(), torch.enable_grad():
+        anchors = leaves or (torch.zeros((), requires_grad=True),)
+        return _Spent.apply(value, *anchors)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
     with torch._C.DisableTorchFunction():
         tensor.data = data

@@ -2,6 +2,7 @@
 
 from pycompiler.capture.builtins import (
     autograd_function,
+    backwards,
     begun,
     branches,
     collections,
@@ -17,6 +18,7 @@ from pycompiler.capture.builtins import (
     iteration,
     nested,
     numbers,
+    optimizers,
     overrides,
     patterns,
     python,
@@ -29,6 +31,6 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, begun, branches, collections, containers, copying, data, devices, drawn, exceptions, frozen, generators,
-    gradients, iteration, nested, numbers, overrides, patterns, python, ranges, scalars, torch_api, transforms, variables, warned,
+    autograd_function, backwards, begun, branches, collections, containers, copying, data, devices, drawn, exceptions, frozen, generators,
+    gradients, iteration, nested, numbers, optimizers, overrides, patterns, python, ranges, scalars, torch_api, transforms, variables, warned,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Sequence, Tuple
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Handle, Tensor
@@ -26,27 +27,31 @@ AUTOCAST: dict[str, Any] = {"autocast_cpu": False, "autocast_cuda": False}
 
 @builtin(torch.autograd.grad)
 def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    _refuse_inside(cx, "torch.autograd.grad")
-    if any(w.kind == "call" and any(isinstance(v, Handle) for v in w.value) for w in cx.effects.journal):
-        raise Break("unsupported-operation", "torch.autograd.grad after a hook of an existing tensor, which waits")
+    refuse_inside(cx, "torch.autograd.grad")
+    refuse_waiting(cx, "torch.autograd.grad")
     if "is_grads_batched" in kwargs and cx.truth(kwargs["is_grads_batched"]) or len(args) > 7:
         raise Break("unsupported-operation", "torch.autograd.grad of a batch")
     outputs = kwargs["outputs"] if "outputs" in kwargs else args[0]
-    for leaf in _leaves([t.fake for t in _tensors(cx, outputs)]):
+    for leaf in leaves([t.fake for t in tensors_in(cx, outputs)]):
         value = cx.graph.known(leaf)
         if value is None or value.is_special:
             raise Break("unsupported-operation", "torch.autograd.grad of what was computed outside of the graph")
-        if value.source is not None and not _is_plain_leaf(cx, value):
+        if value.source is not None and not is_plain_leaf(cx, value):
             raise Break("unsupported-operation", f"torch.autograd.grad behind {value.describe()}, which has a history")
     return cx.graph.call_function(torch.autograd.grad, args, kwargs)
 
 
-def _refuse_inside(cx: Capture, what: str) -> None:
+def refuse_inside(cx: Capture, what: str) -> None:
     if cx.graph.levels or cx.graph.packs or cx.graph.later:
         raise Break("inner-graph", f"{what} under a transform, in a checkpoint, or in a backward")
 
 
-def _tensors(cx: Capture, value: Value) -> list[Tensor]:
+def refuse_waiting(cx: Capture, what: str) -> None:
+    if any(w.kind == "call" and any(isinstance(v, Handle) for v in w.value) for w in cx.effects.journal):
+        raise Break("unsupported-operation", f"{what} after a hook of an existing tensor, which waits")
+
+
+def tensors_in(cx: Capture, value: Value) -> list[Tensor]:
     value = cx.realize(value)
     found = [cx.realize(v) for v in value.items] if isinstance(value, Sequence) else [value]
     if not all(isinstance(v, Tensor) for v in found):
@@ -54,7 +59,7 @@ def _tensors(cx: Capture, value: Value) -> list[Tensor]:
     return found  # type: ignore[return-value]
 
 
-def _leaves(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+def leaves(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """Where gradients of these end."""
     found = [t for t in outputs if t.grad_fn is None and t.requires_grad]
     todo: list[Any] = [t.grad_fn for t in outputs]
@@ -70,10 +75,10 @@ def _leaves(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     return found
 
 
-def _is_plain_leaf(cx: Capture, value: Tensor) -> bool:
+def is_plain_leaf(cx: Capture, value: Tensor, *hooks: str) -> bool:
     """Whether an existing tensor has no history, and no hooks that a gradient would call; guarded."""
     assert value.source is not None and value.real is not None
-    for name, wanted in (("is_leaf", True), ("_backward_hooks", None)):
+    for name, wanted in (("is_leaf", True), *((h, None) for h in ("_backward_hooks", *hooks))):
         cx.guard("equals" if name == "is_leaf" else "id_is", value.source.attr(name), getattr(value.real, name))
         if getattr(value.real, name) is not wanted:
             return False
@@ -94,7 +99,7 @@ def of_existing(cx: Capture, tensor: Tensor, hook: Value) -> Value:
 def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """The hook is traced at once, for any gradient of the tensor's shape; it may change nothing."""
     tensor, hook = cx.realize(args[0]), args[1] if len(args) == 2 and not kwargs else None
-    _refuse_inside(cx, "a hook")
+    refuse_inside(cx, "a hook")
     if hook is not None and isinstance(tensor, Tensor) and tensor.exists and not tensor.is_special:
         return of_existing(cx, tensor, hook)
     if hook is None or not isinstance(tensor, Tensor) or tensor.exists or tensor.is_special:
@@ -150,15 +155,23 @@ def store_requires_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def store_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """`tensor.grad = value` of a tensor that is made here, which autograd knows nothing of: an attribute, that the tensor has
-    where it leaves the graph.  What eager refuses to store breaks the graph."""
+    """`tensor.grad = value`: an effect; a tensor that is made here has it as an attribute where it leaves the graph.  What
+    eager refuses to store breaks the graph, and so does what autograd would have to know of."""
     tensor, value = map(cx.realize, args)
     assert isinstance(tensor, Tensor)
     inner = cx.graph.packs or cx.graph.later or cx.graph.levels or getattr(cx.graph, "outer", None) is not None
-    if inner or tensor.exists or tensor.is_special or tensor.fake.requires_grad or not _fits(cx, tensor, value):
+    odd = not tensor.exists and tensor.fake.requires_grad and not tensor.fake.is_leaf
+    if inner or odd or tensor.is_special or not _fits(cx, tensor, value):
         raise Break("tensor-attribute-store", f"Tensor.grad = {value.describe()}")
-    cx.effects.set_attr(tensor, "grad", value)
+    if isinstance(value, Tensor) and value.fake.requires_grad and tensor.fake.requires_grad:
+        raise Break("tensor-attribute-store", f"Tensor.grad = {value.describe()}, which requires grad")
+    cx.effects.set_grad(tensor, value)
     return value
+
+
+def delete_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """`del tensor.grad`, which leaves None."""
+    return store_grad(cx, [*args, Const(None)], kwargs)
 
 
 def _fits(cx: Capture, tensor: Tensor, value: Value) -> bool:
@@ -178,7 +191,7 @@ def check_leaves(cx: Capture, outputs: list[torch.Tensor]) -> None:
     where an input does."""
     made = {id(fake): step for fake, step in cx.graph.leaves}
     for out in outputs if made else ():
-        ends = _leaves([out])
+        ends = leaves([out])
         inside = [made[id(t)] for t in ends if id(t) in made]
         if inside and (len(inside) == len(ends) or id(out) in made):
             raise Break("unsupported-operation", "Tensor.requires_grad_() of what leaves the graph", inside[0])
@@ -188,6 +201,7 @@ tensors.METHODS["register_hook"] = register_hook
 tensors.METHODS["requires_grad_"] = requires_grad_
 tensors.STORES["requires_grad"] = store_requires_grad
 tensors.STORES["grad"] = store_grad
+tensors.DELETIONS["grad"] = delete_grad
 
 
 @builtin(polyfills.joined)

@@ -198,9 +198,7 @@ class Tensor(Value):
         if "grad" in self.overlay:
             return self.overlay["grad"]
         if self.real is None or self.source is None:
-            if not self.fake.requires_grad or not self.fake.is_leaf:
-                return Const(None)
-            raise Break("unsupported-attribute", "Tensor.grad of an intermediate")
+            return Const(None)  # a backward would have been told
         found = cx.wrap(self.real.grad, self.source.then("grad"))
         cx.effects.looks.at(("grad", id(self), None), found, self.source)
         return found
@@ -218,6 +216,11 @@ class Tensor(Value):
         lookup(cx, self.cls, name)
         lookup(cx, self.cls, "__setattr__")
         cx.effects.set_attr(self, name, value)
+
+    def delattr(self, cx: Capture, name: str) -> None:
+        if name not in DELETIONS or self.is_special:
+            super().delattr(cx, name)
+        DELETIONS[name](cx, [self], {})
 
     def special(self, cx: Capture, name: str) -> Value | None:
         """A method of the program's own class, bound; None where torch.Tensor's is meant."""
@@ -347,6 +350,10 @@ METHODS: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = 
 
 STORES: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
 """The methods that assignments to attributes are, by the attribute; filled by `builtins/`."""
+
+
+DELETIONS: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
+"""The same of `del`."""
 
 
 class TensorMethod(Value):

@@ -1,0 +1,198 @@
+"""`backward()` inside of a graph: `torch.autograd.grad` of the leaves, what eager does with gradients then, and what it lets go of.
+
+In: outputs whose history lies in the graph.  A leaf without a gradient gets a new one when the graph has run (an effect); one that
+has one keeps it, and the graph adds to it in place.  Autograd's nodes are *spent* by that: who goes backward through them once more
+gets eager's error, from whatever of them leaves the graph (`rebuild.spent`).
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins import gradients
+from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.values import tensor as tensors
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, Sequence, Tuple
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.kernels import memory_of
+
+KIND = "unsupported-operation"
+OF_METHOD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "inputs")
+OF_FUNCTION = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+
+
+def method(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """`Tensor.backward`."""
+    named = {"grad_tensors" if k == "gradient" else k: v for k, v in kwargs.items()}
+    return backward(cx, dict(zip(OF_METHOD, args, strict=False)) | named)
+
+
+@builtin(torch.autograd.backward)
+def function(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return backward(cx, dict(zip(OF_FUNCTION, args, strict=False)) | kwargs)
+
+
+def backward(cx: Capture, given: dict[str, Value]) -> Value:
+    gradients.refuse_inside(cx, "backward()")
+    gradients.refuse_waiting(cx, "backward()")
+    given = {k: cx.realize(v) for k, v in given.items()}
+    given = {k: v for k, v in given.items() if not cx.is_none(v)}
+    if given.keys() - set(OF_METHOD) or hasattr(cx.graph, "outer"):
+        raise Break(KIND, f"backward() with {', '.join(sorted(given.keys() - set(OF_METHOD))) or 'a graph around it'}")
+    if "create_graph" in given and cx.truth(given["create_graph"]):
+        raise Break(KIND, "backward(create_graph=True)")
+    outputs = gradients.tensors_in(cx, given["tensors"])
+    if any(v.is_special for v in outputs):
+        raise Break(KIND, "backward() of a tensor subclass")
+    leaves = _wanted(cx, given["inputs"]) if "inputs" in given else _behind(cx, outputs)
+    for leaf in leaves:
+        _check(cx, leaf)
+    if not leaves:
+        raise Break(KIND, "backward() of what requires no grad")
+    retained = "retain_graph" in given and cx.truth(given["retain_graph"])
+    before = set(cx.graph.by_fake)
+    freed = [] if retained else reached([t.fake for t in outputs], [t.fake for t in leaves])
+    made = cx.graph.call_function(
+        torch.autograd.grad,
+        [Tuple([*outputs]), Tuple([*leaves])],
+        {
+            "grad_outputs": _of_each(cx, given["grad_tensors"]) if "grad_tensors" in given else Const(None),
+            "retain_graph": Const(retained),
+            "allow_unused": Const(True),
+        },
+    )
+    assert isinstance(made, Sequence)
+    cx.graph.spent.update(freed)
+    found = {leaf: grad for leaf, grad in zip(leaves, made.items, strict=True) if isinstance(grad, Tensor)}
+    shared = collections.Counter(memory_of(v.fake) for v in cx.graph.by_fake.values() if v.fake.layout is torch.strided)
+    owned = collections.Counter(id(grad.fake) for grad in found.values())
+    for leaf, grad in found.items():
+        known = id(grad.fake) in before or owned[id(grad.fake)] > 1
+        _accumulate(cx, leaf, grad, alone=not known and shared[memory_of(grad.fake)] == 1, known=known)
+    return Const(None)
+
+
+def _of_each(cx: Capture, value: Value) -> Value:
+    return value if isinstance(value, Sequence) else Tuple([value])
+
+
+def _behind(cx: Capture, outputs: list[Tensor]) -> list[Tensor]:
+    """The leaves that these lead to."""
+    found: dict[int, Tensor] = {}
+    for fake in gradients.leaves([t.fake for t in outputs]):
+        value = cx.graph.known(fake)
+        if value is None:
+            raise Break(KIND, "backward() of what was computed outside of the graph")
+        found[id(fake)] = value
+    return list(found.values())
+
+
+def _wanted(cx: Capture, inputs: Value) -> list[Tensor]:
+    if isinstance(inputs, Dict):
+        inputs = Tuple([v for _, v in inputs.pairs(cx)])
+    found = gradients.tensors_in(cx, inputs)
+    if not all(t.fake.requires_grad and t.fake.is_leaf for t in found):
+        raise Break(KIND, "backward(inputs=...) of what is no leaf")
+    return list(dict.fromkeys(found))
+
+
+def _check(cx: Capture, leaf: Tensor) -> None:
+    """That a gradient of this leaf is added to what it has, and nothing else happens."""
+    if leaf.is_special or leaf.fake.layout is not torch.strided:
+        raise Break(KIND, f"backward() to {leaf.describe()}")
+    if leaf.source is not None and not gradients.is_plain_leaf(cx, leaf, "_post_accumulate_grad_hooks"):
+        raise Break(KIND, f"backward() to {leaf.describe()}, which has a history, or hooks")
+
+
+def _accumulate(cx: Capture, leaf: Tensor, grad: Tensor, *, alone: bool, known: bool) -> None:
+    """What autograd's `AccumulateGrad` does: a gradient that lies as its leaf, and that nobody else has, is kept as it is."""
+    old = cx.realize(leaf.plain_getattr(cx, "grad"))
+    if grad.fake.layout is not torch.strided or grad.is_special:
+        raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or of a class")
+    if isinstance(old, Tensor):
+        a, b = old.fake, grad.fake
+        if old.is_special or a.requires_grad or (a.dtype, a.device, a.shape, a.layout) != (b.dtype, b.device, b.shape, b.layout):
+            raise Break(KIND, f"backward() that adds {grad.describe()} to {old.describe()}")
+        cx.graph.call_method("add_", [old, grad], {})
+        return
+    lies = _lies_as(grad.fake, leaf.fake)
+    if lies and not alone and not known:
+        raise Break(KIND, "backward() that gives gradients which share memory")
+    cx.effects.set_grad(leaf, grad if lies and alone else _copy(cx, leaf, grad))
+
+
+def _dense(fake: torch.Tensor) -> bool:
+    return torch.ops.aten.is_non_overlapping_and_dense.default(fake)  # type: ignore[no-any-return]
+
+
+def _lies_as(grad: torch.Tensor, leaf: torch.Tensor) -> bool:
+    if not _dense(leaf):
+        return grad.is_contiguous()
+    return all(n == 1 or a == b for n, a, b in zip(grad.shape, grad.stride(), leaf.stride(), strict=True))
+
+
+def _copy(cx: Capture, leaf: Tensor, grad: Tensor) -> Tensor:
+    """A copy that lies as the leaf does, if that has each element once."""
+    plain = torch.empty(leaf.fake.shape, device="meta").stride()
+    if leaf.fake.stride() == plain or not _dense(leaf.fake):
+        made = cx.graph.call_method("clone", [grad], {"memory_format": Const(torch.contiguous_format)})
+    else:
+        layout = [Tuple([cx.make(n) for n in ns]) for ns in (leaf.fake.shape, leaf.fake.stride())]
+        empty = cx.graph.call_method("new_empty_strided", [grad, *layout], {})
+        made = cx.graph.call_method("copy_", [empty, grad], {})
+    assert isinstance(made, Tensor)
+    return made
+
+
+# nodes that are spent ---------------------------------------------------------------------------------------------------
+def reached(outputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> list[Any]:
+    """Autograd's nodes between outputs and leaves, which a backward goes through."""
+    wanted = {id(leaf) for leaf in leaves}
+    order: list[Any] = []
+    seen: set[Any] = set()
+    todo: list[tuple[Any, bool]] = [(t.grad_fn, False) for t in outputs if t.grad_fn is not None]
+    while todo:
+        node, done = todo.pop()
+        if done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            todo.append((node, True))
+            todo += [(n, False) for n, _ in node.next_functions if n is not None]
+    leading: set[Any] = set()
+    for node in order:  # what a node leads to comes before it
+        if id(getattr(node, "variable", None)) in wanted or any(n in leading for n, _ in node.next_functions):
+            leading.add(node)
+    return [n for n in order if n in leading]
+
+
+def spent(cx: Capture, value: Value) -> list[Tensor] | None:
+    """The existing leaves behind a tensor from which no way leads back but through nodes that have let go of what they kept: a
+    backward raises.  None for all others."""
+    if not isinstance(value, Tensor) or not cx.graph.spent or not value.fake.requires_grad or value.fake.grad_fn is None:
+        return None
+    todo, seen = [value.fake.grad_fn], set[Any]()
+    while todo:
+        node: Any = todo.pop()
+        if node in seen or (node in cx.graph.spent and _keeps(node)):
+            continue
+        seen.add(node)
+        if hasattr(node, "variable") or not node.next_functions:
+            return None
+        todo += [n for n, _ in node.next_functions if n is not None]
+    behind = (cx.graph.known(leaf) for leaf in gradients.leaves([value.fake]))
+    return list(dict.fromkeys(v for v in behind if v is not None and v.source is not None))
+
+
+def _keeps(node: Any) -> bool:
+    """Whether a node of torch's own saves tensors: without them it raises."""
+    return any(name.startswith("_raw_saved_") for name in dir(type(node)))
+
+
+tensors.METHODS["backward"] = method

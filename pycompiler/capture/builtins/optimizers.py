@@ -1,0 +1,69 @@
+"""What torch.optim wraps around its methods for torch's own compiler, which breaks its graphs there: here these are inlined.
+
+In: functions that torch makes in decorators, known by their code.  Out: rows of `calls.MADE_BY_TORCH`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import _use_grad_for_differentiable
+
+from pycompiler.capture import polyfills
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import MADE_BY_TORCH, Args, Kwargs, builtin
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, Key, List, Sequence, Tuple
+from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.tensor import Tensor
+
+
+def _inner(decorator: Callable[..., Any]) -> types.CodeType:
+    """The code of the function that a decorator makes."""
+    (code,) = (c for c in decorator.__code__.co_consts if isinstance(c, types.CodeType))
+    return code
+
+
+def _wrapped(cx: Capture, fn: Function, name: str) -> Value:
+    cells = dict(zip(fn.code.co_freevars, fn.closure(cx), strict=True))
+    found = cells[name].contents
+    assert found is not None
+    return cx.realize(found)
+
+
+def within_grad_mode(cx: Capture, fn: Function, args: Args, kwargs: Kwargs) -> Value | None:
+    """`step` of an optimizer."""
+    return cx.call(cx.make(polyfills.within_grad_mode), [_wrapped(cx, fn, "func"), *args], kwargs)
+
+
+INLINED = (torch.optim.Optimizer.zero_grad,)
+"""Functions of torch's own that its compiler does not look into."""
+
+
+def not_disabled(cx: Capture, fn: Function, args: Args, kwargs: Kwargs) -> Value | None:
+    return cx.call(_wrapped(cx, fn, "fn"), args, kwargs) if fn.real in INLINED else None
+
+
+@builtin(torch._C._group_tensors_by_device_and_dtype)
+def grouped(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Lists of tensors, cut by the devices and dtypes of the first, in torch's own order of these."""
+    lists = [cx.realize(v) for v in (args[0].items if args and isinstance(args[0], Sequence) else [])]
+    items = [[cx.realize(v) for v in given.items] for given in lists if isinstance(given, Sequence)]
+    plain = len(args) == 2 and not kwargs and items and len(items) == len(lists) and items[0]
+    if not plain or not all(isinstance(v, Tensor) for v in items[0]) or any(len(v) not in (0, len(items[0])) for v in items):
+        raise Break("builtin-call", "_group_tensors_by_device_and_dtype of other things than tensors")
+    kinds = [(v.fake.device, v.fake.dtype) for v in items[0] if isinstance(v, Tensor)]
+    empty = {(device, dtype): torch.empty(0, device=device, dtype=dtype) for device, dtype in dict.fromkeys(kinds)}
+    asked, found = cx.truth(args[1]), dict[Key, Value]()
+    for kind, (_, places) in torch._C._group_tensors_by_device_and_dtype([[empty[k] for k in kinds]], True).items():
+        chosen = List([List([given[i] for i in places] if given else []) for given in items])
+        found[cx.key(cx.make(kind))] = Tuple([chosen, List([Const(i) for i in places if asked])])
+    return Dict(found)
+
+
+MADE_BY_TORCH[_inner(_use_grad_for_differentiable)] = within_grad_mode
+MADE_BY_TORCH[_inner(torch._disable_dynamo)] = not_disabled  # type: ignore[attr-defined]
