@@ -49,6 +49,7 @@ class Write:
     value: Any = None
     before: Any = None
     after: Any = None
+    ends: bool = True  # whether it may let go of more than numbers, texts and tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +127,9 @@ class Effects:
             found = self.journal[at]
             if (quiet and at > self._noise) or self._entries[place] == MOST or not self._stays(found):
                 self._noise = max(self._noise, -1 if quiet else at)
+                found.ends |= not quiet
                 return found
-        made = Write(kind, target, name)
+        made = Write(kind, target, name, ends=not quiet)
         if kind == "contents":
             made.before = state_of(target)
             if at is not None:
@@ -301,10 +303,14 @@ class Effects:
         if value is not None and value.source is not None and not isinstance(value, PLAIN_VALUES):
             self.let_go.append(value)
 
+    def ends(self, *, tensor: bool) -> bool:
+        """Whether a write may have let go of a tensor, or of another object."""
+        return any(tensor or w.ends for w in self.journal)
+
     def may_end(self, *, tensor: bool) -> bool:
         """Whether a tensor, or another object, may have ended with what the frame let go of."""
         gone = [getattr(v, "seen", None) or v for v in self.let_go]
-        return bool(self.journal) or any(tensor or not isinstance(v, Tensor) for v in gone)
+        return self.ends(tensor=tensor) or any(tensor or not isinstance(v, Tensor) for v in gone)
 
     def drop(self, values: list[Value] | dict[str, Any], name: str = "") -> None:
         """The program lets go of values, or of the existing object that `values` has by a name."""

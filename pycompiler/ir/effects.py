@@ -184,7 +184,16 @@ def tells(op: object) -> bool:
     """Acts by its schema.  An operator of another library that gives results and writes nothing may be called again after an
     error; while there is none it is called once."""
     computes = isinstance(op, OpOverload) and op._schema.returns and not op._schema.is_mutable
-    return acts(op) and not computes and not _is_check(op)
+    return acts(op) and not computes and not _is_check(op) and not _only_writes(op)
+
+
+@cache
+def _only_writes(op: object) -> bool:
+    """Gives nothing, and does no more than to write the lists of tensors that it takes."""
+    return isinstance(op, OpOverload) and op.name().startswith(_ON_LISTS) and op._schema.is_mutable
+
+
+_ON_LISTS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
 
 
 @cache

@@ -838,14 +838,15 @@ class WeakProxy(Withheld):
 
 
 def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
-    """Whether the way to an object is as it was when the frame began."""
+    """Whether the way to an object is as it was when the frame began; writes that let go of numbers and tensors change none."""
     node = root = known.source
     while node is not None:
         if node.kind == "referent" or (node.kind == "attr" and node.arg == BOUND_TO):
             return False
         node, root = node.base, node
     assert root is not None
-    return not cx.effects and (root.kind != "local" or any(v.source == root for v in variables))
+    changed = cx.effects.ends(tensor=issubclass(known.python_type(), torch.Tensor))
+    return not changed and (root.kind != "local" or any(v.source == root for v in variables))
 
 
 class Compiled(Opaque):
