@@ -131,6 +131,10 @@ class EagerOnce(NotCaptured):
     """This call of the frame runs eagerly, since what it does happens once; the next one is captured.  The text says why."""
 
 
+class Again(Exception):
+    """The frame is captured anew, from its begin: what was assumed of it is known better by now."""
+
+
 class Raised(Exception):
     """A Python exception raised inside the captured program; `value` is the exception object."""
 

@@ -105,6 +105,7 @@ class Effects:
         self.looks = Looks()
         self.namespaces = Namespaces()
         self.drops: dict[Any, tuple[str, str | None, Any]] = {}  # what was there, and may end: places and values
+        self.waiting: list[Value] = []  # existing objects and dicts that calls change which wait
         self.let_go: list[Value] = []  # existing objects that variables held
         self.restoring: Callable[[], bool] = lambda: False  # whether a resume function is in its head
         self.since: int | None = None  # what was made before may not change now: the age of the innermost pure tracer
@@ -151,11 +152,12 @@ class Effects:
 
     def is_written(self, container: Value) -> bool:
         """Whether an existing container is changed."""
-        return ("contents", id(container)) in self._last
+        return ("contents", id(container)) in self._last or any(v is container for v in self.waiting)
 
     def written(self) -> list[Value]:
         """The objects and containers that are changed."""
-        return [*(w.target for w in self.journal if w.kind in ("attribute", "contents")), *self.advanced.values()]
+        return [*(w.target for w in self.journal if w.kind in ("attribute", "contents")), *self.waiting,
+                *self.advanced.values()]  # fmt: skip
 
     def is_disturbed(self, real: Any, known: Value | None) -> bool:
         """Whether the program has changed an existing container (`known`: its value), or may have changed it as a namespace."""
@@ -233,6 +235,22 @@ class Effects:
         self.allow(None, "the table of a cached function")
         self.changes += 1
         self.journal.append(Write("keep", keeping, names, [result, *args]))
+
+    def wait(self, changed: Any, names: tuple[str, ...], unknown: Value) -> None:
+        """A call that waits changes attributes of an existing object, or entries of a dict, by these names."""
+        self.waiting.append(changed)
+        if isinstance(changed, Dict):
+            at = self._last.get(("contents", id(changed)))
+            if at is not None and self.journal[at].after is None:
+                self.journal[at].after = state_of(changed)
+            self.namespaces.write(changed.real)
+            for key in [k for k in changed.entries if k.value.is_const() and k.value.const() in names]:
+                changed.entries[key] = unknown
+            return
+        memory = instance_dict(changed.real)
+        self.namespaces.reached(memory, changed)
+        self.namespaces.write(memory)
+        changed.overlay.update(dict.fromkeys(names, unknown))
 
     def hit(self, cached: Any) -> None:
         """A call with constants that a table knows (`cached.Cached`), which counts it; what may run twice counts none."""

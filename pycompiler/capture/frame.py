@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from pycompiler.capture import rebuild, skip
-from pycompiler.capture.breaks import Break, BreakRecord, NotCaptured, Raised, SkipFrame
+from pycompiler.capture.breaks import Again, Break, BreakRecord, NotCaptured, Raised, SkipFrame
 from pycompiler.capture.builtins import gradients, parameters, torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
@@ -194,6 +194,9 @@ class _Session:
                 return self.finish_return(cx, frame, result)
             except NeedsSymbols:
                 self.symbolic = True
+                continue
+            except Again:
+                stop = record = None
                 continue
             except Tried:
                 continue

@@ -79,6 +79,14 @@ class Policy:
                 self.changed.add(key)
                 self.news[key] = (a, b)
 
+    def will_change(self, source: Source, what: str) -> bool:
+        """The frame itself changes the number that is at `source`; whether that is news, so that it is no symbol yet."""
+        key = (source, what, 0)
+        if not self.automatic or not self.floats or key in self.static or key in self.changed:
+            return False
+        self.changed.add(key)
+        return True
+
     def told(self) -> list[str]:
         """What became a symbol since this was asked."""
         news, self.news = self.news, {}

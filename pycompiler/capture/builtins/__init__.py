@@ -24,6 +24,7 @@ from pycompiler.capture.builtins import (
     python,
     ranges,
     scalars,
+    schedulers,
     torch_api,
     transforms,
     variables,
@@ -32,5 +33,5 @@ from pycompiler.capture.builtins import (
 
 FAMILIES = (
     autograd_function, backwards, begun, branches, collections, containers, copying, data, devices, drawn, exceptions, frozen, generators,
-    gradients, iteration, nested, numbers, optimizers, overrides, patterns, python, ranges, scalars, torch_api, transforms, variables, warned,
+    gradients, iteration, nested, numbers, optimizers, overrides, patterns, python, ranges, scalars, schedulers, torch_api, transforms, variables, warned,
 )  # fmt: skip

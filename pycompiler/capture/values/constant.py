@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture.breaks import Break
+from pycompiler.capture.breaks import Again, Break
 from pycompiler.capture.values.base import Capture, Value, class_name
 
 LITERALS = (int, float, bool, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
@@ -127,6 +127,19 @@ class Withheld(Value):
 
     def length(self, cx: Capture) -> int:
         raise self.broke
+
+
+class Waiting(Withheld):
+    """What a call changes that waits for the graph: who looks at it has the frame captured again, with `tried` saying so."""
+
+    def __init__(self, tried: dict[tuple[Any, ...], Any], name: tuple[str, ...]) -> None:
+        self.tried = tried
+        self.name = name
+
+    @property
+    def broke(self) -> Any:  # type: ignore[override]
+        self.tried[self.name] = True
+        return Again()
 
 
 class Addressed(Untold):
