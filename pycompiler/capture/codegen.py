@@ -140,7 +140,7 @@ class Head:
         return build.load_fast(name)
 
     def is_bare(self, value: Tensor) -> bool:
-        """Whether the graph gives a tensor as the program has it: a plain one, without attributes, of which it knows the history."""
+        """Whether the graph gives a tensor as the program has it: a plain one, without attributes, with its history."""
         plain = (value.cls is torch.Tensor or value.wrapper) and not value.overlay
         return plain and backwards.spent(self.cx, value) is None
 
@@ -532,7 +532,6 @@ def _proxy(head: Head, value: Proxy, name: str) -> None:
     head.store(head.call(types.MappingProxyType, head.load(value.mapping)), name)
 
 
-
 def _tensor(head: Head, value: Tensor, name: str) -> None:
     behind = backwards.spent(head.cx, value)
     if behind is None:
@@ -815,7 +814,8 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 
 
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
-    "attribute": _replay_attribute, "grad": _replay_grad, "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
+    "attribute": _replay_attribute, "grad": _replay_grad,
+    "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
     "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
     "warning": _replay_warning, "keep": _replay_keep, "hit": _replay_hit,
 }  # fmt: skip

@@ -401,6 +401,7 @@ class Capture:
 
     def guard_mutated_objects(self) -> None:
         """What the program changed must not be another object that it read under another name."""
+        self._guard_gradients()
         for value in dict.fromkeys(self.effects.written()):
             if value.source is None:
                 continue
@@ -411,6 +412,19 @@ class Capture:
             if alike:
                 self.guard("no_alias", value.source, None, alike)
             self._guard_namespace(value)
+
+    def _guard_gradients(self) -> None:
+        """What has another gradient now is no other tensor whose gradient the program looked at."""
+        if any(w.kind == "grad" for w in self.effects.journal):
+            saw = self.effects.looks.saw
+            looked = [
+                v
+                for v in self.by_id.values()
+                if isinstance(v, Tensor) and (saw(("grad", id(v), None)) or "grad" in v.overlay)
+            ]
+            first, *others = dict.fromkeys(v.source for v in looked if v.source is not None)
+            if others:
+                self.guard("no_alias", first, None, tuple(others))
 
     def _guard_namespace(self, value: Value) -> None:
         """What the program changed as a dict holds no attributes that it looked at, nor the other way round."""

@@ -36,7 +36,8 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, grad, contents, global, cell, traceback, call, draw, warning, advance, keep, hit.
+    """One entry of the journal.  `kind`: attribute, grad, contents, global, cell, traceback, call, draw, warning, advance, keep,
+    hit.
 
     Of a table of a cached function: `name` has the names of the last arguments, `value` the result (None: a hit) and arguments.
     `value` of an iterator that advances is its number of steps.
@@ -321,9 +322,9 @@ class Effects:
         if value is not None and value.source is not None and not isinstance(value, PLAIN_VALUES):
             self.let_go.append(value)
 
-    def ends(self, *, tensor: bool) -> bool:
-        """Whether a write may have let go of a tensor, or of another object."""
-        return any(tensor or w.ends for w in self.journal)
+    def ends(self, *, tensor: bool, gradient: bool = True) -> bool:
+        """Whether a write may have let go of a tensor, or of another object; a gradient among them?"""
+        return any((tensor or w.ends) and (gradient or w.kind != "grad") for w in self.journal)
 
     def may_end(self, *, tensor: bool) -> bool:
         """Whether a tensor, or another object, may have ended with what the frame let go of."""

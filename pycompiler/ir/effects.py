@@ -190,7 +190,7 @@ def tells(op: object) -> bool:
 @cache
 def _only_writes(op: object) -> bool:
     """Gives nothing, and does no more than to write the lists of tensors that it takes."""
-    return isinstance(op, OpOverload) and op.name().startswith(_ON_LISTS) and op._schema.is_mutable
+    return isinstance(op, OpOverload) and op._schema.name.startswith(_ON_LISTS) and op._schema.is_mutable
 
 
 _ON_LISTS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")

@@ -1,8 +1,8 @@
-"""`backward()` inside of a graph: `torch.autograd.grad` of the leaves, what eager does with gradients then, and what it lets go of.
+"""`backward()` inside of a graph: `torch.autograd.grad` of the leaves, and what eager does with gradients then.
 
-In: outputs whose history lies in the graph.  A leaf without a gradient gets a new one when the graph has run (an effect); one that
-has one keeps it, and the graph adds to it in place.  Autograd's nodes are *spent* by that: who goes backward through them once more
-gets eager's error, from whatever of them leaves the graph (`rebuild.spent`).
+In: outputs whose history lies in the graph.  A leaf without a gradient gets a new one when the graph has run (an effect); one
+that has one keeps it, and the graph adds to it in place.  Autograd's nodes are *spent* by that: who goes backward through them
+once more gets eager's error, from whatever of them leaves the graph (`rebuild.spent`).
 """
 
 from __future__ import annotations
@@ -70,11 +70,14 @@ def backward(cx: Capture, given: dict[str, Value]) -> Value:
     assert isinstance(made, Sequence)
     cx.graph.spent.update(freed)
     found = {leaf: grad for leaf, grad in zip(leaves, made.items, strict=True) if isinstance(grad, Tensor)}
+    for grad in found.values():
+        if grad.fake.layout is not torch.strided or grad.is_special:
+            raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or of a class")
     shared = collections.Counter(memory_of(v.fake) for v in cx.graph.by_fake.values() if v.fake.layout is torch.strided)
     owned = collections.Counter(id(grad.fake) for grad in found.values())
     for leaf, grad in found.items():
-        known = id(grad.fake) in before or owned[id(grad.fake)] > 1
-        _accumulate(cx, leaf, grad, alone=not known and shared[memory_of(grad.fake)] == 1, known=known)
+        alone = id(grad.fake) not in before and owned[id(grad.fake)] == 1 and shared[memory_of(grad.fake)] == 1
+        _accumulate(cx, leaf, grad, alone)
     return Const(None)
 
 
@@ -110,21 +113,20 @@ def _check(cx: Capture, leaf: Tensor) -> None:
         raise Break(KIND, f"backward() to {leaf.describe()}, which has a history, or hooks")
 
 
-def _accumulate(cx: Capture, leaf: Tensor, grad: Tensor, *, alone: bool, known: bool) -> None:
+def _accumulate(cx: Capture, leaf: Tensor, grad: Tensor, alone: bool) -> None:
     """What autograd's `AccumulateGrad` does: a gradient that lies as its leaf, and that nobody else has, is kept as it is."""
     old = cx.realize(leaf.plain_getattr(cx, "grad"))
-    if grad.fake.layout is not torch.strided or grad.is_special:
-        raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or of a class")
     if isinstance(old, Tensor):
         a, b = old.fake, grad.fake
-        if old.is_special or a.requires_grad or (a.dtype, a.device, a.shape, a.layout) != (b.dtype, b.device, b.shape, b.layout):
+        if (
+            old.is_special
+            or a.requires_grad
+            or (a.dtype, a.device, a.shape, a.layout) != (b.dtype, b.device, b.shape, b.layout)
+        ):
             raise Break(KIND, f"backward() that adds {grad.describe()} to {old.describe()}")
         cx.graph.call_method("add_", [old, grad], {})
         return
-    lies = _lies_as(grad.fake, leaf.fake)
-    if lies and not alone and not known:
-        raise Break(KIND, "backward() that gives gradients which share memory")
-    cx.effects.set_grad(leaf, grad if lies and alone else _copy(cx, leaf, grad))
+    cx.effects.set_grad(leaf, grad if alone and _lies_as(grad.fake, leaf.fake) else _copy(cx, leaf, grad))
 
 
 def _dense(fake: torch.Tensor) -> bool:
@@ -175,7 +177,12 @@ def reached(outputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> list[Any
 def spent(cx: Capture, value: Value) -> list[Tensor] | None:
     """The existing leaves behind a tensor from which no way leads back but through nodes that have let go of what they kept: a
     backward raises.  None for all others."""
-    if not isinstance(value, Tensor) or not cx.graph.spent or not value.fake.requires_grad or value.fake.grad_fn is None:
+    if (
+        not isinstance(value, Tensor)
+        or not cx.graph.spent
+        or not value.fake.requires_grad
+        or value.fake.grad_fn is None
+    ):
         return None
     todo, seen = [value.fake.grad_fn], set[Any]()
     while todo:

@@ -54,7 +54,11 @@ def grouped(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     lists = [cx.realize(v) for v in (args[0].items if args and isinstance(args[0], Sequence) else [])]
     items = [[cx.realize(v) for v in given.items] for given in lists if isinstance(given, Sequence)]
     plain = len(args) == 2 and not kwargs and items and len(items) == len(lists) and items[0]
-    if not plain or not all(isinstance(v, Tensor) for v in items[0]) or any(len(v) not in (0, len(items[0])) for v in items):
+    if (
+        not plain
+        or not all(isinstance(v, Tensor) for v in items[0])
+        or any(len(v) not in (0, len(items[0])) for v in items)
+    ):
         raise Break("builtin-call", "_group_tensors_by_device_and_dtype of other things than tensors")
     kinds = [(v.fake.device, v.fake.dtype) for v in items[0] if isinstance(v, Tensor)]
     empty = {(device, dtype): torch.empty(0, device=device, dtype=dtype) for device, dtype in dict.fromkeys(kinds)}

@@ -1,8 +1,8 @@
 """`step()` of torch's learning rate schedulers: one call that waits until the graph has run, and that is Python's own.
 
-It computes numbers of the program's alone, which no graph has: so no branch on how many steps there were is in an entry's guards.  What it
-changes is not known afterwards; a frame that looks there is captured again, with the call inlined, and so is a scheduler that calls
-functions of the program's, or has learning rates that are tensors.
+It computes numbers of the program's alone, which no graph has: so no branch on how many steps there were is in an entry's
+guards.  What it changes is not known afterwards; a frame that looks there is captured again, with the call inlined.  Schedulers
+that call functions of the program's, and learning rates that are tensors, are inlined.
 """
 
 from __future__ import annotations
@@ -68,7 +68,12 @@ def _all(cx: Capture, scheduler: Object) -> Iterator[Object]:
 
 def _groups(cx: Capture, scheduler: Value | None) -> list[Dict] | None:
     """The groups of parameters that a scheduler of torch's changes; None where more may happen, or it is not known."""
-    if not isinstance(scheduler, Object) or not scheduler.exists or scheduler.source is None or scheduler.cls not in KINDS:
+    if (
+        not isinstance(scheduler, Object)
+        or not scheduler.exists
+        or scheduler.source is None
+        or scheduler.cls not in KINDS
+    ):
         return None
     held = scheduler.real.__dict__
     own = [n for n in held if callable(getattr(scheduler.cls, n, None))]
@@ -99,7 +104,7 @@ def _may_call(held: Any) -> bool:
     """Whether this is a function of the program's, or holds some; a method of torch's is none."""
     if isinstance(held, (list, tuple)) and not all(isinstance(v, (int, float)) for v in held):
         return any(_may_call(v) for v in held)
-    if isinstance(held, lr_scheduler.LRScheduler) or isinstance(held, torch.optim.Optimizer):
+    if isinstance(held, (lr_scheduler.LRScheduler, torch.optim.Optimizer)):
         return False
     function = getattr(held, "__func__", held)
     return callable(function) and getattr(function, "__module__", None) not in (*MODULES, "builtins")

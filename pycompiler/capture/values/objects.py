@@ -840,12 +840,14 @@ class WeakProxy(Withheld):
 def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
     """Whether the way to an object is as it was when the frame began; writes that let go of numbers and tensors change none."""
     node = root = known.source
+    gradient = False
     while node is not None:
+        gradient |= node.kind == "grad"
         if node.kind == "referent" or (node.kind == "attr" and node.arg == BOUND_TO):
             return False
         node, root = node.base, node
     assert root is not None
-    changed = cx.effects.ends(tensor=issubclass(known.python_type(), torch.Tensor))
+    changed = cx.effects.ends(tensor=issubclass(known.python_type(), torch.Tensor), gradient=gradient)
     return not changed and (root.kind != "local" or any(v.source == root for v in variables))
 
 
