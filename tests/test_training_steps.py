@@ -152,6 +152,15 @@ def test_one_graph_is_told() -> None:
         assert (report.graph_count, report.graph_break_count) == (1, 0)
 
 
+@pytest.mark.parametrize("name", ["AdamW", "momentum"])
+def test_after_torch_compile(name: str) -> None:
+    """Which disables parts of torch.optim where it begins."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert hasattr(torch.optim.SGD._init_group, "_torchdynamo_disable")
+    optimizer, options = OPTIMIZERS[name]
+    trained(of(plain, optimizer=optimizer, **options))
+
+
 # forms of steps ---------------------------------------------------------------------------------------------------------
 def kept_zeros(model: nn.Module, optimizer: Any) -> Step:
     def step(x: torch.Tensor, y: torch.Tensor) -> Any:

@@ -208,7 +208,7 @@ def by_torch_compile(cx: Capture, fn: Function, args: list[Value]) -> tuple[Valu
     if peer.is_module_call(real) and args and isinstance(args[0], Object):
         forward = plain_module_forward(cx, args[0])
         return None if forward is None else (forward, args[1:])
-    original = None if peer.is_disabled(real) else peer.original_of(real)
+    original = None if peer.is_disabled(real) and not peer.is_disabled_for_itself(real) else peer.original_of(real)
     if original is None:
         return None
     assert fn.source is not None

@@ -57,6 +57,15 @@ def is_disabled(target: Any) -> bool:
     return mark(target, DISABLED) is True
 
 
+ITS_OWN = ("_init_group not supported", "don't trace into fused optimizer")
+"""Why torch.compile, once it was used, disables parts of torch.optim: it cannot capture them."""
+
+
+def is_disabled_for_itself(target: Any) -> bool:
+    """Whether no program has disabled this function, but torch.compile, for reasons of its own."""
+    return is_disabled(target) and str(mark(target, REASON)).endswith(ITS_OWN)
+
+
 def is_module(target: Any) -> bool:
     """Whether torch.compile or torch.compiler.disable made this module around another one."""
     cls = type(target)
