@@ -541,7 +541,7 @@ class Recorder(OwnMode):
             self._node_of[id(out)] = node
             return
         for i, item in enumerate(out if isinstance(out, (tuple, list)) else ()):
-            if isinstance(item, torch.Tensor):
+            if isinstance(item, (torch.Tensor, tuple, list)):  # a list among the results of another library's operator
                 self._attach(self.graph.create_node("call_function", operator.getitem, (node, i)), item)
 
 

@@ -44,7 +44,7 @@ def catches(frame: Running) -> bool:
             return bool(landed[0].opname == "PUSH_EXC_INFO")
         leave = frame.stack[entry.depth + 3 - EXIT_DEPTH : entry.depth]  # from 3.14 on with its receiver
         managers = [getattr(v, "receiver", v) for v in leave]
-        classes = [v.python_type() for v in managers if hasattr(v, "python_type")]  # 3.14's NULL has none
+        classes = [v.python_type() for v in managers if v.describe() != "NULL"]
         if not any(c.__module__.partition(".")[0] == "torch" for c in classes):
             return True
         entry = cleanup.target.handler

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from pycompiler.ir import choices, interrupts, watch
 from pycompiler.ir.effects import divides, raises
 from pycompiler.ir.expr import ZERO, Expr, SymbolicError
+from pycompiler.ir.functional import original, with_written
 from pycompiler.ir.guards import own_frame, own_place
 from pycompiler.ir.hints import hinted, likely
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, checks, refuses
@@ -320,6 +321,26 @@ class Lowering:
         copied = op is not node.target  # the copying variants of views give contiguous results
         return self.call(op, refs[0], refs[1], node.meta.get("val"), tuple(mutated), is_packed=copied)
 
+    def on_copies(self, op: torch._ops.OpOverload) -> Any:
+        """The current node, a twin (`ir/functional.py`), as an Extern of its operator, on copies of what it writes."""
+        node, copies = self.node, dict[str, Value]()
+
+        def argument(x: Any) -> Any:
+            return fx.map_arg(x, self._argument)
+
+        def copied(n: fx.Node) -> Any:
+            copy = self.copy(self.env[n], to_exprs(n.meta["val"].stride()))
+            assert copy.buffer is not None
+            copies[copy.buffer] = copy
+            return copy.ref()
+
+        args, kwargs, _ = with_written(op, node.args, node.kwargs, copied)
+        fakes = node.meta["val"] if isinstance(node.meta["val"], (list, tuple)) else [node.meta["val"]]
+        fake = fakes[0] if len(op._schema.returns) == 1 else tuple(fakes[: len(op._schema.returns)])
+        found = self.call(op, argument(tuple(args)), argument(kwargs), fake, tuple(copies))
+        results = [] if found is None else [found] if len(op._schema.returns) == 1 else [*found]
+        return (*results, *copies.values()) if len(results) + len(copies) > 1 else next(iter(copies.values()))
+
     def _argument(self, node: fx.Node) -> Any:
         return seen(self.placed(node).ref(), node) if isinstance(self.env[node], Value) else self.env[node]
 
@@ -520,6 +541,8 @@ def _call(low: Lowering, node: fx.Node) -> Any:
         return _SCALAR_FUNCTIONS[node.target](*args)
     if not isinstance(node.target, torch._ops.OpOverload):
         raise LoweringError(f"{node.format_node()}: the target is no ATen operator")
+    if (op := original(node.target)) is not None:
+        return low.on_copies(op)
     handler = LOWERINGS.get(node.target)
     if not node.users and (
         raises(node.target) or divides(node.target, node.args, [node.meta.get("val")])

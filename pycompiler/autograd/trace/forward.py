@@ -17,10 +17,10 @@ from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.trace.paths import Edge, Slices
 from pycompiler.autograd.trace.writes import Given, is_metadata, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir import interrupts, late, transforms
+from pycompiler.ir import functional, interrupts, late, transforms
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.strides import layouts
-from pycompiler.ir.symbols import Specialise
+from pycompiler.ir.symbols import Specialise, hint_of
 
 DATA_DEPENDENT = (
     fake_tensor.DataDependentOutputException,
@@ -41,6 +41,8 @@ _DRAWN: dict[str, Any] = {  # functionalisation asks their shape functions in pl
 _AS_OUT = frozenset((torch.sum, torch.prod, torch.mean, torch.nansum, torch.nanmean))
 """What computes in the dtype of `out`, of which functionalisation makes a copy of the result in another one."""
 _RANGES = frozenset((torch.arange, torch.linspace, torch.logspace, torch.range))
+_LARGE = 2**16
+"""Elements: what is larger is not copied for an operator of another library that writes it."""
 _EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[attr-defined]
 
 
@@ -61,12 +63,14 @@ class Forward:
         self.recorder = recorder
         self.branches = branches
         self.slices = Slices()
+        self.given: set[int] = set()  # the memory of the inputs
         self.hooked: dict[Any, list[torch.Tensor]] = {}  # autograd's nodes that hooks hang on → what these read
         self.displaced: set[int] = set()  # memory that lies otherwise than the program's, which has gaps, since a write
 
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """What `self.gm` gives for these inputs."""
         values = iter(inputs)
+        self.given |= {storage_of(t) for t in tensors_in(inputs) if t.layout is torch.strided}
         env: dict[fx.Node, Any] = {}
         last_use = _last_uses(self.gm.graph)
         for node in self.gm.graph.nodes:
@@ -231,6 +235,8 @@ class Forward:
             if node.target in _NEEDS_PYTHON_DISPATCHER:
                 with torch._C._EnablePythonDispatcher():
                     return node.target(*args, **kwargs)
+            if (op := functional.writing(node.target)) is not None and not _differentiates((args, kwargs)):
+                return self._written_by(node, op, args, kwargs)
             return node.target(*args, **kwargs)
         if node.op == "call_method":
             assert isinstance(node.target, str)
@@ -238,6 +244,23 @@ class Forward:
                 return args[0].copy_(_DRAWN[node.target](args[0].detach(), *args[1:], **kwargs))
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         raise AutogradUnsupported(f"{node.op} in the graph", str(node.target), "lift modules and attributes to inputs")
+
+    def _written_by(self, node: fx.Node, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What an operator of another library gives.  It computes what it would write, which is written here."""
+        _, _, places = functional.with_written(op, args, kwargs, lambda t: t)
+        if any(storage_of(t) in self.given and hint_of(t.numel()) > _LARGE for t in places):
+            seen = node.format_node() or ""
+            raise AutogradUnsupported("a large input that an operator writes", seen, "the graph runs eagerly")
+        found = functional.twin_of(op)(*args, **kwargs)
+        found = [*found] if isinstance(found, (tuple, list)) else [found]
+        count = len(op._schema.returns)
+        for place, value in zip(places, found[count:], strict=True):
+            place.copy_(value)
+        return None if not count else found[0] if count == 1 else tuple(found[:count])
+
+
+def _differentiates(given: Any) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(given))
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
