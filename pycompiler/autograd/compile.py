@@ -107,6 +107,7 @@ def compile_joint(
         if torch.is_grad_enabled() and any(n.meta.get("requires_grad") for n in joint.inputs):
             inner = runtime.grad_free(inner)
     run = runtime.epilogue(joint, inner, name=name)
+    joint.more, joint.hooks = [], []  # what is captured ends with the compile
     eager = runtime.left_to_eager if any(n.meta.get("refuses") for n in gm.graph.nodes) else gm.forward
     counted = sorted({*joint.written, *(joint.touched if joint.needs_backward else ())})
     if counted and len(joint.inputs) > 1:

@@ -79,6 +79,17 @@ class Way:
     inputs: frozenset[int]
 
 
+@dataclass(frozen=True)
+class Hook:
+    """A hook: the call of the captured graph that registers it, what it does, the number of the result that it hangs on, and
+    the numbers of those that it reads (`Joint.more` among them)."""
+
+    call: fx.Node
+    body: fx.GraphModule
+    result: int
+    reads: list[int]
+
+
 @dataclass
 class Joint:
     """One graph whose placeholders are the inputs then the tangents, whose outputs are the new values of mutated inputs, the
@@ -91,6 +102,7 @@ class Joint:
     paths: for each tangent what autograd's own graph says of its gradient.
     more: nodes of the captured graph that are outputs here, though not the caller's, because outputs and what was computed from
     these share them: their tensors are the last results.
+    hooks: those that the program registers on results, and that are hooks of the caller's.
     counts: whether elements are counted from the start of a storage: then inputs must start in theirs where they did.
     arrived: inputs that are results of other work which requires grad: nodes of autograd's that others made lie behind.
     touched: inputs that were written, with the values that they had: only their versions tell.
@@ -114,6 +126,7 @@ class Joint:
     paths: list[Path] = field(default_factory=list)
     arrived: frozenset[int] = frozenset()
     more: list[fx.Node] = field(default_factory=list)
+    hooks: list[Hook] = field(default_factory=list)
     counts: bool = False
 
     def store_in_graph(self) -> list[int]:

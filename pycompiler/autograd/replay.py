@@ -57,7 +57,7 @@ class Replay:
     states it keeps."""
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, part: Partition, examples: Sequence[Any], name: str) -> None:
-        self.module, self.linked = bare(gm, joint.more, [_result_of(joint, cut) for cut in joint.cuts])
+        self.module, self.linked = bare(gm, joint, [_result_of(joint, cut) for cut in joint.cuts])
         self.joint = joint
         self.name = name
         self.origins = joint.origins

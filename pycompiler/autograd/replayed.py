@@ -8,6 +8,7 @@ Example: of ``y = x.exp(); return y, y.sin()`` the gradient of the second result
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,18 +16,22 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
+from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.recorder import tensors_in
+from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.texts import drop_text_with
 
 
-def bare(gm: fx.GraphModule, more: Sequence[fx.Node], ends: Sequence[int | None]) -> tuple[fx.GraphModule, list[bool]]:
-    """`gm` without the metadata of its nodes, which keeps a compile's tensors alive. It gives the values of `more`, too,
-    behind its results, and takes one input more for each of the results `ends` (None: one of these that is none), of which
-    it gives what it goes on from.  Returns also which of these have an effect."""
+def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[int | None]) -> tuple[fx.GraphModule, list[bool]]:
+    """`gm` without the metadata of its nodes, which keeps a compile's tensors alive, and without the hooks of `joint`, which the
+    caller's results have.
+
+    Behind its results it gives the values of `Joint.more`, then, of each of the results `ends` (None: of one that is none), what
+    it goes on from; as many inputs more are what stands for these. Returned too: which of them have an effect."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
-    results = [*results_of(gm), *more]
+    results, moved = [*results_of(gm), *joint.more], {hook.call for hook in joint.hooks}
     points = [None if k is None else _point(gm.graph, results[k]) for k in ends]
     before: dict[fx.Node, fx.Node] = {}
     links: list[fx.Node] = []
@@ -44,8 +49,9 @@ def bare(gm: fx.GraphModule, more: Sequence[fx.Node], ends: Sequence[int | None]
                 env.update(dict.fromkeys(point[1], made))
 
     for node in gm.graph.nodes:
-        copy(node)
-    if more or ends:
+        if node not in moved:
+            copy(node)
+    if joint.more or ends:
         given = [before.get(n, env[n]) if isinstance(n, fx.Node) else n for n in results]
         going = [env[results[k]] if k is not None else None for k in ends]
         graph.output_node().args = ((*given, *going),)
@@ -68,14 +74,15 @@ def _given(output: fx.Node) -> Sequence[Any]:
 def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | None:
     """Behind which node a result is what it is at the end, and the nodes that stand for it there; None where what was made of
     it before that is still read afterwards, or nobody knows."""
-    memory = {memory_of(t) for t in tensors_in(result.meta.get("example_value"))}
+    memory = _memory([result])
     nodes = {n: i for i, n in enumerate(graph.nodes)}
-    same = [n for n in nodes if any(memory_of(t) in memory for t in tensors_in(n.meta.get("example_value")))]
-    readers = {user for n in same for user in n.users if user.op != "output"}
-    if not memory or any("mutates" not in n.meta for n in readers):
+    same = [n for n in nodes if not _memory([n]).isdisjoint(memory)]
+    readers = {user for n in same for user in n.users if user.op != "output" and user.target is not transforms.hooked}
+    writes = {n: _writes(n) for n in (*readers, result)}
+    if not memory or any(written is None for written in writes.values()):
         return None
-    at = max([result, *(n for n in readers if n.meta["mutates"])], key=nodes.__getitem__)
-    if at is result and not at.meta.get("mutates"):
+    at = max([result, *(n for n in readers if not _memory(writes[n] or ()).isdisjoint(memory))], key=nodes.__getitem__)
+    if at is result and not writes[result]:
         return at, [result]
     itself = [result]
     while (written := itself[-1]).op == "call_method" and str(written.target).endswith("_"):  # gives what it writes
@@ -85,6 +92,23 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
     if any(nodes[user] > nodes[at] and user.op != "output" for n in early for user in n.users):
         return None
     return at, itself
+
+
+def _writes(node: fx.Node) -> Sequence[fx.Node] | None:
+    """What a call writes; None where nobody knows."""
+    if "writes" in node.meta:
+        return node.meta["writes"]  # type: ignore[no-any-return]
+    if node.op in ("placeholder", "get_attr", "output") or node.target is operator.getitem:
+        return ()
+    bodies = [a.meta["example_value"] for a in node.all_input_nodes if a.op == "get_attr"]
+    inside = [n for body in bodies if isinstance(body, fx.GraphModule) for n in body.graph.nodes]
+    dirty = node.target is transforms.function and node.args[5]
+    known = inside and not dirty and all(_writes(n) == [] or _writes(n) == () for n in inside)
+    return () if known else None
+
+
+def _memory(nodes: Sequence[fx.Node]) -> set[int]:
+    return {memory_of(t) for n in nodes for t in tensors_in(n.meta.get("example_value"))}
 
 
 class _Linked(torch.autograd.Function):

@@ -30,7 +30,7 @@ from pycompiler.autograd.replayed import end_of
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
 from pycompiler.autograd.views import Step
 from pycompiler.errors import Unfit
-from pycompiler.ir import peer
+from pycompiler.ir import peer, transforms
 from pycompiler.ir.later import Later, now
 from pycompiler.ir.numbers import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
 from pycompiler.ir.symbolic_node import Real
@@ -621,7 +621,7 @@ def _one_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
 def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
     """`inner` (inputs → fresh outputs) with mutations applied and the caller's outputs rebuilt."""
     plain = [Output("fresh", i) for i in range(len(joint.fresh))]
-    if not joint.mutations and not joint.touched and not joint.more and joint.outputs == plain:
+    if not joint.mutations and not joint.touched and not joint.more and not joint.hooks and joint.outputs == plain:
         return inner
     scope: dict[str, Any] = {
         "inner": inner,
@@ -643,6 +643,9 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
             lines.append(f"    r{k} = outs[{len(joint.fresh) + views.index(k)}]")
         else:
             lines += _output_lines(k, joint.outputs[k], scope, sizes)
+    for j, hook in enumerate(joint.hooks):
+        scope |= {"hooked": transforms.hooked, f"body{j}": hook.body}
+        lines.append(f"    hooked(body{j}, {', '.join(f'r{i}' for i in (hook.result, *hook.reads))})")
     lines.append(f"    return ({' '.join(f'r{k},' for k in range(len(joint.outputs) - len(joint.more)))})")
     run = _build("run", lines, scope)
     run.__name__ = run.__qualname__ = f"run_{name}"

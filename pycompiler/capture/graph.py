@@ -483,6 +483,7 @@ class GraphBuilder:
         if wrappers and not self._writes_in_place(wrappers, specs, inside, mutates):
             raise Break("tensor-subclass", f"{_name(target)}, which writes, on a {type(wrappers[0]).__name__}")
         late = may_refuse and (mutates or always or self.cx.errors_of_data.writes)
+        written: list[fx.Node] = []
         if mutates:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
@@ -518,6 +519,7 @@ class GraphBuilder:
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
         node.meta["mutates"], node.meta["acts"], node.meta["refuses"] = mutates or always, acts, may_refuse
+        node.meta["writes"] = written
         if python:
             node.meta["python"] = True  # no trace of its operators stands for a call
         self.doubtful |= known is not None and self.levels and not mutates

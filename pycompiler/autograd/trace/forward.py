@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,6 +59,8 @@ class Forward:
         """`more`: nodes whose values are results, too."""
         self.gm = self.whole = gm
         self.more = more
+        self.moved: Collection[fx.Node] = ()  # hooks that are registered on results, afterwards
+        self.hooks: dict[fx.Node, Edge] = {}
         self.edges: dict[Edge, fx.Node] = {}  # of values of the whole graph, as they were made
         self.recorder = recorder
         self.branches = branches
@@ -220,6 +222,10 @@ class Forward:
             if node in self.branches:
                 return self.branches[node](*args[3:])
             if node.target is transforms.hooked:
+                if node in self.moved:
+                    return None
+                if self.gm is self.whole:
+                    self.hooks[node] = args[1].grad_fn, args[1].output_nr
                 self.hooked.setdefault(args[1].grad_fn, []).extend(tensors_in(args[2:]))
             if isinstance(node.target, late.Check):
                 return self.recorder.check(node.target, args)

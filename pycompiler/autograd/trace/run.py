@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import _engine_run_backward
 
 from pycompiler.autograd.composites import python_rules
-from pycompiler.autograd.joint import Joint, Mutation, Path, drop_dead
+from pycompiler.autograd.joint import Hook, Joint, Mutation, Path, drop_dead
 from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
 from pycompiler.autograd.trace import paths
 from pycompiler.autograd.trace.forward import DATA_DEPENDENT, Forward
@@ -52,6 +52,7 @@ def trace_joint(
     torch.set_autocast_cache_enabled(False)  # the cache would keep wrappers of this trace for the user's next region
     try:
         more: list[fx.Node] | None = [] if cut else None
+        hooks: list[tuple[fx.Node, int]] = []
         while True:
             recorder = Recorder(fake_mode, decompositions)
             with (
@@ -62,17 +63,19 @@ def trace_joint(
                 functional(),
                 recorder,
             ):
-                trace = _Trace(gm, inputs, recorder, branches or {}, more)
+                trace = _Trace(gm, inputs, recorder, branches or {}, more, hooks)
                 try:
                     joint = trace.run(store_in_graph)
                 except AutogradUnsupported:
                     if not more:
                         raise
-                    more = None  # nothing that the graph shares can be a result of it
+                    more, hooks = None, []  # nothing that the graph shares can be a result of it
                     continue
-            if not trace.lacking:
+            if not trace.lacking and not trace.hooks:
                 return joint
-            more = [*(more or ()), *trace.lacking]
+            hooks += trace.hooks
+            lacking = [*trace.lacking, *(n for call, _ in trace.hooks for n in call.args[2:])]
+            more = [*dict.fromkeys([*(more or ()), *lacking])]
     except DATA_DEPENDENT as error:
         raise AutogradUnsupported("an operator depends on data", str(error), "the graph runs eagerly") from error
     except AutogradUnsupported:
@@ -105,16 +108,21 @@ class _Trace:
         recorder: Recorder,
         branches: Mapping[fx.Node, Callable[..., Any]],
         more: list[fx.Node] | None,
+        hooks: Sequence[tuple[fx.Node, int]] = (),
     ) -> None:
-        """`more`: `Joint.more`, None where there is nothing of the kind."""
+        """`more`: `Joint.more`, None where there is nothing of the kind; `hooks`: calls that register those of `Joint.hooks`, and
+        the results."""
         self.gm = gm
         self.cut = more is not None
         self.lacking: list[fx.Node] = []  # what is to be among `Joint.more`
+        self.hooks: list[tuple[fx.Node, int]] = []  # what is to be among `hooks`
+        self.moved = hooks
         self.examples = examples
         self.recorder = recorder
         self.joint = Joint(recorder.graph, recorder.constants, [], more=more or [])
         self.inputs = [self._input(n.name, e, f) for n, e, f in self._examples()]
         self.forward = Forward(gm, recorder, branches, self.joint.more)
+        self.forward.moved = {call for call, _ in hooks}
         self.results = Results(gm, recorder, self.joint, self.inputs, self.forward.hooked)
         self.joint.arrived = frozenset(
             i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad and not x.example.is_leaf
@@ -130,6 +138,9 @@ class _Trace:
         if not grad_mode:
             self._refuse_gradients(results)
         self.results.find(results)
+        self._find_hooks(results)
+        if self.hooks:
+            return self.joint
         if store_in_graph:
             self.results.keep(self.joint.store_in_graph())
         self.results.own_storage()
@@ -140,6 +151,23 @@ class _Trace:
         drop_dead(self.recorder.graph)
         self.joint.counts = self.recorder.counts
         return self.joint
+
+    def _find_hooks(self, results: tuple[Any, ...]) -> None:
+        """Which hooks hang on results: they are hooks of those that the caller gets, where all gradients arrive."""
+        joint, count = self.joint, len(results) - len(self.joint.more)
+        if self.cut and torch.is_grad_enabled():
+            edges = {
+                (t.grad_fn, t.output_nr): k
+                for k, (t, output) in enumerate(zip(results, joint.outputs, strict=True))
+                if output.kind in ("fresh", "view") and t.requires_grad
+            }
+            self.hooks = [(call, edges[edge]) for call, edge in self.forward.hooks.items() if edge in edges]
+        places = {n: count + k for k, n in enumerate(joint.more)}
+        order = {n: k for k, n in enumerate(self.gm.graph.nodes)}
+        moved = sorted(self.moved, key=lambda found: order[found[0]])
+        for call, k in moved:
+            body: Any = call.args[0]
+            joint.hooks.append(Hook(call, getattr(self.gm, body.target), k, [places[n] for n in call.args[2:]]))  # type: ignore[index]
 
     def _examples(self) -> Iterator[tuple[fx.Node, Any, Any]]:
         """Each placeholder of the captured graph with its example and a fake of its own."""
