@@ -261,7 +261,13 @@ def _builtin(cx: Capture, real: Any, source: Source) -> Value:
         method = _bound_builtin(cx, real, owner, source)
         if method is not None:
             return method
-    cx.guard("id_is", source, real)
+    if isinstance(owner, type) and isinstance(mro_lookup(owner, real.__name__), types.ClassMethodDescriptorType):
+        # each look at it gives another object, as of methods
+        cx.guard("type_is", source, type(real))
+        cx.guard("equals", source.attr("__name__"), real.__name__)
+        cx.guard("id_is", source.attr("__self__"), owner)
+    else:
+        cx.guard("id_is", source, real)
     return Builtin(real)
 
 
