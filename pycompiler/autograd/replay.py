@@ -28,7 +28,7 @@ from pycompiler import _native
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.recorder import identity
-from pycompiler.autograd.replayed import bare
+from pycompiler.autograd.replayed import bare, go_on
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir import transforms
@@ -192,6 +192,8 @@ class Replay:
         ends = [own[c][1] if c in own else None for c in range(len(self.cuts))]
         with _untransformed(), self._numbers(ctx):
             results = self.module(*inputs, *ends)
+        if own:
+            go_on(results[len(results) - len(ends) :])
         return results if isinstance(results, (tuple, list)) else (results,)
 
     @contextlib.contextmanager

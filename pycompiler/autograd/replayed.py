@@ -9,7 +9,7 @@ Example: of ``y = x.exp(); return y, y.sin()`` the gradient of the second result
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.recorder import tensors_in
 from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of
-from pycompiler.ir.texts import drop_text_with
+from pycompiler.ir.texts import drop_text_with, forward_of
 
 
 def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[int | None]) -> tuple[fx.GraphModule, list[bool]]:
@@ -33,6 +33,7 @@ def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[int | None]) -> tuple[
     env: dict[fx.Node, fx.Node] = {}
     results, moved = [*results_of(gm), *joint.more], {hook.call for hook in joint.hooks}
     points = [None if k is None else _point(gm.graph, results[k]) for k in ends]
+    links_of = [linked if k is None or not is_asked(results[k], gm.graph.nodes) else linked_later for k in ends]
     before: dict[fx.Node, fx.Node] = {}
     links: list[fx.Node] = []
     last = [n for n in gm.graph.nodes if n.op == "placeholder"][-1:]
@@ -42,9 +43,11 @@ def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[int | None]) -> tuple[
         env[node].meta = {}
         if [node] == last:
             links.extend(graph.placeholder(f"end_{k}") for k in range(len(ends)))
-        for link, point in zip(links, points, strict=False):
+        if node.target is transforms.hooked:
+            env[node].target = _hooked
+        for link, point, how in zip(links, points, links_of, strict=False):
             if point is not None and point[0] is node:
-                made = graph.call_function(linked, (env[point[1][0]], link))
+                made = graph.call_function(how, (env[point[1][0]], link))
                 before.update((n, env[n]) for n in point[1])
                 env.update(dict.fromkeys(point[1], made))
 
@@ -94,6 +97,17 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
     return at, itself
 
 
+def is_asked(tensor: fx.Node, nodes: Iterable[fx.Node]) -> bool:
+    """Whether the graph itself asks for gradients that may pass a tensor of it; `nodes`: all, in order."""
+    behind = {tensor}
+    for n in nodes:
+        if not behind.isdisjoint(n.all_input_nodes):
+            if n.target is torch.autograd.grad:
+                return True
+            behind.add(n)
+    return False
+
+
 def _writes(node: fx.Node) -> Sequence[fx.Node] | None:
     """What a call writes; None where nobody knows."""
     if "writes" in node.meta:
@@ -124,6 +138,35 @@ class _Linked(torch.autograd.Function):
 def linked(value: torch.Tensor, end: torch.Tensor | None) -> torch.Tensor:
     """`value`, whose derivatives are those of `end`, where there is one."""
     return value if end is None else _Linked.apply(end, value.detach())  # type: ignore[no-untyped-call,no-any-return]
+
+
+class _LinkedLater(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, end: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return (grad, None) if getattr(ctx, "goes_on", False) else (None, grad)
+
+
+def linked_later(value: torch.Tensor, end: torch.Tensor | None) -> torch.Tensor:
+    """As `linked`, when the graph has run: gradients that it asks for itself are those of `value`."""
+    return value if end is None else _LinkedLater.apply(end, value)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def go_on(ends: Sequence[Any]) -> None:
+    """The graph has run, which gave `ends`."""
+    for t in ends:
+        if isinstance(t, torch.Tensor) and isinstance(t.grad_fn, torch.autograd.function.BackwardCFunction):
+            t.grad_fn.goes_on = True  # type: ignore[attr-defined]
+
+
+def _hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
+    """As `transforms.hooked`; where the derivatives go on elsewhere, there is no gradient, and the hook is not asked."""
+    run = forward_of(body)
+    tensor.register_hook(lambda grad: None if grad is None else run(grad, *others)[0])  # type: ignore[no-untyped-call]
 
 
 def end_of(value: torch.Tensor) -> torch.Tensor:

@@ -67,6 +67,13 @@ def hook_that_reads(x: torch.Tensor, w: torch.Tensor) -> Tensors:
     return y, y * y
 
 
+def hook_behind_a_view(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    h = x.exp()
+    h.register_hook(lambda g: g * 2)
+    v = h.t()
+    return v, h[1:], v.sin() * w
+
+
 def written_in_between(x: torch.Tensor, w: torch.Tensor) -> Tensors:
     y = x.sin()
     t = y * 2
@@ -148,10 +155,17 @@ def split(x: torch.Tensor, w: torch.Tensor) -> Tensors:
     return a, joined, joined.t()
 
 
+def forces(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = x * w
+    energy = (y**4).sum()
+    (force,) = torch.autograd.grad(energy, y, create_graph=True)
+    return y, force.sin()
+
+
 PROGRAMS = (
-    *(hooked, hooks_in_a_chain, hook_of_shared_work, hook_of_a_view, hook_that_reads, written_in_between, added_to_another),
-    *(normalised, set_in_part, view_of_written, functions, checkpoints, transforms, hooks_and_checkpoints),
-    *(gradient_inside, detached, split),
+    *(hooked, hooks_in_a_chain, hook_of_shared_work, hook_of_a_view, hook_that_reads, hook_behind_a_view),
+    *(written_in_between, added_to_another, normalised, set_in_part, view_of_written, functions, checkpoints, transforms),
+    *(hooks_and_checkpoints, gradient_inside, forces, detached, split),
 )  # fmt: skip
 
 
@@ -210,4 +224,19 @@ def test_beside_eager(program: Any, backend: str) -> None:
     run = pycompiler.compile(program, backend=backend, fullgraph=True)
     for ask in (afterwards, changed, by_pairs, twice_by_pairs):
         torch.testing.assert_close(ask(run), ask(program), rtol=1e-9, atol=1e-9)
+    assert run.counters()["compiles"] == 1
+
+
+def asked_inside(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    y = x.sin()
+    y.register_hook(lambda g: g * 2)
+    (g,) = torch.autograd.grad((y * w).sum(), y, create_graph=True)
+    return y * g, y * w
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_gradients_inside_pass_hooks(backend: str) -> None:
+    run = pycompiler.compile(asked_inside, backend=backend, fullgraph=True)
+    for ask in (afterwards, changed, by_pairs, twice_by_pairs):
+        torch.testing.assert_close(ask(run), ask(asked_inside), rtol=1e-9, atol=1e-9)
     assert run.counters()["compiles"] == 1

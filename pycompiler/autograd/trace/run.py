@@ -16,6 +16,7 @@ from torch.autograd.graph import _engine_run_backward
 from pycompiler.autograd.composites import python_rules
 from pycompiler.autograd.joint import Hook, Joint, Mutation, Path, drop_dead
 from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
+from pycompiler.autograd.replayed import is_asked
 from pycompiler.autograd.trace import paths
 from pycompiler.autograd.trace.forward import DATA_DEPENDENT, Forward
 from pycompiler.autograd.trace.inputs import (
@@ -30,6 +31,7 @@ from pycompiler.autograd.trace.inputs import (
 from pycompiler.autograd.trace.results import Results
 from pycompiler.autograd.trace.writes import may_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
+from pycompiler.ir import transforms
 
 
 def trace_joint(
@@ -155,15 +157,17 @@ class _Trace:
     def _find_hooks(self, results: tuple[Any, ...]) -> None:
         """Which hooks hang on results: they are hooks of those that the caller gets, where all gradients arrive."""
         joint, count = self.joint, len(results) - len(self.joint.more)
-        if self.cut and torch.is_grad_enabled():
+        order = {n: k for k, n in enumerate(self.gm.graph.nodes)}
+        if self.cut and torch.is_grad_enabled() and self.forward.hooks:
             edges = {
                 (t.grad_fn, t.output_nr): k
                 for k, (t, output) in enumerate(zip(results, joint.outputs, strict=True))
                 if output.kind in ("fresh", "view") and t.requires_grad
             }
-            self.hooks = [(call, edges[edge]) for call, edge in self.forward.hooks.items() if edge in edges]
+            hooks = self.forward.hooks
+            stay = {edge for call, edge in hooks.items() if is_asked(call.args[1], order)}  # type: ignore[arg-type]
+            self.hooks = [(call, edges[edge]) for call, edge in hooks.items() if edge in edges.keys() - stay]
         places = {n: count + k for k, n in enumerate(joint.more)}
-        order = {n: k for k, n in enumerate(self.gm.graph.nodes)}
         moved = sorted(self.moved, key=lambda found: order[found[0]])
         for call, k in moved:
             body: Any = call.args[0]
@@ -326,6 +330,7 @@ class _Trace:
                 assert t.grad_fn is not None
                 handles.append(t.grad_fn.register_prehook(functools.partial(end, cut, t.output_nr)))
         begun = [j for k, j in number.items() if ("fresh", k) not in cuts]
+        transforms.ended.extend(handles)  # hooks of what lies behind a view are not asked
         try:
             with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
                 # as `torch.autograd.grad` does, which imports sympy to compare the tangents' sizes
@@ -334,6 +339,7 @@ class _Trace:
                     True, accumulate_grad=False,
                 )  # fmt: skip
         finally:
+            del transforms.ended[: len(handles)]
             for handle in handles:
                 handle.remove()
         return found, arrived
