@@ -120,6 +120,10 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "momentum": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
     "of lists": (torch.optim.SGD, {"momentum": 0.9, "foreach": True}),
     "Adam": (torch.optim.Adam, {}),
+    "Adam fused": (torch.optim.Adam, {"fused": True}),
+    "AdamW fused": (torch.optim.AdamW, {"fused": True, "amsgrad": True}),
+    "SGD fused": (torch.optim.SGD, {"fused": True, "momentum": 0.9}),
+    "Adagrad fused": (torch.optim.Adagrad, {"fused": True}),
     "AdamW": (torch.optim.AdamW, {"weight_decay": 0.1, "amsgrad": True}),
     "RMSprop": (torch.optim.RMSprop, {"centered": True, "momentum": 0.9, "lr": 0.01}),
     "Adagrad": (torch.optim.Adagrad, {}),
@@ -372,7 +376,13 @@ class Recurrent(nn.Module):
         return self.out(self.inner(x[:, None].expand(-1, 3, -1))[0][:, -1])
 
 
-@pytest.mark.parametrize("model", [normed, frozen, Tied, Recurrent], ids=lambda m: m.__name__)
+def images() -> nn.Module:
+    torch.manual_seed(1)
+    layers = nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(4, 3)).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("model", [normed, frozen, Tied, Recurrent, images], ids=lambda m: m.__name__)
 def test_models(model: Callable[[], nn.Module]) -> None:
     trained(of(plain, model=model, momentum=0.9))
 
@@ -525,6 +535,14 @@ def set_by_hand(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> Any:
     return a.grad, b.grad is a.grad
 
 
+def by_hand(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> Any:
+    (a * x).sum().backward()
+    assert a.grad is not None
+    a.data -= 0.1 * a.grad
+    a.grad = None
+    return a.detach() * 2
+
+
 def with_a_leaf_of_its_own(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> Any:
     h = x.detach().clone().requires_grad_()
     (h * a).sum().backward()
@@ -542,7 +560,7 @@ def another_branch(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> Any:
     return (b * x).sum()
 
 
-ONE_GRAPH = [weighted, retained, chosen, several, the_same_gradient, of_a_leaf, kept_before, set_by_hand,
+ONE_GRAPH = [weighted, retained, chosen, several, the_same_gradient, of_a_leaf, kept_before, set_by_hand, by_hand,
              with_a_leaf_of_its_own, result_of_it, another_branch]  # fmt: skip
 
 

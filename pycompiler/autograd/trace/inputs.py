@@ -77,8 +77,9 @@ class Input:
 
 
 def layout_of(t: torch.Tensor) -> tuple[Any, ...]:
-    """Without the offset: a new value has memory of its own in the trace, where it starts at 0."""
-    return (t.shape, t.stride(), t.dtype)
+    """Without the offset: a new value has memory of its own in the trace, where it starts at 0.  One element has any stride."""
+    strides = tuple(0 if type(n) is int and n == 1 else s for n, s in zip(t.shape, t.stride(), strict=True))
+    return (t.shape, strides, t.dtype)
 
 
 def fresh_fakes(examples: Sequence[Any], mode: FakeTensorMode) -> list[Any]:

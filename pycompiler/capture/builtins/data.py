@@ -6,6 +6,8 @@ One that requires grad stands for what a graph does not have, a leaf with other 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from pycompiler.capture import rebuild
@@ -16,11 +18,14 @@ from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.kernels import memory_of
 
 
 def store(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     tensor, given = map(cx.realize, args)
     assert isinstance(tensor, Tensor)
+    if isinstance(given, Tensor) and _is_its_own(cx, tensor, given):
+        return given
     if not isinstance(given, Tensor) or not _may_have(cx, tensor, given):
         raise Break("tensor-attribute-store", f"Tensor.data = {given.describe()}")
     data, alias = (cx.graph.call_method("detach", [given], {}) for _ in range(2))
@@ -34,6 +39,26 @@ def store(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     alias.node.meta["example_value"] = tensor.fake
     tensor.node, tensor.parted = alias.node, tensor.fake.requires_grad
     return given
+
+
+def _is_its_own(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
+    """Whether these are the data that it has already (``x.data -= y`` stores them)."""
+    a, b = tensor.fake, given.fake
+    if (
+        cx.functions.concerns([tensor, given], {})
+        or given.is_special
+        or tensor.is_special
+        or tensor.parted
+        or b.requires_grad
+    ):
+        return False
+    if a.layout is not torch.strided or b.layout is not torch.strided or memory_of(a) != memory_of(b):
+        return False
+    return _lies(a) == _lies(b)
+
+
+def _lies(fake: torch.Tensor) -> tuple[Any, ...]:
+    return fake.shape, fake.stride(), fake.storage_offset(), fake.dtype, fake.is_conj(), fake.is_neg()
 
 
 def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:

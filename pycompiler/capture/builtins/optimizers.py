@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.optim import adagrad, adam, sgd
 from torch.optim.optimizer import _use_grad_for_differentiable
 
 from pycompiler.capture import polyfills
@@ -20,6 +21,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Sequence, Tuple
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import peer
 
 
 def _inner(decorator: Callable[..., Any]) -> types.CodeType:
@@ -46,6 +48,30 @@ INLINED = (torch.optim.Optimizer.zero_grad,)
 
 def not_disabled(cx: Capture, fn: Function, args: Args, kwargs: Kwargs) -> Value | None:
     return cx.call(_wrapped(cx, fn, "fn"), args, kwargs) if fn.real in INLINED else None
+
+
+def _apart(fused: types.FunctionType, each: Any) -> None:
+    """A fused step of lists as that of each parameter: the compiler fuses by itself, and functionalisation refuses the kernels
+    for empty lists.  Kernels compute small dtypes in single precision, so these stay theirs."""
+
+    @builtin(fused)
+    def step(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        lists = [v for v in map(cx.realize, args) if isinstance(v, List)]
+        found = [v for given in lists for v in map(cx.realize, given.items) if not cx.is_none(v)]
+        wide = all(isinstance(v, Tensor) and v.fake.dtype in WIDE for v in found)
+        scaled = [v for v in (*args[len(lists) :], *map(kwargs.get, ("grad_scale", "found_inf"))) if v is not None]
+        sparse = "has_sparse_grad" in kwargs and cx.truth(kwargs["has_sparse_grad"])
+        plain = wide and not sparse and len(args) == len(lists) and all(map(cx.is_none, map(cx.realize, scaled)))
+        return cx.inline(cx.make(each if plain else fused), args, kwargs)
+
+
+WIDE = (torch.float32, torch.float64)
+for _fused, _each in (
+    (adam._fused_adam, adam._single_tensor_adam),
+    (sgd._fused_sgd, sgd._single_tensor_sgd),
+    (adagrad._fused_adagrad, adagrad._single_tensor_adagrad),
+):
+    _apart(peer.original_of(_fused) or _fused, _each)  # type: ignore[arg-type]
 
 
 @builtin(torch._C._group_tensors_by_device_and_dtype)
