@@ -90,3 +90,40 @@ def test_properties_made_inside() -> None:
         return x
 
     torch.testing.assert_close(pycompiler.compile(wrong, backend="eager")(x), x + 1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_divergence_of_normals_of_several_variables(backend: str) -> None:
+    def program(a: Tensor, b: Tensor) -> Tensor:
+        p = D.MultivariateNormal(a, scale_tril=torch.diag_embed(b.exp()))
+        q = D.MultivariateNormal(b, scale_tril=torch.diag_embed(a.exp()))
+        return D.kl_divergence(p, q)
+
+    compiled = pycompiler.compile(program, fullgraph=True, backend=backend)
+    for size in (3, 4, 6, 3):
+        found = []
+        for run in (program, compiled):
+            a, b = (torch.linspace(-1, by, size).requires_grad_() for by in (1, 2))
+            out = run(a, b)
+            out.sum().backward()
+            found.append((out.detach(), a.grad, b.grad))
+        torch.testing.assert_close(found[1], found[0])
+    assert pycompiler.counters(compiled)["compiles"] == 2
+
+
+def test_sizes_that_are_broadcast() -> None:
+    def program(a: Tensor, b: Tensor) -> Any:
+        try:
+            size = torch._C._infer_size(a.shape, b.shape)
+        except RuntimeError as error:
+            return str(error), a + 1
+        return type(size).__name__, torch.zeros(size) + a + b
+
+    compiled = pycompiler.compile(program, fullgraph=True, backend="eager", dynamic=False)
+    cases = [((2, 3), (3,)), ((5, 1, 3), (2, 1)), ((), (2,)), ((2,), (3,)), ((0, 1), (4,)), ((2, 4), (3, 4))]
+    for given in cases:
+        a, b = map(torch.ones, given)
+        found, expected = compiled(a, b), program(a, b)
+        assert found[0] == expected[0]
+        torch.testing.assert_close(found[1], expected[1])
+    assert pycompiler.counters(compiled)["compiles"] == len(cases)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import pycompiler
+from pycompiler.ir import functional, names
 
 BACKENDS = ("eager", "aot_eager", "native")
 
@@ -352,3 +353,14 @@ def test_gradients_of_lists(backend: str) -> None:
         program(*own).backward()
         assert_same([t.grad for t in given], [t.grad for t in own])
     assert run.counters()["compiles"] == 1
+
+
+def test_a_twin_has_the_name_of_its_operator() -> None:
+    """In another process it is made anew: what an artefact keeps for unusual backwards calls it."""
+    op = torch.ops.pycompiler_library.put.default
+    twin = functional.twin_of(op)
+    name = names.name_of(twin)
+    assert name == ("twin", "pycompiler_library", "put", "default")
+    assert names.resolve(name) is twin and functional.original(twin) is op
+    with pytest.raises(names.NameGone):
+        names.resolve(("twin", "pycompiler_library", "doubled", "default"))

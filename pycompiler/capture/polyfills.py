@@ -381,6 +381,21 @@ def namespace_reduce(self: types.SimpleNamespace) -> tuple[Any, ...]:
     return type(self), (), vars(self)
 
 
+def infer_size(a: torch.Size, b: torch.Size, /) -> torch.Size:
+    """The size that two sizes are broadcast to."""
+    if not (isinstance(a, torch.Size) and isinstance(b, torch.Size)):
+        graph_break("a size of broadcasts of what is no torch.Size")
+    rank, size = max(len(a), len(b)), []
+    for i in range(rank):
+        m = a[i - rank + len(a)] if i >= rank - len(a) else 1
+        n = b[i - rank + len(b)] if i >= rank - len(b) else 1
+        if m != n and m != 1 and n != 1:
+            text = f"The size of tensor a ({m}) must match the size of tensor b ({n}) at non-singleton dimension {i}"
+            raise RuntimeError(text)
+        size.append(n if m == 1 else m)
+    return torch.Size(size)
+
+
 def _inner(fn: Callable[..., Any], name: str) -> types.CodeType:
     """The code of a function that is made inside of another one."""
     return next(c for c in fn.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
@@ -404,6 +419,7 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
     _get_value: step_count,
     pytree.tree_map_only: tree_map_only,
     torch.fx.node.map_aggregate: map_aggregate,
+    torch._C._infer_size: infer_size,
     torch._C.DisableTorchFunctionSubclass: DisableTorchFunctionSubclass,
     torch._C.DisableTorchFunction: DisableTorchFunction,
     type(wrap).__call__: call_first,

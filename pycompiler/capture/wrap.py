@@ -193,12 +193,16 @@ def _keys(cx: Capture, real: Any, source: Source) -> Value:
 _MEMBERS = (
     *LITERALS, torch.dtype, torch.device, type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType,
 )  # fmt: skip
+_OPERATORS = (
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+)  # whose hashes are written in Python, but not by the program
 
 
 @wraps(set, frozenset)
 def _set(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
-    if not all(isinstance(v, _MEMBERS) and not _says_itself(type(v)) for v in real):
+    if not all(type(v) in _OPERATORS or isinstance(v, _MEMBERS) and not _says_itself(type(v)) for v in real):
         return Opaque(real)
     cx.guard("set_equals", source, frozenset(real))
     return Set({Key(cx, cx.make(v)): cx.make(v) for v in real}, type(real), real=real)

@@ -25,6 +25,8 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir.functional import original, twin_of, writing
+
 Name = tuple[str, ...]
 
 # Types that no module of the standard library has a name for.
@@ -87,6 +89,13 @@ def _operator(namespace: str, name: str, overload: str) -> Any:
         raise NameGone(f"there is no operator {namespace}.{name}" + (f".{overload}" if overload else "")) from None
 
 
+def _twin(namespace: str, name: str, overload: str) -> Any:
+    op = _operator(namespace, name, overload)
+    if writing(op) is None:
+        raise NameGone(f"operator {namespace}.{name} does not write its arguments any more")
+    return twin_of(op)
+
+
 def _member(module: str, path: str, name: str) -> Any:
     found = _attribute(module, path)
     if not isinstance(found, enum.EnumMeta) or name not in found.__members__:
@@ -111,6 +120,7 @@ READ: dict[str, Callable[..., Any]] = {
     "raw": _raw,
     "wrapped": _wrapped,
     "operator": _operator,
+    "twin": _twin,
     "member": _member,
     "code": _code,
     "class of": lambda name: type(_module(name)),
@@ -298,8 +308,9 @@ def _namespace(value: dict[str, Any]) -> Iterator[Name]:
 
 
 def _overload(value: torch._ops.OpOverload) -> Iterator[Name]:
-    namespace, _, name = value._schema.name.partition("::")
-    yield "operator", namespace, name, value._overloadname
+    op = original(value)
+    namespace, _, name = (op or value)._schema.name.partition("::")
+    yield "operator" if op is None else "twin", namespace, name, (op or value)._overloadname
 
 
 def _packet(value: torch._ops.OpOverloadPacket) -> Iterator[Name]:

@@ -40,10 +40,20 @@ def of_columns(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
     return op is mm and ctx.op_output.shape[1] == 8
 
 
+def saves(heavy: Any, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op in heavy else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def of_set(heavy: Any) -> Callable[[], Any]:
+    return functools.partial(create_selective_checkpoint_contexts, functools.partial(saves, heavy))
+
+
 CONTEXTS: dict[str, Callable[[], Any]] = {
     "listed": functools.partial(create_selective_checkpoint_contexts, SAVE_MM),
     "every other": every_other,
     "notes": functools.partial(create_selective_checkpoint_contexts, that_notes),
+    "set": of_set({mm}),
+    "frozen set": of_set(frozenset([mm, torch.ops.aten.addmm.default])),
     "columns": functools.partial(create_selective_checkpoint_contexts, of_columns),
 }
 
@@ -115,3 +125,16 @@ def test_contexts_made_in_the_frame() -> None:
 
     compiled = pycompiler.compile(made, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(outcome(compiled, None), outcome(made, None))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_another_set_is_another_graph(backend: str) -> None:
+    heavy = {mm}
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for contexts, compiles in ((of_set(heavy), 1), (of_set({mm}), 1), (of_set(set()), 2), (of_set(heavy), 2)):
+        torch.testing.assert_close(outcome(compiled, contexts), outcome(program, contexts))
+        assert compiled.counters()["compiles"] == compiles
+    heavy.add(torch.ops.aten.sigmoid.default)
+    torch.testing.assert_close(outcome(compiled, of_set(heavy)), outcome(program, of_set(heavy)))
+    assert compiled.counters()["compiles"] == 3
+    assert products(of_set(heavy)) == products(of_set({mm})) == (3, 6)

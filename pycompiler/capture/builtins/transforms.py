@@ -23,7 +23,7 @@ from pycompiler.capture.calls import LATE, Args, Kwargs
 from pycompiler.capture.tracers import Lifted, Tracer
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Sequence, Tuple
+from pycompiler.capture.values.containers import Dict, Sequence, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Partial
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor
@@ -394,7 +394,7 @@ def _checkpoint_of(cx: Capture, contexts: Value) -> Callable[..., Any]:
 
 
 def _existing(cx: Capture, value: Value) -> Any:
-    """The object that a value is, which is guarded to be that; a list or partial of such objects is made anew."""
+    """The object that a value is, which is guarded to be that; a list, set or partial of such objects is made anew."""
     value = cx.realize(value).settle("in the contexts of a checkpoint")
     if isinstance(value, Function) and value.real is not None and value.source is not None:
         cx.guard("id_is", value.source, value.real)
@@ -404,6 +404,8 @@ def _existing(cx: Capture, value: Value) -> Any:
         return functools.partial(_existing(cx, value.function), *args, **kwargs)
     if isinstance(value, Sequence) and value.cls in (list, tuple):
         return value.cls(_existing(cx, v) for v in value.items)
+    if isinstance(value, Set) and value.cls in (set, frozenset):
+        return value.cls(_existing(cx, v) for v in value.ordered(cx))
     if value.is_const():
         return value.const()
     if isinstance(value, Builtin):
