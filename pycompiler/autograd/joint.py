@@ -205,6 +205,15 @@ class Joint:
         output = self.outputs[result]
         return ("view", result) if output.kind == "view" else ("fresh", output.index)
 
+    def views(self) -> list[int]:
+        """The caller's outputs that are views at which gradients end, and those that these view."""
+        found: dict[int, None] = {}
+        for kind, k in self.cuts:
+            while kind == "view":
+                found[k] = None
+                kind, k = self.cut_of(self.outputs[k].index) if self.outputs[k].of_result else ("", -1)
+        return list(found)
+
     def begins(self, cut: tuple[str, int]) -> int | None:
         """The fresh output that a cut is, or views; None for a view of an input."""
         kind, k = cut

@@ -207,7 +207,7 @@ def differentiable(
     lines += [f"        rng = {'state(args)' if again.random else 'None'}", "        outs = forward_graph(*args)"]
     lines += ["    finally:", "        set_grad(before)"]
     made, first = {k: f"outs[{k}]" for k in range(len(joint.fresh))}, len(joint.inputs)
-    views, sizes = [k for kind, k in joint.cuts if kind == "view"], _sizes_of(joint)
+    views, sizes = joint.views(), _sizes_of(joint)
     there = set[int]()
 
     def reach(cut: tuple[str, int]) -> str:
@@ -635,7 +635,7 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
     lines.append("    outs = inner(*args)")
     lines += _mutation_lines(joint)
     sizes = _sizes_of(joint)
-    views = [k for kind, k in joint.cuts if kind == "view"]
+    views = joint.views()
     for k in graphlib.TopologicalSorter(
         {k: [o.index] * o.of_result for k, o in enumerate(joint.outputs)}
     ).static_order():

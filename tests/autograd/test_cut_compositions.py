@@ -74,6 +74,12 @@ def hook_behind_a_view(x: torch.Tensor, w: torch.Tensor) -> Tensors:
     return v, h[1:], v.sin() * w
 
 
+def view_of_a_view(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+    a = w.reshape(9).reshape(3, 3)
+    b = a.t()
+    return a, b, b * b.clone()
+
+
 def written_in_between(x: torch.Tensor, w: torch.Tensor) -> Tensors:
     y = x.sin()
     t = y * 2
@@ -163,7 +169,7 @@ def forces(x: torch.Tensor, w: torch.Tensor) -> Tensors:
 
 
 PROGRAMS = (
-    *(hooked, hooks_in_a_chain, hook_of_shared_work, hook_of_a_view, hook_that_reads, hook_behind_a_view),
+    *(hooked, hooks_in_a_chain, hook_of_shared_work, hook_of_a_view, hook_that_reads, hook_behind_a_view, view_of_a_view),
     *(written_in_between, added_to_another, normalised, set_in_part, view_of_written, functions, checkpoints, transforms),
     *(hooks_and_checkpoints, gradient_inside, forces, detached, split),
 )  # fmt: skip
