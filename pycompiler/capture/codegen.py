@@ -513,6 +513,12 @@ def _partial(head: Head, value: Partial, name: str) -> None:
     names = tuple(value.kwargs)
     loads = [head.load(value.function), *(head.load_item(v) for v in (*value.args, *value.kwargs.values()))]
     head.store(build.call_function(build.load_const(functools.partial), *loads, kwnames=names), name)
+    if value.overlay:
+        known = tuple(value.overlay)
+        head.temps[id(value)] = name  # an attribute may lead back to it
+        values = [head.load_item(v) for v in value.overlay.values()]
+        store = head.call(rebuild.set_attributes, build.load_fast(name), build.load_const(known), *values)
+        head.prepare += [*store, *build.pop_top()]
 
 
 def _getter(head: Head, value: Getter, name: str) -> None:

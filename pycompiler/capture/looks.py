@@ -268,7 +268,7 @@ def _parts(value: Value) -> Iterable[Value | None]:
     if isinstance(value, Method):
         return [value.function, value.receiver]
     if isinstance(value, Partial):
-        return [value.function, *value.args, *value.kwargs.values()]
+        return [value.function, *value.args, *value.kwargs.values(), *value.overlay.values()]
     if isinstance(value, Function):
         return [*(value.made_defaults or ()), *(value.made_kwdefaults or {}).values()]
     return [getattr(value, "storage", None)]

@@ -852,6 +852,31 @@ def _is_objects(cx: Capture, cls: type, name: str) -> bool:
     return lookup(cx, cls, name) is mro_lookup(object, name)
 
 
+def _of_pairs(cx: Capture, value: Dict) -> str:
+    pairs = (f"{text(cx, k, repr).const()}: {text(cx, v, repr).const()}" for k, v in value.pairs(cx))
+    return "{" + ", ".join(pairs) + "}"
+
+
+def _inside(cx: Capture, value: Value) -> str | None:
+    """What stands between the parentheses of a container's text, behind its class's name."""
+    if isinstance(value, Deque):
+        most = "" if value.limit is None else f", maxlen={value.limit}"
+        return text(cx, List(list(value.iterate(cx))), repr).const() + most  # type: ignore[no-any-return]
+    if isinstance(value, DictView):
+        return text(cx, List(list(value.iterate(cx))), repr).const()  # type: ignore[no-any-return]
+    if isinstance(value, Proxy):
+        return text(cx, value.mapping, repr).const()  # type: ignore[no-any-return]
+    if isinstance(value, Dict) and value.cls is collections.defaultdict:
+        made = "None" if value.default_factory is None else text(cx, value.default_factory, repr).const()
+        return f"{made}, {_of_pairs(cx, value)}"
+    if isinstance(value, Dict) and value.cls is collections.OrderedDict:
+        if not value.entries:
+            return ""
+        listed = List([Tuple([k, v]) for k, v in value.pairs(cx)])
+        return _of_pairs(cx, value) if sys.version_info >= (3, 12) else text(cx, listed, repr).const()
+    return None
+
+
 def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     """str(value), repr(value) or ascii(value)."""
     value = value.settle("for a text")
@@ -890,8 +915,9 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
             return Const(f"[{inner}]")
         return Const(f"({inner},)" if len(value.items) == 1 else f"({inner})")
     if isinstance(value, Dict) and value.cls is dict:
-        pairs = (f"{text(cx, k, repr).const()}: {text(cx, v, repr).const()}" for k, v in value.pairs(cx))
-        return Const("{" + ", ".join(pairs) + "}")
+        return Const(_of_pairs(cx, value))
+    if (contents := _inside(cx, value)) is not None:
+        return Const(f"{value.python_type().__name__}({contents})")
     if isinstance(value, Function) and value.real is not None and value.source is not None:  # its name and address
         cx.guard("id_is", value.source, reference(value.real))
         cx.guard("equals", value.source.attr("__qualname__"), value.real.__qualname__)

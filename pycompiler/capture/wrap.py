@@ -249,6 +249,7 @@ def _partial(cx: Capture, real: Any, source: Source) -> Value:
         [args.at(cx, i) for i in range(len(args.items))],
         {k.const(): v for k, v in keywords.pairs(cx)},
         type(real),
+        real,
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import itertools
+import operator
 import re
 import types
 import weakref
@@ -161,6 +163,88 @@ def test_values_that_are_held_weakly() -> None:
         if thing is not None:
             known["a"] = thing
         assert str(compiled(X)) == str(program(X))
+
+
+# functions of functions ---------------------------------------------------------------------------------------
+class Steps:
+    def _add(self, k: int, t: torch.Tensor, *, s: int = 0) -> torch.Tensor:
+        return t + k + s
+
+    up = functools.partialmethod(_add, 1)
+    down = functools.partialmethod(_add, -1, s=3)
+
+    @classmethod
+    def named(cls, a: int, b: int) -> Any:
+        return cls.__name__, a, b
+
+    first = functools.partialmethod(named, 1)
+    fixed = functools.partialmethod(staticmethod(lambda *a: a), 4)
+
+
+def test_partial_methods() -> None:
+    def program(x: torch.Tensor) -> Any:
+        steps = Steps()
+        up = steps.up
+        known = type(up).__name__, up.__self__ is steps
+        return up(x, s=4), steps.down(x), steps.first(2), steps.fixed(), Steps.up(steps, x), known
+
+    whole(program, X)
+
+
+def test_attributes_of_partials() -> None:
+    def program(x: torch.Tensor, given: Any) -> Any:
+        made = functools.partial(pow, 2)
+        made.note = [1]  # type: ignore[attr-defined]
+        made.__doc__ = "made"
+        outer = functools.partial(made, 3)
+        told = made.note, made.__doc__, hasattr(made, "zz"), outer.func is made, outer()  # type: ignore[attr-defined]
+        return x + 1, told, given.__doc__, given.note, made
+
+    given = functools.partial(max, 1)
+    given.note, given.__doc__ = "n", "given"  # type: ignore[attr-defined]
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for change in ("given", "other", None):
+        given.__doc__ = change
+        found, expected = compiled(X, given), program(X, given)
+        assert str(found) == str(expected)
+        assert vars(found[-1]) == vars(expected[-1])
+
+
+KEY, ENDS = operator.attrgetter("a.b"), operator.itemgetter(1, -1)
+
+
+def test_getters_that_exist() -> None:
+    def program(x: torch.Tensor) -> Any:
+        made = [types.SimpleNamespace(a=types.SimpleNamespace(b=b)) for b in (3, 1)]
+        return x + KEY(made[0]), ENDS([1, 2, 3]), sorted(made, key=KEY)[0].a.b, KEY is KEY, type(KEY).__name__, KEY
+
+    whole(program, X)
+
+
+def test_texts_of_containers() -> None:
+    known = collections.deque([1, 2], 4)
+
+    def program(x: torch.Tensor) -> Any:
+        counts: collections.defaultdict[str, int] = collections.defaultdict(int, a=1)
+        ordered = collections.OrderedDict(a=[1], b=2)
+        shown: list[Any] = [
+            counts,
+            ordered,
+            collections.OrderedDict(),
+            collections.deque([1, "b"]),
+            known,
+            {"c": counts},
+        ]
+        shown += [
+            counts.keys(),
+            ordered.items(),
+            {}.values(),
+            types.MappingProxyType({"k": 1}),
+            collections.Counter("aab"),
+        ]
+        return x + 1, [repr(v) for v in shown], f"{ordered!r:>40}", str(shown[3])
+
+    whole(program, X)
 
 
 # patterns -----------------------------------------------------------------------------------------------------

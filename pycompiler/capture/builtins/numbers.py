@@ -16,11 +16,13 @@ from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.heaps import HEAPS
 from pycompiler.capture.polyfills import POLYFILLS
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.wrap import wraps
+from pycompiler.ir.source import Source
 
 
 def _through_operator(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
@@ -144,6 +146,13 @@ def itemgetter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @constructor(operator.attrgetter)
 def attrgetter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Getter(operator.attrgetter, args)
+
+
+@wraps(operator.itemgetter, operator.attrgetter)
+def _existing(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("id_is", source, reference(real))
+    cls, keys = real.__reduce__()
+    return Getter(cls, [cx.make(key) for key in keys])
 
 
 class Getter(Value):

@@ -19,7 +19,7 @@ from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.torch_api import ask
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
-from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
+from pycompiler.capture.values.attributes import MISSING, bind, is_subclass, lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeProperty, Super
 from pycompiler.capture.values.constant import Const, Identity
@@ -383,6 +383,16 @@ def signature(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return cx.make(inspect.signature(types.MethodType(fn.real, cx) if bound else fn.real))
 
 
+@builtin(classmethod.__get__, staticmethod.__get__)
+def bound_by_descriptor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    raw, receiver, *owner = args
+    real = getattr(raw, "real", None)
+    if raw.source is None or type(real) not in (classmethod, staticmethod):
+        raise Break("builtin-call", f"__get__ of {raw.describe()}")
+    to = None if cx.is_none(receiver) else receiver
+    return bind(cx, real, raw.source, to, owner[0] if owner else cx.class_of(receiver))
+
+
 @builtin(typing.cast)
 def cast(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return args[1]
@@ -393,7 +403,10 @@ def partial(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn = args[0]
     if HOLE is not None and any(cx.realize(a).python_type() is type(HOLE) for a in (*args, *kwargs.values())):
         raise Break("builtin-call", HOLES)
-    if isinstance(fn, Partial):
+    has_dict = isinstance(fn, Partial) and (
+        fn.overlay or fn.real is not None and fn.real.__reduce__()[2][3] is not None
+    )
+    if isinstance(fn, Partial) and not has_dict:  # else it is one of a partial, as CPython sees it
         return Partial(fn.function, [*fn.args, *args[1:]], {**fn.kwargs, **kwargs}, functools.partial)
     if not callable_(cx, [fn], {}).const():
         cx.throw(TypeError, "the first argument must be callable")

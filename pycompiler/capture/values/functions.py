@@ -219,7 +219,12 @@ class Descriptor(Value):
         self.function = function
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return Method(args[0], self.function)
+        receiver, owner = [*map(cx.realize, args), Const(None)][:2]
+        if not cx.is_none(receiver):
+            return Method(receiver, self.function)
+        if cx.is_none(owner):
+            cx.throw(TypeError, "__get__(None, None) is invalid")
+        return self.function
 
 
 class Method(Value):
@@ -344,16 +349,24 @@ HOLE = getattr(functools, "Placeholder", None)
 HOLES = "a partial with places for arguments"
 
 
+PARTIAL = ("func", "args", "keywords", "__dict__", "__class__")
+"""Attributes of a partial that its own dict cannot hide."""
+
+
 class Partial(Value):
     """functools.partial, without `HOLE`s."""
 
     passes_on = True
 
-    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], cls: type) -> None:
+    def __init__(
+        self, function: Value, args: list[Value], kwargs: dict[str, Value], cls: type, real: Any = None
+    ) -> None:
+        self.real = real
         self.function = function
         self.args = args
         self.kwargs = kwargs
         self.cls = cls
+        self.overlay: dict[str, Value] = {}  # attributes that the frame gave one that it made
 
     def python_type(self) -> type:
         return self.cls
@@ -361,7 +374,17 @@ class Partial(Value):
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})
 
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        if self.source is not None or self.cls is not functools.partial or name in PARTIAL:
+            return super().setattr(cx, name, value)
+        cx.effects.allow(self, self.describe())
+        self.overlay[name] = value
+
     def getattr(self, cx: Capture, name: str) -> Value:
+        if name in self.overlay:
+            return self.overlay[name]
+        if name not in PARTIAL and self.source is not None and (own := self._own(cx, name)) is not None:
+            return own
         if name == "func":
             return self.function
         if name == "args":
@@ -369,6 +392,15 @@ class Partial(Value):
         if name == "keywords":
             return Dict({cx.key(Const(k)): v for k, v in self.kwargs.items()})
         return super().getattr(cx, name)
+
+    def _own(self, cx: Capture, name: str) -> Value | None:
+        """An attribute in the dict of an existing partial.  To look at the dict would make one, which partials of it see."""
+        assert self.source is not None
+        found = getattr(self.real, name, None)
+        if found is not getattr(type(self.real), name, None):
+            return cx.wrap(found, self.source.attr(name))
+        cx.guard("instance_absent", self.source, name)
+        return None
 
     def truth(self, cx: Capture) -> bool:
         return True

@@ -712,7 +712,13 @@ class _OfLength:
 
 
 # Attributes that C code keeps and nobody can change, by class.
-READ: dict[type, tuple[str, ...]] = {types.UnionType: ("__args__", "__parameters__"), torch.Generator: ("device",)}
+_OF_METHODS = ("__func__", "__isabstractmethod__")
+READ: dict[type, tuple[str, ...]] = {
+    types.UnionType: ("__args__", "__parameters__"),
+    torch.Generator: ("device",),
+    classmethod: _OF_METHODS,
+    staticmethod: _OF_METHODS,
+}
 
 
 class Opaque(Value):
