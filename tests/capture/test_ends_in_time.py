@@ -416,3 +416,44 @@ def test_what_a_begun_iterator_is_over_dies_with_the_call(program):
         compiled(items)
         del items
         assert ended() is None
+
+
+def test_what_an_instruction_drops_from_the_stack() -> None:
+    log: list[Any] = []
+
+    class Ends:
+        def __init__(self, n: int) -> None:
+            self.n, self.at = n, 0
+
+        def __del__(self) -> None:
+            log.append(f"end {self.n}")
+
+        def __iter__(self) -> Ends:
+            self.at = 0
+            return self
+
+        def __next__(self) -> int:
+            if self.at > 1:
+                raise StopIteration
+            self.at += 1
+            return self.at
+
+    def first(x: torch.Tensor, items: list[int]) -> torch.Tensor:
+        log.extend([*[Ends(v) for v in items][0]])
+        log.append("then")
+        return x + 1
+
+    def greatest(x: torch.Tensor, items: list[int]) -> torch.Tensor:
+        log.extend([*max([Ends(v) for v in items], key=lambda one: one.n)])
+        return x + 1
+
+    for program in (first, greatest):
+        compiled = pycompiler.compile(program, backend="eager")
+        for items in ([3], [3], [3, 1], [1, 2, 3], [3]):
+            seen = []
+            for fn in (program, compiled):
+                log.clear()
+                fn(torch.ones(2), items)
+                seen.append([*log])
+            assert seen[0] == seen[1]
+        assert compiled.counters()["misses"] > 0
