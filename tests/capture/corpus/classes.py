@@ -993,7 +993,7 @@ def class_level_callables(x, w):
     return w.op(x) + w.fn(x) + w.part(x, x) + w.builtin([1, 2])
 
 
-@case(X, breaks="mutation-unsupported")
+@case(X)
 def partialmethod(x):
     return PartialMethods().twice(x)
 

@@ -833,7 +833,7 @@ def instances_of_named_kinds(x):
     )  # fmt: skip
 
 
-@case(make=lambda: (torch.BoolStorage.from_buffer(bytearray([0, 1]), "big"), torch.ones(3)), breaks="builtin-call")
+@case(make=lambda: (torch.BoolStorage.from_buffer(bytearray([0, 1]), "big"), torch.ones(3)))
 def instances_of_storages(s, x):
     return x + 1, isinstance(s, torch.BoolStorage), isinstance(s, torch.FloatStorage), isinstance(s, torch.TypedStorage)
 
