@@ -354,6 +354,18 @@ def reversed_at(iterable: Any, length: int, taken: int) -> Iterator[Any]:
     return it
 
 
+class Begun:
+    """An iterator that has been asked for its `__iter__`: that of the program runs once."""
+
+    __slots__ = ("iterator",)
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self.iterator = iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iterator
+
+
 def zip_strict(*iterators: Iterator[Any]) -> Iterator[Any]:
     return zip(*iterators, strict=True)
 

@@ -47,6 +47,8 @@ from pycompiler.capture.values.containers import (
     Set,
     Slice,
     Tuple,
+    UserKey,
+    is_stored_under,
     known_hash,
 )
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
@@ -139,6 +141,8 @@ def _dict(cx: Capture, real: Any, source: Source) -> Value:
             key = cx.wrap_key(k, source.then("dict_key_at", i))
             place = source.then("dict_value_at", i) if _says_itself(type(k)) else source.dict_item(k)
             _own_key(cx, entries, k, key, cx.lazy(v, place))
+    if any(isinstance(k.key, UserKey) and not is_stored_under(real, k.key.value.real, k.key.hash) for k in entries):
+        raise Break("unsupported-operation", RESTLESS)  # changed since: a look-up by the hash of now does not find it
     if len(entries) != len(pairs):
         raise Break("unsupported-operation", "a dict of which two keys are equal by now")
     factory = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -569,3 +570,67 @@ def test_what_a_cached_function_keeps_ends_with_the_table() -> None:
             counts.append((len(ended), kept.cache_info()))
         seen.append(counts)
     assert seen[0] == seen[1]
+
+
+class Restarting:
+    """An iterator that begins anew whenever it is asked for one, and tells."""
+
+    def __init__(self) -> None:
+        self.at, self.asked = 0, 0
+
+    def __iter__(self) -> Restarting:
+        self.at = 0
+        self.asked += 1
+        return self
+
+    def __next__(self) -> int:
+        if self.at > 2:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: zip(o, [1, 2, 3, 4]),
+        lambda o: map(lambda v: (v, 1), o),
+        lambda o: enumerate(o),
+        lambda o: ((v, 2) for v in filter(None, o)),
+        lambda o: zip(itertools.islice(o, 3), itertools.count()),
+        lambda o: zip(itertools.chain(o, [7]), itertools.repeat(2)),
+        lambda o: itertools.zip_longest(o, [1], fillvalue=0),
+        lambda o: itertools.pairwise(o),
+        lambda o: zip(itertools.accumulate(o), [1, 2, 3]),
+        lambda o: zip(itertools.takewhile(lambda v: v < 3, o), [1, 2, 3]),
+        lambda o: zip(itertools.dropwhile(lambda v: v < 2, o), [1, 2, 3]),
+    ],
+    ids=[
+        "zip",
+        "map",
+        "enumerate",
+        "filter",
+        "islice",
+        "chain",
+        "zip_longest",
+        "pairwise",
+        "accumulate",
+        "takewhile",
+        "dropwhile",
+    ],
+)
+@pytest.mark.parametrize("steps", [0, 1])
+def test_an_object_is_asked_for_its_iterator_once(make: Callable[[Any], Any], steps: int) -> None:
+    """An iterator over it that is made again behind a graph break asked it once more (it began anew), and so did its capture."""
+
+    def program(o: Restarting, x: torch.Tensor) -> Any:
+        rows = make(o)
+        for _ in range(steps):
+            x = x + next(rows)[0]
+        pycompiler.graph_break()
+        for a, b in rows:
+            x = x * 2 + a * b
+        return x, o.asked, o.at
+
+    eager, compiled = both(program, lambda: (Restarting(), torch.ones(2)))
+    assert str(eager) == str(compiled)

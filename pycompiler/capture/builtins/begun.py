@@ -12,7 +12,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.iterators import Begun, Iter, Leading
-from pycompiler.capture.values.objects import Opaque
+from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.wrap import wraps
 from pycompiler.ir import begun
 from pycompiler.ir.source import Source
@@ -39,7 +39,10 @@ def _of_parts(
         except TypeError:
             return Opaque(real)
         cx.guard("length", source.then("begun", "parts"), len(parts))
-        made = make(cx, [cx.wrap(p, source.then("begun", "parts").item(i)) for i, p in enumerate(parts)], {})
+        first = 0 if make is iteration.zip_ else 1  # before it a function
+        values = [cx.wrap(p, source.then("begun", "parts").item(i)) for i, p in enumerate(parts)]
+        values[first:] = [iteration.Asked(v) if isinstance(v, Object) else v for v in values[first:]]
+        made = make(cx, values, {})
         assert isinstance(made, Iter)
         made.real = real
         return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -39,6 +39,28 @@ def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return None if value is None or cx.same(value, sentinel) or cx.equal(value, sentinel) else value
 
     return Iter(step, type(iter(int, 1)), lambda taken: (iter, [fn, sentinel]))
+
+
+class Asked(Value):
+    """An iterator of an object's that has been asked for its `__iter__`."""
+
+    def __init__(self, iterator: Value) -> None:
+        self.iterator = iterator
+
+
+def _asked(cx: Capture, value: Value) -> Value:
+    return value.iterator if isinstance(value, Asked) else cx.iterator(value)
+
+
+def _begun(source: Value) -> Value:
+    """What an iterator that is made again goes on with: `iter()` of an object of the program's asks it for one once more."""
+    if not isinstance(source, Object):
+        return source
+    return Iter(lambda: None, recipe=lambda taken: (rebuild.Begun, [source]))
+
+
+def _all_begun(sources: Iterable[Value]) -> list[Value]:
+    return [_begun(source) for source in sources]
 
 
 @builtin(next)
@@ -78,13 +100,13 @@ def enumerate_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         value = cx.next_of(source)
         return None if value is None else Tuple([Const(next(numbers)), cx.realize(value)])
 
-    return Iter(step, enumerate, lambda taken: (enumerate, [source, Const(start + taken)]))
+    return Iter(step, enumerate, lambda taken: (enumerate, [_begun(source), Const(start + taken)]))
 
 
 @constructor(zip)
 def zip_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     strict = "strict" in kwargs and cx.truth(kwargs["strict"])
-    iterators = [cx.iterator(a) for a in args]
+    iterators = [_asked(cx, a) for a in args]
 
     def step() -> Value | None:
         row: list[Value] = []
@@ -98,7 +120,7 @@ def zip_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             row.append(cx.realize(value))
         return Tuple(row) if row else None
 
-    return Iter(step, zip, lambda taken: (rebuild.zip_strict if strict else zip, iterators))
+    return Iter(step, zip, lambda taken: (rebuild.zip_strict if strict else zip, _all_begun(iterators)))
 
 
 def _check_strict(cx: Capture, iterators: list[Value], ended: int) -> None:
@@ -118,7 +140,7 @@ def _check_strict(cx: Capture, iterators: list[Value], ended: int) -> None:
 def map_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if kwargs:
         raise Break("builtin-call", "map(..., strict=...)")
-    fn, iterators = args[0], [cx.iterator(a) for a in args[1:]]
+    fn, iterators = args[0], [_asked(cx, a) for a in args[1:]]
 
     def step() -> Value | None:
         row: list[Value] = []
@@ -129,12 +151,12 @@ def map_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             row.append(value)
         return cx.call(fn, row, {})
 
-    return Iter(step, map, lambda taken: (map, [fn, *iterators]))
+    return Iter(step, map, lambda taken: (map, [fn, *_all_begun(iterators)]))
 
 
 def _filtering(cls: Any, keep: bool) -> Callable[[Capture, Args, Kwargs], Value]:
     def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        fn, source = args[0], cx.iterator(args[1])
+        fn, source = args[0], _asked(cx, args[1])
 
         def step() -> Value | None:
             for value in cx.pull(source):
@@ -142,7 +164,7 @@ def _filtering(cls: Any, keep: bool) -> Callable[[Capture, Args, Kwargs], Value]
                     return value
             return None
 
-        return Iter(step, cls, lambda taken: (cls, [fn, source]))
+        return Iter(step, cls, lambda taken: (cls, [fn, _begun(source)]))
 
     return make
 
@@ -185,7 +207,11 @@ def _chained(cx: Capture, iterables: Value) -> Value:
                 return None
             state.append(cx.iterator(cx.realize(inner)))
 
-    return Iter(step, itertools.chain, lambda taken: (rebuild.chain_from, [state[0] if state else Tuple([]), outer]))
+    return Iter(
+        step,
+        itertools.chain,
+        lambda taken: (rebuild.chain_from, [_begun(state[0]) if state else Tuple([]), _begun(outer)]),
+    )
 
 
 @constructor(itertools.chain)
@@ -248,7 +274,7 @@ def islice(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         by, first = step or 1, start or 0
         used = first + (taken - 1) * by + 1 if taken else 0
         left = [first + taken * by - used, None if stop is None else stop - used, by]
-        return itertools.islice, [source, *map(Const, left)]
+        return itertools.islice, [_begun(source), *map(Const, left)]
 
     return Iter(values, itertools.islice, again)
 
@@ -276,7 +302,7 @@ def zip_longest(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fill, iterators = kwargs.get("fillvalue", NONE), [cx.iterator(a) for a in args]
     rows = itertools.zip_longest(*(cx.pull(it) for it in iterators), fillvalue=fill)
     return Iter((Tuple(list(r)) for r in rows), itertools.zip_longest,
-                lambda taken: (rebuild.zip_longest, [fill, *iterators]))  # fmt: skip
+                lambda taken: (rebuild.zip_longest, [fill, *_all_begun(iterators)]))  # fmt: skip
 
 
 @constructor(itertools.accumulate)
@@ -298,8 +324,8 @@ def accumulate(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
     def again(taken: int) -> Recipe:
         if taken:
-            return rebuild.accumulated, [fn, source, totals[0]]
-        return rebuild.accumulate, [fn, source, *([start] if start is not None else [])]
+            return rebuild.accumulated, [fn, _begun(source), totals[0]]
+        return rebuild.accumulate, [fn, _begun(source), *([start] if start is not None else [])]
 
     return Iter(step, itertools.accumulate, again)
 
@@ -312,7 +338,7 @@ def starmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         row = cx.next_of(source)
         return None if row is None else cx.call(fn, list(cx.elements(row)), {})
 
-    return Iter(step, itertools.starmap, lambda taken: (itertools.starmap, [fn, source]))
+    return Iter(step, itertools.starmap, lambda taken: (itertools.starmap, [fn, _begun(source)]))
 
 
 @constructor(itertools.takewhile)
@@ -325,15 +351,18 @@ def takewhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return answer
 
     values = itertools.takewhile(goes_on, cx.pull(source))
-    return Iter(values, itertools.takewhile, lambda taken: (itertools.takewhile, [fn, source]))
+    return Iter(values, itertools.takewhile, lambda taken: (itertools.takewhile, [fn, _begun(source)]))
 
 
 @constructor(itertools.dropwhile)
 def dropwhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, source = args[0], cx.iterator(args[1])
     values = itertools.dropwhile(lambda v: cx.truth(cx.call(fn, [v], {})), cx.pull(source))
-    return Iter(values, itertools.dropwhile,
-                lambda taken: (rebuild.dropped, [source]) if taken else (itertools.dropwhile, [fn, source]))  # fmt: skip
+
+    def again(taken: int) -> Recipe:
+        return (rebuild.dropped, [_begun(source)]) if taken else (itertools.dropwhile, [fn, _begun(source)])
+
+    return Iter(values, itertools.dropwhile, again)
 
 
 @constructor(itertools.pairwise)
@@ -351,7 +380,7 @@ def pairwise(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         last.append(pair[1])
         return Tuple(pair)
 
-    return Iter(step, itertools.pairwise, lambda taken: (rebuild.pairwise, [source, *last]))
+    return Iter(step, itertools.pairwise, lambda taken: (rebuild.pairwise, [_begun(source), *last]))
 
 
 @constructor(itertools.compress)
@@ -359,7 +388,7 @@ def compress(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     data, selectors = [cx.iterator(a) for a in (*args, *(kwargs[n] for n in ("data", "selectors")[len(args) :]))]
     pairs = zip(cx.pull(data), cx.pull(selectors), strict=False)
     return Iter((v for v, chosen in pairs if cx.truth(chosen)), itertools.compress,
-                lambda taken: (itertools.compress, [data, selectors]))  # fmt: skip
+                lambda taken: (itertools.compress, _all_begun([data, selectors])))  # fmt: skip
 
 
 @constructor(itertools.groupby)

@@ -407,8 +407,6 @@ class Dict(Value):
                 cx.guard("dict_contains", self.source, key.key.value.real)
                 continue
             cx.guard_dict_keys(self.source, self.real)
-            if not is_stored_under(self.real, key.key.value.real, key.key.hash):
-                raise Break("unsupported-operation", RESTLESS)
 
     def lookup(self, cx: Capture, key: Value) -> Value | None:
         return self.found(cx, self.key(cx, key))
