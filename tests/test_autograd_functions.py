@@ -417,3 +417,27 @@ def test_a_view_from_a_function_is_not_written(how: str, backend: str, monkeypat
             fn(x)
     with pytest.raises(RuntimeError, match="created inside a custom Function"):
         pycompiler.compile(outside, backend=backend)(x).add_(1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_that_saves_nothing_goes_backward_again(backend: str) -> None:
+    """What a Function frees is what it saves: behind a backward inside, and for one more inside."""
+
+    def program(p: torch.Tensor, x: torch.Tensor) -> Any:
+        h, kept = Reversed.apply(p + x), Scaled.apply(p + x, 2, x)[0]
+        (h.sum() + kept.sum()).backward()
+        h.sum().backward()
+        return h, kept
+
+    compiled, found = pycompiler.compile(program, backend=backend, fullgraph=True), []
+    for run in (program, compiled):
+        p = torch.linspace(0, 1, 3).requires_grad_()
+        for i in range(3):
+            h, kept = run(p, torch.full((3,), float(i)))
+            h.sum().backward()
+            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                kept.sum().backward()
+            assert p.grad is not None
+            found.append([h.detach(), kept.detach(), p.grad.clone()])
+    torch.testing.assert_close(found[3:], found[:3])
+    assert compiled.counters()["compiles"] == 2

@@ -339,6 +339,36 @@ def test_what_is_left_to_eager(program: str, caplog: pytest.LogCaptureFixture) -
     assert run.counters()["compiles"] == 1 and "runs eagerly" in caplog.text
 
 
+_RAW.define("mul(Tensor(a!) a, Tensor(b!) b, Tensor x) -> Tensor")
+_RAW.impl("mul", lambda a, b, x: a.add_(x) + b.mul_(2).add_(x.sum()), "CompositeExplicitAutograd")
+_PAIR = torch.ops.pycompiler_library_raw.mul
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("which", ["one twice", "parts", "read", "apart"])
+def test_arguments_that_share_memory(which: str, backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    """An operator sees in one argument what it wrote through another: copies of them do not tell."""
+
+    def program(b: Tensor, x: Tensor) -> Any:
+        if which == "one twice":
+            return _PAIR(b, b, x), b + 1
+        if which == "parts":
+            return _PAIR(b[:3], b[1:], x[:3]), b + 1
+        if which == "read":
+            return _PAIR(b, x, b), b + 1
+        return _PAIR(b[:2], b[2:], x[:2]), b + 1
+
+    run = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        given = torch.randn(4), torch.randn(4)
+        own = [t.clone() for t in given]
+        assert_same(run(*given), program(*own))
+        assert_same([*given], own)
+    assert run.counters()["compiles"] == 1
+    assert ("runs eagerly" in caplog.text) is (which != "apart" and backend != "eager")
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_of_lists(backend: str) -> None:
     def program(x: Tensor, y: Tensor) -> Tensor:

@@ -237,6 +237,7 @@ class _Function(torch.autograd.Function):
         results, extras = (made, ()) if outputs < 0 else (made[:outputs], made[outputs:])
         saved = [(*given, *extras)[k] for k in kept]
         ctx.save_for_backward(*(t for t in saved if isinstance(t, torch.Tensor)))
+        ctx.saves = any(isinstance(t, torch.Tensor) for t in saved)
         ctx.kept = [None if isinstance(t, torch.Tensor) else t for t in saved]  # sizes and numbers
         ctx.mark_non_differentiable(*(results[i] for i in plain))
         ctx.mark_dirty(*(direct[i] for i in dirty))
@@ -247,7 +248,7 @@ class _Function(torch.autograd.Function):
         _, back, *_, places = ctx.call
         if back is None:
             raise RuntimeError("an autograd Function is differentiated that did not require grad when it was captured")
-        tensors = iter(ctx.saved_tensors)
+        tensors = iter(ctx.saved_tensors if ctx.saves else ())  # who asks for none may go backward once more
         made = back(*grads, *(next(tensors) if n is None else n for n in ctx.kept))
         return None, None, *(None if at is None else made[at] for at in places)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -254,6 +255,10 @@ class Forward:
     def _written_by(self, node: fx.Node, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What an operator of another library gives.  It computes what it would write, which is written here."""
         _, _, places = functional.with_written(op, args, kwargs, lambda t: t)
+        given = [*chain.from_iterable(Given(args, kwargs).places)]  # copies do not share what these share
+        told = {id(t) for t in places}
+        wrote, read = ([p for p in given if (id(p.tensor) in told) is which] for which in (True, False))
+        refuse_overlap(node, wrote, read)
         if any(storage_of(t) in self.given and hint_of(t.numel()) > _LARGE for t in places):
             seen = node.format_node() or ""
             raise AutogradUnsupported("a large input that an operator writes", seen, "the graph runs eagerly")

@@ -14,6 +14,7 @@ from torch import fx
 from pycompiler.autograd.recorder import overlaps_itself, tensors_in
 from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
+from pycompiler.ir import functional
 
 aten = torch.ops.aten
 
@@ -147,8 +148,10 @@ def _by_element(node: fx.Node) -> bool:
     """Whether each element of the result is made of the elements at its place."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     packet = getattr(aten, _OPERATORS.get(name, name).rstrip("_"), None)
-    return packet is not None and (
-        packet is aten.copy or torch.Tag.pointwise in getattr(packet, packet.overloads()[0]).tags
+    return (
+        packet is not None
+        and functional.writing(node.target) is None
+        and (packet is aten.copy or torch.Tag.pointwise in getattr(packet, packet.overloads()[0]).tags)
     )
 
 

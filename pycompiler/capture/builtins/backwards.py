@@ -198,8 +198,8 @@ def spent(cx: Capture, value: Value) -> list[Tensor] | None:
 
 
 def _keeps(node: Any) -> bool:
-    """Whether a node of torch's own saves tensors: without them it raises."""
-    return any(name.startswith("_raw_saved_") for name in dir(type(node)))
+    """Whether a node saves tensors: without them it raises."""
+    return getattr(node, "saves", True) and any(name.startswith("_raw_saved_") for name in dir(type(node)))
 
 
 tensors.METHODS["backward"] = method
