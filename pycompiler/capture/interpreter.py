@@ -13,11 +13,9 @@ from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.reading import reading
-from pycompiler.capture.bytecode.resume import resume_info
 from pycompiler.capture.opcodes.registry import HANDLERS, SEND_POPS
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
 from pycompiler.capture.values.constant import Untold
-from pycompiler.capture.values.iterators import ends_others
 from pycompiler.ir import interrupts
 from pycompiler.ir.guards import UserFrame
 from pycompiler.logs import artifact
@@ -27,10 +25,6 @@ if TYPE_CHECKING:
 
 RERAISES = ("RERAISE", "CLEANUP_THROW", "RAISE_VARARGS")
 """Opcodes that raise again what has passed their frame before; RAISE_VARARGS without argument is `raise`."""
-
-KEEPING = ("STORE_", "BUILD_", "LIST_APPEND", "SET_ADD", "MAP_ADD", "COPY", "SWAP", "GET_ITER", "FOR_ITER", "POP_TOP", "RETURN_",
-           "MAKE_", "SET_FUNCTION_ATTRIBUTE")  # fmt: skip
-"""Opcodes that keep what they take from the stack, or say themselves what they drop."""
 
 log_source = artifact("trace_source")
 log_bytecode = artifact("trace_bytecode")
@@ -68,8 +62,6 @@ class Frame:
         self.line = code.co_firstlineno
         self.begin = 0  # step at which the current instruction began
         self.narrated = 0  # line that the log had last
-        info = resume_info(code) if root else None
-        self.holds_ends = info is not None and "boxed" in info.stack  # items that it alone holds, whose end is seen
         self.direct = False  # entered by the caller's CALL itself: its return value is the call's
 
     # stack ----------------------------------------------------------------------------------------------------
@@ -147,10 +139,7 @@ class Frame:
             handler = HANDLERS.get(instruction.opname)
             if handler is None:
                 raise Break("unsupported-opcode", instruction.opname)
-            ending = self._ending() if self.holds_ends and not instruction.opname.startswith(KEEPING) else None
             handler(self, instruction)
-            if ending and self.result is None and ending - self._reals() and not self.cx.effects.restoring():
-                raise Break("finalizer", f"{instruction.opname} drops it", gives_end=True)
         except Raised as raised:
             self.unwind(raised)
         except Break as b:
@@ -164,13 +153,6 @@ class Frame:
             raise
         if self.cx.suspended:
             self.cx.close_dropped()
-
-    def _reals(self) -> set[int]:
-        return {id(getattr(v, "real", None)) for v in (*self.stack, *self.locals.values())}
-
-    def _ending(self) -> set[int]:
-        """The existing objects on the stack, by identity, whose end is seen.  Nothing here may hold one when it has to end."""
-        return {id(v.real) for v in self.stack if getattr(v, "real", None) is not None and ends_others(v)}  # type: ignore[attr-defined]
 
     def unwind(self, raised: Raised) -> None:
         """Continue at the handler of the current instruction, or leave the frame."""
