@@ -26,7 +26,8 @@ from pycompiler.ir import peer
 
 def _inner(decorator: Callable[..., Any]) -> types.CodeType:
     """The code of the function that a decorator makes."""
-    (code,) = (c for c in decorator.__code__.co_consts if isinstance(c, types.CodeType))
+    codes = (c for c in decorator.__code__.co_consts if isinstance(c, types.CodeType))
+    (code,) = (c for c in codes if c.co_name != "__annotate__")  # of 3.14
     return code
 
 
