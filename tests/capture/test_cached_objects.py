@@ -395,7 +395,7 @@ def test_what_wraps_a_cached_function_has_its_annotations() -> None:
 
     made = pycompiler.compile(program, backend="eager")()
     if sys.version_info >= (3, 14):  # annotations are functions, which `wraps` copies
-        assert made.__annotations__ == made().__annotations__ == {"return": None}
+        assert made.__annotations__ == program().__annotations__ and not hasattr(made(), "__annotations__")
     else:
         assert made.__annotations__ is made.__dict__["__annotations__"] is made().__annotations__
 

@@ -488,7 +488,7 @@ class Object(Value):
         if self.storage is not None:
             return self.storage.length(cx)
         if lookup(cx, self.cls, "__len__") is MISSING:
-            cx.throw(TypeError, f"object of type {self.cls.__name__!r} has no len()")
+            cx.throw(TypeError, f"object of type {class_name(self.cls)!r} has no len()")
         return super().length(cx)
 
     def truth(self, cx: Capture) -> bool:
