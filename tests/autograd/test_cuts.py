@@ -333,3 +333,26 @@ def test_a_hook_is_called_for_gradients_of_its_result_only(backend: str) -> None
     for which in (0, 1):
         torch.testing.assert_close(ask(run, beside, which), ask(beside, beside, which), rtol=1e-9, atol=1e-9)
     assert run.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize(
+    "piece", [lambda t: t.split(2, 0)[0], lambda t: t.unbind(0)[1], lambda t: t.chunk(2)[1].view(-1)]
+)
+def test_gradients_pass_pieces_that_are_results(piece: Any, backend: str) -> None:
+    """A piece made again between autograd's nodes had no history: what was computed from it gave no gradient at all."""
+
+    def program(x: torch.Tensor) -> Any:
+        part = piece(x.abs().sqrt())
+        return part.relu() * 3, part
+
+    compiled, seen = pycompiler.compile(program, backend=backend), []
+    for call in (program, compiled):
+        for weights in ((1, 0), (0, 1), (2, 5)):
+            x = torch.linspace(0.5, 3, 24).reshape(6, 4).requires_grad_()
+            sum(w * (t * t).sum() for w, t in zip(weights, call(x))).backward()  # type: ignore[union-attr]
+            assert x.grad is not None
+            seen.append(x.grad)
+    for ours, theirs in zip(seen[3:], seen[:3]):
+        torch.testing.assert_close(ours, theirs)
+    assert compiled.counters()["compiles"] == 1

@@ -100,6 +100,17 @@ def _python_rules(gm: fx.GraphModule, inputs: Sequence[Any]) -> contextlib.Abstr
     return python_rules() if symbolic else contextlib.nullcontext()
 
 
+def _of_many(view: torch.Tensor) -> bool:
+    """Whether a tensor is one of several that an operator gives at once (`split`), or comes of one: made again between autograd's
+    nodes such a view has no history."""
+    node: Any = view.grad_fn
+    while node is not None:
+        if len(node._input_metadata) > 1:
+            return True
+        node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+    return False
+
+
 class _Trace:
     """State of one `trace_joint`."""
 
@@ -287,7 +298,11 @@ class _Trace:
             if k >= len(joint.mutations) and joint.origins[k][0] in ("result", "base"):
                 found["fresh", k] = fresh[k]
         for k, output in enumerate(joint.outputs):
-            if output.kind == "view" and self.results.tensors[k].requires_grad:
+            if (
+                output.kind == "view"
+                and self.results.tensors[k].requires_grad
+                and not _of_many(self.results.tensors[k])
+            ):
                 begins = joint.begins(("view", k))
                 root = self._viewed_input(k) if begins is None else None
                 if root not in written and (begins is None or ("fresh", begins) in found):
