@@ -267,9 +267,14 @@ class _Trace:
                 edges = {(t.grad_fn, t.output_nr): k for k, t in enumerate(candidates.values())}
                 known = {edge: n for edge, n in self.forward.edges.items() if n not in self.joint.more}
                 chosen, self.lacking = paths.cuts(outputs, edges, known)
+                names = list(candidates)
+                if lone := self._lone_pieces({names[k]: candidates[names[k]] for k in chosen}):
+                    candidates = {name: t for name, t in candidates.items() if name not in lone}
+                    edges = {(t.grad_fn, t.output_nr): k for k, t in enumerate(candidates.values())}
+                    chosen, self.lacking = paths.cuts(outputs, edges, known)
+                    names = list(candidates)
                 if self.lacking:
                     return
-                names = list(candidates)
                 cuts = {names[k]: candidates[names[k]] for k in chosen}
             while True:
                 self.joint.paths = self._paths(outputs, cuts)
@@ -298,16 +303,23 @@ class _Trace:
             if k >= len(joint.mutations) and joint.origins[k][0] in ("result", "base"):
                 found["fresh", k] = fresh[k]
         for k, output in enumerate(joint.outputs):
-            if (
-                output.kind == "view"
-                and self.results.tensors[k].requires_grad
-                and not _of_many(self.results.tensors[k])
-            ):
+            if output.kind == "view" and self.results.tensors[k].requires_grad:
                 begins = joint.begins(("view", k))
                 root = self._viewed_input(k) if begins is None else None
                 if root not in written and (begins is None or ("fresh", begins) in found):
                     found["view", k] = self.results.tensors[k]
         return {name: t for name, t in found.items() if t.grad_fn not in self.forward.hooked}
+
+    def _lone_pieces(self, chosen: Mapping[tuple[str, int], torch.Tensor]) -> set[tuple[str, int]]:
+        """Views that are pieces of a `split` through which alone their memory is reached: what is made again between autograd's
+        nodes would have no history there."""
+        joint, found = self.joint, set[tuple[str, int]]()
+        views = [joint.begins(("view", k)) for k, o in enumerate(joint.outputs) if o.kind == "view"]
+        for name, t in chosen.items():
+            begins = joint.begins(name) if name[0] == "view" and _of_many(t) else None
+            if begins is not None and ("fresh", begins) not in chosen and views.count(begins) < 2:
+                found.add(name)
+        return found
 
     def _viewed_input(self, k: int) -> int:
         """The input that result `k` views."""
