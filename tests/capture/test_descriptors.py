@@ -131,3 +131,95 @@ def test_of_a_metaclass() -> None:
             assert repr(compiled(X)) == repr(program(X))
     finally:
         held["value"] = 1
+
+
+class Raising:
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        raise AttributeError("of a descriptor")
+
+
+class RaisingData(Raising):
+    def __set__(self, instance: Any, value: Any) -> None: ...
+
+
+class Answering:
+    @property
+    def of_property(self) -> Any:
+        raise AttributeError("of a property")
+
+    @functools.cached_property
+    def of_cached(self) -> Any:
+        raise AttributeError("of a cached property")
+
+    descriptor, data = Raising(), RaisingData()
+
+    def __getattr__(self, name: str) -> Any:
+        return "answered", name
+
+
+class AnsweringSlots:
+    __slots__ = ("empty",)
+
+    def __getattr__(self, name: str) -> Any:
+        return "answered", name
+
+
+class SilentModule(torch.nn.Module):
+    @property
+    def of_property(self) -> Any:
+        raise AttributeError("of a property")
+
+
+class AnsweringMeta(type):
+    @property
+    def of_property(cls) -> Any:
+        raise AttributeError("of a property")
+
+    def __getattr__(cls, name: str) -> Any:
+        return "answered", name
+
+
+class OfAnsweringMeta(metaclass=AnsweringMeta):
+    descriptor = Raising()
+
+
+class Keyed(Answering):
+    def of_super(self) -> Any:
+        return super().of_property
+
+
+answering, module = Answering(), SilentModule()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: Answering().of_property,
+        lambda: answering.of_property,
+        lambda: getattr(answering, "of_property", None),
+        lambda: hasattr(Answering(), "of_property"),
+        lambda: Answering().of_cached,
+        lambda: (Answering().descriptor, Answering().data, answering.descriptor, answering.data),
+        lambda: AnsweringSlots().empty,
+        lambda: getattr(AnsweringSlots(), "empty", None),
+        lambda: getattr(module, "of_property", 3),
+        lambda: module.of_property,
+        lambda: OfAnsweringMeta.of_property,
+        lambda: getattr(OfAnsweringMeta, "descriptor", 2),
+        lambda: Keyed().of_super(),
+        lambda: object.__getattribute__(answering, "of_property"),
+    ],
+)
+def test_getattr_answers_for_descriptors_that_raise(read: Any) -> None:
+    """`__getattr__` was asked only where nothing was found: `getattr(made, "empty slot", None)` was None."""
+
+    def program(x: Any) -> Any:
+        try:
+            answer = read()
+        except AttributeError as e:
+            answer = repr(e)
+        return answer, x + 1
+
+    explained = pycompiler.explain(program)(X)
+    assert (explained.graph_count, explained.graph_break_count) == (1, 0)
+    assert pycompiler.compile(program, backend="eager")(X)[0] == program(X)[0]

@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from pycompiler.capture.breaks import Break
+from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.attributes import (
     MISSING,
     Own,
@@ -69,16 +69,21 @@ class Class(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         meta_class = type(self.cls)
         hook = lookup(cx, meta_class, "__getattribute__")
-        if isinstance(hook, types.FunctionType):
-            function = cx.wrap(hook, const_source(meta_class).then("mro_lookup", "__getattribute__"))
-            handler = lookup(cx, meta_class, "__getattr__")
-            if handler is MISSING:
+        try:
+            if isinstance(hook, types.FunctionType):
+                function = cx.wrap(hook, const_source(meta_class).then("mro_lookup", "__getattribute__"))
                 return cx.call(function, [self, Const(name)], {})
-            found = cx.catching(AttributeError, lambda: cx.call(function, [self, Const(name)], {}))
-            if found is not None:
-                return found
-            function = cx.wrap(handler, const_source(meta_class).then("mro_lookup", "__getattr__"))
-            return cx.call(function, [self, Const(name)], {})
+            return self.plain_getattr(cx, name)
+        except Raised as e:
+            handler = lookup(cx, meta_class, "__getattr__")
+            if not isinstance(handler, types.FunctionType) or not issubclass(e.value.python_type(), AttributeError):
+                raise
+        function = cx.wrap(handler, const_source(meta_class).then("mro_lookup", "__getattr__"))
+        return cx.call(function, [self, Const(name)], {})
+
+    def plain_getattr(self, cx: Capture, name: str) -> Value:
+        """`type.__getattribute__`."""
+        meta_class = type(self.cls)
         meta = lookup(cx, meta_class, name)
         if name in OF_TYPES and meta is type.__dict__[name]:
             value = getattr(self.cls, name)
@@ -94,10 +99,6 @@ class Class(Value):
             cx.guard("class_absent", const_source(self.cls), name)
             if meta is not MISSING:
                 return self._meta_attribute(cx, name, meta)
-            handler = lookup(cx, meta_class, "__getattr__")
-            if isinstance(handler, types.FunctionType):
-                function = cx.wrap(handler, const_source(meta_class).then("mro_lookup", "__getattr__"))
-                return cx.call(function, [self, Const(name)], {})
             cx.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
         source = const_source(self.cls).then("mro_lookup", name)
         return bind(cx, raw, source, None, self)

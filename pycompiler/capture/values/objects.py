@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture.breaks import Break
+from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.attributes import (
     MISSING,
     bind,
@@ -101,10 +101,15 @@ class Object(Value):
             return self._asked_for(cx, name, cx.wrap(hook, self.class_source("__getattribute__")))
         if hook is threading.local.__getattribute__:
             raise Break("unsupported-attribute", f"{name} of a threading.local")
-        found = self.plain_getattr(cx, name)
+        try:
+            found = self.plain_getattr(cx, name)
+        except Raised as e:  # a property's, a descriptor's, an empty slot's: `__getattr__` answers for these, too
+            if not issubclass(e.value.python_type(), AttributeError) or self._handler(cx) is MISSING:
+                raise
+            found = None
         if found is not None:
             return found
-        handler = lookup(cx, self.cls, "__getattr__")
+        handler = self._handler(cx)
         if handler is MODULE_METHODS["__getattr__"] and self._as_written(cx, "__getattr__"):
             found = self._module_attribute(cx, name)
             if found is not None:
@@ -114,9 +119,12 @@ class Object(Value):
         cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
         raise AssertionError
 
+    def _handler(self, cx: Capture) -> Any:
+        return lookup(cx, self.cls, "__getattr__")
+
     def _asked_for(self, cx: Capture, name: str, hook: Value) -> Value:
         """What the class's own `__getattribute__` gives, or its `__getattr__` where that raises AttributeError."""
-        handler = lookup(cx, self.cls, "__getattr__")
+        handler = self._handler(cx)
         if handler is MISSING:
             return cx.call(hook, [self, Const(name)], {})
         found = cx.catching(AttributeError, lambda: cx.call(hook, [self, Const(name)], {}))
