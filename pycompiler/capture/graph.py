@@ -892,6 +892,8 @@ TENSOR_TYPE = type(torch.FloatTensor)
 def _plain_constant(value: Any) -> Any:
     """An enum member that is also a number or text goes into the graph as that, a number of NumPy's as Python's, and a class of
     tensors that stands for a dtype as its name, which is what graphs can be written with."""
+    if isinstance(value, torch.dtype) and value in QUANTIZED:  # what has it is told to be a float tensor by shape functions
+        raise Break("unsupported-operation", f"{value}, whose tensors no fake stands for")
     if isinstance(value, TENSOR_TYPE):
         return f"{value.__module__}.{value.__name__}"  # type: ignore[attr-defined]
     if isinstance(value, enum.Enum):
@@ -912,6 +914,7 @@ def _dtype(argument: Any) -> Any:
     return DTYPES.get(argument, argument) if type(argument) is type else argument
 
 
+QUANTIZED = frozenset((torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4))
 DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
