@@ -892,7 +892,9 @@ TENSOR_TYPE = type(torch.FloatTensor)
 def _plain_constant(value: Any) -> Any:
     """An enum member that is also a number or text goes into the graph as that, a number of NumPy's as Python's, and a class of
     tensors that stands for a dtype as its name, which is what graphs can be written with."""
-    if isinstance(value, torch.dtype) and value in QUANTIZED:  # what has it is told to be a float tensor by shape functions
+    if (
+        isinstance(value, torch.dtype) and value in QUANTIZED
+    ):  # what has it is told to be a float tensor by shape functions
         raise Break("unsupported-operation", f"{value}, whose tensors no fake stands for")
     if isinstance(value, TENSOR_TYPE):
         return f"{value.__module__}.{value.__name__}"  # type: ignore[attr-defined]

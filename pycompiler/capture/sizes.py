@@ -227,18 +227,19 @@ class Sizes:
             log.info("%s is %s, %s today", name, source, real)
         return self.integers[source]
 
-    def drawn(self, index: int, greatest: float) -> Any:
-        """The SymFloat of a number that generated code draws before the graph runs, of this magnitude at most; None where it
-        cannot be one."""
-        source = DRAWN.item(index)
-        if not self.policy.floats or (source, "float", 0) in self.policy.static:
+    def drawn(self, index: int, kind: type, greatest: float) -> Any:
+        """The number of this kind (float; int, from 0 on) that generated code draws before the graph runs, of this magnitude at
+        most; None where it cannot be one."""
+        source, what = DRAWN.item(index), kind.__name__
+        wanted = self.policy.floats if kind is float else self.policy.integers
+        if not wanted or (source, what, 0) in self.policy.static:
             return None
         if self.symbols is None:
             raise NeedsSymbols
-        made = self.symbols.bind("float")
+        made = self.symbols.bind("float") if kind is float else self.symbols.bind("drawn", Expr.of(int(greatest)))
         name = next(reversed(self.symbols.bound))
         self.symbols.greatest[name] = greatest
-        self.origins[name] = Origin(source, float, "float")
+        self.origins[name] = Origin(source, kind, what)
         return made
 
     def is_read(self, names: Iterable[str]) -> bool:

@@ -139,13 +139,14 @@ class Symbols:
         return torch.SymFloat(node)
 
     def bind(self, kind: str, most: Expr | None = None) -> Any:
-        """A number that a call reads of its data: "float", "int" of any sign, or "size", which is at most `most`."""
+        """A number that a call reads of its data: "float", "int" of any sign, or "size", which is at most `most`; or "drawn"
+        before it, from 0 to `most`, of which nothing is assumed: what finds it otherwise would draw again."""
         name = f"u{len(self.bound)}"
         self.bound[name] = kind
         if kind == "float":
             return self.float(name, 0.5)
         self._bind(name)
-        if kind == "size":
+        if kind in ("size", "drawn"):
             if most is not None:
                 self.hints[name] = max(self.hint(most) // 2, 2)
                 self.facts[name] = (0, LIMIT if most.const is None else most.const)
@@ -416,6 +417,8 @@ class Symbols:
         if self.is_settled:
             relation = Relation(kind, expr)
             raise Specialise(sorted(expr.symbols), f"{relation} would be assumed after the guards are made")
+        if drawn := sorted(n for n in expr.symbols if self.bound.get(n) == "drawn"):
+            raise Specialise(drawn, "each call draws another")
         self.answers, self._nodes = {}, {}
         normal = self._normal(kind, self.resolve(expr))
         assert normal is not None

@@ -1,4 +1,4 @@
-"""Floats of Python's generators (`random.random()`): drawn in eager's order, the generators afterwards in eager's state."""
+"""Numbers of Python's generators (`random.random()`, `random.randint(1, 6)`): drawn in eager's order, the generators afterwards in eager's state."""
 
 from __future__ import annotations
 
@@ -43,6 +43,47 @@ def as_tensors(x: Any) -> Any:
 def unused(x: Any) -> Any:
     random.random()
     return x + 1
+
+
+def integers(x: Any) -> Any:
+    first = random.randint(-3, 9)
+    second = OWN.randrange(2, 40, 3)
+    y = x * first - second + random.randrange(5)
+    return y, [first, second, first * second, first + random.random()], x.new_zeros(random.randrange(10, 0, -2))
+
+
+def rolled(x: Any) -> Any:
+    return x.roll(random.randint(0, 3)), random.randint(1, 1)
+
+
+def filled(x: Any) -> Any:
+    return torch.full((4,), random.randint(1, 1)), x[random.randint(0, 3)], x.narrow(0, 0, 2) * random.randint(0, 1)
+
+
+def cut(x: Any) -> Any:
+    return x[random.randint(0, 2) :] + 1
+
+
+def of_a_size(x: Any) -> Any:
+    return x.repeat(random.randint(2, 5)).sum() * x
+
+
+def decided(x: Any) -> Any:
+    n = random.randint(0, 9)
+    return (x + n if n > 4 else x - n), OWN.random()
+
+
+def counted(x: Any) -> Any:
+    for _ in range(random.randint(1, 3)):
+        x = x + 1
+    return [x, 1, 2, 3][random.randrange(1, 3)], len(f"{random.randint(1, 9)}"), x
+
+
+def refused(x: Any) -> Any:
+    try:
+        return random.randint(3, 1)
+    except ValueError as e:
+        return x, len(str(e))
 
 
 def skipped_layers(x: Any) -> Any:
@@ -90,8 +131,14 @@ def by_other_numbers(x: Any) -> Any:
     )
 
 
-WHOLE = (scaled, several, in_a_loop, written, as_tensors, unused)
+WHOLE = (scaled, several, in_a_loop, written, as_tensors, unused, integers, filled)
 BROKEN = (
+    cut,
+    rolled,
+    of_a_size,
+    decided,
+    counted,
+    refused,
     skipped_layers,
     known,
     among_others,
@@ -144,6 +191,14 @@ def test_an_error_of_the_program_leaves_the_generator_where_eager_does() -> None
             run(torch.ones(2, 2), torch.tensor([5]))
         states.append(random.getstate())
     assert states[0] == states[1]
+
+
+def test_the_methods_that_draw_integers_are_looked_up_in_each_call() -> None:
+    own = random.Random(0)
+    compiled = pycompiler.compile(lambda x: x + own.randint(0, 5))
+    compiled(torch.zeros(2))
+    own._randbelow = lambda n: 77  # type: ignore[attr-defined]
+    assert compiled(torch.zeros(2)).tolist() == [77.0, 77.0]
 
 
 def test_what_is_drawn_is_looked_up_in_each_call() -> None:

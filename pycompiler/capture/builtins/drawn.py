@@ -1,4 +1,4 @@
-"""Floats of Python's generators: `random.random()`, or those of a `random.Random` that the program has.
+"""Numbers of Python's generators: `random.random()`, `random.randint(1, 6)`, or those of a `random.Random` that the program has.
 
 Generated code draws them before the graph runs, in the order of the program; in the graph each is a number that is not known.
 So a draw breaks the graph where something before it could still fail, look at the generator, or make the frame run again.
@@ -7,6 +7,7 @@ Methods that keep more than the generator's state (`gauss`) have no handler: the
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 
@@ -14,11 +15,13 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, BuiltinHandler, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.objects import Object
 
+GREATEST = 2**60  # magnitude of drawn integers
 KNOWN = 1e150  # magnitude of the arguments from which the greatest result is computed
-RANDOM = random.Random.random
+PARTS = {name: getattr(random.Random, name) for name in ("random", "getrandbits", "randrange", "_randbelow")}
+"""What methods are made of."""
 
 
 def _drawing(name: str, parameters: dict[str, float | None], greatest: Callable[..., float]) -> BuiltinHandler:
@@ -33,22 +36,53 @@ def _drawing(name: str, parameters: dict[str, float | None], greatest: Callable[
         plain = all(type(n) in (int, float) and -KNOWN < n < KNOWN for n in known)
         made = None
         if fits and plain and _is_whole(cx, owner) and may_come_first(cx):
-            made = cx.sizes.drawn(len(cx.effects.draws), float(greatest(*known)))
+            made = cx.sizes.drawn(len(cx.effects.draws), float, float(greatest(*known)))
         if made is None:
             raise Break("skipped-call", f"random.Random.{name}")
-        cx.effects.draw(Builtin(method), [owner, *map(Const, known)])
-        cx.graph.happened = cx.errors_of_data.acts = True
+        _draw(cx, method, [owner, *map(Const, known)])
         return cx.make(made)
 
     return draw
 
 
+def _draw(cx: Capture, method: Callable[..., float], args: list[Value]) -> None:
+    cx.effects.draw(Builtin(method), args)
+    cx.graph.happened = cx.errors_of_data.acts = True
+
+
+def _drawing_of(name: str, numbers: Callable[..., range]) -> BuiltinHandler:
+    """The handler of a method that gives one of the integers `numbers(*args)`; what is drawn is its place there."""
+
+    def draw(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        owner, *given = args
+        plain = all(type(v) is Const and type(v.value) is int for v in [*given, *kwargs.values()])
+        made, among = None, range(0)
+        if plain and _is_whole(cx, owner):
+            with contextlib.suppress(TypeError, ValueError):  # Python raises it
+                among = numbers(*[v.const() for v in given], **{k: v.const() for k, v in kwargs.items()})
+            ends = [abs(n) for n in (among.start, among.stop)]
+            if among and max(ends) < GREATEST and may_come_first(cx):
+                made = cx.sizes.drawn(len(cx.effects.draws), int, len(among) - 1)
+        if made is None:
+            raise Break("skipped-call", f"random.Random.{name}")
+        _draw(cx, random.Random.randrange, [owner, Const(len(among))])
+        return cx.make(among.start + among.step * made)
+
+    return draw
+
+
 def _is_whole(cx: Capture, owner: Value) -> bool:
-    """Whether an existing generator is as its class made it: its methods call `self.random`."""
+    """Whether an existing generator is as its class made it: its methods call one another."""
     if not isinstance(owner, Object) or owner.source is None or type(owner.real) is not random.Random or owner.overlay:
         return False
-    found = owner.getattr(cx, "random")
-    return isinstance(found, Method) and isinstance(found.function, Builtin) and found.function.fn is RANDOM
+    for name, function in PARTS.items():
+        found = owner.getattr(cx, name)
+        held = found.function if isinstance(found, Method) else None
+        if (
+            held.fn if isinstance(held, Builtin) else held.real if isinstance(held, Function) else None
+        ) is not function:
+            return False
+    return True
 
 
 def may_come_first(cx: Capture) -> bool:
@@ -74,3 +108,15 @@ BUILT: dict[str, tuple[dict[str, float | None], Callable[..., float]]] = {
 }
 for _name, (_parameters, _greatest) in BUILT.items():
     builtin(getattr(random.Random, _name))(_drawing(_name, _parameters, _greatest))
+
+
+def _between(a: int, b: int) -> range:
+    return range(a, b + 1)
+
+
+def _counted(start: int, stop: int | None = None, step: int = 1) -> range:
+    return range(start) if stop is None else range(start, stop, step)
+
+
+builtin(random.Random.randint)(_drawing_of("randint", _between))
+builtin(random.Random.randrange)(_drawing_of("randrange", _counted))
