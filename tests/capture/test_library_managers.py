@@ -5,6 +5,7 @@ With breaks, exceptions, returns and generators inside, what the program sees, a
 
 from __future__ import annotations
 
+import unittest.mock
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,8 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import pycompiler
+
+X = torch.ones(3)
 
 
 def raises(x: torch.Tensor) -> Any:
@@ -270,3 +273,38 @@ def test_filters_of_warnings(fn: Callable[..., Any], breaks: int) -> None:
     with warnings.catch_warnings():
         report = pycompiler.explain(fn)(x)
     assert report.graph_break_count == breaks, report
+
+
+def test_ranges_of_nvtx_pass_through() -> None:
+    """Pushes and pops come behind the graph, in order; what they give is asked outside of it."""
+    nvtx = torch.cuda.nvtx
+
+    def program(x: Any) -> Any:
+        nvtx.range_push("whole")
+        with nvtx.range("part {}", 1):
+            y = x.sin()
+            nvtx.mark("here")
+        nvtx.range_pop()
+        return y + 1
+
+    calls: list[Any] = []
+    told = {
+        name: (lambda *a, _name=name: calls.append((_name, *a)))  # type: ignore[misc]
+        for name in ("rangePushA", "rangePop", "markA")
+    }
+    if not isinstance(nvtx._nvtx.rangePushA, type(len)):
+        pytest.skip("this torch has no NVTX")
+    explained = pycompiler.explain(program)(X)
+    assert (explained.graph_count, explained.graph_break_count) == (1, 0)
+    compiled = pycompiler.compile(program, fullgraph=True)
+    assert torch.equal(compiled(X), program(X))
+    with unittest.mock.patch.multiple(nvtx._nvtx, **told):
+        assert torch.equal(compiled(X), program(X))
+    half = len(calls) // 2
+    assert calls[:half] == calls[half:] and len(calls) == 10
+
+    def depth(x: Any) -> Any:
+        deep = nvtx.range_push("whole")
+        return x + 1, deep - nvtx.range_pop()
+
+    assert pycompiler.compile(depth)(X)[1] == depth(X)[1] == 0

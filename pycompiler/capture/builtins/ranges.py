@@ -1,10 +1,14 @@
-"""`torch.profiler.record_function`: a range that the profiler shows.
+"""`torch.profiler.record_function` and ranges of NVTX: what a profiler shows.
 
 What is inside is one part of a graph, so a range that ends in the frame has nothing to show of it.  One that is open where
-the graph breaks is opened by generated code, and one that was opened before is closed by it.
+the graph breaks is opened by generated code, and one that was opened before is closed by it.  NVTX keeps its ranges by depth alone:
+generated code makes all of these calls behind the graph, in order.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -12,7 +16,7 @@ from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import Const, Withheld
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.objects import Range
 
@@ -40,3 +44,20 @@ def leave(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     else:
         raise Break("builtin-call", f"the end of the range {record.describe()}")
     return Const(None)
+
+
+def _nvtx(name: str, function: Callable[..., Any]) -> None:
+    def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        args = [a.settle("in the name of a range") for a in args]
+        if kwargs or not all(a.is_const() for a in args):
+            raise Break("builtin-call", "a range of NVTX whose name is not known")
+        cx.effects.defer(Builtin(function), args)
+        return Withheld(cx.frames[-1].here(Break("builtin-call", f"what nvtx.{name} gives")))
+
+    builtin(function)(call)
+
+
+for _name, _attribute in {"range_push": "rangePushA", "range_pop": "rangePop", "mark": "markA"}.items():
+    _function = getattr(torch.cuda.nvtx._nvtx, _attribute, None)
+    if isinstance(_function, type(len)):  # Python's stand-in, where torch has no NVTX, raises by itself
+        _nvtx(_name, _function)
