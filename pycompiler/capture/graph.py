@@ -79,6 +79,17 @@ class Reading:
     item: fx.Node | None  # the number of which it is a part
 
 
+class Writes:
+    """How often a tensor is written from now on: a constant of generated code's, which grows until the graph ends."""
+
+    def __init__(self, fake: torch.Tensor) -> None:
+        self.fake, self.since = fake, fake._version
+        self.count = Const(0)
+
+    def look(self) -> None:
+        self.count.value = self.fake._version - self.since
+
+
 GIVE_NUMBERS = ("item", torch.Tensor.item, torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
 """Targets whose result is the number in a tensor."""
 
@@ -125,6 +136,7 @@ class GraphBuilder:
         self.generators: dict[object, fx.Node] = {}  # by identity
         self.numbers = SizeNodes(self.graph, self._symbol)
         self.bound: dict[str, Reading] = {}  # symbols that a call binds
+        self.replaced: dict[Tensor, Writes] = {}  # existing tensors that have got other data
         self._binding: list[
             tuple[Any, tuple[str, ...]]
         ] = []  # numbers that the operator called now binds, their symbols
@@ -487,6 +499,8 @@ class GraphBuilder:
         if mutates:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
+            for writes in self.replaced.values():
+                writes.look()
             changed = [n.meta["example_value"] for n in written]
             self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
             checked = any(self._may_be_refused(n.meta["example_value"]) for n in written)  # before it writes

@@ -98,9 +98,22 @@ def spent(value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
         return _Spent.apply(value, *anchors)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
+def set_data(tensor: torch.Tensor, data: torch.Tensor, writes: int) -> None:
+    """`writes`: of the tensor, after it had got the data."""
     with torch._C.DisableTorchFunction():
         tensor.data = data
+    _count(tensor, writes)
+
+
+def set_(tensor: torch.Tensor, data: torch.Tensor, writes: int) -> None:
+    with torch._C.DisableTorchFunction():
+        tensor.set_(data)  # type: ignore[call-overload]
+    _count(tensor, writes)
+
+
+def _count(tensor: torch.Tensor, writes: int) -> None:
+    for _ in range(writes):
+        torch.autograd.graph.increment_version(tensor)
 
 
 def as_subclass(tensor: Any, cls: type) -> Any:

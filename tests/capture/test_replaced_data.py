@@ -70,7 +70,24 @@ def data_is_written(x: torch.Tensor, y: torch.Tensor) -> Any:
     return made
 
 
+def set_inside(x: torch.Tensor, y: torch.Tensor) -> Any:
+    z = torch.empty(0)
+    w = z.set_(y)
+    w.add_(1)
+    return w is z, z * 2, z.shape, y.sum()
+
+
+def set_of_an_argument(x: torch.Tensor, y: torch.Tensor) -> Any:
+    x.add_(1)
+    before = x * 2
+    x.set_(y)
+    x.mul_(3)
+    return before, x, y
+
+
 PROGRAMS = (
+    set_inside,
+    set_of_an_argument,
     local,
     of_an_argument,
     of_both,
@@ -152,6 +169,35 @@ def test_what_a_write_then_does_to_history_is_asked() -> None:
     check(program, X, Y, X.clone().requires_grad_(), breaks="unsupported-attribute", recompiles=1)
 
 
+def test_set_beside_gradients() -> None:
+    """A leaf's raises, and what was saved of one that was set is another version."""
+
+    def of_a_leaf(w: torch.Tensor, y: torch.Tensor) -> Any:
+        try:
+            w.set_(y)
+        except RuntimeError as error:
+            return str(error)
+
+    check(of_a_leaf, X.clone().requires_grad_(), Y, breaks="unsupported-operation")
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> Any:
+        made = x * w
+        x.set_(torch.ones(3))
+        return made.sum()
+
+    for run in (program, pycompiler.compile(program, fullgraph=True)):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            run(X.clone(), Y.clone().requires_grad_()).backward()
+
+
+@pytest.mark.parametrize("arguments", [(), (X.untyped_storage(), 0, (2,), (1,))])
+def test_set_to_a_storage_breaks_the_graph(arguments: Any) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x.set_(*arguments)
+
+    check(program, X, breaks="unsupported-operation")
+
+
 def test_data_of_other_sizes() -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         x.data = y
@@ -173,3 +219,30 @@ def test_data_that_break_the_graph(value: Any) -> None:
         return x
 
     check(program, X, value, breaks="tensor-attribute-store")
+
+
+@pytest.mark.parametrize("backend", ("eager", "aot_eager", "native"))
+@pytest.mark.parametrize("take", (lambda x, y: setattr(x, "data", y), lambda x, y: x.set_(y)))
+def test_versions_count_what_is_written_behind(take: Callable[..., Any], backend: str) -> None:
+    """Writes of the other data counted for the tensor that these were taken from, and for the one that has them now not."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        x.add_(1)
+        take(x, y)
+        x.mul_(3)
+        x[0:1].add_(2)
+        take(x, y * 2)
+        x.add_(1)
+        y.add_(1)
+        return x * 2
+
+    seen = []
+    for run in (program, pycompiler.compile(program, fullgraph=True, backend=backend)):
+        x, y = X.clone(), Y.clone()
+        seen.append((run(x, y), x, y, x._version, y._version))
+        w = Y.clone().requires_grad_()
+        saved = (x * w).sum()
+        run(x, y)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            saved.backward()
+    torch.testing.assert_close(seen[1], seen[0])

@@ -1,4 +1,4 @@
-"""`tensor.data = other`: from then on a tensor has another's memory, and keeps its own history.
+"""`tensor.data = other` and `tensor.set_(other)`: from then on a tensor has another's memory, and keeps its own history.
 
 In the graph it is another node, an alias of that data; an existing tensor gets it from generated code, when the graph has run.
 One that requires grad stands for what a graph does not have, a leaf with other data: with grad mode on the graph ends before it.
@@ -6,6 +6,7 @@ One that requires grad stands for what a graph does not have, a leaf with other 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from pycompiler.capture.builtins.parameters import Parameter
 from pycompiler.capture.calls import Args, Kwargs
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.graph import Writes
+from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.kernels import memory_of
@@ -28,17 +31,38 @@ def store(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return given
     if not isinstance(given, Tensor) or not _may_have(cx, tensor, given):
         raise Break("tensor-attribute-store", f"Tensor.data = {given.describe()}")
-    data, alias = (cx.graph.call_method("detach", [given], {}) for _ in range(2))
+    _take(cx, tensor, given, rebuild.set_data)
+    return given
+
+
+def set_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """It counts as a write of the tensor; of a history nothing may be left."""
+    tensor, *others = map(cx.realize, args)
+    given = others[0] if len(others) == 1 and not kwargs else None
+    if not isinstance(tensor, Tensor) or not isinstance(given, Tensor) or not _may_have(cx, tensor, given):
+        raise Break("unsupported-operation", "Tensor.set_()")
+    if tensor.fake.requires_grad or given.fake.requires_grad:
+        raise Break("unsupported-operation", "Tensor.set_() of a tensor that requires grad")
+    _take(cx, tensor, given, rebuild.set_)
+    return tensor
+
+
+def _take(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., Any]) -> None:
+    """The tensor has from now on the memory of another; an existing one by `take`, when the graph has run, whose writes of its
+    alias are counted then."""
+    data = cx.graph.call_method("detach", [given], {})
+    alias = cx.graph.call_function(getattr, [given, Const("data")], {})  # which counts its own versions
     assert isinstance(alias, Tensor)
     cx.effects.looks.writes([tensor.fake])
     if tensor.exists:
         cx.graph.give_way(tensor)
-        cx.effects.defer(Builtin(rebuild.set_data), [tensor, data])
     with cx.fake_mode, torch.no_grad():
-        tensor.fake.data = given.fake
+        take(tensor.fake, given.fake, 0)
+    if tensor.exists:
+        writes = cx.graph.replaced[tensor] = Writes(tensor.fake)
+        cx.effects.defer(Builtin(take), [tensor, data, writes.count])
     alias.node.meta["example_value"] = tensor.fake
     tensor.node, tensor.parted = alias.node, tensor.fake.requires_grad
-    return given
 
 
 def _is_its_own(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
@@ -80,3 +104,4 @@ def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
 
 
 tensors.STORES["data"] = store
+tensors.METHODS["set_"] = set_
