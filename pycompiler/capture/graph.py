@@ -499,8 +499,8 @@ class GraphBuilder:
         if mutates:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
-            for writes in self.replaced.values():
-                writes.look()
+            for changing in self.replaced.values():
+                changing.look()
             changed = [n.meta["example_value"] for n in written]
             self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
             checked = any(self._may_be_refused(n.meta["example_value"]) for n in written)  # before it writes

@@ -15,9 +15,9 @@ from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.parameters import Parameter
 from pycompiler.capture.calls import Args, Kwargs
+from pycompiler.capture.graph import Writes
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.graph import Writes
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Tensor

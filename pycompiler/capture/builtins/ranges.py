@@ -1,8 +1,8 @@
 """`torch.profiler.record_function` and ranges of NVTX: what a profiler shows.
 
 What is inside is one part of a graph, so a range that ends in the frame has nothing to show of it.  One that is open where
-the graph breaks is opened by generated code, and one that was opened before is closed by it.  NVTX keeps its ranges by depth alone:
-generated code makes all of these calls behind the graph, in order.
+the graph breaks is opened by generated code, and one that was opened before is closed by it.  NVTX keeps its ranges
+by depth alone: generated code makes all of these calls behind the graph, in order.
 """
 
 from __future__ import annotations
