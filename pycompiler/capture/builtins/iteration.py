@@ -181,6 +181,8 @@ def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if method is not None and not (isinstance(method, Method) and isinstance(method.function, Builtin)):
             return cx.call(method, [], {})
         if value.storage is None:
+            if value.special(cx, "__getitem__") is None:
+                cx.throw(TypeError, f"{class_name(value.cls)!r} object is not reversible")
             length, getitem = value.length(cx), value.getitem
             return Iter(getitem(cx, Const(i)) for i in range(length - 1, -1, -1))
     if not hasattr(value.python_type(), "__reversed__") and not isinstance(value, Sequence):
@@ -471,14 +473,18 @@ def _late_extreme(cx: Capture, name: str, a: Value, b: Value) -> Value | None:
 
 
 def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
+    python = {"min": min, "max": max}[name]
+
     def pick(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        if not args or not kwargs.keys() <= {"key"} and (len(args) > 1 or not kwargs.keys() <= {"key", "default"}):
+            cx.evaluate_raw(python, *[0] * len(args), **dict.fromkeys(kwargs))  # which raises
         values = cx.elements(args[0]) if len(args) == 1 else iter(args)  # the key may change what they are taken from
         key = kwargs.get("key", NONE)
         best = next(values, None)
         if best is None:
             if "default" in kwargs:
                 return kwargs["default"]
-            cx.evaluate_raw({"min": min, "max": max}[name], ())
+            cx.evaluate_raw(python, ())
         assert best is not None
         rank = (lambda v: v) if cx.is_none(key) else (lambda v: cx.call(key, [v], {}))
         best_rank = rank(best)  # type: ignore[no-untyped-call]

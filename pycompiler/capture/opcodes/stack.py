@@ -254,7 +254,9 @@ def dict_merge(frame: Frame, ins: Instruction) -> None:
     for key, value in operators.mapping_pairs(cx, mapping, looked_at=False):
         if Key(cx, key) in target.entries:
             fn = cx.realize(frame.stack[-ins.number - (3 if operators.NULL_AFTER_CALLABLE else 2)])
-            name = f"{fn.globals.get('__name__')}.{fn.qualname}()" if isinstance(fn, Function) else "function"
+            if not isinstance(fn, Function):
+                raise Break("unsupported-operation", f"a name given twice to {fn.describe()}")
+            name = f"{fn.globals.get('__name__')}.{fn.qualname}()"
             cx.throw(TypeError, f"{name} got multiple values for keyword argument {key.const()!r}")
         target.setitem(cx, key, value)
 

@@ -114,10 +114,13 @@ class Object(Value):
             found = self._module_attribute(cx, name)
             if found is not None:
                 return found
-        if isinstance(handler, types.FunctionType):
-            return cx.call(cx.wrap(handler, self.class_source("__getattr__")), [self, Const(name)], {})
-        cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
-        raise AssertionError
+        if handler is MISSING:
+            cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
+        return self._answered(cx, handler, name)
+
+    def _answered(self, cx: Capture, handler: Any, name: str) -> Value:
+        function = bind(cx, handler, self.class_source("__getattr__"), self, cx.class_of(self))
+        return cx.call(function, [Const(name)], {})
 
     def _handler(self, cx: Capture) -> Any:
         return lookup(cx, self.cls, "__getattr__")
@@ -130,7 +133,7 @@ class Object(Value):
         found = cx.catching(AttributeError, lambda: cx.call(hook, [self, Const(name)], {}))
         if found is not None:
             return found
-        return cx.call(bind(cx, handler, self.class_source("__getattr__"), self, cx.class_of(self)), [Const(name)], {})
+        return self._answered(cx, handler, name)
 
     def plain_getattr(self, cx: Capture, name: str) -> Value | None:
         """object.__getattribute__ without the __getattr__ fallback; None when there is no such attribute."""
@@ -395,6 +398,8 @@ class Object(Value):
         raw = mro_lookup(self.cls, name)
         if raw is MISSING or raw is None:
             lookup(cx, self.cls, name)
+            if raw is None and name != "__hash__":  # Python refuses, or calls it, by the operation
+                raise Break("unsupported-operation", f"{self.describe()}, whose {name} is None")
             return None
         return bind(cx, raw, self.class_source(name), self, cx.class_of(self))
 
