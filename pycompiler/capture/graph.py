@@ -642,13 +642,13 @@ class GraphBuilder:
         mode = self.fake_mode
         return mode.effects, mode.writes, mode.once, mode.others
 
-    def set_state(self, setter: Callable[..., Any], *args: Any) -> Any:
+    def set_state(self, setter: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Apply a change of global torch state now, and record it as a node."""
-        result = setter(*args)
+        result = setter(*args, **kwargs)
         self.happened = True
         self.cx.errors_of_data.switches = True
         self.asker.forget()
-        node = self.graph.create_node("call_function", setter, args)
+        node = self.graph.create_node("call_function", setter, args, kwargs)
         node.meta["mutates"] = True
         node.meta["example_value"] = result
         return node
