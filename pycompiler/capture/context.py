@@ -117,6 +117,7 @@ class Capture:
         ] = []  # those of each `with`, and the steps that entered them
         self.stopped_by: Value | None = None  # the generator or exception that ended the last iterator that was asked
         self.stopper: type[Exception] = Exception
+        self.stopped: list[Frame] = []  # where the capture has stopped
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
         self.inlined: set[types.CodeType] = set()

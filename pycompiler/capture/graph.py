@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import itertools
+import keyword
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -385,6 +386,8 @@ class GraphBuilder:
         whole: bool = False,
     ) -> Value:
         args, kwargs = convert(self.cx, target, args, kwargs)
+        if any(map(keyword.iskeyword, kwargs)):
+            args, kwargs = _by_position(target, args, kwargs)
         nodes = [self.to_arg(a) for a in args]
         knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
         if not (isinstance(target, types.FunctionType) and str(target.__module__).partition(".")[0] != "torch"):
@@ -880,6 +883,23 @@ class _OwnTensors(TorchFunctionMode):
                     "unsupported-operation", "a function that is put into the graph uses a parameter of its own"
                 )
         return func(*args, **(kwargs or {}))
+
+
+def _by_position(target: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], dict[str, Value]]:
+    """Without names that Python's own grammar has (`x.uniform_(**{"from": 0.0})`): a graph could not be written with them."""
+    name = target if isinstance(target, str) else target.__name__
+    packet = getattr(torch.ops.aten, name, None)
+    for overload in () if packet is None else packet.overloads():
+        given, named = list(args), dict(kwargs)
+        for argument in getattr(packet, overload)._schema.arguments[len(args) :]:
+            if argument.kwarg_only or not any(map(keyword.iskeyword, named)):
+                break
+            if argument.name not in named and not argument.has_default_value():
+                break
+            given.append(named.pop(argument.name, Const(argument.default_value)))
+        if not any(map(keyword.iskeyword, named)):
+            return given, named
+    raise Break("unsupported-operation", f"{_name(target)} with the names {', '.join(kwargs)}")
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -521,6 +521,14 @@ class Proxy(Value):
         cx.throw(TypeError, "'mappingproxy' object does not support item deletion")
 
 
+class Variables(Dict):
+    """What `locals()` gives in a frame, which a later call brings up to date."""
+
+    def __init__(self, frame: object) -> None:
+        super().__init__({})
+        self.frame = frame
+
+
 class DictView(Value):
     """keys(), values() or items() of a dict."""
 

@@ -155,6 +155,10 @@ class Object(Value):
             return None
         return bind(cx, raw, self.class_source(name), self, cx.class_of(self))
 
+    def memory(self) -> dict[str, Any] | None:
+        """The dict in which an existing object has its attributes."""
+        return instance_dict(self.real)
+
     def instance_dict_value(self, cx: Capture) -> Value:
         """vars(self): a live view of the attributes."""
         cx.effects.looks.at(("attributes", id(self)), None, self.source)
@@ -163,11 +167,10 @@ class Object(Value):
             base: Value | None = None
             known, memory = False, None
             if self.exists:
-                assert self.source is not None
-                memory = instance_dict(self.real)
+                memory = self.memory()
                 known = id(memory) in cx.by_id
                 with cx.effects.namespaces.inside(memory):
-                    base = cx.wrap(memory, self.source.then("instance_dict"))
+                    base = cx.wrap(memory, self.namespace_source())
                 if not isinstance(base, Dict):
                     raise Break("unsupported-attribute", f"vars({self.describe()}), which is a {base.describe()}")
             assert base is None or isinstance(base, Dict)
