@@ -413,12 +413,24 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
-        return False
+        return isinstance(fn, type) and not _takes_keywords(fn)
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
         return True
     return False
+
+
+@functools.cache
+def _takes_keywords(cls: type) -> bool:
+    """Whether a class written in C, which does not tell what it takes, refuses all keywords as such."""
+    if cls.__flags__ & HEAP:
+        return True
+    try:
+        cls(**{"\0": None})
+    except Exception as e:
+        return "takes no keyword arguments" not in str(e)
+    return True
 
 
 IN_C = types.MethodDescriptorType | types.WrapperDescriptorType | types.BuiltinFunctionType
@@ -519,7 +531,9 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
         return array.make_scalar(cx, cls, args, kwargs)
     meta_call = lookup(cx, type(cls), "__call__")
     if isinstance(cls, enum.EnumMeta):
-        return cx.evaluate(cls, *(a.const() for a in args))
+        if len(args) != 1 or kwargs:  # which may make a class
+            raise Break("builtin-call", f"{cls.__qualname__}(...) of more than a value")
+        return cx.evaluate(cls, args[0].const())
     if meta_call is not type.__call__:
         bound = bind(cx, meta_call, _class_source(type(cls), "__call__"), cls_value, cx.make(type(cls)))
         return cx.call(bound, args, kwargs)

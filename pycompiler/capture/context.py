@@ -268,11 +268,14 @@ class Capture:
         for a in args:
             if type(a) in (set, frozenset) and len(a) > 1 and not any(fn is f for f in ORDERLESS):
                 self.looks_at_hashes(a)
+        around = sys.exception()
         try:
             return fn(*args, **kwargs)
         except (Break, Raised, Specialise):
             raise
         except Exception as e:
+            if e.__cause__ is not None or e.__context__ not in (None, around):
+                raise Break("uncaught-exception", f"{type(e).__name__} while another exception was handled") from None
             self.throw(type(e), *e.args, **{k: self.make(v) for k, v in vars(e).items()})
 
     def evaluate(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
@@ -559,9 +562,15 @@ class Capture:
 
     def as_exception(self, value: Value) -> Value:
         """The instance that `raise value` raises."""
-        if isinstance(value, Class):
-            return self.call(value, [], {})
-        return value
+        if not isinstance(value, Class):
+            return value
+        made = self.call(value, [], {})
+        if not issubclass(made.python_type(), BaseException):
+            given = (
+                f"calling {value.cls!r} should have returned an instance of BaseException, not {made.python_type()!r}"
+            )
+            self.throw(TypeError, given)
+        return made
 
     def catching(self, cls: type[BaseException], action: Callable[[], T]) -> T | None:
         try:

@@ -213,7 +213,7 @@ class Frame:
         """Raise `exception` where the frame is suspended, then run on."""
         self.cx.frames.append(self)
         try:
-            self.unwind(Raised(exception))
+            self.unwind(self.cx.raised(exception))
         finally:
             self.cx.frames.pop()
         return self.run()

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import itertools
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +210,8 @@ class Leading(Iter):
         return value
 
 
-ENDING = (types.GeneratorType, enumerate, zip, map, filter)
+ENDING = (types.GeneratorType, enumerate, zip, map, filter, weakref.ref)
+"""Of a weak reference the callback is called as long as it lives."""
 
 
 def ends_others(value: Value) -> bool:

@@ -214,6 +214,8 @@ class Object(Value):
                 if issubclass(self.cls, OSError) and not self.exists and name not in self.overlay:
                     return cx.exception_attribute(self, name)  # without the file's name
                 return cx.tuple_of(self.args)
+            if name == "__weakref__" and self.ends:
+                raise Break("unsupported-attribute", f"{self.describe()}.__weakref__, of what is referred to weakly")
             if name == "__weakref__" and not self.exists:
                 return Const(None)
             if name in self.overlay:

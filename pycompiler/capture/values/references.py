@@ -15,12 +15,12 @@ from pycompiler.capture.values.constant import Const
 
 
 class MadeReference(Value):
-    """One of them.  From now on the end of what it refers to is seen, so variables keep it beyond a break."""
+    """One of them.  From now on the end of what it refers to is seen, as is its own: variables keep both beyond a break."""
 
     def __init__(self, referent: Value, made_at: int | None) -> None:
         self.referent = referent
         self.made_at = made_at
-        referent.ends = True
+        self.ends = referent.ends = True
 
     def python_type(self) -> type:
         return weakref.ReferenceType
