@@ -413,7 +413,7 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
-        return isinstance(fn, type) and not _takes_keywords(fn)
+        return isinstance(fn, type) and not all(_takes_keyword(fn, name) for name in kwargs)
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
@@ -422,15 +422,18 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
 
 
 @functools.cache
-def _takes_keywords(cls: type) -> bool:
-    """Whether a class written in C, which does not tell what it takes, refuses all keywords as such."""
-    if cls.__flags__ & HEAP:
+def _takes_keyword(cls: type, name: str) -> bool:
+    """Whether a class written in C, which does not tell what it takes, has a parameter of this name."""
+    if cls.__flags__ & HEAP or issubclass(cls, dict):
         return True
     try:
-        cls(**{"\0": None})
+        cls(**{name: None})
     except Exception as e:
-        return "takes no keyword arguments" not in str(e)
+        return not KEYWORD_REFUSED.search(str(e))
     return True
+
+
+KEYWORD_REFUSED = re.compile(r"keyword arguments?( for |$)|unexpected keyword")
 
 
 IN_C = types.MethodDescriptorType | types.WrapperDescriptorType | types.BuiltinFunctionType

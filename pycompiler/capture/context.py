@@ -521,7 +521,8 @@ class Capture:
     def raised(self, exception: Value) -> Raised:
         """`raise exception`: the exception being handled becomes its context, and the place is remembered."""
         handled = next((f.handled[-1] for f in reversed(self.frames) if f.handled), None)
-        if not isinstance(exception, Object) and handled is not None and handled is not exception:
+        exists = not isinstance(exception, Object) or exception.exists
+        if exists and handled is not None and handled is not exception:  # of contexts that exist, too, none leads back
             raise Break("unsupported-operation", "raise of an existing exception while another one is handled")
         if isinstance(exception, Object):
             if handled is not None and handled is not exception:

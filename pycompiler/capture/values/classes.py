@@ -99,6 +99,8 @@ class Class(Value):
                 function = cx.wrap(handler, const_source(meta_class).then("mro_lookup", "__getattr__"))
                 return cx.call(function, [self, Const(name)], {})
             cx.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
+        if self.made is not None and is_data_descriptor(raw):  # one of each class that is made
+            raise Break("unsupported-attribute", f"{self.describe()}.{name}, of a class that is made inside")
         source = const_source(self.cls).then("mro_lookup", name)
         return bind(cx, raw, source, None, self)
 
@@ -131,6 +133,8 @@ class Class(Value):
             and own.__func__.__module__ != "typing"
         ):
             return cx.call(self.getattr(cx, "__class_getitem__"), [key], {})
+        if self.made is not None:
+            raise Break("unsupported-operation", f"{self.describe()}[...], of a class that is made inside")
         return cx.make(cx.evaluate_raw(lambda c, k: c[k], self.cls, annotation(cx, key)))
 
     def iterate(self, cx: Capture) -> Iterator[Value]:

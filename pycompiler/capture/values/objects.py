@@ -317,6 +317,10 @@ class Object(Value):
             cx.throw(TypeError, "attribute value type must be bool")
         if not self.cls.__dictoffset__ and not isinstance(raw, types.MemberDescriptorType):
             cx.throw(AttributeError, self._has_no_place(cx, name, raw))
+        if isinstance(raw, types.MemberDescriptorType) and raw.__objclass__ is BaseExceptionGroup:
+            cx.throw(AttributeError, "readonly attribute")
+        if isinstance(raw, types.MemberDescriptorType) and issubclass(raw.__objclass__, UnicodeError):
+            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ..., of which its text is made")
         cx.effects.set_attr(self, name, value)
 
     def _leads_to(self, cx: Capture, name: str, value: Value) -> None:
