@@ -143,6 +143,7 @@ class GraphBuilder:
         self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
+        self.reentrant = False  # whether it runs with the grad mode off before it runs with it on
         self.later = False  # whether the graph runs in a backward, with a grad mode that is not known
         self.under = frozenset[str]()  # the transforms that the graph will run under
 

@@ -122,6 +122,8 @@ def _query(*fns: Any) -> None:
 def is_grad_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if cx.graph.later:
         raise Break("inner-graph", "the grad mode in a backward")
+    if cx.graph.reentrant and cx.frames[-1].code.co_filename != torch.autograd.grad_mode.__file__:
+        raise Break("inner-graph", "the grad mode in a reentrant checkpoint, which is off first and on later")
     return Const(torch.is_grad_enabled())
 
 
