@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import enum
+import itertools
+import operator
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -130,3 +135,126 @@ def test_deterministic_algorithms_inside(deterministic: None, backend: str) -> N
                 found.append((str(call(torch.ones(2))), torch.are_deterministic_algorithms_enabled()))
             assert found[0] == found[1]
         assert compiled.counters()["compiles"] == 2
+
+
+def enums(x: Any) -> Any:
+    made = enum.IntEnum("Month", "june july", start=10)
+    return [int(m) for m in made], x + 1
+
+
+class Missing(enum.Enum):
+    RED = 1
+
+    @classmethod
+    def _missing_(cls, item: Any) -> Any:
+        return 5
+
+
+def context_of_what_a_constant_raises(x: Any) -> Any:
+    try:
+        Missing("none")
+    except TypeError as e:
+        return repr(e.__context__), x + 1
+
+
+def keywords(x: Any) -> Any:
+    told = []
+    for cls in (bool, float, tuple, list, zip, range, collections.deque):
+        try:
+            cls(unknown=1)  # type: ignore[operator]
+        except TypeError as e:
+            told.append(str(e))
+    return told, x + 1
+
+
+def thrown_while_a_generator_handles(x: Any) -> Any:
+    def inner() -> Iterator[None]:
+        yield
+
+    def outer() -> Iterator[None]:
+        try:
+            raise KeyError("a")
+        except KeyError:
+            yield from inner()
+
+    made = outer()
+    next(made)
+    try:
+        made.throw(ValueError)  # type: ignore[attr-defined]
+    except ValueError as e:
+        return repr(e.__context__), x + 1
+
+
+def tees(x: Any) -> Any:
+    a, b = itertools.tee([1, 2, 3, 4])
+    next(a)
+    c, d = itertools.tee(a)
+    return a is c, next(a), list(d), list(b), list(c), list(a), x + 1
+
+
+def sums_after_none(x: Any) -> Any:
+    sums = itertools.accumulate([None, None, None], operator.is_)
+    first = next(sums)
+    pycompiler.graph_break()
+    return first, list(sums), x + 1
+
+
+def key_that_goes_and_comes(x: Any) -> Any:
+    known = {0: 0}
+    try:
+        for key in known:
+            del known[0]
+            known[0] = key
+    except RuntimeError as e:
+        return str(e), x + 1
+
+
+def class_made_inside(x: Any) -> Any:
+    pair = collections.namedtuple("pair", "a b")
+    pair.a.__doc__ = "the first"
+    pycompiler.graph_break()
+    return pair.a.__doc__, type(pair(1, 2)) is pair, x + 1
+
+
+def parts_of_groups(x: Any) -> Any:
+    try:
+        ExceptionGroup("several", [ValueError()]).exceptions = ()  # type: ignore[misc]
+    except AttributeError as e:
+        return str(e), x + 1
+
+
+def text_of_an_encoding_error(x: Any) -> Any:
+    error = UnicodeEncodeError("ascii", "xxxx", 1, 4, "reason")
+    error.end = 2
+    return str(error), x + 1
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        enums, context_of_what_a_constant_raises, keywords, thrown_while_a_generator_handles, tees, sums_after_none,
+        key_that_goes_and_comes, class_made_inside, parts_of_groups, text_of_an_encoding_error,
+    ],
+)  # fmt: skip
+def test_as_cpython_does_it(program: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(program, backend="eager")
+    for _ in range(2):
+        assert str(compiled(torch.ones(2))) == str(program(torch.ones(2)))
+
+
+def test_callbacks_of_weak_references_behind_a_break() -> None:
+    class Thing:
+        pass
+
+    def program(x: Any, seen: list[Any]) -> Any:
+        thing = Thing()
+        reference = weakref.ref(thing, seen.append)
+        pycompiler.graph_break()
+        return reference() is None, x + 1
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for _ in range(2):
+        eager: list[Any] = []
+        found: list[Any] = []
+        assert str(program(torch.ones(2), eager)) == str(compiled(torch.ones(2), found))
+        assert len(eager) == len(found) == 1
