@@ -31,6 +31,8 @@ from pycompiler.pipeline import Family, eagerly, leave_eager
 def compiled(model: Any, family: Family, name: str | None) -> Any:
     """`model` with its calls compiled by `family`; a callable whose `compiled_of` is a `CompiledFunction`."""
     if getattr(model, "_pycompiler_disabled", False) or peer.is_disabled(model):
+        if isinstance(model, types.FunctionType) and is_disabled_alone(model) and not family.fullgraph:
+            return compiled_function(forwarder(model), model, family, name)  # what it calls is compiled
         return model
     model = original_of(model)
     if isinstance(model, torch.jit.ScriptModule):
@@ -275,7 +277,13 @@ def disabled(target: Any, reason: str | None, recursive: bool = True) -> Any:
     functools.update_wrapper(call, target, updated=("__dict__",) if isinstance(target, types.FunctionType) else ())
     call._pycompiler_disabled = True  # type: ignore[attr-defined]
     call._pycompiler_reason = reason  # type: ignore[attr-defined]
+    call._pycompiler_recursive = recursive  # type: ignore[attr-defined]
     return call
+
+
+def is_disabled_alone(function: types.FunctionType) -> bool:
+    """Whether a disabled function's callees may be compiled."""
+    return function.__dict__.get("_pycompiler_recursive", peer.mark(function, peer.RECURSIVE)) is False
 
 
 def disabled_module(module: torch.nn.Module, reason: str | None, recursive: bool) -> Any:

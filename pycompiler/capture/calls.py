@@ -413,12 +413,27 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
-        return False
+        return isinstance(fn, type) and not all(_takes_keyword(fn, name) for name in kwargs)
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
         return True
     return False
+
+
+@functools.cache
+def _takes_keyword(cls: type, name: str) -> bool:
+    """Whether a class written in C, which does not tell what it takes, has a parameter of this name."""
+    if cls.__flags__ & HEAP or issubclass(cls, dict):
+        return True
+    try:
+        cls(**{name: None})
+    except Exception as e:
+        return not KEYWORD_REFUSED.search(str(e))
+    return True
+
+
+KEYWORD_REFUSED = re.compile(r"keyword arguments?( for |$)|unexpected keyword")
 
 
 IN_C = types.MethodDescriptorType | types.WrapperDescriptorType | types.BuiltinFunctionType
@@ -519,7 +534,9 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
         return array.make_scalar(cx, cls, args, kwargs)
     meta_call = lookup(cx, type(cls), "__call__")
     if isinstance(cls, enum.EnumMeta):
-        return cx.evaluate(cls, *(a.const() for a in args))
+        if len(args) != 1 or kwargs:  # which may make a class
+            raise Break("builtin-call", f"{cls.__qualname__}(...) of more than a value")
+        return cx.evaluate(cls, args[0].const())
     if meta_call is not type.__call__:
         bound = bind(cx, meta_call, _class_source(type(cls), "__call__"), cls_value, cx.make(type(cls)))
         return cx.call(bound, args, kwargs)

@@ -12,6 +12,7 @@ import collections
 import functools
 import itertools
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -45,11 +46,13 @@ from pycompiler.capture.values.containers import (
     Set,
     Slice,
     Tuple,
+    Variables,
     restless,
 )
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
+from pycompiler.capture.values.references import MadeReference
 from pycompiler.capture.values.symbolic import Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
 from pycompiler.ir.arrays import array_of, number_of
@@ -99,6 +102,8 @@ class Head:
         self.temps: dict[int, str] = {}
         self.keep: list[Value] = []
         self.outputs: list[Tensor] = []
+        self.loads: collections.Counter[str] = collections.Counter()  # of each output
+        self.referred: list[tuple[MadeReference, str]] = []  # weak references to outputs, and the nodes of these
         self.count = 0
         self.building: set[int] = set()
         self.pinned: dict[Source, str] = {}
@@ -181,11 +186,18 @@ class Head:
         return build.load_fast(name)
 
     def output(self, tensor: Tensor) -> str:
-        for i, known in enumerate(self.outputs):
-            if known.node is tensor.node:
-                return f"__out{i}"
-        self.outputs.append(tensor)
-        return f"__out{len(self.outputs) - 1}"
+        at = next((i for i, known in enumerate(self.outputs) if known.node is tensor.node), len(self.outputs))
+        if at == len(self.outputs):
+            self.outputs.append(tensor)
+        self.loads[tensor.node.name] += 1
+        return f"__out{at}"
+
+    def only_referred(self) -> None:
+        """A tensor to which weak references lead, and nothing else that generated code makes, may be held by torch."""
+        counts = collections.Counter(name for _, name in self.referred)
+        for reference, name in self.referred:
+            if self.loads[name] <= counts[name]:
+                raise Break("builtin-call", "a weak reference to a tensor that nothing else holds", reference.made_at)
 
     def load_source(self, source: Source) -> Code:
         """Push what is at `source`; read before side effects are replayed and cells get new contents, since both may change
@@ -346,6 +358,21 @@ def _dict(head: Head, value: Dict, name: str) -> None:
     factory = [head.load(value.default_factory)] if value.default_factory is not None else []
     head.store(head.call(value.cls, *factory), name)
     head.prepare += [*head.call(rebuild.fill_dict, build.load_fast(name), *pairs), *build.pop_top()]
+
+
+def _reference(head: Head, value: MadeReference, name: str) -> None:
+    load = head.load(value.referent)
+    if isinstance(value.referent, Tensor) and value.referent.source is None:
+        if not head.is_bare(value.referent):
+            raise Break("builtin-call", "a weak reference to a tensor with attributes", value.made_at)
+        head.referred.append((value, value.referent.node.name))
+    head.store(head.call(weakref.ref, load), name)
+
+
+def _variables(head: Head, value: Variables, name: str) -> None:
+    if value.frame in head.cx.stopped:
+        raise SkipFrame("what locals() gave is alive where the graph ends, and a later call would change it")
+    _dict(head, value, name)
 
 
 def _instance_dict(head: Head, value: InstanceDict, name: str) -> None:
@@ -613,11 +640,11 @@ def _addressed(head: Head, value: Addressed, name: str) -> None:
 
 
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
-    Text: _pattern, InstanceDict: _instance_dict, Tuple: _tuple, List: _list, Dict: _dict, Set: _set, Object: _object,
-    Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const, Builtin: _const,
-    Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
+    Text: _pattern, InstanceDict: _instance_dict, Variables: _variables, Tuple: _tuple, List: _list, Dict: _dict, Set: _set,
+    Object: _object, Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const,
+    Builtin: _const, Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method, Addressed: _addressed, Untold: _untold, Withheld: _untold,
-    IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_property,
+    MadeReference: _reference, IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_property,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
 

@@ -117,6 +117,7 @@ class Capture:
         ] = []  # those of each `with`, and the steps that entered them
         self.stopped_by: Value | None = None  # the generator or exception that ended the last iterator that was asked
         self.stopper: type[Exception] = Exception
+        self.stopped: list[Frame] = []  # where the capture has stopped
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
         self.inlined: set[types.CodeType] = set()
@@ -267,11 +268,14 @@ class Capture:
         for a in args:
             if type(a) in (set, frozenset) and len(a) > 1 and not any(fn is f for f in ORDERLESS):
                 self.looks_at_hashes(a)
+        around = sys.exception()
         try:
             return fn(*args, **kwargs)
         except (Break, Raised, Specialise):
             raise
         except Exception as e:
+            if e.__cause__ is not None or e.__context__ not in (None, around):
+                raise Break("uncaught-exception", f"{type(e).__name__} while another exception was handled") from None
             self.throw(type(e), *e.args, **{k: self.make(v) for k, v in vars(e).items()})
 
     def evaluate(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
@@ -517,7 +521,8 @@ class Capture:
     def raised(self, exception: Value) -> Raised:
         """`raise exception`: the exception being handled becomes its context, and the place is remembered."""
         handled = next((f.handled[-1] for f in reversed(self.frames) if f.handled), None)
-        if not isinstance(exception, Object) and handled is not None and handled is not exception:
+        exists = not isinstance(exception, Object) or exception.exists
+        if exists and handled is not None and handled is not exception:  # of contexts that exist, too, none leads back
             raise Break("unsupported-operation", "raise of an existing exception while another one is handled")
         if isinstance(exception, Object):
             if handled is not None and handled is not exception:
@@ -558,9 +563,15 @@ class Capture:
 
     def as_exception(self, value: Value) -> Value:
         """The instance that `raise value` raises."""
-        if isinstance(value, Class):
-            return self.call(value, [], {})
-        return value
+        if not isinstance(value, Class):
+            return value
+        made = self.call(value, [], {})
+        if not issubclass(made.python_type(), BaseException):
+            given = (
+                f"calling {value.cls!r} should have returned an instance of BaseException, not {made.python_type()!r}"
+            )
+            self.throw(TypeError, given)
+        return made
 
     def catching(self, cls: type[BaseException], action: Callable[[], T]) -> T | None:
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,8 +62,10 @@ from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
 from pycompiler.capture.values.finalizers import is_ended, is_quiet, names_ends
+from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import control
 from pycompiler.ir.fake import Layout
 from pycompiler.ir.guards import function_modes, global_state, modes_off
@@ -302,6 +305,7 @@ class _Session:
         head = Head(cx, self.value_cells)
         root = frames[0]
         self.gives_end = self.gives_end or any(map(reaches_ends, frames))
+        note_referred(frames[-1].stack)
         if len(frames) > 1:
             let_go = build.nop()
             tail = self.leave_calls(head, frames, let_go)
@@ -309,9 +313,6 @@ class _Session:
         else:
             instruction = root.instructions[root.ip]
             assert instruction.offset is not None
-            for value in root.stack:  # who calls it natively may refer to it weakly
-                if isinstance(value, Object) and not value.exists:
-                    value.ends = True
             names = self.live(root, instruction)
             cells = self.frame_cells(head, root)
             stores = self.store_locals(head, root, names)
@@ -490,6 +491,7 @@ class _Session:
             cx.guard("no_alias", sources[0], None, tuple(sources[1:]))
         cx.guard_mutated_objects()
         cx.guard_keys_apart()
+        head.only_referred()
         gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
         parameters.check(cx, [t.fake for t in head.outputs])
         has_graph = self.has_graph(cx, head)
@@ -640,3 +642,15 @@ def pushes_result(opname: str, key: str) -> bool:
     if opname == "FOR_ITER" and key == "jump":
         return False
     return not opname.startswith(NO_RESULT)
+
+
+WEAK = {weakref.ref, weakref.proxy, weakref.finalize, weakref.WeakMethod}
+
+
+def note_referred(stack: list[Value]) -> None:
+    """Who is called natively may refer weakly to what is passed: then variables hold it, read again or not.  Of tensors that is
+    asked of weak references alone: most calls get some."""
+    weakly = any(v.is_const() and isinstance(v, (Class, Builtin)) and v.const() in WEAK for v in stack)
+    for value in stack:
+        if isinstance(value, Object) or (weakly and isinstance(value, Tensor)):
+            value.ends = True

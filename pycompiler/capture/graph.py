@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import itertools
+import keyword
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -154,6 +155,7 @@ class GraphBuilder:
         self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
+        self.reentrant = False  # whether it runs with the grad mode off before it runs with it on
         self.later = False  # whether the graph runs in a backward, with a grad mode that is not known
         self.under = frozenset[str]()  # the transforms that the graph will run under
 
@@ -397,6 +399,8 @@ class GraphBuilder:
         whole: bool = False,
     ) -> Value:
         args, kwargs = convert(self.cx, target, args, kwargs)
+        if any(map(keyword.iskeyword, kwargs)):
+            args, kwargs = _by_position(target, args, kwargs)
         nodes = [self.to_arg(a) for a in args]
         knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
         if not (isinstance(target, types.FunctionType) and str(target.__module__).partition(".")[0] != "torch"):
@@ -656,13 +660,13 @@ class GraphBuilder:
         mode = self.fake_mode
         return mode.effects, mode.writes, mode.once, mode.others
 
-    def set_state(self, setter: Callable[..., Any], *args: Any) -> Any:
+    def set_state(self, setter: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Apply a change of global torch state now, and record it as a node."""
-        result = setter(*args)
+        result = setter(*args, **kwargs)
         self.happened = True
         self.cx.errors_of_data.switches = True
         self.asker.forget()
-        node = self.graph.create_node("call_function", setter, args)
+        node = self.graph.create_node("call_function", setter, args, kwargs)
         node.meta["mutates"] = True
         node.meta["example_value"] = result
         return node
@@ -894,6 +898,23 @@ class _OwnTensors(TorchFunctionMode):
                     "unsupported-operation", "a function that is put into the graph uses a parameter of its own"
                 )
         return func(*args, **(kwargs or {}))
+
+
+def _by_position(target: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], dict[str, Value]]:
+    """Without names that Python's own grammar has (`x.uniform_(**{"from": 0.0})`): a graph could not be written with them."""
+    name = target if isinstance(target, str) else target.__name__
+    packet = getattr(torch.ops.aten, name, None)
+    for overload in () if packet is None else packet.overloads():
+        given, named = list(args), dict(kwargs)
+        for argument in getattr(packet, overload)._schema.arguments[len(args) :]:
+            if argument.kwarg_only or not any(map(keyword.iskeyword, named)):
+                break
+            if argument.name not in named and not argument.has_default_value():
+                break
+            given.append(named.pop(argument.name, Const(argument.default_value)))
+        if not any(map(keyword.iskeyword, named)):
+            return given, named
+    raise Break("unsupported-operation", f"{_name(target)} with the names {', '.join(kwargs)}")
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -23,6 +23,8 @@ from pycompiler.logs import artifact
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pycompiler.capture.values.containers import Variables
+
 RERAISES = ("RERAISE", "CLEANUP_THROW", "RAISE_VARARGS")
 """Opcodes that raise again what has passed their frame before; RAISE_VARARGS without argument is `raise`."""
 
@@ -62,6 +64,7 @@ class Frame:
         self.line = code.co_firstlineno
         self.begin = 0  # step at which the current instruction began
         self.narrated = 0  # line that the log had last
+        self.shown: Variables | None = None  # what `locals()` gave
         self.direct = False  # entered by the caller's CALL itself: its return value is the call's
 
     # stack ----------------------------------------------------------------------------------------------------
@@ -210,7 +213,7 @@ class Frame:
         """Raise `exception` where the frame is suspended, then run on."""
         self.cx.frames.append(self)
         try:
-            self.unwind(Raised(exception))
+            self.unwind(self.cx.raised(exception))
         finally:
             self.cx.frames.pop()
         return self.run()

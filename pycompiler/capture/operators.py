@@ -105,7 +105,7 @@ UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
 def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     inplace = op in INPLACE
     fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
-    _not_ids(op, left, right)
+    left, right = _numbered(cx, left), _numbered(cx, right)
     if (
         fn is operator.mod
         and isinstance(right, (Tensor, Array))
@@ -189,10 +189,12 @@ def _annotates(cx: Capture, value: Value) -> bool | None:
     return False if plain and (cls is not type or cx.is_none(value)) else None
 
 
-def _not_ids(op: str, *values: Value) -> None:
-    """Numbers that are not known are computed with eagerly."""
-    if any(isinstance(v, Identity) for v in values):
-        raise Break("unsupported-operation", f"{op} of an id")
+def _numbered(cx: Capture, value: Value) -> Value:
+    """The id of an existing object as the number that it is from then on."""
+    if not isinstance(value, Identity):
+        return value
+    cx.looks_at_address()
+    return value.settled(cx)
 
 
 def _asks(cx: Capture, *values: Value) -> bool:
@@ -652,7 +654,7 @@ def is_inlined(method: Any) -> bool:
 
 def unary(cx: Capture, op: str, value: Value) -> Value:
     fn, special = UNARY[op]
-    _not_ids(op, value)
+    value = _numbered(cx, value)
     if isinstance(value, PLAIN_VALUES):
         return _of_plain(cx, fn, fn, value)
     if isinstance(value, Array):

@@ -408,7 +408,7 @@ def accumulate(fn: Any, rest: Iterator[Any], *initial: Any) -> Iterator[Any]:
 
 def accumulated(fn: Any, rest: Iterator[Any], total: Any) -> Iterator[Any]:
     """An itertools.accumulate that has given `total` last."""
-    made = accumulate(fn, rest, total)
+    made = accumulate(fn, itertools.chain([total], rest))
     next(made)
     return made
 

@@ -65,6 +65,7 @@ class Tracer(GraphBuilder):
         self.levels = levels or outer.levels
         self.packs = packs or outer.packs
         self.later = later or outer.later
+        self.reentrant = outer.reentrant
         self.under = outer.under | {under} if under else outer.under
         self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
         self._own: list[fx.Node] = []  # placeholders of what the function is called with

@@ -12,6 +12,8 @@ import sys
 import types
 from typing import Any
 
+import torch
+
 DISABLED = "_torchdynamo_disable"
 RECURSIVE = "_torchdynamo_disable_recursive"
 REASON = "_torchdynamo_disable_msg"
@@ -55,6 +57,18 @@ def is_disabled(target: Any) -> bool:
     if is_module(target):
         target = target.__dict__.get("forward")
     return mark(target, DISABLED) is True
+
+
+def deterministic() -> Any:
+    """What `torch.use_deterministic_algorithms` has told torch.compile; None where that was not imported."""
+    return getattr(sys.modules.get("torch._inductor.config"), "deterministic", None)
+
+
+def set_deterministic(enabled: bool, warn_only: bool, told: Any) -> None:
+    """What `torch.use_deterministic_algorithms` keeps, torch.compile's part as it was told."""
+    torch._C._set_deterministic_algorithms(enabled, warn_only=warn_only)
+    if told is not None:
+        sys.modules["torch._inductor.config"].deterministic = told  # type: ignore[attr-defined]
 
 
 ITS_OWN = ("_init_group not supported", "don't trace into fused optimizer")

@@ -222,6 +222,8 @@ class Forward:
                 return self._checkpoint(node.target, *args)
             if node in self.branches:
                 return self.branches[node](*args[3:])
+            if node.target is torch.use_deterministic_algorithms:
+                raise AutogradUnsupported("kernels become others within the graph", str(node), "set it outside")
             if node.target is transforms.hooked:
                 if node in self.moved:
                     return None

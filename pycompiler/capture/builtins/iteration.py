@@ -435,19 +435,33 @@ def groupby(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(itertools.tee)
 def tee(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     n = cx.index(args[1]) if len(args) > 1 else 2
+    if n < 0:
+        cx.throw(ValueError, "n must be >= 0")
     source = cx.iterator(args[0])
-    seen: list[Value] = []
+    if source.source is not None and source.python_type() is TEE:
+        raise Break("builtin-call", "itertools.tee of an existing one's iterator")
+    if not isinstance(source, Teed):  # which is one of its own copies
+        source = Teed(cx, source, [], 0)
+    return Tuple([source, *(Teed(cx, source.iterator, source.seen, source.taken) for _ in range(n - 1))] if n else [])
 
-    def reader() -> Iterator[Value]:
-        for i in itertools.count():
-            if i == len(seen):
-                value = cx.next_of(source)
-                if value is None:
-                    return
-                seen.append(value)
-            yield seen[i]
 
-    return Tuple([Iter(reader(), itertools._tee) for _ in range(n)])  # type: ignore[attr-defined]
+TEE: type = itertools._tee  # type: ignore[attr-defined]
+
+
+class Teed(Iter):
+    """One of the iterators that `itertools.tee` gives: `seen` is what any of them has taken from the iterator below."""
+
+    def __init__(self, cx: Capture, iterator: Value, seen: list[Value], taken: int) -> None:
+        super().__init__(lambda: self._next(cx), TEE)
+        self.iterator, self.seen, self.taken = iterator, seen, taken
+
+    def _next(self, cx: Capture) -> Value | None:
+        if self.taken == len(self.seen):
+            value = cx.next_of(self.iterator)
+            if value is None:
+                return None
+            self.seen.append(value)
+        return self.seen[self.taken]
 
 
 # folds --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -18,12 +19,14 @@ from pycompiler.capture import operators
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.torch_api import ask
+from pycompiler.capture.bytecode.resume import origin_of
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
+from pycompiler.capture.interpreter import breaking_frame
 from pycompiler.capture.values.attributes import MISSING, bind, is_subclass, lookup
-from pycompiler.capture.values.base import Capture, Value, class_name
+from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeProperty, Super
 from pycompiler.capture.values.constant import Const, Identity
-from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.containers import List, Tuple, UserKey, Variables
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Object, tuple_of
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
@@ -175,11 +178,33 @@ def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(method, Method) and isinstance(method.function, Function):
             return answered(cx, hash, args[0], "__hash__", method)
     value = args[0].settle("for its hash")
-    cx.key_of(value)  # raises TypeError for what cannot be hashed
+    key = cx.key_of(value)  # raises TypeError for what cannot be hashed
     if not value.is_const():
-        raise Break("unsupported-operation", f"hash({value.describe()})")
+        return Const(_hash_of_key(cx, key, value))
     cx.looks_at_hashes([value.const()], "a hash")
     return cx.evaluate(hash, value.const())
+
+
+class _Hashed:
+    """Has this hash."""
+
+    def __init__(self, hashed: int) -> None:
+        self.hashed = hashed
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+
+def _hash_of_key(cx: Capture, key: Any, value: Value) -> int:
+    """The hash of what has this key (`Capture.key_of`): of a tuple it follows from those of its items."""
+    if isinstance(key, UserKey):
+        return key.hash
+    if isinstance(key, tuple) and key[0] == "c":
+        cx.looks_at_hashes([key[1]], "a hash")
+        return hash(key[1])
+    if isinstance(key, tuple) and key[0] == "t":
+        return hash(tuple(_Hashed(_hash_of_key(cx, part, value)) for part in key[1:]))
+    raise Break("unsupported-operation", f"hash({value.describe()})")
 
 
 # attributes ---------------------------------------------------------------------------------------------------
@@ -303,6 +328,8 @@ def tuple_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(vars)
 def vars_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if not args and not kwargs:
+        return _shown(cx)
     found = cx.catching(AttributeError, lambda: args[0].getattr(cx, "__dict__"))
     return found if found is not None else cx.throw(TypeError, "vars() argument must have __dict__ attribute")
 
@@ -361,16 +388,57 @@ def _effectful(name: str) -> Callable[[Capture, Args, Kwargs], Value]:
     return handler
 
 
+ITS_OWN = "asks for its own variables (locals(), dir(), eval, exec)"
+
+
 def _own_variables(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if args:
         raise Break("builtin-call", "a builtin that reads an object's variables")
-    raise SkipFrame("it asks for its own variables (locals(), dir(), eval, exec)")
+    return _in_frame(cx)
 
 
-for _name in ("locals", "dir"):
-    builtin(getattr(builtins, _name))(_own_variables)
+def _in_frame(cx: Capture) -> Value:
+    """What a real frame has to be there for: the call of the captured function that asks for it is the break, or all of it."""
+    if len(cx.frames) > 1:
+        asks = f"{cx.frames[-1].code.co_qualname}, which {ITS_OWN}"
+        raise Break("builtin-call", asks, step=breaking_frame(cx.frames[:-1]).begin)
+    raise SkipFrame(f"it {ITS_OWN}")
+
+
+def _shown(cx: Capture) -> Variables:
+    """locals(): before CPython 3.13 one dict a frame, which each call brings up to date."""
+    frame = cx.frames[-1]
+    if any(i.opname == "LOAD_FAST_AND_CLEAR" for i in frame.instructions):  # of comprehensions, which show others
+        _in_frame(cx)
+    code = origin_of(frame.code)[0]
+    names = dict.fromkeys([*code.co_varnames, *code.co_cellvars, *code.co_freevars])
+    found = {n: frame.free.get(n) or frame.locals.get(n) for n in names}
+    values = {n: v.contents if isinstance(v, Cell) else v for n, v in found.items()}
+    if frame.shown is None or sys.version_info >= (3, 13):
+        frame.shown = Variables(frame)
+    for name, value in values.items():
+        key = Const(name)
+        if value is not None:
+            frame.shown.setitem(cx, key, value)
+        elif frame.shown.contains(cx, key):
+            frame.shown.delitem(cx, key)
+    return frame.shown
+
+
+@builtin(locals)
+def locals_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return _own_variables(cx, args, kwargs) if args or kwargs else _shown(cx)
+
+
+@builtin(dir)
+def dir_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if args or kwargs:
+        return _own_variables(cx, args, kwargs)
+    return List([Const(name) for name in sorted(k.value.const() for k in _shown(cx).entries)], list)
+
+
 for _name in ("eval", "exec"):
-    builtin(getattr(builtins, _name))(lambda cx, args, kwargs: _own_variables(cx, [], {}))
+    builtin(getattr(builtins, _name))(lambda cx, args, kwargs: _in_frame(cx))
 for _name in ("print", "input", "open", "compile", "breakpoint"):
     builtin(getattr(builtins, _name))(_effectful(_name))
 

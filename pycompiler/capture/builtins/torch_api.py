@@ -27,7 +27,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor, as_subclass
-from pycompiler.ir import arrays, control
+from pycompiler.ir import arrays, control, peer
 from pycompiler.ir.source import const as const_source
 
 # name -> (read the state, write it): all state that captured code may change.
@@ -51,7 +51,12 @@ ATTENTION = {
 STATE |= {f"attention_{name}": row for name, row in ATTENTION.items()}
 PRIORITY = torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order
 STATE["attention_priority"] = PRIORITY
-PROCESS_WIDE = {*(f"attention_{name}" for name in ATTENTION), "attention_priority"}
+STATE["deterministic"] = (
+    lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
+             peer.deterministic()),
+    lambda v: peer.set_deterministic(*v),
+)  # fmt: skip
+PROCESS_WIDE = {*(f"attention_{name}" for name in ATTENTION), "attention_priority", "deterministic"}
 """State that all threads share; the rest is each thread's own."""
 
 
@@ -117,6 +122,8 @@ def _query(*fns: Any) -> None:
 def is_grad_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if cx.graph.later:
         raise Break("inner-graph", "the grad mode in a backward")
+    if cx.graph.reentrant and cx.frames[-1].code.co_filename != torch.autograd.grad_mode.__file__:
+        raise Break("inner-graph", "the grad mode in a reentrant checkpoint, which is off first and on later")
     return Const(torch.is_grad_enabled())
 
 
@@ -169,6 +176,18 @@ def _setter(*fns: Any) -> None:
 _setter(torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
         torch.clear_autocast_cache, PRIORITY[1], *(write for _, write in ATTENTION.values()))  # fmt: skip
+
+
+@builtin(torch.use_deterministic_algorithms)
+def use_deterministic_algorithms(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """What kernels do follows from it when they run: no graph with this call in it is compiled."""
+    if len(args) != 1 or not kwargs.keys() <= {"warn_only"} or not all(v.is_const() for v in (*args, *kwargs.values())):
+        raise Break("global-state", "torch.use_deterministic_algorithms")
+    known = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    wanted = args[0].const(), kwargs["warn_only"].const() if kwargs else False
+    if wanted != (*known,) or peer.deterministic() not in (None, wanted[0]):
+        cx.evaluate_raw(cx.graph.set_state, torch.use_deterministic_algorithms, wanted[0], warn_only=wanted[1])
+    return Const(None)
 
 
 @builtin(control.switch_errors)
@@ -448,10 +467,6 @@ def _now(fn: Any) -> Read:
 
 SETTERS: dict[str, dict[str, Read]] = {
     "set_default_dtype": {"now": _now(torch.get_default_dtype)},
-    "use_deterministic_algorithms": {
-        "now": _now(torch.are_deterministic_algorithms_enabled),
-        "warn_only": _now(torch.is_deterministic_algorithms_warn_only_enabled),
-    },
     "set_num_threads": {"now": _now(torch.get_num_threads)},
     "set_float32_matmul_precision": {"now": _now(torch.get_float32_matmul_precision)},
     "set_default_device": {}, "set_flush_denormal": {},

@@ -370,19 +370,45 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if not CHECKPOINT[name](value.const() if value.is_const() else getattr(value, "real", None)):
             raise Break("inner-graph", f"checkpoint with {name}={value.describe()}")
     if "use_reentrant" not in options or not args or cx.is_none(args[0]) or cx.graph.levels:
-        raise Break("inner-graph", "a checkpoint that says not use_reentrant=False, or under a transform")
+        raise Break("inner-graph", "a checkpoint that does not say use_reentrant, or under a transform")
+    reentrant = options["use_reentrant"].const()
+    if reentrant:
+        _check_reentrant(cx, args, [*kwargs, *(options.keys() - {"use_reentrant", "preserve_rng_state"})], target)
     keeps = options.get("preserve_rng_state", Const(True)).const()
     drawn = cx.fake_mode.once
     looks, step, given = cx.effects.looks, cx.frames[0].begin, [*args[1:], *kwargs.values()]
+    direct = [v for v in map(cx.realize, args[1:]) if isinstance(v, Tensor)]
     with tracers.inner(cx, pure=True, packs=True) as tracer, looks.of_body(step, [args[0], *given], cx.frames):
+        tracer.reentrant = tracer.reentrant or reentrant
         result = cx.call(args[0], args[1:], kwargs)
         outs = made_by(tracer, tracers.tensors(cx, result, _one))
         if not keeps and cx.fake_mode.once > drawn:
             raise Break("inner-graph", "random numbers in a checkpoint that draws others in the backward")
         body, lifted = tracer.close(outs)
+    if reentrant:
+        _check_results(result, outs, direct, tracers.tensors_of(lifted))
     looks.tensors(tracers.tensors_of(lifted), step)
     cx.graph.place_inner(target, [body], [keeps, *lifted], outs)
     return result
+
+
+def _check_reentrant(cx: Capture, args: Args, named: list[str], target: Any) -> None:
+    """A reentrant checkpoint gives gradients to what is passed to it by itself, and to leaves, as another one does; all else is
+    eager's, as is what it warns of."""
+    passed = [cx.realize(a) for a in args[1:]]
+    apart = [v for v in passed if isinstance(v, Tensor)]
+    within = [t for v in passed if not isinstance(v, Tensor) for t in tracers.tensors(cx, v, _one)]
+    plain = target is transforms.checkpoint and not named and not any(t.fake.requires_grad for t in within)
+    if not plain or not torch.is_grad_enabled() or not any(t.fake.requires_grad for t in apart):
+        raise Break("inner-graph", "a reentrant checkpoint without gradients, or of tensors in containers")
+
+
+def _check_results(result: Value, made: list[Tensor], direct: list[Tensor], lifted: list[Tensor]) -> None:
+    """Every result of a reentrant checkpoint requires grad, and is another tensor than what was passed."""
+    items = result.items if isinstance(result, Tuple) and result.cls is tuple else [result]
+    known = all(isinstance(v, Tensor) and v in made and v.fake.requires_grad for v in items) and len(items) == len(made)
+    if not known or any(t.fake.requires_grad and not t.fake.is_leaf and t not in direct for t in lifted):
+        raise Break("inner-graph", "a reentrant checkpoint of other tensors than arguments, or with other results")
 
 
 def _checkpoint_of(cx: Capture, contexts: Value) -> Callable[..., Any]:
@@ -414,7 +440,7 @@ def _existing(cx: Capture, value: Value) -> Any:
 
 
 CHECKPOINT: dict[str, Callable[[Any], bool]] = {
-    "use_reentrant": lambda v: v is False,
+    "use_reentrant": lambda v: isinstance(v, bool),
     "preserve_rng_state": lambda v: isinstance(v, bool),
     "determinism_check": lambda v: v in torch.utils.checkpoint._allowed_determinism_checks_to_fns,
     "debug": lambda v: v is False,

@@ -175,6 +175,7 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
         [*instructions, *body],
         code,
         argnames=info.parameters,
+        varnames=tuple(n for n in code.co_varnames if n in used | {*info.boxed} and n not in {*cells, *free}),
         cellvars=cells,
         freevars=free,
         name=f"resume_in_{plain}_at_{line}",

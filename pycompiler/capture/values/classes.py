@@ -100,6 +100,8 @@ class Class(Value):
             if meta is not MISSING:
                 return self._meta_attribute(cx, name, meta)
             cx.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
+        if self.made is not None and is_data_descriptor(raw):  # one of each class that is made
+            raise Break("unsupported-attribute", f"{self.describe()}.{name}, of a class that is made inside")
         source = const_source(self.cls).then("mro_lookup", name)
         return bind(cx, raw, source, None, self)
 
@@ -132,6 +134,8 @@ class Class(Value):
             and own.__func__.__module__ != "typing"
         ):
             return cx.call(self.getattr(cx, "__class_getitem__"), [key], {})
+        if self.made is not None:
+            raise Break("unsupported-operation", f"{self.describe()}[...], of a class that is made inside")
         return cx.make(cx.evaluate_raw(lambda c, k: c[k], self.cls, annotation(cx, key)))
 
     def iterate(self, cx: Capture) -> Iterator[Value]:

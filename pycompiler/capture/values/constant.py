@@ -164,9 +164,12 @@ class Identity(Value):
 
     def settled(self, cx: Capture) -> Value:
         """The number, of an existing object, which from then on must be this one."""
+        if self.value.is_const() and issubclass(type(cls := self.value.const()), type):
+            if getattr(self.value, "made", None) is None:  # one that each call makes
+                return Const(id(cls))
         real, source = getattr(self.value, "real", None), self.value.source
         if source is None or real is None:
-            raise Break("unsupported-operation", f"id of {self.value.describe()} compared with a number")
+            raise Break("unsupported-operation", f"id of {self.value.describe()} as a number")
         cx.guard("id_is", source, reference(real))
         return Const(id(real))
 

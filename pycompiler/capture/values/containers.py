@@ -326,12 +326,13 @@ def last_key(keyed: Dict | Set) -> Key | None:
 def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[Value]:
     """`values` one after the other, as long as the dict or set that they come from keeps the size that it has now."""
     size, last = len(iterated.entries), last_key(iterated)
+    keeps = isinstance(iterated, Dict) and iterated.entries is iterated.entries  # one that is not made for each look
 
     def check() -> None:
         if len(iterated.entries) != size:
             kind = "dictionary" if isinstance(iterated, Dict) else "Set"
             cx.throw(RuntimeError, f"{kind} changed size during iteration")
-        if last_key(iterated) is not last and last_key(iterated) != last:
+        if last_key(iterated) is not last and (keeps or last_key(iterated) != last):
             raise Break("unsupported-operation", f"a {iterated.cls.__name__} whose members change while it is iterated")
 
     def each() -> Iterator[Value]:
@@ -519,6 +520,14 @@ class Proxy(Value):
 
     def delitem(self, cx: Capture, key: Value) -> None:
         cx.throw(TypeError, "'mappingproxy' object does not support item deletion")
+
+
+class Variables(Dict):
+    """What `locals()` gives in a frame, which a later call brings up to date."""
+
+    def __init__(self, frame: object) -> None:
+        super().__init__({})
+        self.frame = frame
 
 
 class DictView(Value):

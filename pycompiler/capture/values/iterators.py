@@ -9,11 +9,12 @@ import collections
 import contextlib
 import itertools
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key
 from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, runs_code
@@ -209,12 +210,15 @@ class Leading(Iter):
         return value
 
 
-ENDING = (types.GeneratorType, enumerate, zip, map, filter)
+ENDING = (types.GeneratorType, enumerate, zip, map, filter, weakref.ref)
+"""Of a weak reference the callback is called as long as it lives."""
 
 
 def ends_others(value: Value) -> bool:
     """Whether something of the program may run when the last reference goes: to an iterator, since a generator in it ends, or to
     an existing object."""
+    if isinstance(value, Lazy) and value.seen is not None:
+        value = value.seen
     real = getattr(value, "real", None)
     cls = value.cls if isinstance(value, Iter) else type(real)
     if any(cls is kind for kind in ENDING):  # a metaclass may have an equality of its own

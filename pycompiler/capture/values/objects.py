@@ -166,6 +166,10 @@ class Object(Value):
             return None
         return bind(cx, raw, self.class_source(name), self, cx.class_of(self))
 
+    def memory(self) -> dict[str, Any] | None:
+        """The dict in which an existing object has its attributes."""
+        return instance_dict(self.real)
+
     def instance_dict_value(self, cx: Capture) -> Value:
         """vars(self): a live view of the attributes."""
         cx.effects.looks.at(("attributes", id(self)), None, self.source)
@@ -174,11 +178,10 @@ class Object(Value):
             base: Value | None = None
             known, memory = False, None
             if self.exists:
-                assert self.source is not None
-                memory = instance_dict(self.real)
+                memory = self.memory()
                 known = id(memory) in cx.by_id
                 with cx.effects.namespaces.inside(memory):
-                    base = cx.wrap(memory, self.source.then("instance_dict"))
+                    base = cx.wrap(memory, self.namespace_source())
                 if not isinstance(base, Dict):
                     raise Break("unsupported-attribute", f"vars({self.describe()}), which is a {base.describe()}")
             assert base is None or isinstance(base, Dict)
@@ -222,6 +225,8 @@ class Object(Value):
                 if issubclass(self.cls, OSError) and not self.exists and name not in self.overlay:
                     return cx.exception_attribute(self, name)  # without the file's name
                 return cx.tuple_of(self.args)
+            if name == "__weakref__" and self.ends:
+                raise Break("unsupported-attribute", f"{self.describe()}.__weakref__, of what is referred to weakly")
             if name == "__weakref__" and not self.exists:
                 return Const(None)
             if name in self.overlay:
@@ -323,6 +328,10 @@ class Object(Value):
             cx.throw(TypeError, "attribute value type must be bool")
         if not self.cls.__dictoffset__ and not isinstance(raw, types.MemberDescriptorType):
             cx.throw(AttributeError, self._has_no_place(cx, name, raw))
+        if isinstance(raw, types.MemberDescriptorType) and raw.__objclass__ is BaseExceptionGroup:
+            cx.throw(AttributeError, "readonly attribute")
+        if isinstance(raw, types.MemberDescriptorType) and issubclass(raw.__objclass__, UnicodeError):
+            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ..., of which its text is made")
         cx.effects.set_attr(self, name, value)
 
     def _leads_to(self, cx: Capture, name: str, value: Value) -> None:

@@ -17,6 +17,7 @@ from pycompiler.capture.values.attributes import (
     is_data_descriptor,
     lookup,
     lookup_descriptor,
+    mro_lookup,
 )
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.objects import DELETED, Object
@@ -28,7 +29,7 @@ class ThreadLocal(Object):
 
     stores = threading.local
 
-    def _memory(self) -> dict[str, Any]:
+    def memory(self) -> dict[str, Any]:
         return instance_dict(self.real) or {}
 
     def namespace_source(self) -> Source:
@@ -38,6 +39,8 @@ class ThreadLocal(Object):
     def getattr(self, cx: Capture, name: str) -> Value:
         if name == "__class__":
             return cx.make(self.cls)
+        if name == "__dict__" and mro_lookup(self.cls, name) is mro_lookup(threading.local, name):
+            return self.instance_dict_value(cx)
         found = self._attribute(cx, name)
         cx.effects.looks.at(("attribute", id(self), name), found, self.source)
         if found is None:
@@ -50,7 +53,7 @@ class ThreadLocal(Object):
             if self.overlay[name] is not DELETED:
                 return self.overlay[name]
         elif self._is_there(cx, name):
-            return cx.wrap(self._memory()[name], self.namespace_source().dict_item(name))
+            return cx.wrap(self.memory()[name], self.namespace_source().dict_item(name))
         return None if raw is MISSING else bind(cx, raw, self.class_source(name), self, cx.class_of(self))
 
     def _of_class(self, cx: Capture, name: str) -> Any:
@@ -64,7 +67,7 @@ class ThreadLocal(Object):
 
     def _is_there(self, cx: Capture, name: str) -> bool:
         """Whether the thread has the attribute when the frame begins."""
-        found = name in self._memory()
+        found = name in self.memory()
         cx.guard("dict_contains" if found else "dict_absent", self.namespace_source(), name)
         return found
 
@@ -86,6 +89,3 @@ class ThreadLocal(Object):
 
     def plain_delattr(self, cx: Capture, name: str) -> None:
         raise Break("mutation-unsupported", f"{name} of a threading.local, as of an object")
-
-    def instance_dict_value(self, cx: Capture) -> Value:
-        raise Break("unsupported-attribute", "vars() of a threading.local")

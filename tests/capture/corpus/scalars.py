@@ -194,7 +194,7 @@ def print_breaks(x):
     return x + 1
 
 
-@case(X, skipped=True)
+@case(X)
 def locals_and_globals(x):
     return x + 1, sorted(locals()), "case" in globals()
 

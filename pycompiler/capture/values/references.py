@@ -1,0 +1,54 @@
+"""Weak references that the program makes.
+
+In: `weakref.ref(obj)`, without a callback.  Out: a value that gives the object where a variable of a captured frame holds it.
+Generated code makes the reference where the graph ends; what it refers to lives then as in eager: an existing object by itself,
+a new one where something else leads to it (of a tensor `Head.only_referred` asks that: torch may hold one unseen).
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Cell, Lazy, Value
+from pycompiler.capture.values.constant import Const
+
+
+class MadeReference(Value):
+    """One of them.  From now on the end of what it refers to is seen, as is its own: variables keep both beyond a break."""
+
+    def __init__(self, referent: Value, made_at: int | None) -> None:
+        self.referent = referent
+        self.made_at = made_at
+        self.ends = referent.ends = True
+
+    def python_type(self) -> type:
+        return weakref.ReferenceType
+
+    def identity(self) -> object:
+        raise Break("unsupported-operation", "which weak reference it is: one that there was may be given once more")
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        return Const(None) if name == "__callback__" else super().getattr(cx, name)
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if args or kwargs or not is_held(cx, self.referent):
+            raise Break("builtin-call", "a weak reference to an object of which the frame may have let go")
+        return self.referent
+
+
+def is_held(cx: Capture, value: Value) -> bool:
+    """Whether a variable of a captured frame holds an object."""
+    for frame in cx.frames:
+        for held in (*frame.locals.values(), *frame.free.values()):
+            if isinstance(held, Cell):
+                held = held.contents or held
+            if held is value or (isinstance(held, Lazy) and held.seen is value):
+                return True
+    return False
+
+
+__all__ = ["MadeReference", "is_held"]

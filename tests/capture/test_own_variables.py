@@ -1,0 +1,85 @@
+"""`locals()`, `vars()`, `dir()` of captured functions; `eval` and `exec` need a real frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+
+def asked_for_names(x: Any) -> Any:
+    if x.dim() > 1:
+        rows, columns = x.shape
+        x = x.view(-1)
+    x = x + 1
+    return x.view(rows, columns) if "rows" in locals() and "columns" in vars() else x
+
+
+def one_dict_a_frame(x: Any, *rest: Any, factor: int = 3) -> Any:
+    y = x * factor
+    first = locals()
+    known = sorted(first)
+    z = y + 1
+    second = locals()
+    del z
+    third = locals()
+    return first is second, second is third, known, sorted(third), dir(), y
+
+
+def scaled(a: Any, b: int) -> Any:
+    return a * b
+
+
+def passed_on(x: Any) -> Any:
+    def given(a: Any, b: int = 2) -> Any:
+        return scaled(**locals())
+
+    def inner(a: Any) -> Any:
+        b = a + 1
+        x  # noqa: B018  # a free variable
+        return locals()
+
+    return given(x), inner(x)
+
+
+@pytest.mark.parametrize("program", [asked_for_names, one_dict_a_frame, passed_on])
+def test_captured(program: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for shape in ((2, 3), (4,)):
+        assert str(compiled(torch.ones(shape))) == str(program(torch.ones(shape)))
+
+
+def alive_at_a_break(x: Any) -> Any:
+    first = locals()
+    pycompiler.graph_break()
+    y = x + 1
+    locals()
+    return sorted(first), y
+
+
+def test_a_dict_that_a_later_call_brings_up_to_date_outlives_no_graph() -> None:
+    compiled = pycompiler.compile(alive_at_a_break, backend="eager")
+    assert str(compiled(torch.ones(2))) == str(alive_at_a_break(torch.ones(2)))
+
+
+def evaluates(x: Any) -> Any:
+    y = x + 1
+    return eval("y * 2")
+
+
+def around(x: Any) -> Any:
+    y = x * 3
+    return evaluates(y) + 1
+
+
+def test_the_call_of_what_evaluates_is_the_break() -> None:
+    report = pycompiler.explain(around)(torch.ones(2))
+    assert report.graph_count == 2
+    assert [b.kind for b in report.break_reasons] == ["builtin-call"]
+    compiled = pycompiler.compile(around, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(torch.ones(2)), around(torch.ones(2)))
