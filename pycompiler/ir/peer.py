@@ -103,5 +103,13 @@ def errors_around(function: types.FunctionType) -> str | None:
 
 def is_disabled_call(code: types.CodeType) -> bool:
     """Whether frames of `code` are calls of what torch.compiler.disable returned (`fn`, its first free variable)."""
-    known = code.co_name in ("_fn", "nonrecursive_disable_wrapper") and "_dynamo" in code.co_filename
-    return known and code.co_freevars in (("fn",), ("fn", "self"))
+    known = code.co_name == "_fn" and code.co_filename.endswith(
+        "eval_frame.py"
+    )  # torch.compile has others of that name
+    known |= code.co_name == "nonrecursive_disable_wrapper"
+    return known and "_dynamo" in code.co_filename and code.co_freevars in (("fn",), ("fn", "self"))
+
+
+def is_compile_call(code: types.CodeType) -> bool:
+    """Whether frames of `code` are compiles of torch.compile's, around which it keeps torch's state."""
+    return code.co_qualname == "preserve_global_state.<locals>._fn" and code.co_freevars == ("fn",)
