@@ -8,6 +8,7 @@ argument that is a number -> the function to inline when it is a tensor.  They b
 from __future__ import annotations
 
 import collections
+import contextlib
 import copyreg
 import functools
 import operator
@@ -163,6 +164,30 @@ def call_with_autocast(
 ) -> Any:
     with torch.autocast(device, dtype, on, cache):
         return fn(*args, **kwargs)
+
+
+class Annotated(contextlib.ContextDecorator):
+    """A context that changes nothing."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+def create_mask(mod_fn: Any, B: Any, H: Any, Q_LEN: Any, KV_LEN: Any, device: Any = None) -> Any:
+    """What a function of `flex_attention` sees of all pairs, inside of which integers as tensors are indices."""
+    from torch.nn.attention import flex_attention as torchs
+
+    if device is None:
+        device = torch.accelerator.current_accelerator() or "cpu"
+    counts = [1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN]
+    places = [torch.arange(0, n, device=device) for n in counts]
+    if torchs._get_mod_type(mod_fn) != torchs._ModificationType.SCORE_MOD:
+        return torchs._vmap_for_bhqkv(mod_fn, prefix=())(*places)
+    scores = torchs._vmap_for_bhqkv(mod_fn, prefix=(0,))(torch.zeros(*counts, device=device), *places)
+    return torch.where(torch.isneginf(scores), False, True)
 
 
 def map_rows(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
