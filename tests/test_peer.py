@@ -190,6 +190,18 @@ def test_compiles_of_torchs_behind_a_break_keep_its_state() -> None:
     torch._dynamo.reset()
 
 
+def test_modules_are_made_inside_after_torch_compile_was_used() -> None:
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 1, backend="eager")(X)
+
+    def program(x: Any) -> Any:
+        return nn.Linear(4, 4, bias=False)(x).shape[0] * x
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    assert torch.equal(compiled(X), program(X))
+    torch._dynamo.reset()
+
+
 def test_disabled_without_recursion_captures_what_it_calls(graphs: Graphs) -> None:
     eager = compiler.disable(part, recursive=False)
     torch.testing.assert_close(pycompiler.compile(lambda x: eager(x + 1) * 2, backend=graphs)(X), part(X + 1) * 2)

@@ -23,6 +23,7 @@ from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.strict_mode import strict_mode_op
 from torch._higher_order_ops.utils import _stack_pytree
 from torch._higher_order_ops.wrap import wrap, wrap_with_autocast, wrap_with_set_grad_enabled
 from torch.fx.immutable_collections import immutable_dict, immutable_list
@@ -103,6 +104,15 @@ def pullback(call: Callable[[Any], Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def pushforward(call: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function that `torch.func.linearize` gives."""
+
+    def jvp_fn(*tangents: Any) -> Any:
+        return call(tangents)
+
+    return jvp_fn
+
+
 def graph_break(message: str) -> None:
     """Break the graph here."""
 
@@ -140,6 +150,10 @@ def joined(results: Any, operands: Any) -> Any:
 def call_first(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """`wrap(fn, *args)`."""
     return fn(*args, **kwargs)
+
+
+def call_strictly(self: Any, fn: Callable[..., Any], operands: Any) -> Any:
+    return fn(*operands)
 
 
 def call_hinted(self: Any, fn: Callable[..., Any], args: Any, kwargs: Any, hints: Any) -> Any:
@@ -448,6 +462,7 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
     torch._C.DisableTorchFunctionSubclass: DisableTorchFunctionSubclass,
     torch._C.DisableTorchFunction: DisableTorchFunction,
     type(wrap).__call__: call_first,
+    type(strict_mode_op).__call__: call_strictly,
     type(hints_wrapper).__call__: call_hinted,
     type(wrap_with_set_grad_enabled).__call__: call_with_grad,
     type(wrap_with_autocast).__call__: call_with_autocast,

@@ -85,6 +85,13 @@ def original_of(target: Any) -> Any:
     return original if original is not None and mark(target, WRAPPER) in (None, id(target)) else None
 
 
+def is_around_modules(function: types.FunctionType) -> bool:
+    """Whether torch.compile, once it was used, put this around a method of all modules: it notes when they are made."""
+    if function.__code__.co_freevars not in (("init",), ("setstate",)):
+        return False
+    return function.__code__.co_qualname.startswith("install_generation_tagging_init.<locals>.patched_")
+
+
 def is_graph_break(target: Any) -> bool:
     """Whether this is `torch._dynamo.graph_break`."""
     return getattr(sys.modules.get("torch._dynamo.decorators"), "graph_break", None) is target
