@@ -311,6 +311,8 @@ def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 class _Linear(Value):
     """What a transform gives besides a function's value: a map of what lies along its results, or its arguments."""
 
+    what: str  # lies along
+
     def __init__(
         self, body: Any, fixed: list[int], given: list[Lifted], primals: Value, result: Value, step: int
     ) -> None:
