@@ -168,6 +168,40 @@ def test_disabled_code_is_never_captured_nor_what_it_calls(kind: str, graphs: Gr
     assert graphs.seen == []
 
 
+def test_compiles_of_torchs_behind_a_break_keep_its_state() -> None:
+    torch._dynamo.reset()
+
+    def drawing(gm: Any, inputs: Any) -> Any:
+        torch.rand(3)
+        torch.set_default_dtype(torch.float64)
+        assert not torch.is_inference_mode_enabled()
+        return gm
+
+    def program(x: Any) -> Any:
+        pycompiler.graph_break()
+        return torch.compile(breaking, backend=drawing, fullgraph=False)(x)
+
+    torch.manual_seed(0)
+    before, compiled = torch.get_rng_state(), pycompiler.compile(program)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(X), breaking(X))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_default_dtype() is torch.float32
+    torch._dynamo.reset()
+
+
+def test_modules_are_made_inside_after_torch_compile_was_used() -> None:
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 1, backend="eager")(X)
+
+    def program(x: Any) -> Any:
+        return nn.Linear(4, 4, bias=False)(x).shape[0] * x
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    assert torch.equal(compiled(X), program(X))
+    torch._dynamo.reset()
+
+
 def test_disabled_without_recursion_captures_what_it_calls(graphs: Graphs) -> None:
     eager = compiler.disable(part, recursive=False)
     torch.testing.assert_close(pycompiler.compile(lambda x: eager(x + 1) * 2, backend=graphs)(X), part(X + 1) * 2)

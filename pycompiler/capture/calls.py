@@ -116,6 +116,10 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         original = by_torch_compile(cx, fn, args)
         if original is not None:
             return cx.call(*original, kwargs)
+        if peer.is_around_modules(fn.real):
+            method = fn.closure(cx)[0].contents
+            assert method is not None
+            return cx.call(method, args, kwargs)
         if (flag := peer.errors_around(fn.real)) is not None:
             called, manager = (cell.contents for cell in fn.closure(cx))
             assert called is not None and manager is not None
@@ -148,6 +152,7 @@ def _is_only_inlined(fn: types.FunctionType) -> bool:
         not fn.__dict__
         and fn.__code__ not in OF_CLOSURES
         and not peer.is_module_call(fn)
+        and not peer.is_around_modules(fn)
         and fn not in BUILTINS
         and _late_handler(fn) is None
         and control.mark_of(fn) is None

@@ -40,7 +40,7 @@ from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays, late, transforms
+from pycompiler.ir import arrays, attention, late, transforms
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of
 from pycompiler.ir.kernels import memory_of, tensors_of
@@ -158,6 +158,9 @@ class GraphBuilder:
         self.reentrant = False  # whether it runs with the grad mode off before it runs with it on
         self.later = False  # whether the graph runs in a backward, with a grad mode that is not known
         self.under = frozenset[str]()  # the transforms that the graph will run under
+        self.indexes = (
+            False  # whether an integer as a tensor is an index whose number nobody asks for (`flex_attention`)
+        )
 
     # inputs ---------------------------------------------------------------------------------------------------
     def add_input(
@@ -324,6 +327,10 @@ class GraphBuilder:
     def index_mapped(self, tensor: Tensor, key: Value) -> Value:
         """``tensor[key]``, whose integers as tensors `vmap` maps: no call asks them for their numbers."""
         return self._call("call_function", transforms.index_mapped, transforms.index_mapped, [tensor, key], {}, False)
+
+    def indexed(self, tensor: Tensor, indices: list[Value]) -> Value:
+        """``tensor[indices]``, of integers and tensors of them."""
+        return self._call("call_function", attention.indexed, attention.indexed, [tensor, *indices], {}, False)
 
     def is_mapped(self, tensor: Tensor) -> bool:
         """Whether `vmap` gives each call of a function another one."""

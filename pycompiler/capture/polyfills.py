@@ -8,6 +8,7 @@ argument that is a number -> the function to inline when it is a tensor.  They b
 from __future__ import annotations
 
 import collections
+import contextlib
 import copyreg
 import functools
 import operator
@@ -22,6 +23,7 @@ from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.strict_mode import strict_mode_op
 from torch._higher_order_ops.utils import _stack_pytree
 from torch._higher_order_ops.wrap import wrap, wrap_with_autocast, wrap_with_set_grad_enabled
 from torch.fx.immutable_collections import immutable_dict, immutable_list
@@ -102,6 +104,15 @@ def pullback(call: Callable[[Any], Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def pushforward(call: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function that `torch.func.linearize` gives."""
+
+    def jvp_fn(*tangents: Any) -> Any:
+        return call(tangents)
+
+    return jvp_fn
+
+
 def graph_break(message: str) -> None:
     """Break the graph here."""
 
@@ -141,6 +152,10 @@ def call_first(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     return fn(*args, **kwargs)
 
 
+def call_strictly(self: Any, fn: Callable[..., Any], operands: Any) -> Any:
+    return fn(*operands)
+
+
 def call_hinted(self: Any, fn: Callable[..., Any], args: Any, kwargs: Any, hints: Any) -> Any:
     return fn(*args, **kwargs)
 
@@ -163,6 +178,30 @@ def call_with_autocast(
 ) -> Any:
     with torch.autocast(device, dtype, on, cache):
         return fn(*args, **kwargs)
+
+
+class Annotated(contextlib.ContextDecorator):
+    """A context that changes nothing."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+def create_mask(mod_fn: Any, B: Any, H: Any, Q_LEN: Any, KV_LEN: Any, device: Any = None) -> Any:
+    """What a function of `flex_attention` sees of all pairs, inside of which integers as tensors are indices."""
+    from torch.nn.attention import flex_attention as torchs
+
+    if device is None:
+        device = torch.accelerator.current_accelerator() or "cpu"
+    counts = [1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN]
+    places = [torch.arange(0, n, device=device) for n in counts]
+    if torchs._get_mod_type(mod_fn) != torchs._ModificationType.SCORE_MOD:
+        return torchs._vmap_for_bhqkv(mod_fn, prefix=())(*places)
+    scores = torchs._vmap_for_bhqkv(mod_fn, prefix=(0,))(torch.zeros(*counts, device=device), *places)
+    return torch.where(torch.isneginf(scores), False, True)
 
 
 def map_rows(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
@@ -423,6 +462,7 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
     torch._C.DisableTorchFunctionSubclass: DisableTorchFunctionSubclass,
     torch._C.DisableTorchFunction: DisableTorchFunction,
     type(wrap).__call__: call_first,
+    type(strict_mode_op).__call__: call_strictly,
     type(hints_wrapper).__call__: call_hinted,
     type(wrap_with_set_grad_enabled).__call__: call_with_grad,
     type(wrap_with_autocast).__call__: call_with_autocast,

@@ -67,6 +67,7 @@ class Tracer(GraphBuilder):
         self.later = later or outer.later
         self.reentrant = outer.reentrant
         self.under = outer.under | {under} if under else outer.under
+        self.indexes = outer.indexes
         self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
         self._own: list[fx.Node] = []  # placeholders of what the function is called with
         self._lifted: dict[fx.Node, Lifted] = {}  # placeholder → what it stands for outside
@@ -242,6 +243,7 @@ def inner(
     cx: Capture,
     *,
     levels: bool = False,
+    copies: bool = False,
     pure: bool = False,
     packs: bool = False,
     later: bool = False,
@@ -249,11 +251,11 @@ def inner(
     under: str = "",
     **started: Any,
 ) -> Iterator[Tracer]:
-    """A tracer on top of the stack.  `levels`: the graph will run under a transform; `pure`: see the module docstring;
-    `packs`: the graph will run under a checkpoint; `later`: in a backward, whose grad mode nobody knows; `before`: a
-    tracer that has ended, and whose tensors the graph may use; `under`: the transform of torch's, if it is one's; `started`:
-    state of torch that it begins with."""
-    if levels and torch.is_inference_mode_enabled():  # what a level gives is no inference tensor
+    """A tracer on top of the stack.  `levels`: the graph will run under a transform, `copies`: of whose results the call gives
+    copies; `pure`: see the module docstring; `packs`: the graph will run under a checkpoint; `later`: in a backward, whose grad
+    mode nobody knows; `before`: a tracer that has ended, and whose tensors the graph may use; `under`: the transform of torch's,
+    if it is one's; `started`: state of torch that it begins with."""
+    if levels and not copies and torch.is_inference_mode_enabled():  # what a level gives is no inference tensor
         raise Break("inner-graph", "a transform in inference mode")
     outer: GraphBuilder = cx.graph
     tracer = cx.graph = Tracer(cx, outer, levels=levels, packs=packs, later=later, before=before, under=under)

@@ -99,6 +99,13 @@ def original_of(target: Any) -> Any:
     return original if original is not None and mark(target, WRAPPER) in (None, id(target)) else None
 
 
+def is_around_modules(function: types.FunctionType) -> bool:
+    """Whether torch.compile, once it was used, put this around a method of all modules: it notes when they are made."""
+    if function.__code__.co_freevars not in (("init",), ("setstate",)):
+        return False
+    return function.__code__.co_qualname.startswith("install_generation_tagging_init.<locals>.patched_")
+
+
 def is_graph_break(target: Any) -> bool:
     """Whether this is `torch._dynamo.graph_break`."""
     return getattr(sys.modules.get("torch._dynamo.decorators"), "graph_break", None) is target
@@ -117,5 +124,13 @@ def errors_around(function: types.FunctionType) -> str | None:
 
 def is_disabled_call(code: types.CodeType) -> bool:
     """Whether frames of `code` are calls of what torch.compiler.disable returned (`fn`, its first free variable)."""
-    known = code.co_name in ("_fn", "nonrecursive_disable_wrapper") and "_dynamo" in code.co_filename
-    return known and code.co_freevars in (("fn",), ("fn", "self"))
+    known = code.co_name == "_fn" and code.co_filename.endswith(
+        "eval_frame.py"
+    )  # torch.compile has others of that name
+    known |= code.co_name == "nonrecursive_disable_wrapper"
+    return known and "_dynamo" in code.co_filename and code.co_freevars in (("fn",), ("fn", "self"))
+
+
+def is_compile_call(code: types.CodeType) -> bool:
+    """Whether frames of `code` are compiles of torch.compile's, around which it keeps torch's state."""
+    return code.co_qualname == "preserve_global_state.<locals>._fn" and code.co_freevars == ("fn",)

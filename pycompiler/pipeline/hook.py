@@ -37,7 +37,7 @@ class FrameLookup:
             return None
         found = family.hooked.get(code)
         if found is None:
-            disabled = disabled_by_torch(function)
+            disabled = disabled_by_torch(function) or compiling_by_torch(function)
             if disabled is not None:
                 found = _native.CompiledFunction(function, disabled, name=function.__qualname__)
             elif skip.why_not_hooked(function) is None:
@@ -81,6 +81,19 @@ def disabled_by_torch(function: types.FunctionType) -> Callable[..., Any] | None
         return run(args, kwargs, fn, None)
 
     target = run if "self" in function.__code__.co_freevars else without_self
+    peer.leave_alone(target.__code__)
+    return lambda *call: _native.Entry([], target, "function")
+
+
+def compiling_by_torch(function: types.FunctionType) -> Callable[..., Any] | None:
+    """If `function` is a compile of torch.compile's: a compiler whose only entry runs it with the frame hook off."""
+    code, namespace = function.__code__, function.__globals__
+    if not peer.is_compile_call(code):
+        return None
+
+    def target(args: tuple[Any, ...], kwargs: dict[str, Any], fn: types.CellType) -> Any:
+        return eagerly(types.FunctionType(code, namespace, code.co_name, None, (fn,)), args, kwargs)
+
     peer.leave_alone(target.__code__)
     return lambda *call: _native.Entry([], target, "function")
 

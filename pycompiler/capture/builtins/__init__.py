@@ -1,6 +1,7 @@
 """Handlers of builtin functions, one file a family; importing this package fills `calls.BUILTINS`."""
 
 from pycompiler.capture.builtins import (
+    attention,
     autograd_function,
     backwards,
     begun,
@@ -33,7 +34,7 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, backwards, begun, branches, collections, containers, copying, data, devices, drawn, exceptions, frozen,
-    generators, gradients, iteration, nested, numbers, optimizers, overrides, patterns, python, ranges, references, scalars,
-    schedulers, torch_api, transforms, variables, warned,
+    attention, autograd_function, backwards, begun, branches, collections, containers, copying, data, devices, drawn,
+    exceptions, frozen, generators, gradients, iteration, nested, numbers, optimizers, overrides, patterns, python,
+    ranges, references, scalars, schedulers, torch_api, transforms, variables, warned,
 )  # fmt: skip

@@ -40,7 +40,7 @@ def late(module: str, *names: str) -> Callable[[Handler], Handler]:
             return handler(cx, args, kwargs)
 
         for name in names:
-            LATE[module, name] = where_captured if module.startswith("torch._functorch") else handler
+            LATE[module, name] = where_captured if module.startswith(("torch._functorch", "torch.func")) else handler
         return handler
 
     return register
@@ -308,8 +308,10 @@ def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Tuple([value, pull] if aux is None else [value, pull, made.like(aux)])
 
 
-class _Pullback(Value):
-    """What maps cotangents of a function's results to those of its arguments."""
+class _Linear(Value):
+    """What a transform gives besides a function's value: a map of what lies along its results, or its arguments."""
+
+    what: str  # lies along
 
     def __init__(
         self, body: Any, fixed: list[int], given: list[Lifted], primals: Value, result: Value, step: int
@@ -323,17 +325,71 @@ class _Pullback(Value):
     def python_type(self) -> type:
         return types.FunctionType
 
-    def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        along = args[0]
+    def along(self, cx: Capture, given: Value, like: Value, name: str) -> tuple[Any, list[Tensor]]:
+        """What a call takes: the body once more, and the tensors of what is `given`."""
         if self.writes != self._written():
-            raise Break(
-                "inner-graph", "a tensor is written between torch.func.vjp and the call of what it gave", self.step
-            )
-        if not alike(cx, self.result, along):
-            raise Break("inner-graph", "cotangents that are not like the results")
+            raise Break("inner-graph", f"a tensor is written between {name} and the call of what it gave", self.step)
+        if not alike(cx, like, given):
+            raise Break("inner-graph", f"a call of what {name} gave of what is not like its {self.what}")
         body = fx.GraphModule(self.body, copy.deepcopy(self.body.graph), class_name="InnerGraph")
-        given = [*self.fixed, *tracers.tensors(cx, along), *self.given]
+        return body, tracers.tensors(cx, given)
+
+
+class _Pullback(_Linear):
+    """What maps cotangents of a function's results to those of its arguments."""
+
+    what = "results"
+
+    def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        body, along = self.along(cx, args[0], self.result, "torch.func.vjp")
+        given = [*self.fixed, *along, *self.given]
         return _Results(cx, cx.graph.call_inner(transforms.vjp, [body], given)).like(self.primals)
+
+
+class _Pushforward(_Linear):
+    """What maps tangents of a function's arguments to those of its results."""
+
+    what = "arguments"
+
+    def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        body, along = self.along(cx, args[0], self.primals, "torch.func.linearize")
+        count, outputs, strict = self.fixed
+        if [meta(t) for t in along] != [meta(t) for t in tracers.tensors_of(self.given[:count])]:
+            raise Break("inner-graph", "tangents of other sizes or dtypes than the arguments of torch.func.linearize")
+        given = [count, outputs, strict, *self.given[:count], *along, *self.given[count:]]
+        made = cx.graph.call_inner(transforms.jvp, [body], given)
+        return _Results(cx, Tuple(items_of(cx, made)[outputs:])).like(self.result)
+
+
+def meta(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.fake.shape, tensor.fake.dtype, tensor.fake.device
+
+
+@late("torch.func", "linearize")
+def linearize(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Eager calls the function twice, too, and keeps of what it computes without tangents the numbers: no gradients."""
+    if kwargs or cx.graph.levels or cx.graph.packs or cx.graph.later:
+        raise Break("inner-graph", "linearize with keywords, under a transform, in a checkpoint or in a backward")
+    fn, primals = args[0], Tuple([cx.realize(a) for a in args[1:]])
+    drawn, step = cx.fake_mode.once, cx.frames[0].begin
+    value = cx.call(fn, list(primals.items), {})
+    leaves: list[Tensor] = []
+    with tracers.inner(cx, levels=True, pure=True, under="jvp") as tracer:
+
+        def dual(tensor: Tensor) -> Value:
+            leaves.append(tensor)
+            return tracer.argument(detached(cx, tensor))
+
+        duals = tracers.mapped(cx, primals, dual, tracers.refused)
+        result = cx.call(fn, items_of(cx, duals), {})
+        outs = tracers.tensors(cx, result)
+        body, lifted = tracer.close(outs)
+    if cx.fake_mode.once > drawn:
+        raise Break("inner-graph", "random numbers in a function that is linearized")
+    if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*leaves, *tracers.tensors_of(lifted))):
+        raise Break("inner-graph", "linearize of a function of what requires grad")
+    push = _Pushforward(body, [len(leaves), len(outs), False], [*leaves, *lifted], primals, result, step)
+    return Tuple([value, cx.call(cx.make(polyfills.pushforward), [push], {})])
 
 
 @late(EAGER, "error_if_complex")

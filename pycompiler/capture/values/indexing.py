@@ -45,6 +45,8 @@ def by_mapped(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
     call asks for their numbers; None for another key."""
     key = cx.realize(key)
     items = [cx.realize(v) for v in key.items] if isinstance(key, Tuple) and key.cls is tuple else [key]
+    if cx.graph.indexes and not cx.functions.concerns(items, {}) and all(map(_is_index, items)):
+        return cx.graph.indexed(tensor, items)
     numbers: list[Any] = [v for v in items if _is_scalar_tensor(v)]
     if (
         not numbers
@@ -54,6 +56,15 @@ def by_mapped(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
     ):
         return None
     return cx.graph.index_mapped(tensor, key)
+
+
+def _is_index(value: Value) -> bool:
+    """Whether `flex_attention` takes it for one: a tensor, or an integer, as which True is one, too."""
+    if isinstance(value, Symbolic):
+        return value.python_type() is int
+    return isinstance(getattr(value, "fake", None), torch.Tensor) or (
+        isinstance(value, Const) and isinstance(value.value, int)
+    )
 
 
 def _is_scalar_tensor(value: Value) -> bool:
