@@ -46,6 +46,7 @@ from pycompiler.ir.kernels import memory_of, tensors_of
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.nested import REGION
 from pycompiler.ir.places import apart
+from pycompiler.ir.process_groups import FLIES
 from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
 from pycompiler.ir.strides import Asker, layouts
@@ -143,6 +144,8 @@ class GraphBuilder:
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
         self.later = False  # whether the graph runs in a backward, with a grad mode that is not known
+        self.lands = False  # whether what is recorded now is a wait for a collective
+        self.waited = set[int]()  # memory that the program has waited for, and knows by another name, too
         self.under = frozenset[str]()  # the transforms that the graph will run under
 
     # inputs ---------------------------------------------------------------------------------------------------
@@ -434,6 +437,8 @@ class GraphBuilder:
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
+        if not self.lands and any(FLIES in n.meta for n in operands):
+            raise Break("unsupported-operation", f"{_name(target)} of what a collective gave, which was not waited for")
         before, counted = [_version(n) for n in operands], self._counts()
         wrappers = [n.meta["example_value"] for n in operands if is_wrapper(type(n.meta["example_value"]))]
         leaves, specs = flatten_all(wrappers)
@@ -488,6 +493,8 @@ class GraphBuilder:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
             changed = [n.meta["example_value"] for n in written]
+            if self.waited and not self.waited.isdisjoint(memory_of(t) for t in changed if t.layout is torch.strided):
+                raise Break("unsupported-operation", f"{_name(target)}, which writes what a collective gave by another name")
             self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
             checked = any(self._may_be_refused(n.meta["example_value"]) for n in written)  # before it writes
             late |= checked and self.cx.errors_of_data.writes
