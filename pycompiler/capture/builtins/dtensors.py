@@ -39,7 +39,7 @@ def _call(name: str) -> Any:
         tensors = [v for v in given if isinstance(v, Tensor)]
         if cx.graph.levels or cx.functions.concerns(args, kwargs) or len(tensors) != 1 or tensors[0] is not given[0]:
             raise Break("tensor-subclass", f"DTensor.{name} of such arguments")
-        if kwargs and "local_tensor" in kwargs or any(cx.truth(kwargs[n]) for n in ("run_check", "async_op") if n in kwargs):
+        if "run_check" in kwargs and cx.truth(kwargs["run_check"]):
             raise Break("tensor-subclass", f"DTensor.{name} with {', '.join(kwargs)}")
         first = tensors[0]
         if name == "from_local":
