@@ -84,7 +84,9 @@ def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
     for node in gm.graph.nodes:
         if node.op == "get_attr" or "binds" in node.meta:
             _refuse(f"{node.op} {node.target}")
-        unseen = node.meta.get("python") or node.target is torch.nn.functional.one_hot  # the trace shows other operators
+        unseen = (
+            node.meta.get("python") or node.target is torch.nn.functional.one_hot
+        )  # the trace shows other operators
         if unseen or (node.meta.get("mutates") and tracks):
             if node.target is not torch._C._set_grad_enabled:
                 _refuse(f"{node.target}, which acts, or writes what has gradients")

@@ -494,7 +494,9 @@ class GraphBuilder:
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
             changed = [n.meta["example_value"] for n in written]
             if self.waited and not self.waited.isdisjoint(memory_of(t) for t in changed if t.layout is torch.strided):
-                raise Break("unsupported-operation", f"{_name(target)}, which writes what a collective gave by another name")
+                raise Break(
+                    "unsupported-operation", f"{_name(target)}, which writes what a collective gave by another name"
+                )
             self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
             checked = any(self._may_be_refused(n.meta["example_value"]) for n in written)  # before it writes
             late |= checked and self.cx.errors_of_data.writes

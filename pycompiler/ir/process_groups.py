@@ -10,6 +10,7 @@ the program does.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from functools import cache
 from typing import Any
@@ -70,12 +71,12 @@ def name_of(op: object) -> str | None:
 
 @cache
 def launches(op: object) -> bool:
-    """Begins what goes on when the call is over: nobody writes its arguments, or reads its results, until they were waited for."""
+    """Begins what goes on when the call is over: until its results were waited for, nobody writes its arguments, or reads them."""
     name = name_of(op)
     return name is not None and name not in WAITS and name != "_wrap_tensor_autograd"
 
 
 def load_shapes() -> None:
-    """Shape functions of collectives, which are defined by a module that the program may not have imported: without them torch runs the
-    collective itself on fakes."""
-    import torch.distributed._functional_collectives
+    """Shape functions of collectives, which a module defines that the program may not have imported; without them torch runs the
+    collective itself, on fakes."""
+    importlib.import_module("torch.distributed._functional_collectives")

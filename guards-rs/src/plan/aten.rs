@@ -40,7 +40,7 @@ pub struct Aten {
 }
 
 /// Namespaces of operators that wait for nobody.
-const OURS: [&str; 4] = ["aten", "prim", "prims", "pycompiler"];
+const OURS: [&str; 3] = ["aten", "prim", "prims"];
 
 pub type Results = Vec<Option<Tensor>>;
 

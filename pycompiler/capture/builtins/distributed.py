@@ -94,7 +94,12 @@ def _sized(given: dict[str, Value], size: int) -> bool:
             return len(parts.items) == size and part.fake.dim() > 0 and _like(parts, part)
         case {"tensor_list": Sequence() as parts, "tensor": Tensor() as part}:
             return len(parts.items) == size and part.fake.dim() > 0 and _like(parts, part)
-        case {"output": Tensor() as output, "input": Tensor() as given_, "output_split_sizes": Const(), "input_split_sizes": Const()}:
+        case {
+            "output": Tensor() as output,
+            "input": Tensor() as given_,
+            "output_split_sizes": Const(),
+            "input_split_sizes": Const(),
+        }:
             rows = output.fake.shape[0] if output.fake.dim() else 0
             return rows > 0 and output.fake.shape == given_.fake.shape and rows % size == 0
         case {"output": Tensor() as part, "input": Tensor() as whole}:
@@ -122,7 +127,9 @@ def _writing(name: str, functional: str, defaults: Any = None) -> Handler:
         group = _group(cx, given)
         same = {(t.fake.dtype, t.fake.device) for t in tensors}
         if not _contiguous(tensors) or len(same) != 1 or any(t.fake.requires_grad for t in tensors):
-            raise Break("unsupported-operation", f"dist.{name} of tensors that need gradients, or lie otherwise than it takes")
+            raise Break(
+                "unsupported-operation", f"dist.{name} of tensors that need gradients, or lie otherwise than it takes"
+            )
         if not _sized({**given, **{k: Const(None) for k in SPLITS.get(name, ()) if k not in given}}, group.size()):
             raise Break("unsupported-operation", f"dist.{name} of tensors of such sizes")
         _operation(cx, name, given)

@@ -44,7 +44,11 @@ def _call(name: str) -> Any:
         first = tensors[0]
         if name == "from_local":
             mesh = given[1] if len(args) > 1 else kwargs.get("device_mesh", Const(None))
-            if first.cls not in (torch.Tensor, torch.nn.Parameter) or not isinstance(cx.realize(mesh), Fixed) or len(args) > 3:
+            if (
+                first.cls not in (torch.Tensor, torch.nn.Parameter)
+                or not isinstance(cx.realize(mesh), Fixed)
+                or len(args) > 3
+            ):
                 raise Break("tensor-subclass", "DTensor.from_local without a mesh, or of a tensor of another kind")
         elif not is_distributed(first.cls):
             raise Break("tensor-subclass", f"DTensor.{name} of another class")
