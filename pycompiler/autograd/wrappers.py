@@ -23,8 +23,10 @@ from torch._ops import OpOverload
 from pycompiler.autograd.replay import transformed
 from pycompiler.autograd.saved import TWICE, keeps_graph
 from pycompiler.autograd.unsupported import AutogradUnsupported
+from pycompiler.ir.distributed import gradient_spec, redistributed
 from pycompiler.ir.effects import acts, draws, raises, stays
 from pycompiler.ir.fake import fake_like
+from pycompiler.ir.process_groups import name_of
 from pycompiler.ir.strides import layouts
 from pycompiler.ir.subclasses import Spec, alike, count, flatten, flatten_all, is_wrapper, rebuild, rebuild_all
 
@@ -50,6 +52,8 @@ def compile_wrappers(
     with torch.no_grad(), torch._C._DisableAutocast():  # both are in the graph already
         if trace.tracked:
             return _Pair(trace, traced, given, compile_plain).run
+        if other := [n.target for n in traced.graph.nodes if acts(n.target) and name_of(n.target) is None]:
+            _refuse(f"{other[0]}, which acts")
         inputs = traced.graph.find_nodes(op="placeholder")
         flat = _results(traced)
         needed = [*flat, *(n for n in traced.graph.nodes if stays(n.target) or _writes(n))]
@@ -80,7 +84,10 @@ def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
     for node in gm.graph.nodes:
         if node.op == "get_attr" or "binds" in node.meta:
             _refuse(f"{node.op} {node.target}")
-        if node.meta.get("acts") or (node.meta.get("mutates") and tracks):
+        unseen = (
+            node.meta.get("python") or node.target is torch.nn.functional.one_hot
+        )  # the trace shows other operators
+        if unseen or (node.meta.get("mutates") and tracks):
             if node.target is not torch._C._set_grad_enabled:
                 _refuse(f"{node.target}, which acts, or writes what has gradients")
     if any(n.op == "placeholder" for n in _results(gm)):
@@ -162,7 +169,8 @@ class _Trace:
         inputs = self._inputs(given[:count])
         outputs = self._outputs(inputs)
         leaves = self._flat(inputs, outputs, given)
-        tangents = rebuild_all([self.results[i] for i in self.tracked], given[count:])
+        _mark_ahead()
+        tangents = rebuild_all([gradient_spec(self.results[i]) for i in self.tracked], given[count:])
         wanted = [t for t in inputs if t.requires_grad]
         found = iter(torch.autograd.grad([outputs[i] for i in self.tracked], wanted, tangents, allow_unused=True))
         grads = [next(found) if t.requires_grad else None for t in inputs]
@@ -173,6 +181,25 @@ class _Trace:
             inside[i] = t.clone() if _memory(t) in taken else t
             taken.add(_memory(inside[i]))
         return [*leaves, *inside]
+
+
+AHEAD = "ahead"
+"""Marks what the forward did: a collective happens where it did, whoever reads its results."""
+
+
+def _mark_ahead() -> None:
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    mode = get_proxy_mode()
+    assert mode is not None
+    for node in mode.tracer.graph.nodes:
+        node.meta[AHEAD] = True
+
+
+def _collectives(traced: fx.GraphModule) -> tuple[list[fx.Node], list[fx.Node]]:
+    """Those of the forward, and those of the backward; waits are among them."""
+    found = [n for n in traced.graph.nodes if name_of(n.target) is not None]
+    return [n for n in found if AHEAD in n.meta], [n for n in found if AHEAD not in n.meta]
 
 
 def _saving(output: torch.Tensor) -> list[Any]:
@@ -309,15 +336,16 @@ class _Pair:
         inputs, tangents = nodes[:count], nodes[count:]
         flat = _results(traced)
         outputs, grads = [*flat[: self.n_results]], [*flat[self.n_results :]]
-        ahead = _ancestors(outputs)
+        before, after = _collectives(traced)
+        ahead = _ancestors([*outputs, *before])
         for node in traced.graph.nodes:
-            if draws(node.target) or acts(node.target):
+            if draws(node.target) or (acts(node.target) and name_of(node.target) is None):
                 _refuse(f"{node.target}, with gradients")
             if raises(node.target) and node not in ahead and _ancestors([node]).isdisjoint(tangents):
                 _refuse(f"{node.target}, whose result is not used")
         if not ahead.isdisjoint(tangents) or not {*map(_memory_of, ahead)}.isdisjoint(map(_memory_of, grads)):
             _refuse("a gradient that the forward has")
-        read, saved = _cut(grads, ahead, inputs, outputs)
+        read, saved = _cut([*grads, *after], ahead, inputs, outputs)
         self.likes = [n.meta["val"] for n in tangents]
         first = [i for i, n in enumerate(inputs) if n in read]
         second = [i for i, n in enumerate(outputs) if n in read]
@@ -329,9 +357,9 @@ class _Pair:
         ]
         self.kept = sorted({*(p[:2] for p in places), *(("output", _places(self.results)[i][0]) for i in watched)})
         self.read = [(self.kept.index(place[:2]), place[2]) for place in places]  # which of these, which tensor inside
-        self.forward = compile_plain(_part(traced, inputs, [*outputs, *saved]), given[:count])
+        self.forward = compile_plain(_part(traced, inputs, [*outputs, *saved], before), given[:count])
         taken = [*(inputs[i] for i in first), *(outputs[i] for i in second), *saved, *tangents]
-        self.backward = compile_plain(_part(traced, taken, grads), like([n.meta["val"] for n in taken]))
+        self.backward = compile_plain(_part(traced, taken, grads, after), like([n.meta["val"] for n in taken]))
 
     def run(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         return _Node.apply(self, *inputs)  # type: ignore[no-any-return, no-untyped-call]
@@ -361,8 +389,11 @@ class _Pair:
         return found
 
     def compiled(self, ctx: Any, tangents: Mapping[int, torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        wanted = [gradient_spec(self.results[i]) for i in tangents]
+        if not torch.is_grad_enabled():
+            tangents = {i: redistributed(t, spec) for (i, t), spec in zip(tangents.items(), wanted, strict=True)}
         leaves, specs = flatten_all([*tangents.values()])
-        known = all(alike(spec, self.results[i]) for i, spec in zip(tangents, specs, strict=True))
+        known = all(map(alike, specs, wanted))
         if not known or torch.is_grad_enabled() or transformed() or not all(map(_fits, leaves, self.likes)):
             return self.again(ctx, tangents)
         saved = ctx.saved_tensors

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler import config
-from pycompiler.capture import operators, skip, wrappers
+from pycompiler.capture import collectives, operators, skip, wrappers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.cached import call_cached, describe_call
 from pycompiler.capture.funnel import tensor_descriptor
@@ -38,7 +38,7 @@ from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object, plain_module_forward, tuple_of
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
-from pycompiler.ir import arrays, control, peer
+from pycompiler.ir import arrays, control, peer, process_groups
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.subclasses import is_wrapper
 from pycompiler.logs import artifact
@@ -357,6 +357,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     if owner is not None and issubclass(torch.Tensor, owner) and owner is not object:
         if args and isinstance(args[0], Tensor):
             return call_tensor_method(cx, fn.__name__, args, kwargs)
+    if process_groups.name_of(fn) is not None:
+        return collectives.call(cx, fn, args, kwargs)
     if isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or skip.in_graph(fn):
         return cx.graph.call_function(fn, args, kwargs)
     if isinstance(fn, torch.jit.ScriptFunction):
@@ -511,8 +513,22 @@ def _handler(fn: Any) -> BuiltinHandler | None:
 
 def _late_handler(fn: types.FunctionType) -> BuiltinHandler | None:
     """By name, then by identity: a program may call anything by any name."""
-    handler = LATE.get((skip.module_of(fn), fn.__name__))
-    return handler if handler and getattr(sys.modules.get(fn.__module__), fn.__name__, None) is fn else None
+    handler = LATE.get((skip.module_of(fn), fn.__qualname__))
+    return handler if handler and _at(fn.__module__, fn.__qualname__) is fn else None
+
+
+def _late_constructor(cls: type) -> BuiltinHandler | None:
+    where, name = cls.__module__, cls.__qualname__
+    handler = LATE.get((where, name)) if type(where) is str and type(name) is str else None
+    return handler if handler and _at(where, name) is cls else None
+
+
+def _at(module: str, path: str) -> Any:
+    """The function or class at a path in a module: itself, a method's, or a property's."""
+    found: Any = sys.modules.get(module)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found.fget if isinstance(found, property) else found
 
 
 # construction -------------------------------------------------------------------------------------------------
@@ -523,7 +539,7 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     computed = symbolic.call(cx, cls, args) if not kwargs else None
     if computed is not None:
         return computed
-    handler = CONSTRUCTORS.get(cls)
+    handler = CONSTRUCTORS.get(cls) or _late_constructor(cls)
     if handler is not None:
         if kwargs and _refuses(cls, args, kwargs):
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")

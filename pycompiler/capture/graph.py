@@ -47,6 +47,7 @@ from pycompiler.ir.kernels import memory_of, tensors_of
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.nested import REGION
 from pycompiler.ir.places import apart
+from pycompiler.ir.process_groups import FLIES
 from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
 from pycompiler.ir.strides import Asker, layouts
@@ -157,6 +158,8 @@ class GraphBuilder:
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
         self.reentrant = False  # whether it runs with the grad mode off before it runs with it on
         self.later = False  # whether the graph runs in a backward, with a grad mode that is not known
+        self.lands = False  # whether what is recorded now is a wait for a collective
+        self.waited = set[int]()  # memory that the program has waited for, and knows by another name, too
         self.under = frozenset[str]()  # the transforms that the graph will run under
         self.indexes = (
             False  # whether an integer as a tensor is an index whose number nobody asks for (`flex_attention`)
@@ -457,6 +460,8 @@ class GraphBuilder:
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
         operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
+        if not self.lands and any(FLIES in n.meta for n in operands):
+            raise Break("unsupported-operation", f"{_name(target)} of what a collective gave, which was not waited for")
         before, counted = [_version(n) for n in operands], self._counts()
         wrappers = [n.meta["example_value"] for n in operands if is_wrapper(type(n.meta["example_value"]))]
         leaves, specs = flatten_all(wrappers)
@@ -513,6 +518,10 @@ class GraphBuilder:
             for changing in self.replaced.values():
                 changing.look()
             changed = [n.meta["example_value"] for n in written]
+            if self.waited and not self.waited.isdisjoint(memory_of(t) for t in changed if t.layout is torch.strided):
+                raise Break(
+                    "unsupported-operation", f"{_name(target)}, which writes what a collective gave by another name"
+                )
             self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
             checked = any(self._may_be_refused(n.meta["example_value"]) for n in written)  # before it writes
             late |= checked and self.cx.errors_of_data.writes

@@ -141,7 +141,8 @@ SKIP_PREFIXES = (
 INLINE_ANYWAY = (
     "pycompiler.capture.polyfills", "pycompiler.capture.heaps", "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
     "torch._functorch.apis", "torch._functorch.functional_call", "torch._functorch.eager_transforms", "torch._functorch.vmap",
-    "torch._functorch.deprecated",
+    "torch._functorch.deprecated", "torch.distributed._functional_collectives",
+    "torch.distributed.tensor.parallel", "torch.distributed.tensor._api",
     "torch.overrides", "torch.autograd.function", "torch.fx.graph_module", "torch.fx.immutable_collections",
     "unittest.case", "unittest.util",
 )  # fmt: skip

@@ -51,6 +51,7 @@ from pycompiler.capture.values.containers import (
     is_stored_under,
     known_hash,
 )
+from pycompiler.capture.values.fixed import wrap_fixed
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakProxy, WeakReference, is_plain_tuple
 from pycompiler.capture.values.symbolic import NUMBERS, PLAIN_VALUES, Symbolic, make_number
@@ -406,6 +407,8 @@ def wrap_numpys(cx: Capture, real: Any, source: Source) -> Value | None:
 def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     """Instances of classes that have no wrapper of their own."""
     cls = type(real)
+    if (found := wrap_fixed(cx, real, source)) is not None:
+        return found
     if config.trace_numpy and (cls.__module__ in ("numpy", "numpy.dtypes")):
         found = wrap_numpys(cx, real, source)
         if found is not None:

@@ -20,7 +20,9 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import guard_mro, lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers import Dict, Sequence
+from pycompiler.capture.values.fixed import rely
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.distributed import is_distributed, is_known, text_of
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -51,13 +53,18 @@ def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     except AttributeError as e:  # its __init__ has not run yet
         raise Break("tensor-subclass", f"{cls.__qualname__}, of which {e}") from None
     assert spec is not None
+    distributed = is_distributed(cls)
     for leaf in leaves:
-        if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or leaf.requires_grad:
+        if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or leaf.requires_grad and not distributed:
             raise Break("tensor-subclass", f"{cls.__qualname__} around a tensor of another kind")
-    _guard_class(cx, cls)
+    if distributed:
+        _guard_distributed(cx, real, source)
+    else:
+        _guard_class(cx, cls)
     cx.guard("tensor", source, TensorSpec.of(real))
     value = cx.graph.add_input(real, source, None, cls)
-    _guard_inside(cx, value, real)
+    if not distributed:
+        _guard_inside(cx, value, real)
     made: list[torch.Tensor] = []
     if not same(flatten(value.fake, made), spec):
         raise Break("tensor-subclass", f"{cls.__qualname__}, which __tensor_unflatten__ makes otherwise")
@@ -102,6 +109,16 @@ def _guard_class(cx: Capture, cls: type) -> Hook:
     hook = Hook(cx, cls)
     hook.guard(getattr(found, "__func__", found))
     return hook
+
+
+def _guard_distributed(cx: Capture, real: Any, source: Source) -> None:
+    """One of torch's, whose class is torch's own code: its placements, its part, and its mesh."""
+    if not is_known(real):
+        raise Break("tensor-subclass", f"DTensor placed as {real.placements}")
+    mesh = cx.wrap(real._spec.mesh, source.attr("_spec").attr("mesh"))
+    rely(cx, mesh.const())
+    cx.guard("equals", source.then("begun", text_of), text_of(real))
+    cx.guard("tensor", source.attr("_local_tensor"), TensorSpec.of(real._local_tensor))
 
 
 def _guard_inside(cx: Capture, value: Tensor, real: torch.Tensor) -> None:

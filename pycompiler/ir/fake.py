@@ -372,7 +372,8 @@ def _fake_wrapper(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     spec = flatten(real, leaves)
     assert spec is not None
     with torch.inference_mode(False):
-        fake = spec.rebuild(iter([fake_of(mode, t) for t in leaves]))
+        inside = (t.detach() if t.requires_grad else t for t in leaves)  # which means nothing: autograd lies above
+        fake = spec.rebuild(iter([fake_of(mode, t) for t in inside]))
     if not real.requires_grad:
         return fake
     fake.requires_grad_()

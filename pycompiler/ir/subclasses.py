@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir import distributed
+from pycompiler.ir.distributed import is_distributed
 from pycompiler.ir.modes import OwnMode
 
 # What a wrapper's class says; capture guards them.
@@ -61,9 +63,13 @@ class Spec:
     context: Any
     size: torch.Size
     stride: tuple[int, ...]
+    held: tuple[tuple[str, Any], ...] = ()  # what `__tensor_flatten__` names besides, which is no tensor (a mesh)
 
     def rebuild(self, leaves: Iterator[torch.Tensor]) -> torch.Tensor:
-        inner = {name: next(leaves) if part is None else part.rebuild(leaves) for name, part in self.parts}
+        inner: dict[str, Any] = {
+            name: next(leaves) if part is None else part.rebuild(leaves) for name, part in self.parts
+        }
+        inner |= self.held
         return self.cls.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined, no-any-return]
 
 
@@ -88,8 +94,12 @@ def flatten(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> Spec | None:
         leaves.append(tensor)
         return None
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    parts = tuple((name, flatten(getattr(tensor, name), leaves)) for name in names)
-    return Spec(type(tensor), parts, context, tensor.size(), tensor.stride())
+    found = {name: getattr(tensor, name) for name in names}
+    held: tuple[tuple[str, Any], ...] = ()
+    if is_distributed(type(tensor)):
+        found, held, context = distributed.plain(found, context)
+    parts = tuple((name, flatten(inner, leaves)) for name, inner in found.items())
+    return Spec(type(tensor), parts, context, tensor.size(), tensor.stride(), held)
 
 
 def rebuild(spec: Spec | None, leaves: Iterator[torch.Tensor]) -> torch.Tensor:

@@ -26,6 +26,7 @@ from pycompiler.ir.effects import acts, divides, raises
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Nest, Stage, loads
 from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Program, Ref, refuses
+from pycompiler.ir.process_groups import launches
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.body import is_indirect
 
@@ -38,7 +39,8 @@ def candidates(program: Program) -> dict[str, Extern]:
     outside = inputs | set(program.constants) | {o.buffer for o in program.outputs if isinstance(o, Ref)}
     writers = _writers(program)
     found: dict[str, Extern] = {}
-    wanted_after: set[str] = set()  # inputs whose new value a later node sees
+    # inputs whose new value a later node sees, or whose old one a collective may read after its call
+    wanted_after = {name for n in program.nodes if isinstance(n, Extern) and launches(n.op) for name in reads_of(n)}
     for node in reversed(program.nodes):
         pair = _whole_copy(program, node)
         if pair is not None:

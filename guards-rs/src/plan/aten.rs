@@ -33,9 +33,14 @@ pub struct Aten {
     python: PyCall,
     only_python: AtomicBool,
     mutates: bool,
+    /// Of another library: it may wait for threads that need the GIL, as collectives do.
+    foreign: bool,
     /// Slots of tensor arguments.
     pub reads: Vec<usize>,
 }
+
+/// Namespaces of operators that wait for nobody.
+const OURS: [&str; 3] = ["aten", "prim", "prims"];
 
 pub type Results = Vec<Option<Tensor>>;
 
@@ -66,7 +71,8 @@ impl Aten {
         }
         let only_python = AtomicBool::new(false);
         let mutates = schema.getattr("is_mutable")?.extract()?;
-        Ok(Aten { name, mutates, params, out, shim, stack, python, only_python, reads })
+        let foreign = !OURS.contains(&name.split('.').next().unwrap_or_default());
+        Ok(Aten { name, mutates, foreign, params, out, shim, stack, python, only_python, reads })
     }
 
     pub fn route(&self) -> &'static str {
@@ -101,6 +107,9 @@ impl Aten {
     fn native(&self, frame: &mut Frame<'_, '_>) -> Option<Outcome<Results>> {
         if self.shim.is_none() && self.stack.is_none() {
             return None;
+        }
+        if self.foreign {
+            frame.gil.release();
         }
         let elements: i64 = self.reads.iter().filter_map(|&slot| frame.handle(slot).ok()).map(Handle::numel).sum();
         frame.release_gil_for(elements as u64);

@@ -11,7 +11,9 @@ from pycompiler.capture.builtins import (
     copying,
     data,
     devices,
+    distributed,
     drawn,
+    dtensors,
     exceptions,
     frozen,
     generators,
@@ -34,7 +36,7 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    attention, autograd_function, backwards, begun, branches, collections, containers, copying, data, devices, drawn,
-    exceptions, frozen, generators, gradients, iteration, nested, numbers, optimizers, overrides, patterns, python,
-    ranges, references, scalars, schedulers, torch_api, transforms, variables, warned,
+    attention, autograd_function, backwards, begun, branches, collections, containers, copying, data, devices,
+    distributed, drawn, dtensors, exceptions, frozen, generators, gradients, iteration, nested, numbers, optimizers,
+    overrides, patterns, python, ranges, references, scalars, schedulers, torch_api, transforms, variables, warned,
 )  # fmt: skip

@@ -65,6 +65,7 @@ class Guards(Protocol):
     """What an entry rests on."""
 
     guards: dict[tuple[Any, ...], Guard]
+    process: dict[str, None]
 
     def guard(self, kind: str, source: Source, arg: Any = None, others: tuple[Source, ...] = ()) -> None: ...
     def guard_dict_keys(self, source: Source, real: dict[Any, Any]) -> None: ...

@@ -1,0 +1,187 @@
+"""torch.distributed: questions about processes, and collectives that write their arguments.
+
+A question is answered while the frame is captured; guards ask again what the answer follows from (`values/fixed.py`).
+``dist.all_reduce(x)`` becomes ``x.copy_(wait(all_reduce(x)))``, of torch's functional collectives, which are inlined.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import LATE, Args, Kwargs
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import List, Sequence
+from pycompiler.capture.values.fixed import fixed, known, rely, rely_on_group, rely_on_world
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import process_groups
+
+C10D, FUNCTIONAL = "torch.distributed.distributed_c10d", "torch.distributed._functional_collectives"
+
+Handler = Callable[[Capture, Args, Kwargs], Value]
+
+
+# questions ----------------------------------------------------------------------------------------------------
+def _question(name: str) -> Handler:
+    def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        given, named = [cx.snapshot(a) for a in args], {k: cx.snapshot(v) for k, v in kwargs.items()}
+        rely_on_world(cx)
+        for value in (*given, *named.values()):
+            _rely_on(cx, value)
+        return known(cx, cx.evaluate_raw(getattr(process_groups.c10d(), name), *given, **named))
+
+    return handler
+
+
+def _rely_on(cx: Capture, value: Any) -> None:
+    if fixed(value) is not None:
+        rely(cx, value)
+    elif type(value) is str:
+        rely_on_group(cx, value)
+    elif not isinstance(value, (int, type(None))):
+        raise Break("unsupported-operation", f"a question about a {type(value).__qualname__} and processes")
+
+
+for _name in ("get_rank", "get_world_size", "get_backend", "get_process_group_ranks", "get_group_rank", "get_global_rank",
+              "_get_default_group", "_get_group_size_by_name", "_rank_not_in_group"):  # fmt: skip
+    LATE[C10D, _name] = _question(_name)
+
+
+def _resolve_group(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """The name of what stands for a group: one, its name, a mesh, a mesh and a dimension, or (once) its ranks."""
+    functional = torch.distributed._functional_collectives
+    given, tag = cx.snapshot(args[0]), cx.snapshot(args[1]) if len(args) > 1 else ""
+    if torch.compiler.config.compile_on_one_rank:
+        raise Break("unsupported-operation", "collectives under compile_on_one_rank")
+    rely_on_world(cx)
+    if type(given) is list:
+        name = cx.evaluate_raw(process_groups.c10d()._resolve_group_name_by_ranks_and_tag, given, tag)
+    else:
+        for part in given if type(given) is tuple else (given,):
+            _rely_on(cx, part)
+        group = cx.evaluate_raw(functional._resolve_group, given, tag)
+        name = group if isinstance(group, str) else group.group_name
+    rely_on_group(cx, name)
+    return Const(str(name))
+
+
+LATE[FUNCTIONAL, "_resolve_group"] = _resolve_group
+LATE[FUNCTIONAL, "_are_we_tracing"] = lambda cx, args, kwargs: Const(True)
+
+
+# collectives that write their arguments -----------------------------------------------------------------------
+def _contiguous(tensors: list[Tensor]) -> bool:
+    return all(t.fake.is_contiguous() and not t.fake.is_complex() and t.cls is torch.Tensor for t in tensors)
+
+
+def _is_of_group(output: Tensor, part: Tensor, size: int) -> bool:
+    """Whether `output` holds `part` of each process, one after the other."""
+    whole, one = output.fake.shape, part.fake.shape
+    return len(whole) == len(one) > 0 and whole[0] == one[0] * size and whole[1:] == one[1:]
+
+
+def _sized(given: dict[str, Value], size: int) -> bool:
+    """Whether shapes are those that eager takes: functional collectives take more."""
+    match given:
+        case {"output_tensor": Tensor() as whole, "input_tensor": Tensor() as part}:
+            return _is_of_group(whole, part, size)
+        case {"output": Tensor() as part, "input_list": Sequence() as parts}:
+            return len(parts.items) == size and part.fake.dim() > 0 and _like(parts, part)
+        case {"tensor_list": Sequence() as parts, "tensor": Tensor() as part}:
+            return len(parts.items) == size and part.fake.dim() > 0 and _like(parts, part)
+        case {
+            "output": Tensor() as output,
+            "input": Tensor() as given_,
+            "output_split_sizes": Const(),
+            "input_split_sizes": Const(),
+        }:
+            rows = output.fake.shape[0] if output.fake.dim() else 0
+            return rows > 0 and output.fake.shape == given_.fake.shape and rows % size == 0
+        case {"output": Tensor() as part, "input": Tensor() as whole}:
+            return "output_split_sizes" not in given and _is_of_group(whole, part, size)
+        case {"tensor": Tensor()}:
+            return True
+    return False
+
+
+def _like(parts: Sequence, part: Tensor) -> bool:
+    return all(isinstance(p, Tensor) and p.fake.shape == part.fake.shape for p in parts.items)
+
+
+def _writing(name: str, functional: str, defaults: Any = None) -> Handler:
+    def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        module = process_groups.c10d()
+        try:
+            bound = inspect.signature(getattr(module, name)).bind(*args, **kwargs)
+        except TypeError:
+            raise Break("unsupported-operation", f"dist.{name} of such arguments") from None
+        given = {k: cx.realize(v) for k, v in bound.arguments.items()}
+        if cx.truth(given.pop("async_op", Const(False))):
+            raise Break("unsupported-operation", f"dist.{name}(..., async_op=True), which gives a handle")
+        tensors = [t for v in given.values() for t in ([v] if isinstance(v, Tensor) else _items(cx, v))]
+        group = _group(cx, given)
+        same = {(t.fake.dtype, t.fake.device) for t in tensors}
+        if not _contiguous(tensors) or len(same) != 1 or any(t.fake.requires_grad for t in tensors):
+            raise Break(
+                "unsupported-operation", f"dist.{name} of tensors that need gradients, or lie otherwise than it takes"
+            )
+        if not _sized({**given, **{k: Const(None) for k in SPLITS.get(name, ()) if k not in given}}, group.size()):
+            raise Break("unsupported-operation", f"dist.{name} of tensors of such sizes")
+        _operation(cx, name, given)
+        return _run(cx, functional, given, group)
+
+    return handler
+
+
+SPLITS = {"all_to_all_single": ("output_split_sizes", "input_split_sizes")}
+
+
+def _items(cx: Capture, value: Value) -> list[Tensor]:
+    if not isinstance(value, List):
+        return []
+    value.items[:] = [cx.realize(v) for v in value.items]
+    return [v for v in value.items if isinstance(v, Tensor)]
+
+
+def _group(cx: Capture, given: dict[str, Value]) -> Any:
+    """The group that a collective runs in, as the argument that names it."""
+    rely_on_world(cx)
+    group = cx.snapshot(given.pop("group", Const(None)))
+    if group is None:
+        group = process_groups.c10d()._get_default_group()
+    if fixed(group) is None:
+        raise Break("unsupported-operation", "a collective of a group that this process is not in")
+    rely(cx, group)
+    return group
+
+
+def _operation(cx: Capture, name: str, given: dict[str, Value]) -> None:
+    """The reduction by name, as functional collectives take it."""
+    if "op" not in given and "reduce" not in name:
+        return
+    names = torch.distributed._functional_collectives.REDUCE_OP_TO_STR
+    op = given["op"].const() if "op" in given else torch.distributed.ReduceOp.SUM
+    if op not in names:
+        raise Break("unsupported-operation", f"dist.{name} with {op}")
+    given["op"] = Const(names[op])
+
+
+def _run(cx: Capture, functional: str, given: dict[str, Value], group: Any) -> Value:
+    made = getattr(torch.distributed._functional_collectives, functional)
+    cx.call(cx.make(made), [], {**given, "group": Const(str(group.group_name))})
+    return Const(None)
+
+
+for _name, _functional in {
+    "all_reduce": "all_reduce_inplace",
+    "all_gather_into_tensor": "all_gather_tensor_inplace", "all_gather_single": "all_gather_tensor_inplace",
+    "reduce_scatter_tensor": "reduce_scatter_tensor_inplace", "reduce_scatter_single": "reduce_scatter_tensor_inplace",
+    "all_to_all_single": "all_to_all_inplace",
+    "all_gather": "all_gather_inplace", "reduce_scatter": "reduce_scatter_inplace",
+}.items():  # fmt: skip
+    LATE[C10D, _name] = _writing(_name, _functional)

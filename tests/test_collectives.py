@@ -1,0 +1,264 @@
+"""Collectives in graphs, in processes of a group (gloo), compared with eager on each of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+import pycompiler
+from tests.processes import Processes, fresh_store, start
+
+BACKENDS = ("eager", "aot_eager", "native")
+ops = torch.ops._c10d_functional
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Processes]:
+    made = Processes(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Processes]:
+    made = Processes(3)
+    yield made
+    made.close()
+
+
+# what runs in each process ------------------------------------------------------------------------------------
+def plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [plain(v) for v in value]
+    if isinstance(value, functional.AsyncCollectiveTensor):
+        value = value.wait()
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def given(rank: int, world: int, *, grad: bool = False) -> torch.Tensor:
+    return (torch.arange(6.0 * world).reshape(2 * world, 3) / 7 + rank).requires_grad_(grad)
+
+
+def results(call: Callable[..., Any], rank: int, world: int, *, grad: bool = False) -> list[Any]:
+    """Of two calls: what is given back, what the argument is then, and its gradient."""
+    found = []
+    for _ in range(2):
+        x = given(rank, world, grad=grad)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            result = call(x)
+        if grad:
+            (plain_sum(result)).backward()
+        found.append([plain(result), x.detach(), x.grad])
+    return found
+
+
+def plain_sum(result: Any) -> torch.Tensor:
+    if isinstance(result, functional.AsyncCollectiveTensor):
+        result = result + 0
+    return result.sum() if isinstance(result, torch.Tensor) else sum(map(plain_sum, result))  # type: ignore[arg-type, return-value]
+
+
+def same(fn: Callable[..., Any], rank: int, world: int, *, grad: bool = False) -> None:
+    wanted = results(fn, rank, world, grad=grad)
+    for backend in BACKENDS:
+        compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+        torch.testing.assert_close(results(compiled, rank, world, grad=grad), wanted)
+        assert compiled.counters()["compiles"] == 1
+    assert torch._C._distributed_c10d._get_work_registry_size() == 0  # type: ignore[attr-defined]
+
+
+def functions(world: int) -> dict[str, Callable[..., Any]]:
+    group = dist.group.WORLD
+    assert group is not None
+    return {
+        "all_reduce": lambda x: functional.all_reduce(x * 2, "sum", [*range(world)]) + 1,
+        "all_gather": lambda x: functional.all_gather_tensor(x * 2, 0, group).sin(),
+        "columns": lambda x: functional.all_gather_tensor(x * 2, 1, group).sin(),
+        "reduce_scatter": lambda x: functional.reduce_scatter_tensor(x * 2, "sum", 0, group).sin(),
+        "all_to_all": lambda x: functional.all_to_all_single(x * 2, None, None, group).sin(),
+        "coalesced": lambda x: [t.sin() for t in functional.all_reduce_coalesced([x * 2, x.cos()], "sum", group)],
+        "several": lambda x: (
+            functional.all_reduce(functional.all_reduce(x, "sum", group).sin(), "sum", group)
+            * functional.all_reduce(x.cos(), "sum", group)
+        ),
+        "written": lambda x: functional.all_reduce(x * 2, "sum", group).add_(1),
+    }
+
+
+def run_functional(rank: int, world: int) -> None:
+    for fn in functions(world).values():
+        same(fn, rank, world)
+        same(fn, rank, world, grad=True)
+    group = dist.group.WORLD
+    same(lambda x: functional.broadcast(x * 2, 1, group).sin(), rank, world)  # type: ignore[arg-type]
+
+
+def run_in_place(rank: int, world: int) -> None:
+    def reduced(x: torch.Tensor) -> Any:
+        y = x * 2
+        dist.all_reduce(y)
+        dist.all_reduce(x, op=dist.ReduceOp.MAX)
+        return y + x
+
+    def gathered(x: torch.Tensor) -> Any:
+        whole, part = torch.empty(x.shape[0] * world, 3), torch.empty(2, 3)
+        dist.all_gather_into_tensor(whole, x.sin())
+        dist.reduce_scatter_tensor(part, x.cos())
+        parts = [torch.empty_like(x) for _ in range(world)]
+        dist.all_gather(parts, x)
+        changed = torch.empty_like(x)
+        dist.all_to_all_single(changed, x)
+        return whole + 1, part, parts[-1] * 2, changed
+
+    for fn in (reduced, gathered):
+        same(fn, rank, world)
+
+
+def run_questions(rank: int, world: int) -> None:
+    group = dist.group.WORLD
+    assert group is not None
+
+    def fn(x: torch.Tensor) -> Any:
+        words = dist.get_rank(group), group.size(), dist.get_backend() == "gloo", dist.is_initialized()
+        return x * dist.get_rank() + dist.get_world_size(), words
+
+    same(fn, rank, world)
+
+
+def run_order(rank: int, world: int) -> None:
+    """Launches of sizes that differ, in whose order no process may err; work between a launch and its wait; results that nobody reads."""
+
+    def fn(x: torch.Tensor) -> Any:
+        first = ops.all_gather_into_tensor(x * 2, world, "0")
+        second = ops.all_reduce(x.cos(), "sum", "0")
+        between = (x.sin() @ x.T).relu()
+        unread = ops.all_reduce(x[:1] * 3, "sum", "0")
+        ops.wait_tensor(unread)
+        return ops.wait_tensor(second).sum() + between, ops.wait_tensor(first).sin()
+
+    for _ in range(3):
+        same(fn, rank, world)
+        same(fn, rank, world, grad=True)
+
+
+def run_writes(rank: int, world: int) -> None:
+    """An input that a collective reads is written when the collective has read it."""
+
+    def fn(x: torch.Tensor) -> Any:
+        flying = ops.all_gather_into_tensor(x, world, "0")
+        landed = ops.wait_tensor(flying)
+        x.mul_(3)
+        return landed.sin()
+
+    same(fn, rank, world)
+
+
+def run_in_flight(rank: int, world: int) -> None:
+    """Who reads what was not waited for, or by another name, is eager's."""
+
+    def other_name(x: torch.Tensor) -> Any:
+        flying = ops.all_reduce(x * 2, "sum", "0")
+        view = flying.view(-1)
+        ops.wait_tensor(flying)
+        return view + 1
+
+    def written(x: torch.Tensor) -> Any:
+        flying = ops.all_reduce(x * 2, "sum", "0")
+        landed = ops.wait_tensor(flying)
+        landed.add_(1)
+        return landed, flying
+
+    def of_others(x: torch.Tensor) -> Any:
+        ops.wait_tensor(x)
+        return x * x
+
+    for fn in (other_name, written, of_others):
+        wanted = results(fn, rank, world)
+        for backend in BACKENDS:
+            found = pycompiler.explain(fn)(given(rank, world))
+            assert [b.kind for b in found.break_reasons][:1] == ["unsupported-operation"], found
+            torch.testing.assert_close(results(pycompiler.compile(fn, backend=backend), rank, world), wanted)
+
+
+def run_breaks(rank: int, world: int) -> None:
+    def handle(x: torch.Tensor) -> Any:
+        y = x * 2
+        work = dist.all_reduce(y, async_op=True)
+        assert work is not None
+        work.wait()
+        return y + 1
+
+    def stacked(x: torch.Tensor) -> Any:
+        whole = torch.empty(world, *x.shape)
+        dist.all_gather_into_tensor(whole, x)
+        return whole + 1
+
+    def barred(x: torch.Tensor) -> Any:
+        y = x * 2
+        dist.barrier()
+        return y + 1
+
+    for fn in (handle, stacked, barred):
+        assert pycompiler.explain(fn)(given(rank, world)).graph_break_count
+        torch.testing.assert_close(results(pycompiler.compile(fn), rank, world), results(fn, rank, world))
+
+
+def run_groups(rank: int, world: int) -> None:
+    """One function, given other groups."""
+    pairs = dist.new_group([0, 1])
+    alone = [dist.new_group([i]) for i in range(world)]
+
+    def fn(x: torch.Tensor, group: Any) -> Any:
+        return functional.all_reduce(x, "sum", group) * dist.get_world_size(group)
+
+    compiled = pycompiler.compile(fn, fullgraph=True)
+    x = given(rank, world)
+    for count, group in enumerate((dist.group.WORLD, alone[rank], *([pairs] if rank < 2 else [])), start=1):
+        torch.testing.assert_close(compiled(x, group), plain(fn(x, group)))
+        assert compiled.counters()["compiles"] == count
+    torch.testing.assert_close(compiled(x, dist.group.WORLD), plain(fn(x, dist.group.WORLD)))
+    assert compiled.counters()["compiles"] == count
+
+
+def run_made_anew(rank: int, world: int) -> None:
+    """A group of the same name with other places of its members: nothing of the old one is used."""
+
+    def fn(x: torch.Tensor) -> Any:
+        y = functional.all_gather_tensor(x, 0, "0") * (1 + dist.get_rank())  # type: ignore[arg-type]
+        dist.all_reduce(x)
+        return y, dist.get_rank(), x
+
+    compiled = pycompiler.compile(fn, fullgraph=True)
+    torch.testing.assert_close(results(compiled, rank, world), results(fn, rank, world))
+    store = fresh_store(rank)
+    dist.destroy_process_group()
+    start(world - 1 - rank, world, store)
+    torch.testing.assert_close(results(compiled, rank, world), results(fn, rank, world))
+    assert compiled.counters()["compiles"] == 2
+    store = fresh_store(dist.get_rank())
+    dist.destroy_process_group()
+    start(rank, world, store)
+    torch.testing.assert_close(results(compiled, rank, world), results(fn, rank, world))
+    assert compiled.counters()["compiles"] == 2  # the first entry holds again
+
+
+# tests --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("run", [run_functional, run_in_place, run_questions, run_order, run_writes, run_in_flight, run_breaks, run_groups])
+def test_in_two_processes(two: Processes, run: Callable[[int, int], None]) -> None:
+    two.run(run)
+
+
+@pytest.mark.parametrize("run", [run_functional, run_in_place, run_order, run_groups])
+def test_in_three_processes(three: Processes, run: Callable[[int, int], None]) -> None:
+    three.run(run)
+
+
+def test_a_group_that_is_made_anew(two: Processes) -> None:
+    two.run(run_made_anew)
