@@ -250,7 +250,9 @@ def run_made_anew(rank: int, world: int) -> None:
 
 
 # tests --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("run", [run_functional, run_in_place, run_questions, run_order, run_writes, run_in_flight, run_breaks, run_groups])
+@pytest.mark.parametrize(
+    "run", [run_functional, run_in_place, run_questions, run_order, run_writes, run_in_flight, run_breaks, run_groups]
+)
 def test_in_two_processes(two: Processes, run: Callable[[int, int], None]) -> None:
     two.run(run)
 

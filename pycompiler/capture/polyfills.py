@@ -11,6 +11,7 @@ import collections
 import contextlib
 import copyreg
 import functools
+import logging
 import operator
 import types
 from collections.abc import Callable
@@ -448,11 +449,45 @@ OF_TENSORS: dict[tuple[str, str], Callable[..., Any]] = {
     ("addcdiv_", "value"): addcdiv_,
     ("addcmul_", "value"): addcmul_,
 }
+
+
+def get_logger(name: Any = None) -> Any:
+    """`logging.getLogger`: one that exists; what makes one is logging's."""
+    if not name or (isinstance(name, str) and name == logging.root.name):
+        return logging.root
+    manager = logging.Logger.manager
+    found = manager.loggerDict.get(name) if isinstance(name, str) else None
+    return found if isinstance(found, logging.Logger) else manager.getLogger(name)
+
+
+def is_enabled_for(self: logging.Logger, level: int) -> bool:
+    """`logging.Logger.isEnabledFor`, which leaves nothing in the table of answers."""
+    if self.disabled:
+        return False
+    known: dict[int, bool] = self._cache  # type: ignore[attr-defined]
+    if level in known:
+        return known[level]
+    return self.manager._disable < level and level >= self.getEffectiveLevel()  # type: ignore[attr-defined, no-any-return]
+
+
+def effective_level(self: logging.Logger) -> int:
+    """`logging.Logger.getEffectiveLevel`."""
+    logger: logging.Logger | None = self
+    while logger:
+        if logger.level:
+            return logger.level
+        logger = logger.parent
+    return logging.NOTSET
+
+
 POLYFILLS: dict[Any, Callable[..., Any]] = {
     types.SimpleNamespace.__repr__: namespace_repr,
     types.SimpleNamespace.__eq__: namespace_eq,
     types.SimpleNamespace.__ne__: namespace_ne,
     types.SimpleNamespace.__reduce__: namespace_reduce,
+    logging.getLogger: get_logger,
+    logging.Logger.isEnabledFor: is_enabled_for,
+    logging.Logger.getEffectiveLevel: effective_level,
     functools.cmp_to_key: cmp_to_key,
     operator.methodcaller: methodcaller,
     _get_value: step_count,

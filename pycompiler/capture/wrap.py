@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.torch_version import TorchVersion
 
 from pycompiler import _native, config
 from pycompiler.capture.breaks import Break, Raised
@@ -97,7 +98,7 @@ def _literal(cx: Capture, real: Any, source: Source) -> Value:
     return Tuple([Const(v) for v in real], torch.Size) if isinstance(real, torch.Size) else Const(real)
 
 
-@wraps(torch.dtype, torch.layout, torch.memory_format)
+@wraps(torch.dtype, torch.layout, torch.memory_format, TorchVersion)
 def _singleton(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("id_is", source, real)
     return Const(real)

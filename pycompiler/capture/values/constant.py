@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from pycompiler.capture.breaks import Again, Break
 from pycompiler.capture.values.base import Capture, Value, class_name
 
 LITERALS = (int, float, bool, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 LITERAL_IDS = frozenset(map(id, LITERALS))  # to ask of a class without its metaclass's __eq__
-TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
+TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, TorchVersion)
 SHOWN = 80  # characters of a constant in the reason of a break
 CONSTANT_TYPES: frozenset[type] = frozenset({*LITERALS, *TORCH_CONSTANTS, range, slice, frozenset})
 
