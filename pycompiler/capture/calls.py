@@ -35,7 +35,7 @@ from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
-from pycompiler.capture.values.objects import Object, plain_module_forward, tuple_of
+from pycompiler.capture.values.objects import Object, as_text, plain_module_forward, tuple_of
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
 from pycompiler.ir import arrays, control, peer
@@ -356,7 +356,7 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return cx.graph.call_function(fn, args, kwargs)
     if isinstance(fn, torch.jit.ScriptFunction):
         return cx.graph.call_whole(scripted(fn), args, kwargs)
-    plain = [_plain_storage(a) for a in args]
+    plain = [as_text(cx, a) if owner is str else _plain_storage(a) for a in args]
     if any(p is not a for p, a in zip(plain, args, strict=True)) and owner is not None:
         return call_builtin(cx, fn, plain, kwargs)
     if skip.is_pure(fn):

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import itertools
 import operator
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -240,6 +241,30 @@ def test_as_cpython_does_it(program: Callable[..., Any]) -> None:
     compiled = pycompiler.compile(program, backend="eager")
     for _ in range(2):
         assert str(compiled(torch.ones(2))) == str(program(torch.ones(2)))
+
+
+class Spelled(str):
+    def split(self, *separators: Any) -> Any:  # type: ignore[override]
+        return ["its own"]
+
+
+SPELLED, PATTERN = Spelled("a b"), re.compile("a (b)")
+
+
+def of_a_subclass_of_text(x: Any) -> Any:
+    found = PATTERN.match(SPELLED)
+    assert found is not None
+    newer = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) > (1, 13)
+    parts = SPELLED.split(), SPELLED.upper(), list(SPELLED), "-".join(SPELLED), {"a", "b", " "}.issuperset(SPELLED)
+    return parts, found.group(1), type(found.string), newer, x + 1
+
+
+def test_texts_of_other_classes() -> None:
+    compiled = pycompiler.compile(of_a_subclass_of_text, backend="eager")
+    for _ in range(2):
+        assert str(compiled(torch.ones(2))) == str(of_a_subclass_of_text(torch.ones(2)))
+    whole = pycompiler.compile(lambda x: x + len(list(SPELLED)), backend="eager", fullgraph=True)
+    torch.testing.assert_close(whole(torch.ones(2)), torch.full((2,), 4.0))
 
 
 def test_callbacks_of_weak_references_behind_a_break() -> None:
