@@ -413,7 +413,7 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
-        return isinstance(fn, type) and not all(_takes_keyword(fn, name) for name in kwargs)
+        return False
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
@@ -424,7 +424,7 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
 @functools.cache
 def _takes_keyword(cls: type, name: str) -> bool:
     """Whether a class written in C, which does not tell what it takes, has a parameter of this name."""
-    if cls.__flags__ & HEAP or issubclass(cls, dict):
+    if cls.__flags__ & HEAP or issubclass(cls, dict) or cls.__text_signature__ is not None:
         return True
     try:
         cls(**{name: None})
@@ -522,6 +522,9 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if handler is not None:
         if kwargs and _refuses(cls, args, kwargs):
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
+        for name in kwargs:
+            if not _takes_keyword(cls, name):
+                cx.evaluate_raw(cls, **{name: None})  # its error
         try:
             return handler(cx, args, kwargs)
         except (IndexError, TypeError, ValueError):

@@ -768,8 +768,11 @@ class Opaque(Value):
 
 
 def as_text(cx: Capture, value: Value) -> Value:
-    """An existing instance of a subclass of `str` as the text that methods of `str` itself see (`torch.__version__`)."""
+    """An existing instance of a subclass of `str` as the text that methods of `str` itself see (`torch.__version__`).  It is
+    guarded to be this one, so one that was passed as an argument is none."""
     if not isinstance(value, Opaque) or value.source is None or not isinstance(value.real, str):
+        return value
+    if value.source.root.kind == "local":
         return value
     cx.guard("id_is", value.source, reference(value.real))
     return Const(str.__str__(value.real))
