@@ -230,10 +230,20 @@ def text_of_an_encoding_error(x: Any) -> Any:
     return str(error), x + 1
 
 
+def what_is_no_class(x: Any) -> Any:
+    told = [isinstance(x, (torch.Tensor, 1)), issubclass(bool, (int, "x")), isinstance(1, (str, (int,)))]
+    for fn, a, b in ((isinstance, 1, 1), (issubclass, int, 1), (issubclass, 1, int), (isinstance, "a", (int, "b"))):
+        try:
+            told.append(fn(a, b))  # type: ignore[arg-type]
+        except TypeError as e:
+            told.append(str(e))  # type: ignore[arg-type]
+    return told, x + 1
+
+
 @pytest.mark.parametrize(
     "program",
     [
-        enums, context_of_what_a_constant_raises, keywords, thrown_while_a_generator_handles, tees, sums_after_none,
+        what_is_no_class, enums, context_of_what_a_constant_raises, keywords, thrown_while_a_generator_handles, tees, sums_after_none,
         key_that_goes_and_comes, class_made_inside, parts_of_groups, text_of_an_encoding_error,
     ],
 )  # fmt: skip
