@@ -35,7 +35,7 @@ from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Generator
-from pycompiler.capture.values.objects import Object, plain_module_forward, tuple_of
+from pycompiler.capture.values.objects import Object, as_text, plain_module_forward, tuple_of
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
 from pycompiler.ir import arrays, control, peer, process_groups
@@ -363,7 +363,7 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return cx.graph.call_function(fn, args, kwargs)
     if isinstance(fn, torch.jit.ScriptFunction):
         return cx.graph.call_whole(scripted(fn), args, kwargs)
-    plain = [_plain_storage(a) for a in args]
+    plain = [as_text(cx, a) if owner is str else _plain_storage(a) for a in args]
     if any(p is not a for p, a in zip(plain, args, strict=True)) and owner is not None:
         return call_builtin(cx, fn, plain, kwargs)
     if skip.is_pure(fn):
@@ -420,7 +420,7 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
-        return isinstance(fn, type) and not all(_takes_keyword(fn, name) for name in kwargs)
+        return False
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
@@ -431,7 +431,7 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
 @functools.cache
 def _takes_keyword(cls: type, name: str) -> bool:
     """Whether a class written in C, which does not tell what it takes, has a parameter of this name."""
-    if cls.__flags__ & HEAP or issubclass(cls, dict):
+    if cls.__flags__ & HEAP or issubclass(cls, dict) or cls.__text_signature__ is not None:
         return True
     try:
         cls(**{name: None})
@@ -543,6 +543,9 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if handler is not None:
         if kwargs and _refuses(cls, args, kwargs):
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
+        for name in kwargs:
+            if not _takes_keyword(cls, name):
+                cx.evaluate_raw(cls, **{name: None})  # its error
         try:
             return handler(cx, args, kwargs)
         except (IndexError, TypeError, ValueError):

@@ -46,7 +46,7 @@ from pycompiler.capture.values.containers import (
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
-from pycompiler.capture.values.objects import HOOK_DICTS, FunctionDict, InstanceDict, Object, Opaque, Token
+from pycompiler.capture.values.objects import HOOK_DICTS, FunctionDict, InstanceDict, Object, Opaque, Token, as_text
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.control import breaks_are_errors
@@ -708,6 +708,8 @@ class Capture:
                 if not isinstance(made, Tensor) and not hasattr(made.python_type(), "__next__"):
                     self.throw(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
                 return made
+        if isinstance(value, Opaque) and mro_lookup(value.python_type(), "__iter__") is mro_lookup(str, "__iter__"):
+            value = as_text(self, value)
         return self.container_iterator(value)
 
     def container_iterator(self, value: Value, *, backwards: bool = False) -> Iter:

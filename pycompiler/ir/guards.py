@@ -289,8 +289,15 @@ def global_state() -> tuple[Any, ...]:
         return _global_state()
 
 
+def _default_device() -> str:
+    """With its index, which torch asks the device for; as the program said it, where there is no such device."""
+    try:
+        return str(torch.get_default_device())
+    except (RuntimeError, AssertionError):
+        return f"{torch.utils._device.CURRENT_DEVICE}, which this machine lacks"
+
+
 def _global_state() -> tuple[Any, ...]:
-    dev = torch.get_default_device() if hasattr(torch, "get_default_device") else torch.device("cpu")
     return (
         foreign_state(),
         torch.is_grad_enabled(),
@@ -301,7 +308,7 @@ def _global_state() -> tuple[Any, ...]:
         torch.get_autocast_dtype("cuda"),
         torch.is_autocast_cache_enabled(),
         torch.get_default_dtype(),
-        str(dev),
+        _default_device(),
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch._C._get_deterministic_fill_uninitialized_memory(),

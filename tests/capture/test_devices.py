@@ -108,3 +108,12 @@ def test_as_eager(program: Callable[..., Any], backend: str) -> None:
 @pytest.mark.parametrize("program", [made, nested, ended_by_an_error], ids=lambda f: f.__name__)
 def test_one_graph(program: Callable[..., Any]) -> None:
     assert seen(pycompiler.compile(program, backend="eager", fullgraph=True), 2) == seen(program, 2)
+
+
+@pytest.mark.skipif(torch.xpu.is_available(), reason="there is such a device")
+def test_a_default_device_that_the_machine_lacks() -> None:
+    compiled = pycompiler.compile(lambda x: (torch.get_device_module().__name__, x + 1), backend="eager")
+    for device in ("xpu", "cpu", "xpu"):
+        x = torch.ones(2)
+        with torch.device(device):
+            assert compiled(x)[0] == torch.get_device_module().__name__

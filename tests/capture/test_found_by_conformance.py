@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import itertools
 import operator
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -229,10 +230,20 @@ def text_of_an_encoding_error(x: Any) -> Any:
     return str(error), x + 1
 
 
+def what_is_no_class(x: Any) -> Any:
+    told = [isinstance(x, (torch.Tensor, 1)), issubclass(bool, (int, "x")), isinstance(1, (str, (int,)))]
+    for fn, a, b in ((isinstance, 1, 1), (issubclass, int, 1), (issubclass, 1, int), (isinstance, "a", (int, "b"))):
+        try:
+            told.append(fn(a, b))  # type: ignore[arg-type]
+        except TypeError as e:
+            told.append(str(e))  # type: ignore[arg-type]
+    return told, x + 1
+
+
 @pytest.mark.parametrize(
     "program",
     [
-        enums, context_of_what_a_constant_raises, keywords, thrown_while_a_generator_handles, tees, sums_after_none,
+        what_is_no_class, enums, context_of_what_a_constant_raises, keywords, thrown_while_a_generator_handles, tees, sums_after_none,
         key_that_goes_and_comes, class_made_inside, parts_of_groups, text_of_an_encoding_error,
     ],
 )  # fmt: skip
@@ -240,6 +251,30 @@ def test_as_cpython_does_it(program: Callable[..., Any]) -> None:
     compiled = pycompiler.compile(program, backend="eager")
     for _ in range(2):
         assert str(compiled(torch.ones(2))) == str(program(torch.ones(2)))
+
+
+class Spelled(str):
+    def split(self, *separators: Any) -> Any:  # type: ignore[override]
+        return ["its own"]
+
+
+SPELLED, PATTERN = Spelled("a b"), re.compile("a (b)")
+
+
+def of_a_subclass_of_text(x: Any) -> Any:
+    found = PATTERN.match(SPELLED)
+    assert found is not None
+    newer = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) > (1, 13)
+    parts = SPELLED.split(), SPELLED.upper(), list(SPELLED), "-".join(SPELLED), {"a", "b", " "}.issuperset(SPELLED)
+    return parts, found.group(1), type(found.string), newer, x + 1
+
+
+def test_texts_of_other_classes() -> None:
+    compiled = pycompiler.compile(of_a_subclass_of_text, backend="eager")
+    for _ in range(2):
+        assert str(compiled(torch.ones(2))) == str(of_a_subclass_of_text(torch.ones(2)))
+    whole = pycompiler.compile(lambda x: x + len(list(SPELLED)), backend="eager", fullgraph=True)
+    torch.testing.assert_close(whole(torch.ones(2)), torch.full((2,), 4.0))
 
 
 def test_callbacks_of_weak_references_behind_a_break() -> None:

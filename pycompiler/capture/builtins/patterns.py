@@ -17,7 +17,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.iterators import Iter
-from pycompiler.capture.values.objects import Opaque
+from pycompiler.capture.values.objects import Opaque, as_text
 from pycompiler.capture.wrap import wraps
 from pycompiler.ir.source import Source
 
@@ -35,7 +35,8 @@ class Text(Opaque):
         return self.real
 
     def getattr(self, cx: Capture, name: str) -> Value:
-        if name in _STEPPED or name == "__dict__":
+        copied = name == "string" and ("text", id(self.real.string)) in cx.kept
+        if name in _STEPPED or name == "__dict__" or copied:
             raise Break("builtin-call", f"{self.describe()}.{name}")
         found = getattr(type(self.real), name, None)
         return cx.evaluate(getattr, self.real, name) if hasattr(found, "__set__") else super().getattr(cx, name)
@@ -82,6 +83,12 @@ def compile_pattern(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def _known(cx: Capture, value: Value) -> Any:
     value = cx.realize(value)
+    text = as_text(cx, value)
+    if text is not value:
+        cx.kept["text", id(text.const())] = (
+            text.const()
+        )  # only whoever asks a match for its text sees that it is another
+        return text.const()
     real = getattr(value, "real", None)
     return (
         int(real) if isinstance(real, int) and type(real).__module__ == "re" else cx.snapshot(value)

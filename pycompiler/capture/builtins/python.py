@@ -59,8 +59,23 @@ def classes_of(cx: Capture, value: Value) -> tuple[type, ...]:
     raise Break("unsupported-operation", f"isinstance(..., {value.describe()})")
 
 
+NO_CLASSES = (int, float, complex, str, bytes, bool)
+
+
+def _among(cx: Capture, fn: Callable[..., bool], value: Value, classes: Value) -> Value | None:
+    """isinstance or issubclass where there is a number or a text among the classes, an error for who comes to it; else None."""
+    classes = cx.realize(classes)
+    if isinstance(classes, Const) and type(classes.value) in NO_CLASSES:
+        cx.evaluate_raw(fn, int, classes.value)
+    if not isinstance(classes, Tuple) or not any(type(cx.realize(v)) is Const for v in classes.items):
+        return None
+    return Const(any(cx.truth(cx.call_builtin(fn, [value, v], {})) for v in classes.iterate(cx)))
+
+
 @builtin(isinstance)
 def isinstance_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if (told := _among(cx, isinstance, *args)) is not None:
+        return told
     value, classes = args[0], classes_of(cx, args[1])
     if isinstance(value, Tensor):
         if value.real is None and issubclass(value.cls, classes):
@@ -87,8 +102,12 @@ def _is_named(value: Tensor, classes: tuple[type, ...]) -> bool:
 @builtin(issubclass)
 def issubclass_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0].const()
+    if type(cls) in NO_CLASSES:
+        cx.evaluate_raw(issubclass, cls, int)
     if not isinstance(cls, type):  # an object with `__bases__` will do
         raise Break("builtin-call", f"issubclass() of {args[0].describe()}")
+    if (told := _among(cx, issubclass, *args)) is not None:
+        return told
     return Const(is_subclass(cx, cls, classes_of(cx, args[1])))
 
 

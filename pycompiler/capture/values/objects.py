@@ -780,6 +780,17 @@ class Opaque(Value):
         return True
 
 
+def as_text(cx: Capture, value: Value) -> Value:
+    """An existing instance of a subclass of `str` as the text that methods of `str` itself see (`torch.__version__`).  It is
+    guarded to be this one, so one that was passed as an argument is none."""
+    if not isinstance(value, Opaque) or value.source is None or not isinstance(value.real, str):
+        return value
+    if value.source.root.kind == "local":
+        return value
+    cx.guard("id_is", value.source, reference(value.real))
+    return Const(str.__str__(value.real))
+
+
 class Range(Value):
     """A range of the profiler's that the frame opened: a handle that C code knows.  `left`: it is closed again."""
 
