@@ -49,6 +49,7 @@ from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, It
 from pycompiler.capture.values.objects import HOOK_DICTS, FunctionDict, InstanceDict, Object, Opaque, Token, as_text
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import arrays
 from pycompiler.ir.control import breaks_are_errors
 from pycompiler.ir.fake import new_fake_mode
 from pycompiler.ir.guards import Guard, UserFrame, global_state
@@ -269,10 +270,14 @@ class Capture:
             if type(a) in (set, frozenset) and len(a) > 1 and not any(fn is f for f in ORDERLESS):
                 self.looks_at_hashes(a)
         around = sys.exception()
+        numbers = arrays.numpy() is not None and (any(map(arrays.is_number, args)) or arrays.is_of_numpy(fn))
         try:
-            return fn(*args, **kwargs)
+            with arrays.as_errors() if numbers else contextlib.nullcontext():
+                return fn(*args, **kwargs)
         except (Break, Raised, Specialise):
             raise
+        except FloatingPointError as e:
+            raise Break("builtin-call", f"what NumPy computes of constants: {e}") from e
         except Exception as e:
             if e.__cause__ is not None or e.__context__ not in (None, around):
                 raise Break("uncaught-exception", f"{type(e).__name__} while another exception was handled") from None

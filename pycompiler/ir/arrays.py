@@ -7,10 +7,11 @@ programs that use it; `torch._numpy` when the first of its functions is met.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -116,11 +117,16 @@ def _names() -> dict[int, tuple[Any, str]]:
 
 def name_of(fn: Any) -> str | None:
     """By what name a graph calls a function of NumPy's; None for what it does not call."""
-    of = fn if isinstance(fn, (types.FunctionType, types.BuiltinFunctionType)) else type(fn)
-    if numpy() is None or not str(getattr(of, "__module__", "")).startswith("numpy"):
+    if isinstance(fn, type) or not is_of_numpy(fn):
         return None
     known = _names().get(id(fn))
     return known[1] if known is not None else None
+
+
+def is_of_numpy(fn: Any) -> bool:
+    """Whether a function, a ufunc or a class is one of NumPy's."""
+    of = fn if isinstance(fn, (types.FunctionType, types.BuiltinFunctionType, type)) else type(fn)
+    return numpy() is not None and str(getattr(of, "__module__", "")).partition(".")[0] == "numpy"
 
 
 def _lookup(name: str) -> Callable[..., Any]:
@@ -304,23 +310,26 @@ _KNOWN_DTYPES = _NARROW | {"int64", "float64", "complex128"}
 
 
 @functools.cache
-def _known() -> tuple[Any, frozenset[Any]]:
-    """The class of arrays, and of which dtypes tensors can be made that `torch._numpy` knows."""
+def _known() -> tuple[Any, frozenset[Any], frozenset[str]]:
+    """The class of arrays, and of which dtypes tensors can be made that `torch._numpy` knows, also by their characters:
+    `longlong` equals `int64` and is another one."""
     module = numpy()
     assert module is not None
-    return module.ndarray, frozenset(module.dtype(name) for name in _KNOWN_DTYPES)
+    dtypes = frozenset(module.dtype(name) for name in _KNOWN_DTYPES)
+    return module.ndarray, dtypes, frozenset(dtype.char for dtype in dtypes)
 
 
 def tensor_of(array: Any) -> torch.Tensor:
     """A tensor in the memory of an array; TypeError for an array that no tensor can be made of, or that may not be written."""
-    cls, dtypes = _known()
-    if is_number(array) and array.dtype in dtypes:
+    cls, dtypes, characters = _known()
+    known = (is_number(array) or type(array) is cls) and array.dtype in dtypes and array.dtype.char in characters
+    if is_number(array) and known:
         return torch.as_tensor(array)
     if type(array) is not cls:
         raise TypeError(f"expected a numpy.ndarray, not {type(array).__name__}")
     if not array.flags.writeable:
         raise TypeError("a NumPy array that may not be written")
-    if array.dtype not in dtypes or any(s < 0 or (s == 0 and n > 1) for s, n in zip(array.strides, array.shape)):
+    if not known or any(s < 0 or (s == 0 and n > 1) for s, n in zip(array.strides, array.shape)):
         raise TypeError(f"a NumPy array of {array.dtype} with strides {array.strides}")
     return torch.from_numpy(array)
 
@@ -341,13 +350,43 @@ def of_tensor(tensor: torch.Tensor, *, force: bool = False) -> Any:
 
 
 def dtype_name(value: Any) -> str | None:
-    """The name by which `torch._numpy` knows a dtype of NumPy's, or a class of its numbers; None for all others."""
+    """The name by which `torch._numpy` knows a dtype of NumPy's, or a class of its numbers, or a text that is no name for one
+    that it does not know (`longlong`, another order of bytes); None for all others."""
     module = numpy()
     if module is None:
         return None
     if not is_dtype(value) and (not _is_kind(value) or value in _abstract()):
         return None
-    return str(module.dtype(value).name)
+    dtype = module.dtype(value)
+    try:
+        plain = module.dtype(dtype.name) is dtype
+    except TypeError:
+        plain = False
+    return str(dtype.name) if plain else f"dtype({dtype.str!r}, {dtype.char!r})"
+
+
+def is_unknown(name: str) -> bool:
+    return name in UNKNOWN_DTYPES or not name.isidentifier()
+
+
+@functools.cache
+def names_unknown(text: str) -> bool:
+    """Whether a text names a dtype that `torch._numpy` takes for another one."""
+    module = numpy()
+    assert module is not None
+    try:
+        dtype = module.dtype(text)
+    except (TypeError, ValueError, SyntaxError):
+        return False
+    return dtype.kind in "biufc" and is_unknown(str(dtype_name(dtype)))
+
+
+@contextlib.contextmanager
+def as_errors() -> Iterator[None]:
+    """Of numbers: what NumPy would warn of raises `FloatingPointError`."""
+    module = numpy()
+    with module.errstate(all="raise") if module else contextlib.nullcontext():
+        yield
 
 
 _mro_of = type.__dict__["__mro__"].__get__  # whatever the metaclass says

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -105,3 +106,75 @@ def test_sizes_that_change_stay_symbols() -> None:
         x = torch.arange(float(n))
         assert torch.equal(compiled(x, n), program(x, n))
     assert compiled.counters()["compiles"] <= 3
+
+
+# what NumPy's own tests found -----------------------------------------------------------------------------------------
+def other_dtypes(x: Any) -> Any:
+    return (
+        np.array(x, dtype=np.longlong) + 1, np.zeros(3, dtype="longlong"), x.astype("q"), x.astype("H").sum(), np.longlong(x.sum()),
+        np.zeros(3, dtype=np.dtype(">i4")), np.asarray(np.longlong(2)), np.ones(2, "L"), np.sum(x, dtype="q"),
+    )  # fmt: skip
+
+
+def test_dtypes_that_equal_others() -> None:
+    x = np.arange(3)
+    compiled = pycompiler.compile(other_dtypes)
+    for _ in range(2):
+        for ours, theirs in zip(compiled(x), other_dtypes(x), strict=True):
+            assert (type(ours), ours.dtype.char, ours.dtype.byteorder) == (
+                type(theirs),
+                theirs.dtype.char,
+                theirs.dtype.byteorder,
+            )
+            assert np.array_equal(ours, theirs)
+
+
+def test_arrays_of_dtypes_that_equal_others() -> None:
+    compiled = pycompiler.compile(lambda x: x + 1)
+    for given in (np.arange(3), np.arange(3, dtype="q"), np.arange(3, dtype=">i8"), np.longlong(3)):
+        assert compiled(given).dtype.char == (given + 1).dtype.char
+
+
+@pytest.mark.parametrize(
+    "fn",
+    (
+        lambda x: x[..., ...],
+        lambda x: x.copy().__setitem__((..., 0, ...), 1),
+        lambda x: np.squeeze(x[None], axis=1),
+        lambda x: x[None].squeeze(axis=(0, 1)),
+        lambda x: np.squeeze(x[None], 0),
+        lambda x: x[None, :, None].squeeze((0, -1)),
+        lambda x: np.arange(6, 8, dtype="bool"),
+        lambda x: np.arange(0, 2, 1, np.bool_),
+    ),
+)
+def test_what_numpy_refuses(fn: Any) -> None:
+    def outcome(call: Any) -> Any:
+        try:
+            return call(np.arange(3.0)).tolist()
+        except Exception as e:
+            return type(e), str(e)
+
+    assert outcome(pycompiler.compile(fn)) == outcome(fn)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    (
+        lambda: np.int8(127) + np.int8(1),
+        lambda: -np.int8(-128),
+        lambda: np.float64(1) / np.float64(0),
+        lambda: np.log(np.float64(-1)),
+        lambda: np.divide(1, 0.0),
+    ),
+)
+def test_warnings_about_constants_come_in_each_call(fn: Any) -> None:
+    compiled = pycompiler.compile(fn)
+    for _ in range(3):
+        seen = []
+        for call in (compiled, fn):
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                call()
+            seen.append([str(w.message) for w in found])
+        assert seen[0] == seen[1]

@@ -123,6 +123,9 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
         raise Break("data-dependent-value", f"numpy.ndarray.{name}()")
     if name in ("__getitem__", "__setitem__") and _steps_back(args[1]):
         raise Break("unsupported-operation", "an array by a slice that steps backwards: a view, which no tensor can be")
+    if name in ("__getitem__", "__setitem__") and _ellipses(args[1]) > 1:
+        raise Break("unsupported-operation", "an array by several ellipses")
+    _check_squeezed(cx, name, args, kwargs)
     writes = name in WRITES
     if writes and array.scalar:
         raise Break("unsupported-operation", f"numpy.{array.python_type().__name__}.{name}()")
@@ -130,9 +133,7 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
         _check_write(cx, array, args[1:])
         args = [*args[:-1], _apart(cx, args[-1])] if len(args) > 1 else args
     scalar = (
-        not _holds_ellipsis(args[1])
-        if name == "__getitem__"
-        else name not in arrays.ARRAYS | {"astype", "flatten", "ravel"}
+        not _ellipses(args[1]) if name == "__getitem__" else name not in arrays.ARRAYS | {"astype", "flatten", "ravel"}
     )
     return _record(cx, arrays.method, [Const(name), *args], kwargs, writes, scalar=scalar or array.scalar)
 
@@ -146,10 +147,26 @@ def _steps_back(key: Value) -> bool:
     return step is not None and not (isinstance(step, Const) and (step.value is None or step.value > 0))
 
 
-def _holds_ellipsis(key: Value) -> bool:
+def _ellipses(key: Value) -> int:
     if isinstance(key, Tuple):
-        return any(_holds_ellipsis(k) for k in key.items)
-    return isinstance(key, Const) and key.value is Ellipsis
+        return sum(map(_ellipses, key.items))
+    return int(isinstance(key, Const) and key.value is Ellipsis)
+
+
+def _check_squeezed(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """NumPy refuses to squeeze a dimension that is no single one; torch leaves it."""
+    array = cx.realize(args[0]) if args else None
+    axis = cx.realize(kwargs["axis"] if "axis" in kwargs else args[1] if len(args) > 1 else Const(None))
+    if name != "squeeze" or cx.is_none(axis):
+        return
+    axes = axis.items if isinstance(axis, (Tuple, List)) else [axis]
+    if not isinstance(array, Array) or not all(v.is_const() and type(v.const()) is int for v in map(cx.realize, axes)):
+        raise Break("unsupported-operation", "numpy.squeeze of what is no array, or by what is no number")
+    shape, places = array.tensor.fake.shape, [cx.realize(v).const() for v in axes]
+    if any(not -len(shape) <= d < len(shape) or int(shape[d]) != 1 for d in places):
+        raise Break("unsupported-operation", "numpy.squeeze of a dimension that is no single one")
+    if len(places) > 1 and min(places) < 0:
+        raise Break("unsupported-operation", "numpy.squeeze of several dimensions, counted from the end")
 
 
 def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -158,6 +175,10 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
         return _of_numbers(cx, fn, args, kwargs)
     if "out" in kwargs:
         raise Break("unsupported-operation", f"numpy.{name}(out=...)")
+    _check_squeezed(cx, name, args, kwargs)
+    dtype = kwargs.get("dtype", args[3] if len(args) > 3 else Const(None))
+    if name == "arange" and not cx.is_none(dtype) and _argument(cx, dtype).const() == "bool":
+        raise Break("unsupported-operation", "numpy.arange of bool")
     if name in arrays.LIKES and args and isinstance(first := cx.realize(args[0]), Tensor):
         args = [of_tensor(cx, first, [], {}), *args[1:]]
     return _record(cx, arrays.function, [Const(name), *args], kwargs, scalar=name not in arrays.ARRAYS)
@@ -193,8 +214,7 @@ def make_scalar(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Val
     """`numpy.float32(x)` and its like."""
     if len(args) != 1 or kwargs or not _concerns(cx, args[0]):
         return _of_numbers(cx, cls, args, kwargs)
-    name = arrays.dtype_name(cls)
-    return _record(cx, arrays.scalar, [Const(name), *args], kwargs, scalar=True)
+    return _record(cx, arrays.scalar, [_argument(cx, cx.make(cls)), *args], kwargs, scalar=True)
 
 
 def of_dtypes(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -305,12 +325,15 @@ def _argument(cx: Capture, value: Value, *, size: bool = False) -> Value:
         real = value.const() if isinstance(value, Const) else value.cls
         name = arrays.dtype_name(real) or (arrays.PLAIN_DTYPES.get(real) if isinstance(real, type) else None)
         if name is not None:
-            if name in arrays.UNKNOWN_DTYPES:
+            if arrays.is_unknown(name):
                 raise Break("unsupported-type", f"numpy.{name}")
             return Const(name)
+        if isinstance(real, str) and arrays.names_unknown(real):
+            raise Break("unsupported-type", f"numpy.dtype({real!r})")
         module = arrays.numpy()
         if module is not None and isinstance(real, module.generic):
-            return cx.graph.call_function(arrays.scalar, [Const(real.dtype.name), Const(real.item())], {})
+            dtype = _argument(cx, cx.make(real.dtype))
+            return cx.graph.call_function(arrays.scalar, [dtype, Const(real.item())], {})
         return value
     if type(value) is Tuple:
         return Tuple([_argument(cx, v, size=size) for v in value.items])
