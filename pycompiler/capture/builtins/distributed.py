@@ -152,8 +152,10 @@ def _group(cx: Capture, given: dict[str, Value]) -> Any:
     """The group that a collective runs in, as the argument that names it."""
     rely_on_world(cx)
     group = cx.snapshot(given.pop("group", Const(None)))
-    if group is None:
+    if group is None:  # whichever it is in a call
         group = process_groups.c10d()._get_default_group()
+        rely_on_group(cx, group.group_name)
+        return group
     if fixed(group) is None:
         raise Break("unsupported-operation", "a collective of a group that this process is not in")
     rely(cx, group)
