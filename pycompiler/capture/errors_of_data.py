@@ -117,4 +117,6 @@ class ErrorsOfData:
     def are_eagers(self) -> bool:
         """Whether an error is left to eager: the program sees what happened before it."""
         seen = self.seen or self.behind
-        return self.refuses and not self.meets and not (seen and self.acts) and (seen or self.writes or bool(self.draws))
+        return (
+            self.refuses and not self.meets and not (seen and self.acts) and (seen or self.writes or bool(self.draws))
+        )

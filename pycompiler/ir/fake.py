@@ -26,10 +26,10 @@ from torch.utils._mode_utils import no_dispatch
 
 from pycompiler.ir.demands import check_demands
 from pycompiler.ir.effects import count_writes, divides, draws, drops_nothing, fails, noted, refuses, tells
-from pycompiler.ir.process_groups import launches
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
+from pycompiler.ir.process_groups import launches
 from pycompiler.ir.propagate import (
     by_rule,
     counted,
@@ -133,9 +133,9 @@ def _mode_class() -> type[FakeMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
     `effects` counts the operators dispatched that do more than compute their results, `refusals` those that may raise an error of
-    data, `fails` those of other libraries, `meets` collectives, `once` those that no call may repeat, `draws` those of them that take random numbers,
-    `tells` those that act by their schema, `writes` those that write, `others` those that are not ordinary; while it `asks`,
-    kernels say whether they take the arguments' types (`kernels.py`).
+    data, `fails` those of other libraries, `meets` collectives, `once` those that no call may repeat, `draws` those of them that
+    take random numbers, `tells` those that act by their schema, `writes` those that write, `others` those that are not ordinary;
+    while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
     """
     namespace = {
         **vars(fake_tensor),

@@ -34,7 +34,7 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    autograd_function, backwards, begun, branches, collections, containers, copying, data, devices, distributed, drawn, dtensors, exceptions, frozen,
-    generators, gradients, iteration, nested, numbers, optimizers, overrides, patterns, python, ranges, scalars, schedulers,
-    torch_api, transforms, variables, warned,
+    autograd_function, backwards, begun, branches, collections, containers, copying, data, devices, distributed, drawn,
+    dtensors, exceptions, frozen, generators, gradients, iteration, nested, numbers, optimizers, overrides, patterns, python,
+    ranges, scalars, schedulers, torch_api, transforms, variables, warned,
 )  # fmt: skip

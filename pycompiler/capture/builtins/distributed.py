@@ -52,6 +52,15 @@ for _name in ("get_rank", "get_world_size", "get_backend", "get_process_group_ra
     LATE[C10D, _name] = _question(_name)
 
 
+def _all_processes(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """``dist.group.WORLD``."""
+    rely_on_world(cx)
+    return known(cx, process_groups.c10d().GroupMember.WORLD)
+
+
+LATE[C10D, "_WorldMeta.WORLD"] = _all_processes
+
+
 def _resolve_group(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """The name of what stands for a group: one, its name, a mesh, a mesh and a dimension, or (once) its ranks."""
     functional = torch.distributed._functional_collectives
