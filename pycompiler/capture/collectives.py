@@ -55,6 +55,10 @@ def _wait(cx: Capture, fn: Any, given: list[Tensor], args: list[Value], kwargs: 
         cx.graph.lands = False
     if not _is_torchs(cx):
         cx.graph.waited |= {memory_of(t.fake) for t in _tensors(cx, made)}
+    elif any(t.fake.requires_grad for t in _tensors(cx, made)):
+        # autograd refuses a write to what a wait gives, which is what it was given; eager has a tensor of its own there
+        copies = [cx.graph.call_method("clone", [t], {}) for t in _tensors(cx, made)]
+        made = copies[0] if isinstance(made, Tensor) else List(copies)
     return made
 
 

@@ -56,6 +56,7 @@ class ErrorsOfData:
     """refuses: an operator may raise.  seen: where the program handles it, or has had effects, which come behind the graph.
     writes: inputs are written.  acts: something else happens once.  switches: state of torch's is switched, and would stay so.
     behind: an operator of another library, which may raise anything, comes behind effects.
+    meets: processes meet in a call, which none of them can repeat alone.
     draws: the devices of random numbers.  written: the positions of inputs whose versions count the writes.  whole: no break.
     late: an operator may raise when inputs are written, or while it writes them.
     counting: an error would be seen in the count of a table's misses.
@@ -71,6 +72,7 @@ class ErrorsOfData:
     counting: int = 0
     switches: bool = False
     behind: bool = False
+    meets: bool = False
     draws: dict[torch.device, None] = field(default_factory=dict)
     written: tuple[int, ...] = ()
 
@@ -80,6 +82,7 @@ class ErrorsOfData:
         refuses: bool,
         fails: bool,
         acts: bool,
+        meets: bool,
         draws: Iterable[torch.device],
         frames: Sequence[Running],
         effects: bool,
@@ -91,6 +94,7 @@ class ErrorsOfData:
         self.refuses |= refuses or fails
         self.behind |= fails and effects
         self.acts |= acts
+        self.meets |= meets
         self.draws |= dict.fromkeys(draws)
         self.seen |= (
             caught or refuses and (effects or self.counting > 0 or any(f.current.handler is not None for f in frames))
@@ -113,4 +117,6 @@ class ErrorsOfData:
     def are_eagers(self) -> bool:
         """Whether an error is left to eager: the program sees what happened before it."""
         seen = self.seen or self.behind
-        return self.refuses and not (seen and self.acts) and (seen or self.writes or bool(self.draws))
+        return (
+            self.refuses and not self.meets and not (seen and self.acts) and (seen or self.writes or bool(self.draws))
+        )

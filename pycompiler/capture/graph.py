@@ -467,7 +467,7 @@ class GraphBuilder:
         leaves, specs = flatten_all(wrappers)
         inside = [(t, None if t.is_inference() else t._version) for t in leaves]
         draws, tells = self.fake_mode.draws, self.fake_mode.tells
-        refusals, fails = self.fake_mode.refusals, self.fake_mode.fails
+        refusals, fails, meets = self.fake_mode.refusals, self.fake_mode.fails, self.fake_mode.meets
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
         self.fake_mode.asks, self.fake_mode.binder, self._binding = True, self._bind, []
         self._gives_number = target in GIVE_NUMBERS
@@ -539,6 +539,7 @@ class GraphBuilder:
             refuses=may_refuse,
             fails=self.fake_mode.fails > fails,
             acts=self.fake_mode.tells > tells,
+            meets=self.fake_mode.meets > meets,
             draws=[t.device for t in tensors_of((result, fakes, kfakes))] if drawn else (),
             frames=self.cx.frames, effects=bool(self.cx.effects),
         )  # fmt: skip

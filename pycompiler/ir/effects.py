@@ -18,6 +18,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
 from pycompiler.ir.late import Check
+from pycompiler.ir.process_groups import launches
 
 aten = torch.ops.aten
 
@@ -182,7 +183,9 @@ def ordered(op: object) -> bool:
 @cache
 def tells(op: object) -> bool:
     """Acts by its schema.  An operator of another library that gives results and writes nothing may be called again after an
-    error; while there is none it is called once."""
+    error, where no other process meets it in the call; while there is none it is called once."""
+    if launches(op):
+        return True
     computes = isinstance(op, OpOverload) and op._schema.returns and not op._schema.is_mutable
     return acts(op) and not computes and not _is_check(op) and not _only_writes(op)
 

@@ -29,6 +29,7 @@ from pycompiler.ir.effects import count_writes, divides, draws, drops_nothing, f
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
+from pycompiler.ir.process_groups import launches
 from pycompiler.ir.propagate import (
     by_rule,
     counted,
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
         effects: int
         refusals: int
         fails: int
+        meets: int
         writes: int
         once: int
         draws: int
@@ -112,6 +114,7 @@ _COUNTERS = {
     "effects": 0,
     "refusals": 0,
     "fails": 0,
+    "meets": 0,
     "writes": 0,
     "once": 0,
     "draws": 0,
@@ -130,9 +133,9 @@ def _mode_class() -> type[FakeMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
 
     `effects` counts the operators dispatched that do more than compute their results, `refusals` those that may raise an error of
-    data, `fails` those of other libraries, `once` those that no call may repeat, `draws` those of them that take random numbers,
-    `tells` those that act by their schema, `writes` those that write, `others` those that are not ordinary; while it `asks`,
-    kernels say whether they take the arguments' types (`kernels.py`).
+    data, `fails` those of other libraries, `meets` collectives, `once` those that no call may repeat, `draws` those of them that
+    take random numbers, `tells` those that act by their schema, `writes` those that write, `others` those that are not ordinary;
+    while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
     """
     namespace = {
         **vars(fake_tensor),
@@ -180,6 +183,7 @@ def _dispatch(
     mode.tells += tells(func)
     mode.refusals += refuses(func, args)
     mode.fails += fails(func)
+    mode.meets += launches(func)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
         check_types(func, args, kwargs, symbolic=mode.symbolic)
         mode.nested += 1

@@ -71,7 +71,7 @@ def name_of(op: object) -> str | None:
 
 @cache
 def launches(op: object) -> bool:
-    """Begins what goes on when the call is over: until its results were waited for, nobody writes its arguments, or reads them."""
+    """Begins what goes on when the call is over: until they were waited for nobody reads its results, or writes its arguments."""
     name = name_of(op)
     return name is not None and name not in WAITS and name != "_wrap_tensor_autograd"
 

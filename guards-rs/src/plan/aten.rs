@@ -33,11 +33,14 @@ pub struct Aten {
     python: PyCall,
     only_python: AtomicBool,
     mutates: bool,
-    /// Of another library: it may wait for threads that need the GIL, as collectives do.
+    /// Of another library: it may wait for threads that need the GIL.
     foreign: bool,
     /// Slots of tensor arguments.
     pub reads: Vec<usize>,
 }
+
+/// Namespaces of collectives: one that fails is not repeated, for no process may call it alone.
+const MEETING: [&str; 3] = ["_c10d_functional", "_c10d_functional_autograd", "c10d_functional"];
 
 /// Namespaces of operators that wait for nobody.
 const OURS: [&str; 3] = ["aten", "prim", "prims"];
@@ -65,13 +68,18 @@ impl Aten {
         let returns = returns(&schema)?;
         let shim = ShimCall::build(&schema.str()?.to_cow()?, &params, out.len());
         let name = op.str()?.to_string();
-        let stack = if refused().contains(&name) { None } else { StackCall::build(&schema, &params, &returns)? };
+        let namespace = name.split('.').next().unwrap_or_default();
+        let foreign = !OURS.contains(&namespace);
+        let stack = if refused().contains(&name) || MEETING.contains(&namespace) {
+            None
+        } else {
+            StackCall::build(&schema, &params, &returns)?
+        };
         if matches!(returns, Returns::Tensors(n) if n != out.len()) {
             return Err(PyValueError::new_err(format!("{schema}: the plan names {} results", out.len())));
         }
         let only_python = AtomicBool::new(false);
         let mutates = schema.getattr("is_mutable")?.extract()?;
-        let foreign = !OURS.contains(&name.split('.').next().unwrap_or_default());
         Ok(Aten { name, mutates, foreign, params, out, shim, stack, python, only_python, reads })
     }
 

@@ -52,6 +52,15 @@ for _name in ("get_rank", "get_world_size", "get_backend", "get_process_group_ra
     LATE[C10D, _name] = _question(_name)
 
 
+def _all_processes(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """``dist.group.WORLD``."""
+    rely_on_world(cx)
+    return known(cx, process_groups.c10d().GroupMember.WORLD)
+
+
+LATE[C10D, "_WorldMeta.WORLD"] = _all_processes
+
+
 def _resolve_group(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """The name of what stands for a group: one, its name, a mesh, a mesh and a dimension, or (once) its ranks."""
     functional = torch.distributed._functional_collectives
@@ -152,8 +161,10 @@ def _group(cx: Capture, given: dict[str, Value]) -> Any:
     """The group that a collective runs in, as the argument that names it."""
     rely_on_world(cx)
     group = cx.snapshot(given.pop("group", Const(None)))
-    if group is None:
+    if group is None:  # whichever it is in a call
         group = process_groups.c10d()._get_default_group()
+        rely_on_group(cx, group.group_name)
+        return group
     if fixed(group) is None:
         raise Break("unsupported-operation", "a collective of a group that this process is not in")
     rely(cx, group)

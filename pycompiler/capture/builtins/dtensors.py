@@ -1,4 +1,6 @@
-"""Distributed tensors: what makes them, redistributes them and takes them apart are calls of the graph, with mesh and placements as constants.
+"""Distributed tensors: what makes them, redistributes them and takes them apart are calls of the graph.
+
+Mesh and placements are constants of the call.
 
 In: a call of torch's own functions.  Out: one node, which calls the function on tensors.
 Example: ``x.redistribute(mesh, [Replicate()])`` is ``making(x)``.  Collectives inside are seen where the graph is traced

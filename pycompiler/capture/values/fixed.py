@@ -70,6 +70,7 @@ def known(cx: Capture, real: Any) -> Value:
     """The value of what one of them tells."""
     if type(real) in (tuple, list):
         return cx.sequence([known(cx, v) for v in real], type(real))
+    rely(cx, real)
     return cx.make(real)
 
 

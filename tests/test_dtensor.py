@@ -1,0 +1,224 @@
+"""Distributed tensors in graphs, in processes of a group (gloo), compared with eager on each of them."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import pycompiler
+from tests.processes import Processes
+
+BACKENDS = ("eager", "aot_eager", "native")
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Processes]:
+    made = Processes(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Processes]:
+    made = Processes(3)
+    yield made
+    made.close()
+
+
+# what runs in each process ------------------------------------------------------------------------------------
+def mesh_of(world: int) -> DeviceMesh:
+    return init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
+
+
+def whole(rows: int = 6) -> torch.Tensor:
+    return torch.arange(rows * 4.0).reshape(rows, 4) / 10
+
+
+def plain(value: Any) -> Any:
+    """Values, with placements of distributed ones."""
+    if isinstance(value, (tuple, list)):
+        return [plain(v) for v in value]
+    if isinstance(value, DTensor):
+        return [[ord(c) for c in str(value.placements)], list(value.shape), plain(value.to_local())]
+    if hasattr(value, "wait"):
+        value = value.wait()
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def results(call: Callable[..., Any], make: Callable[[], torch.Tensor], *, grad: bool) -> list[Any]:
+    found = []
+    for _ in range(2):
+        x = make().requires_grad_(grad)
+        result = call(x)
+        if grad:
+            total = result.sum()
+            (total.full_tensor() if isinstance(total, DTensor) else total).backward()
+        found.append([plain(result), plain(x), plain(x.grad) if grad else None])
+    return found
+
+
+class Told(logging.Handler):
+    """What was not compiled."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def same(
+    fn: Callable[..., Any], make: Callable[[], torch.Tensor], *, grad: bool = False, compiles: bool = True
+) -> None:
+    """`compiles`: whether the graph is compiled below the class, too."""
+    wanted, told = results(fn, make, grad=grad), Told()
+    logging.getLogger("pycompiler").addHandler(told)
+    try:
+        for backend in BACKENDS:
+            compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+            torch.testing.assert_close(results(compiled, make, grad=grad), wanted)
+            assert compiled.counters()["compiles"] == 1
+    finally:
+        logging.getLogger("pycompiler").removeHandler(told)
+    assert compiles == (not any("runs eagerly" in text for text in told.said)), told.said
+
+
+def run_values(rank: int, world: int) -> None:
+    mesh = mesh_of(world)
+
+    def sharded() -> Any:
+        return distribute_tensor(whole(), mesh, [Shard(0)])
+
+    same(lambda x: (x * 2).sin(), sharded)
+    same(lambda x: (x * 2).sin(), sharded, grad=True)
+    same(lambda x: (x * 2).redistribute(mesh, [Replicate()]).sin(), sharded)
+    same(lambda x: (x * 2).redistribute(mesh, [Shard(1)]).sin(), sharded, grad=True)
+    same(lambda x: (x * 2).sin().full_tensor().cos(), sharded, grad=True)
+    same(lambda x: (x * 2).to_local().sin(), sharded, grad=True)
+    same(lambda x: (x @ x.t()).sin().redistribute(mesh, [Replicate()]).to_local().cos(), sharded, grad=True)
+    same(lambda x: x.to_local(), sharded, compiles=False)
+    same(lambda x: x.mul_(2).sin(), sharded)
+
+
+def run_made(rank: int, world: int) -> None:
+    mesh = mesh_of(world)
+
+    def local() -> torch.Tensor:
+        return whole() + rank
+
+    same(lambda x: DTensor.from_local(x * 2, mesh, [Shard(0)]).sin(), local)
+    same(lambda x: DTensor.from_local(x * 2, mesh, [Shard(0)]).sin().full_tensor().cos(), local, grad=True)
+
+    def summed(x: torch.Tensor) -> Any:
+        made: Any = DTensor.from_local(x.sin(), mesh, [Partial()])
+        return made.redistribute(placements=[Replicate()]).sin().to_local().cos()
+
+    same(summed, local, grad=True)
+
+
+def run_questions(rank: int, world: int) -> None:
+    mesh = mesh_of(world)
+
+    def fn(x: Any) -> Any:
+        where = x.device_mesh.get_local_rank() + mesh["tp"].size() + mesh.ndim + mesh.get_group("tp").size()
+        return x * where if x.placements[0].is_shard(0) and x.placements == (Shard(0),) else x
+
+    same(fn, lambda: distribute_tensor(whole(), mesh, [Shard(0)]))
+
+
+def run_guards(rank: int, world: int) -> None:
+    """Other placements, another part, another mesh."""
+    mesh, other = mesh_of(world), init_device_mesh("cpu", (world,), mesh_dim_names=("dp",))
+
+    def fn(x: Any) -> Any:
+        return (x * 2).sum(0).full_tensor()
+
+    compiled = pycompiler.compile(fn, fullgraph=True)
+    given: list[Any] = [
+        distribute_tensor(whole(), mesh, [Shard(0)]),
+        distribute_tensor(whole(), mesh, [Replicate()]),
+        distribute_tensor(whole(), mesh, [Shard(1)]),
+        distribute_tensor(whole(), other, [Shard(0)]),
+        DTensor.from_local(whole(), mesh, [Partial()]),
+        DTensor.from_local(whole(), mesh, [Partial("max")]),
+    ]
+    for count, x in enumerate(given, start=1):
+        torch.testing.assert_close(compiled(x), fn(x))
+        assert compiled.counters()["compiles"] == count
+    torch.testing.assert_close(compiled(given[0] + 1), fn(given[0] + 1))
+    assert compiled.counters()["compiles"] == len(given)
+
+
+def run_uneven(rank: int, world: int) -> None:
+    """Parts of other sizes on each process, none on some."""
+    mesh = mesh_of(world)
+    same(lambda x: (x * 2).sin().full_tensor().cos(), lambda: distribute_tensor(whole(5), mesh, [Shard(0)]), grad=True)
+    same(lambda x: (x * 2).full_tensor(), lambda: distribute_tensor(whole(2), mesh, [Shard(0)]))
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))  # type: ignore[no-any-return]
+
+
+def assert_same_steps(module: nn.Module, other: nn.Module, call: Callable[..., Any], x: torch.Tensor) -> None:
+    for _ in range(2):
+        wanted, got = module(x), call(x)
+        torch.testing.assert_close(got, wanted)
+        for result in (wanted, got):
+            result.sin().sum().backward()
+        grads = [[plain(p.grad) for p in m.parameters()] for m in (module, other)]
+        torch.testing.assert_close(grads[1], grads[0])
+
+
+def run_tensor_parallel(rank: int, world: int) -> None:
+    torch.manual_seed(0)
+    module = parallelize_module(Pair(), mesh_of(world), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    x = torch.randn(4, 8)
+    for backend in BACKENDS:
+        other = copy.deepcopy(module)
+        assert_same_steps(copy.deepcopy(module), other, pycompiler.compile(other, backend=backend, fullgraph=True), x)
+
+
+def run_sharded(rank: int, world: int) -> None:
+    """FSDP around compiled blocks, as around others."""
+
+    def build() -> nn.Sequential:
+        torch.manual_seed(0)
+        made = nn.Sequential(Pair(), Pair())
+        for block in made:
+            fully_shard(block)
+        return fully_shard(made)
+
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))
+    for backend in BACKENDS:
+        other = build()
+        for block in other:
+            block.forward = pycompiler.compile(block.forward, backend=backend)
+        assert_same_steps(build(), other, other, x)
+
+
+# tests --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("run", [run_values, run_made, run_questions, run_guards, run_tensor_parallel, run_sharded])
+def test_in_two_processes(two: Processes, run: Callable[[int, int], None]) -> None:
+    two.run(run)
+
+
+@pytest.mark.parametrize("run", [run_uneven, run_tensor_parallel])
+def test_in_three_processes(three: Processes, run: Callable[[int, int], None]) -> None:
+    three.run(run)
