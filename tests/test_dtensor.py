@@ -160,6 +160,27 @@ def run_guards(rank: int, world: int) -> None:
     assert compiled.counters()["compiles"] == len(given)
 
 
+def run_changed(rank: int, world: int) -> None:
+    """A tensor that is given other placements where it lies."""
+    mesh = mesh_of(world)
+    x: Any = distribute_tensor(torch.ones(2, 2), mesh, [Replicate()])
+    compiled = pycompiler.compile(lambda: x * 2, fullgraph=True)
+    for _ in range(3):
+        assert compiled().placements == (Replicate(),)
+    x._spec = DTensor.from_local(torch.ones(2, 2), mesh, [Partial()], shape=x.shape, stride=x.stride())._spec
+    assert compiled().placements == (x * 2).placements == (Partial(),)
+    assert compiled.counters()["compiles"] == 2
+
+
+def run_placements(rank: int, world: int) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        same = Shard(0) == Shard(0) and Replicate() != Shard(0) and Partial("sum").is_partial()
+        return {Shard(1): 1, Replicate(): 2}[Shard(1)] + x, same, Shard(1).dim
+
+    compiled = pycompiler.compile(fn, fullgraph=True)
+    torch.testing.assert_close(compiled(whole()), fn(whole()))
+
+
 def run_uneven(rank: int, world: int) -> None:
     """Parts of other sizes on each process, none on some."""
     mesh = mesh_of(world)
@@ -214,7 +235,10 @@ def run_sharded(rank: int, world: int) -> None:
 
 
 # tests --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("run", [run_values, run_made, run_questions, run_guards, run_tensor_parallel, run_sharded])
+@pytest.mark.parametrize(
+    "run",
+    [run_values, run_made, run_questions, run_guards, run_changed, run_placements, run_tensor_parallel, run_sharded],
+)
 def test_in_two_processes(two: Processes, run: Callable[[int, int], None]) -> None:
     two.run(run)
 

@@ -517,9 +517,12 @@ def _late_handler(fn: types.FunctionType) -> BuiltinHandler | None:
     return handler if handler and _at(fn.__module__, fn.__qualname__) is fn else None
 
 
+_OWN_MODULE, _OWN_NAME = (type.__dict__[name].__get__ for name in ("__module__", "__qualname__"))
+
+
 def _late_constructor(cls: type) -> BuiltinHandler | None:
-    where, name = cls.__module__, cls.__qualname__
-    handler = LATE.get((where, name)) if type(where) is str and type(name) is str else None
+    where, name = _OWN_MODULE(cls), _OWN_NAME(cls)  # whatever a metaclass says
+    handler = LATE.get((where, name)) if type(where) is str else None
     return handler if handler and _at(where, name) is cls else None
 
 

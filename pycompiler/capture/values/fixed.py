@@ -90,10 +90,13 @@ TELLS = {
 }  # fmt: skip
 
 
+_OWN_MODULE = type.__dict__["__module__"].__get__  # whatever a metaclass says
+
+
 def fixed(real: Any) -> Fixed | None:
     """`real` as a constant, if it is one of them."""
     cls = type(real)
-    if type(module := cls.__module__) is not str or not module.startswith("torch."):
+    if type(module := _OWN_MODULE(cls)) is not str or not module.startswith("torch."):
         return None
     found = (tells for (where, name), tells in TELLS.items() if getattr(sys.modules.get(where), name, None) is cls)
     tells = next(found, None)
