@@ -25,7 +25,7 @@ from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import Functions
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
-from pycompiler.capture.values import exceptions
+from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
@@ -485,6 +485,8 @@ class Capture:
                 return False
             a, b = (v.settle("to tell whether it is another number") for v in (a, b))
         answer = self.same(a, b)
+        if not answer and array.is_truth(a) and array.is_truth(b):
+            raise Break("unsupported-operation", "whether two of NumPy's truths are one")
         if isinstance(a, Builtin) and isinstance(b, Builtin):  # those of `X.__get__` are equal, not one
             return a.fn is b.fn
         if isinstance(a, Const) and isinstance(b, Const):  # equal numbers and texts need not be one object

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
 
+T = TypeVar("T")
 # In `torch._numpy` they are something else, or not what NumPy gives.
 LEFT_OUT = frozenset(
     {"dtype", "finfo", "iinfo", "generic", "ndarray", "random", "e", "pi", "inf", "nan", "newaxis", "s_", "index_exp",
@@ -236,6 +238,27 @@ def method(name: str, array: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return function(name, array, *args, **kwargs)
     found = getattr(_tensors().ndarray(array), name)
     return _plain(found(*map(_arrays, args), **{k: _arrays(v) for k, v in kwargs.items()}))
+
+
+@functools.cache
+def _signature(name: str, of_method: bool) -> inspect.Signature | None:
+    """NumPy's own where it is a function of Python's, else that of `torch._numpy`."""
+    theirs = functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), numpy())
+    for fn in (theirs, getattr(_tensors().ndarray, name, None) if of_method else _lookup(name)):
+        with contextlib.suppress(TypeError, ValueError):
+            signature = inspect.signature(fn)  # type: ignore[arg-type]
+            if not all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in signature.parameters.values()):
+                return signature
+    return None
+
+
+def options(name: str, of_method: bool, args: Sequence[T], kwargs: dict[str, T]) -> dict[str, T]:
+    """The arguments of a call of NumPy's by their names, as far as they are known."""
+    signature = _signature(name, of_method)
+    try:
+        return kwargs if signature is None else {**signature.bind_partial(*args, **kwargs).arguments, **kwargs}
+    except TypeError:
+        return kwargs
 
 
 def attribute(name: str, array: torch.Tensor) -> Any:

@@ -178,3 +178,50 @@ def test_warnings_about_constants_come_in_each_call(fn: Any) -> None:
                 call()
             seen.append([str(w.message) for w in found])
         assert seen[0] == seen[1]
+
+
+def to_what_is_given(x: Any) -> Any:
+    made, sums = np.zeros(3), np.array(1.0)
+    return (
+        x.round(0, out=made) is made,
+        np.add(x, x, made) is made,
+        np.outer(x, x).trace(0, 0, 1, None, sums) is sums,
+        made,
+        sums,
+    )
+
+
+def in_its_memory(x: Any) -> Any:
+    x = x * 1
+    made = np.array(x, copy=False), x.astype(x.dtype, copy=False), np.array(x)
+    x[0] = 9
+    return made
+
+
+def in_order(x: Any) -> Any:
+    y = np.outer(x, x + 1).T
+    made = y.copy(), y.copy("F"), y.copy("C"), np.copy(y), y.astype("f"), x[None].T.copy(), np.array(y, order="C")
+    return [m.strides for m in made], made, y.ravel("F")
+
+
+def by_numbers(x: Any) -> Any:
+    return x[slice(np.int64(0), np.int64(2))], x[np.int64(1) : np.int64(3)], x[np.int8(1)], x[None, np.int64(-1), ...]
+
+
+def sorted_in_order(x: Any) -> Any:
+    y = (np.arange(600) * 7919 % 10).astype(x.dtype)
+    return np.argsort(y, kind="mergesort"), y.argsort(kind="stable"), np.sort(y, kind="mergesort")
+
+
+@pytest.mark.parametrize("fn", (to_what_is_given, in_its_memory, in_order, by_numbers, sorted_in_order))
+def test_where_results_lie(fn: Any) -> None:
+    compiled = pycompiler.compile(fn)
+    for _ in range(2):
+        assert repr(compiled(np.arange(3.0))) == repr(fn(np.arange(3.0)))
+
+
+def test_truths_are_one_object_each() -> None:
+    def program(x: Any) -> Any:
+        return (x > 1)[0] is np.False_, np.array([True])[0] is np.array([True])[0], (x > 1).any() is np.True_
+
+    assert pycompiler.compile(program)(np.arange(3.0)) == program(np.arange(3.0))

@@ -6,6 +6,7 @@ scalars.  What is computed of numbers alone is computed by NumPy, at once.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -126,6 +127,13 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     if name in ("__getitem__", "__setitem__") and _ellipses(args[1]) > 1:
         raise Break("unsupported-operation", "an array by several ellipses")
     _check_squeezed(cx, name, args, kwargs)
+    _check_options(cx, name, args, kwargs, of_method=True)
+    if name == "copy" and len(args) == 1 and not kwargs and not array.scalar:  # in order, however the array lies
+        made = cx.graph.call_method("clone", [array.tensor], {"memory_format": Const(torch.contiguous_format)})
+        assert isinstance(made, Tensor)
+        return Array(made)
+    if name in ("__getitem__", "__setitem__"):
+        args = [array, _plain_key(args[1]), *args[2:]]
     writes = name in WRITES
     if writes and array.scalar:
         raise Break("unsupported-operation", f"numpy.{array.python_type().__name__}.{name}()")
@@ -147,10 +155,35 @@ def _steps_back(key: Value) -> bool:
     return step is not None and not (isinstance(step, Const) and (step.value is None or step.value > 0))
 
 
+def _plain_key(key: Value) -> Value:
+    """NumPy's integers that are known index as Python's do."""
+    if isinstance(key, Tuple):
+        return Tuple([_plain_key(k) for k in key.items])
+    if isinstance(key, Slice):
+        return Slice([_plain_key(part) for part in key.parts])
+    if isinstance(key, Const) and arrays.is_number(key.value) and key.value.dtype.kind in "iu":
+        return Const(operator.index(key.value))
+    return key
+
+
 def _ellipses(key: Value) -> int:
     if isinstance(key, Tuple):
         return sum(map(_ellipses, key.items))
     return int(isinstance(key, Const) and key.value is Ellipsis)
+
+
+def _check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value], *, of_method: bool) -> None:
+    """Break where a call says in what memory its result lies, or in what order."""
+    given = {k: cx.realize(v) for k, v in arrays.options(name, of_method, args, kwargs).items() if isinstance(v, Value)}
+    in_order = all(v.tensor.fake.is_contiguous() for v in _flat(cx, args) if isinstance(v, Array))
+    out, order, copy = (given.get(option, Const(None)) for option in ("out", "order", "copy"))
+    wrong = {
+        "out": isinstance(out, Array) or ("out" in kwargs and not cx.is_none(out)),
+        "order": isinstance(order, Const) and isinstance(order.value, str) and not (order.value in "CK" and in_order),
+        "copy": "copy" in given and not (isinstance(copy, Const) and copy.value is True),
+    }
+    for option in (k for k, v in wrong.items() if v):
+        raise Break("unsupported-operation", f"numpy.{name}({option}=...)")
 
 
 def _check_squeezed(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
@@ -173,8 +206,7 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     """A function of NumPy's."""
     if not any(_concerns(cx, v) for v in (*args, *kwargs.values())) and name.split(".")[-1] not in arrays.MAKES:
         return _of_numbers(cx, fn, args, kwargs)
-    if "out" in kwargs:
-        raise Break("unsupported-operation", f"numpy.{name}(out=...)")
+    _check_options(cx, name, args, kwargs, of_method=False)
     _check_squeezed(cx, name, args, kwargs)
     dtype = kwargs.get("dtype", args[3] if len(args) > 3 else Const(None))
     if name == "arange" and not cx.is_none(dtype) and _argument(cx, dtype).const() == "bool":
@@ -276,6 +308,13 @@ def unary(cx: Capture, op: str, value: Array) -> Value:
     return _record(cx, arrays.function, [Const(UNARY[op]), value], {}, scalar=True)
 
 
+def is_truth(value: Value) -> bool:
+    """Whether it is one of NumPy's two truths, of which there is one object each."""
+    if isinstance(value, Array):
+        return value.scalar and value.tensor.fake.dtype == torch.bool
+    return isinstance(value, Const) and arrays.is_number(value.value) and value.value.dtype.kind == "b"
+
+
 def _is_number(value: Any) -> bool:
     module = arrays.numpy()
     return isinstance(value, (int, float, complex, bool)) or (module is not None and isinstance(value, module.generic))
@@ -328,6 +367,11 @@ def _argument(cx: Capture, value: Value, *, size: bool = False) -> Value:
             if arrays.is_unknown(name):
                 raise Break("unsupported-type", f"numpy.{name}")
             return Const(name)
+        if isinstance(real, slice) and any(map(arrays.is_number, (real.start, real.stop, real.step))):
+            numbers = (n if n is None else operator.index(n) for n in (real.start, real.stop, real.step))
+            return Const(slice(*numbers))
+        if isinstance(real, str) and real == "mergesort":  # which `torch._numpy` takes for any kind
+            return Const("stable")
         if isinstance(real, str) and arrays.names_unknown(real):
             raise Break("unsupported-type", f"numpy.dtype({real!r})")
         module = arrays.numpy()
