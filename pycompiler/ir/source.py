@@ -107,6 +107,10 @@ ROOTS: dict[str, Callable[[Any], str]] = {
 }
 
 
+BOX = "__box_"
+"""How parameters of resume functions begin that are lists of one object, which whoever takes it out is the only one to hold."""
+
+
 def local(name: str) -> Source:
     return Source("local", None, name)
 

@@ -31,6 +31,7 @@ from pycompiler.capture.bytecode.decode import cell_names, decode, preamble_cell
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.bytecode.shapes import check_function, find, group, shielded
+from pycompiler.ir.source import BOX
 
 
 @dataclass(eq=False)
@@ -155,7 +156,7 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
     cells = tuple(cell for cell in cells if cell not in free)
     made = tuple(cell for cell in preamble if cell in cells)
     given = {name: _fresh(f"__free_{name}", known) if name in free else name for name in locals}
-    given |= {name: _fresh(f"__box_{name}", known) for name in info.boxed}
+    given |= {name: _fresh(f"{BOX}{name}", known) for name in info.boxed}
     info.parameters = (*given.values(), *items.values())
     info.restored = tuple((cell, given[cell]) for cell in (*made, *free) if cell in locals)
     instructions = [

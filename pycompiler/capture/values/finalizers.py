@@ -129,10 +129,9 @@ def in_slot(owner: Any, name: str) -> list[Any]:
 
 
 def is_referred_to(real: Any) -> bool:
-    """Whether the end of an instance is seen by weak references.  torch's own, to tensors, are of classes of its own."""
-    cls = type(real)
-    if not cls.__flags__ & HEAP_TYPE or issubclass(cls, (type, torch.nn.Module)):
-        return False
-    if issubclass(cls, torch.Tensor):
-        return any(type(r) is weakref.ReferenceType for r in weakref.getweakrefs(real))
-    return weakref.getweakrefcount(real) > 0
+    """Whether the end of an instance is seen by weak references."""
+    return (
+        bool(type(real).__flags__ & HEAP_TYPE)
+        and not issubclass(type(real), (type, torch.nn.Module, torch.Tensor))
+        and weakref.getweakrefcount(real) > 0
+    )

@@ -13,13 +13,15 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key
 from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, runs_code
 from pycompiler.ir import begun
-from pycompiler.ir.source import Source, mro_of, namespace_of
+from pycompiler.ir.source import BOX, Source, mro_of, namespace_of
 
 if TYPE_CHECKING:
     from pycompiler.capture.values.interface import Frame
@@ -224,8 +226,19 @@ def ends_others(value: Value) -> bool:
     if any(cls is kind for kind in ENDING):  # a metaclass may have an equality of its own
         return True
     if value.ends is None and real is not None:
-        value.ends = runs_code(real) or is_referred_to(real)
+        value.ends = runs_code(real) or is_referred_to(real) or _was_kept(value)
     return bool(value.ends) or any(map(_ends_others_too, _held(value)))
+
+
+def _was_kept(value: Value) -> bool:
+    """Whether the frame before a break has passed a tensor on because its end is seen: in a list, which gives it up."""
+    box = None if value.source is None or value.source.kind != "item" else value.source.base
+    return (
+        isinstance(getattr(value, "real", None), torch.Tensor)
+        and box is not None
+        and box.kind == "local"
+        and (str(box.arg).startswith(BOX))
+    )
 
 
 def _held(container: Value) -> list[Value]:
